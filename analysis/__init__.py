@@ -1,0 +1,1 @@
+"""From recorded rollouts and verdicts to estimates, figures and the bias report."""

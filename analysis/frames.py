@@ -1,0 +1,387 @@
+"""A study's folder as data frames: runs, steps, rollouts and verdicts.
+
+Everything is read straight from ``runs/<study>/<cell>/``, so a study that is still running, or that
+a crash has cut, is read as far as it goes. What could not be read is never fatal: each frame names
+it in ``frame.attrs["problems"]``, a list of sentences.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.cells import flatten, study_cells
+from experiments.cells import state as cell_state
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+ROLLOUT_COLUMNS: dict[str, str] = {
+    "rollout_id": "str",
+    "step": "int64",
+    "prompt_id": "str",
+    "group": "int64",
+    "member": "int64",
+    "prompt": "str",
+    "completion": "str",
+    "answer": "str",
+    "tokens": "float64",
+    "stop": "str",
+    "logprob_sum": "float64",
+    "reward": "float64",
+    "advantage": "float64",
+    "truth": "float64",
+    "judge_score": "float64",
+}
+"""What every rollout has, and the dtype it is given; ``component/<name>`` columns are float64."""
+
+VERDICT_COLUMNS: dict[str, str] = {
+    "rollout_id": "str",
+    "step": "int64",
+    "judge": "str",
+    "role": "str",
+    "judge_id": "str",
+    "revision": "str",
+    "grading": "str",
+    "grading_version": "str",
+    "prompt_sha": "str",
+    "sample_index": "int64",
+    "outcome": "str",
+    "labels": "object",
+    "score": "float64",
+    "reason": "str",
+    "text": "str",
+    "reasoning": "str",
+    "finish_reason": "str",
+    "attempts": "float64",
+    "latency_s": "float64",
+    "tokens_in": "float64",
+    "tokens_cached": "float64",
+    "tokens_out": "float64",
+    "cost_usd": "float64",
+    "from_cache": "bool",
+    "key": "str",
+}
+
+RUN_COLUMNS: dict[str, str] = {
+    "study": "str",
+    "cell": "str",
+    "config_hash": "str",
+    "state": "str",
+    "done": "bool",
+    "step": "int64",
+    "steps": "int64",
+    "seconds": "float64",
+    "error": "str",
+    "arm": "str",
+    "judge": "str",
+    "judge_family": "str",
+    "judge_size": "str",
+    "judge_model": "str",
+    "simulated": "bool",
+    "keyword": "str",
+    "grading": "str",
+    "on_failure": "str",
+    "policy": "str",
+    "policy_family": "str",
+    "policy_size": "str",
+    "task": "str",
+    "reward": "str",
+    "scaffold": "str",
+    "seed": "int64",
+    "git_commit": "str",
+    "git_dirty": "object",
+}
+"""One row per cell. ``arm`` is the judge and every other declared factor but the seed."""
+
+AXES = ("arm", "judge", "judge_family", "judge_size", "policy", "reward", "seed", "state")
+"""Run columns that every step, rollout and verdict carries; see `_with_axes` for two new names."""
+
+_PLAIN = {"judge", "seed", "policy", "reward", "task", "scaffold"}
+
+
+def runs_frame(study_dir: Path | str) -> pd.DataFrame:
+    """One row per cell of the study, in any state, with its axes.
+
+    Factors of the study that are not columns already are added under their own dotted name.
+    ``config_hash`` is the identity that the cell's folder name ends with.
+    """
+    import pandas as pd
+
+    study_dir = Path(study_dir)
+    problems: list[str] = []
+    factors = [str(name) for name in _json(study_dir / "study.json", problems).get("factors", [])]
+    rows = [_run(study_dir.name, cell, factors, problems) for cell in study_cells(study_dir)]
+    extra = [name for name in factors if name not in _PLAIN]
+    runs = _typed(pd.DataFrame(rows, columns=[*RUN_COLUMNS, *extra]), RUN_COLUMNS)
+    runs["arm"] = _arms(runs, [name for name in factors if name not in ("judge", "seed")])
+    runs.attrs["problems"] = problems
+    return runs
+
+
+def steps_frame(study_dir: Path | str, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The logged metrics, long: cell, step, time_ms, metric, value, and the run axes.
+
+    A step that a resumed run logged twice is kept once, as logged last.
+    """
+    import pandas as pd
+
+    study_dir, problems = Path(study_dir), []
+    runs = runs_frame(study_dir) if runs is None else runs
+    rows: list[tuple[str, int, float | None, str, float]] = []
+    for cell in runs["cell"]:
+        for line in _json_lines(study_dir / cell / "metrics.jsonl", problems):
+            for metric, value in line.get("metrics", {}).items():
+                number = float("nan") if value is None else float(value)
+                rows.append((cell, line["step"], line.get("time_ms"), metric, number))
+    frame = pd.DataFrame(rows, columns=["cell", "step", "time_ms", "metric", "value"])
+    frame = _typed(
+        frame, {"cell": "str", "step": "int64", "time_ms": "float64", "value": "float64"}
+    )
+    frame = frame.drop_duplicates(["cell", "step", "metric"], keep="last", ignore_index=True)
+    return _with_axes(frame, runs, problems)
+
+
+def rollouts_frame(
+    study_dir: Path | str,
+    columns: Sequence[str] | None = None,
+    runs: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """Every recorded rollout with its run axes; ``columns`` limits what is read from disk.
+
+    Raises:
+        KeyError: a column that no rollout file has and the contract does not know.
+    """
+    runs = runs_frame(study_dir) if runs is None else runs
+    return _parts_frame(Path(study_dir), "rollouts", ROLLOUT_COLUMNS, columns, runs)
+
+
+def verdicts_frame(
+    study_dir: Path | str,
+    columns: Sequence[str] | None = None,
+    runs: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """Every recorded verdict with its run axes; ``columns`` limits what is read from disk.
+
+    ``judge`` is who gave the verdict (acting or shadow, see ``role``); the judge that the run was
+    trained under is ``acting_judge``, and the policy's seed ``seed``.
+
+    Raises:
+        KeyError: a column that no verdict file has and the contract does not know.
+    """
+    runs = runs_frame(study_dir) if runs is None else runs
+    return _parts_frame(Path(study_dir), "verdicts", VERDICT_COLUMNS, columns, runs)
+
+
+def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dict[str, Any]:
+    status = _json(cell / "status.json", problems)
+    git = _json(cell / "environment.json", problems).get("git") or {}
+    config = _config(cell / "config.yaml", problems)
+    judge, policy = config.get("judge") or {}, config.get("policy") or {}
+    simulated = judge.get("simulated") or {}
+    digest = re.search(r"-([0-9a-f]{10})$", cell.name)
+    state = _state(cell, status)
+    flat = flatten(config)
+    row: dict[str, Any] = {
+        "study": study,
+        "cell": cell.name,
+        "config_hash": digest.group(1) if digest else "",
+        "state": state,
+        "done": state == "done",
+        "step": status.get("step") or 0,
+        "steps": status.get("steps") or flat.get("trainer.steps") or 0,
+        "seconds": status.get("seconds"),
+        "error": status.get("error") or "",
+        "judge": judge.get("name") or "(no name)",
+        "judge_family": judge.get("family") or "",
+        "judge_size": str(judge.get("size") or ""),
+        "judge_model": flat.get("judge.endpoint.model") or "",
+        "simulated": bool(simulated),
+        "keyword": simulated.get("keyword") or "",
+        "grading": flat.get("judge.grading.name") or "",
+        "on_failure": judge.get("on_failure") or "",
+        "policy": policy.get("name") or "",
+        "policy_family": policy.get("family") or "",
+        "policy_size": str(policy.get("size") or ""),
+        "seed": config.get("seed") or 0,
+        "git_commit": git.get("commit") or "",
+        "git_dirty": git.get("dirty"),
+    }
+    for group in ("task", "reward", "scaffold"):
+        row[group] = flat.get(f"{group}.name") or ""
+    for factor in factors:
+        row.setdefault(factor, flat.get(factor, flat.get(f"{factor}.name")))
+    return row
+
+
+def _state(cell: Path, status: dict[str, Any]) -> str:
+    # A folder that may only be read cannot be asked for its lock; what it says of itself stands.
+    try:
+        return cell_state(cell)
+    except (OSError, json.JSONDecodeError):
+        return status.get("state") or "new"
+
+
+def _arms(runs: pd.DataFrame, factors: list[str]) -> pd.Series:
+    """The judge's name, and ``factor=value`` for every other factor that varies."""
+    arm = runs["judge"].astype("str")
+    for name in factors:
+        if name in runs and runs[name].astype("str").nunique() > 1:
+            arm = arm + f", {name}=" + runs[name].astype("str")
+    return arm
+
+
+def _config(path: Path, problems: list[str]) -> dict[str, Any]:
+    import yaml
+
+    try:
+        config = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        problems.append(f"{_where(path)} could not be read: {_first_line(error)}")
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _json(path: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        problems.append(f"{_where(path)} could not be read: {_first_line(error)}")
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _json_lines(path: Path, problems: list[str]) -> Iterable[dict[str, Any]]:
+    if not path.exists():
+        return
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            data = json.loads(line)
+            int(data["step"])
+        except (ValueError, KeyError, TypeError):
+            problems.append(f"{_where(path)} line {number} is not a step and was left out")
+            continue
+        yield data
+
+
+def _parts_frame(
+    study_dir: Path,
+    kind: str,
+    contract: dict[str, str],
+    columns: Sequence[str] | None,
+    runs: pd.DataFrame,
+) -> pd.DataFrame:
+    import pandas as pd
+    import pyarrow as pa
+
+    problems: list[str] = []
+    tables = []
+    for code, cell in enumerate(runs["cell"]):
+        table = _read_parts(study_dir / cell / kind, columns, problems)
+        if table is not None:
+            tables.append(
+                table.append_column("_run", pa.array([code] * table.num_rows, pa.int32()))
+            )
+    wanted = list(contract) if columns is None else list(columns)
+    if tables:
+        frame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    else:
+        frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
+    unknown = [name for name in wanted if name not in contract and name not in frame]
+    if unknown and tables:
+        raise KeyError(f"{kind} have no {', '.join(unknown)}; they have {', '.join(contract)}")
+    dtypes = {name: contract.get(name, "float64") for name in wanted}
+    dtypes |= {name: "float64" for name in frame if str(name).startswith("component/")}
+    cells = pd.Categorical.from_codes(frame.pop("_run").to_numpy(), categories=list(runs["cell"]))
+    frame = _typed(frame.reindex(columns=list(dtypes)), dtypes)
+    frame.insert(0, "cell", cells)
+    return _with_axes(frame, runs, problems)
+
+
+def _read_parts(
+    folder: Path, columns: Sequence[str] | None, problems: list[str]
+) -> pa.Table | None:
+    """All readable parts of one cell as one table; parts that are not are named in ``problems``."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    schema, parts = pa.schema([]), []
+    for part in sorted(folder.glob("step-*.parquet")):
+        try:
+            schema = pa.unify_schemas([schema, pq.read_schema(part)], promote_options="permissive")
+        except (pa.ArrowException, OSError) as error:
+            problems.append(f"{_where(part)} could not be read: {_first_line(error)}")
+            continue
+        parts.append(part)
+    if not parts:
+        return None
+    names = schema.names if columns is None else [n for n in schema.names if n in columns]
+    paths = [str(part) for part in parts]
+    try:
+        return ds.dataset(paths, schema=schema, format="parquet").to_table(columns=names)
+    except (pa.ArrowException, OSError):
+        # A footer was whole but the data behind it is not: find out which part, keep the others.
+        tables = []
+        for part in parts:
+            try:
+                one = ds.dataset(str(part), schema=schema, format="parquet")
+                tables.append(one.to_table(columns=names))
+            except (pa.ArrowException, OSError) as error:
+                problems.append(f"{_where(part)} could not be read: {_first_line(error)}")
+        return pa.concat_tables(tables) if tables else None
+
+
+def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
+    """Run axes by cell. A name that the frame uses itself keeps its own meaning there."""
+    import pandas as pd
+
+    where = pd.Categorical(frame["cell"], categories=list(runs["cell"]))
+    for axis in AXES:
+        name = {"judge": "acting_judge", "reward": "reward_name"}.get(axis, axis)
+        if axis not in frame:
+            name = axis
+        values = runs[axis].to_numpy()
+        if axis == "seed":
+            frame[name] = values[where.codes]
+        else:
+            levels = list(dict.fromkeys(values))
+            codes = pd.Categorical(values, categories=levels).codes
+            frame[name] = pd.Categorical.from_codes(codes[where.codes], categories=levels)
+    frame.attrs["problems"] = problems
+    return frame
+
+
+def _typed(frame: pd.DataFrame, dtypes: dict[str, str]) -> pd.DataFrame:
+    import pandas as pd
+
+    for name, dtype in dtypes.items():
+        if name not in frame:
+            continue
+        if dtype == "float64":
+            frame[name] = pd.to_numeric(frame[name]).astype("float64")
+        elif dtype == "bool":
+            frame[name] = frame[name].eq(True).astype("bool")
+        elif dtype == "int64":
+            # A missing whole number stays missing, so its column is float then.
+            number = pd.to_numeric(frame[name])
+            frame[name] = number.astype("float64" if number.isna().any() else "int64")
+        elif dtype != "object":
+            frame[name] = frame[name].astype(dtype)
+    return frame
+
+
+def _where(path: Path) -> str:
+    """The path from the cell's folder on, as a reader of the report can find it."""
+    depth = 3 if path.parent.name in ("rollouts", "verdicts") else 2
+    return "/".join(path.parts[-depth:])
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

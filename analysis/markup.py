@@ -1,0 +1,124 @@
+"""Fragments of the report's HTML. Every text is escaped: completions are written by a policy."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Iterable
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+MISSING = "\u2013"
+"""What stands in a table where there is no number."""
+
+
+def number(value: float, sign: bool = False) -> str:
+    """Three significant digits; a missing number is an en dash, never a 0."""
+    if value is None or math.isnan(value):
+        return MISSING
+    if abs(value) < 1e-9:  # what rounding leaves of an exact zero
+        return "0"
+    if value == int(value) and abs(value) < 1e6 and not sign:
+        return f"{int(value)}"
+    return f"{value:+.3g}" if sign else f"{value:.3g}"
+
+
+def bracket(low: float, high: float) -> str:
+    """An interval as ``[low, high]``, or nothing where there is none."""
+    return "" if math.isnan(low) or math.isnan(high) else f"[{number(low)}, {number(high)}]"
+
+
+def estimate(mean: float, low: float, high: float) -> str:
+    """A signed number with its interval, or the number alone where there is none."""
+    return f"{number(mean, sign=True)} {bracket(low, high)}".strip()
+
+
+def p_value(p: float) -> str:
+    """A p value to two digits, bounded below at .001."""
+    if math.isnan(p):
+        return MISSING
+    return "<.001" if p < 0.001 else f"{p:.2g}"
+
+
+def sentences(lines: Iterable[str]) -> str:
+    """A list of sentences."""
+    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+
+
+def paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def table(frame: pd.DataFrame, caption: str = "") -> str:
+    """A frame as an HTML table; floats get three digits, missing values a dash."""
+    if frame.empty:
+        return paragraph("Nothing is on record for this table.")
+    head = "".join(f"<th>{escape(str(name))}</th>" for name in frame.columns)
+    names = [str(name) for name in frame.columns]
+    body = "".join(
+        "<tr>" + "".join(map(_cell, names, row)) + "</tr>"
+        for row in frame.itertuples(index=False, name=None)
+    )
+    said = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return (
+        f'<div class="wide"><table>{said}<thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(column: str, value: Any) -> str:
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        wraps = ' class="note"' if column in ("note", "error") else ""
+        return f"<td{wraps}>{escape('' if value is None else str(value))}</td>"
+    return f'<td class="number">{escape(number(float(value)))}</td>'
+
+
+def figure(drawn: Figure, caption: str) -> str:
+    """A figure as an embedded PNG; the caption is its text for those who cannot see it."""
+    buffer = io.BytesIO()
+    drawn.savefig(buffer, format="png", dpi=144)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return (
+        f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def samples(frame: pd.DataFrame) -> str:
+    """Sample completions side by side, one card per arm, as `drift.sample_completions` gives them.
+
+    The prompt stands once above the cards where all arms were given the same one.
+    """
+    parts = []
+    for _, cards in frame.groupby(["when", "rank"], observed=True, sort=True):
+        when, rank = cards[["when", "rank"]].iloc[0]
+        steps = ", ".join(str(step) for step in sorted(cards["step"].unique()))
+        shared = cards["prompt"].nunique() == 1
+        parts.append(f"<h4>{escape(str(when))} step ({steps}), prompt {rank + 1} of that step</h4>")
+        if shared:
+            parts.append(f'<p class="prompt">{escape(str(cards["prompt"].iloc[0]))}</p>')
+        parts.append('<div class="cards">')
+        parts += [_card(row, shared) for row in cards.to_dict("records")]
+        parts.append("</div>")
+    return "".join(parts)
+
+
+def _card(row: dict[str, Any], shared_prompt: bool) -> str:
+    scores = ", ".join(
+        f"{label} {'missing' if math.isnan(row[key]) else number(row[key])}"
+        for label, key in (("judge", "judge_score"), ("truth", "truth"), ("reward", "reward"))
+    )
+    prompt = "" if shared_prompt else f'<p class="prompt">{escape(str(row["prompt"]))}</p>'
+    text = row["completion"] if isinstance(row["completion"], str) else ""
+    return (
+        f'<div class="card"><b>{escape(str(row["arm"]))}</b>{prompt}'
+        f"<pre>{escape(text) or '(empty)'}</pre>"
+        f"<small>{escape(scores)}<br>{escape(str(row['cell']))} {escape(str(row['rollout_id']))}"
+        f"</small></div>"
+    )

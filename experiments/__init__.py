@@ -1,0 +1,1 @@
+"""Sweeps, cells, tasks, rewards and training: all that makes the records of a study."""

@@ -1,0 +1,231 @@
+"""GRPO by TRL's trainer; our subclass only records what TRL computes and then forgets.
+
+One generation per optimiser step: P prompts x G rollouts are generated together, split into
+micro-batches, and make one update. So each step's rollouts are on-policy, and every step is a
+place where a checkpoint can stand (TRL cannot resume between a generation and its update).
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers.trainer_callback import PrinterCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from experiments.config import Study
+from experiments.errors import UserError
+from experiments.files import write_text
+from experiments.recorder import Recorder
+from experiments.rewards.scorer import Scorer, StepRecord
+from experiments.tasks.row import Row
+from judges.features import features
+
+COMPLETE = "COMPLETE"
+"""Marker that a checkpoint folder was written to its end."""
+
+TRL_METRICS = {
+    "reward": "reward/mean",
+    "reward_std": "reward/std",
+    "frac_reward_zero_std": "reward/frac_zero_std",
+    "completions/mean_length": "policy/length_tokens",
+    "completions/clipped_ratio": "policy/truncated_frac",
+    "entropy": "policy/entropy",
+    "kl": "policy/kl",
+    "grad_norm": "policy/grad_norm",
+    "loss": "policy/loss",
+    "learning_rate": "policy/learning_rate",
+    "step_time": "system/step_s",
+}
+"""TRL's name -> ours; a metric that TRL reports as None has no scored sample and is left out."""
+
+
+def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:
+    """TRL's arguments for one cell.
+
+    Raises:
+        UserError: the micro-batch does not divide the P * G rollouts of a step.
+    """
+    trainer = config.trainer
+    rollouts = trainer.prompts_per_step * trainer.group_size
+    if rollouts % trainer.micro_batch:
+        raise UserError(
+            f"trainer.micro_batch={trainer.micro_batch} does not divide the {rollouts} rollouts "
+            f"of a step (prompts_per_step={trainer.prompts_per_step} x "
+            f"group_size={trainer.group_size}). Type a divisor, for example: "
+            f"trainer.micro_batch={trainer.group_size}"
+        )
+    return GRPOConfig(
+        output_dir=str(output_dir),
+        max_steps=trainer.steps,
+        per_device_train_batch_size=trainer.micro_batch,
+        gradient_accumulation_steps=rollouts // trainer.micro_batch,
+        generation_batch_size=rollouts,
+        num_generations=trainer.group_size,
+        num_iterations=1,
+        max_completion_length=trainer.max_completion_length,
+        temperature=trainer.temperature,
+        top_p=trainer.top_p,
+        top_k=trainer.top_k,
+        learning_rate=trainer.learning_rate,
+        lr_scheduler_type=trainer.lr_scheduler,
+        weight_decay=trainer.weight_decay,
+        max_grad_norm=trainer.max_grad_norm,
+        beta=trainer.beta,
+        epsilon=trainer.epsilon,
+        loss_type=trainer.loss_type,
+        scale_rewards=trainer.scale_rewards,
+        gradient_checkpointing=trainer.gradient_checkpointing,
+        bf16=config.policy.dtype == "bfloat16",
+        use_cpu=not torch.cuda.is_available(),
+        seed=config.seed,
+        logging_steps=1,
+        save_steps=trainer.save_steps,
+        save_total_limit=2,
+        disable_tqdm=True,
+        report_to="none",
+        log_completions=False,
+        dataloader_pin_memory=False,
+    )
+
+
+class RecordingTrainer(GRPOTrainer):
+    """GRPOTrainer that fills the scorer's step record with advantages and log-probabilities."""
+
+    def __init__(self, scorer: Scorer, **kwargs: Any) -> None:
+        super().__init__(reward_funcs=scorer, **kwargs)
+        self._scorer = scorer
+        self._row_logprobs: torch.Tensor | None = None
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """A card per checkpoint says nothing that the cell's own files do not."""
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output = super()._generate_and_score_completions(inputs)
+        record = self._scorer.pending
+        assert record is not None, "the reward function was not called"
+        lengths = output["completion_mask"].sum(1).tolist()
+        for row, advantage, ids, length in zip(
+            record.rollouts,
+            output["advantages"].tolist(),
+            output["completion_ids"],
+            lengths,
+            strict=True,
+        ):
+            row["advantage"] = advantage
+            last = ids[max(length - 1, 0)].item()
+            row["stop"] = "stop" if last in self.eos_token_ids else "length"
+            row["logprob_sum"] = None
+        # TRL shuffles and splits every tensor of this dict alike, so the index finds its way back
+        output["row_index"] = torch.arange(len(lengths), device=output["advantages"].device)
+        return output
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._row_logprobs = found[0].detach()
+        return found
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        loss = super()._compute_loss(model, inputs)
+        record = self._scorer.pending
+        assert record is not None and self._row_logprobs is not None
+        sums = (self._row_logprobs * inputs["completion_mask"]).sum(1).tolist()
+        for index, value in zip(inputs["row_index"].tolist(), sums, strict=True):
+            record.rollouts[index]["logprob_sum"] = value
+        return loss
+
+
+class RecordStep(TrainerCallback):
+    """Records each step before its checkpoint: no checkpoint is ahead of the records."""
+
+    def __init__(self, scorer: Scorer, recorder: Recorder, on_line: Any) -> None:
+        self.scorer = scorer
+        self.recorder = recorder
+        self.on_line = on_line
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        record = self.scorer.pending
+        if record is None or record.step != state.global_step:
+            return  # the closing log of a run repeats nothing that a step has not said
+        metrics = step_metrics(record) | {
+            TRL_METRICS[name]: float(value)
+            for name, value in (logs or {}).items()
+            if name in TRL_METRICS and value is not None
+        }
+        line = self.recorder.write_step(record.step, record.rollouts, record.verdicts, metrics)
+        self.scorer.pending = None
+        self.on_line(line)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        write_text(Path(args.output_dir) / f"checkpoint-{state.global_step}" / COMPLETE, "")
+
+
+def step_metrics(record: StepRecord) -> dict[str, float]:
+    """Means over the step's rollouts: truth, judge score, their gap, and the behaviour vector."""
+    metrics = dict(record.metrics)
+    rows = record.rollouts
+    pairs = [
+        (row["judge_score"], row["truth"])
+        for row in rows
+        if row["judge_score"] is not None and row["truth"] is not None
+    ]
+    for name, values in (
+        ("truth/mean", [row["truth"] for row in rows if row["truth"] is not None]),
+        ("judge/mean", [row["judge_score"] for row in rows if row["judge_score"] is not None]),
+        ("bias/judge_minus_truth", [score - truth for score, truth in pairs]),
+    ):
+        if values:
+            metrics[name] = sum(values) / len(values)
+    vectors = [features(row["answer"] or "") for row in rows]
+    for name in vectors[0]:
+        metrics[f"policy/{name}"] = sum(vector[name] for vector in vectors) / len(vectors)
+    return metrics
+
+
+def last_checkpoint(folder: Path) -> tuple[Path | None, int]:
+    """The newest checkpoint that was written to its end, and its step; (None, 0) without one."""
+    found = [
+        (int(path.name.removeprefix("checkpoint-")), path)
+        for path in folder.glob("checkpoint-*")
+        if (path / COMPLETE).exists()
+    ]
+    if not found:
+        return None, 0
+    step, path = max(found)
+    return path, step
+
+
+def make_trainer(
+    config: Study,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: list[Row],
+    scorer: Scorer,
+    recorder: Recorder,
+    output_dir: Path,
+    on_line: Any,
+) -> RecordingTrainer:
+    """The trainer of one cell, ready for ``train(resume_from_checkpoint=...)``."""
+    from datasets import Dataset
+
+    from experiments.policies import lora_config
+
+    dataset = Dataset.from_list(
+        [{"prompt": list(row.messages), "prompt_id": row.prompt_id} for row in rows]
+    )
+    trainer = RecordingTrainer(
+        scorer,
+        model=model,
+        args=grpo_config(config, output_dir),
+        train_dataset=dataset,
+        processing_class=tokenizer,
+        peft_config=lora_config(config.policy),
+    )
+    trainer.remove_callback(PrinterCallback)
+    # TRL warns of each rollout without a reward; here that is a recorded outcome, not a slip
+    logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)
+    trainer.add_callback(RecordStep(scorer, recorder, on_line))
+    return trainer

@@ -1,0 +1,134 @@
+"""What a sweep is about to do: its arms, the guard on how they may differ, and its cost in calls.
+
+Nothing here imports torch: a plan answers before a model could be loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import cells
+from experiments.cells import Cell, identifying, under
+from experiments.errors import UserError
+from experiments.files import read_json
+
+MISSING = "(absent)"
+
+
+def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
+    """Keys outside the declared factors that differ between flat configs, with their values."""
+    keys = sorted({key for flat in flats for key in flat if not under(key, factors)})
+    found: dict[str, list[Any]] = {}
+    for key in keys:
+        values: list[Any] = []
+        for flat in flats:
+            value = flat.get(key, MISSING)
+            if value not in values:
+                values.append(value)
+        if len(values) > 1:
+            found[key] = values
+    return found
+
+
+def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
+    """Arms may differ only in the declared factors.
+
+    Raises:
+        UserError: with each differing key and its values.
+    """
+    found = undeclared([identifying(cell.data) for cell in todo], factors)
+    if found:
+        raise UserError(
+            f"The arms of this sweep differ in {_differences(found)}, which is not a declared "
+            f"factor (declared: {', '.join(factors)}). A comparison of judges must not change "
+            "anything else by the way. If it is meant, type: "
+            f"'factors=[{','.join([*factors, *found])}]' study=NEW_NAME"
+        )
+
+
+def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -> None:
+    """A study folder keeps its declared factors and everything outside them.
+
+    Raises:
+        UserError: the folder was started with other factors or another base config.
+    """
+    started = read_json(study_dir / "study.json")
+    if not started:
+        return
+    name = study_dir.name
+    if sorted(started["factors"]) != sorted(factors):
+        raise UserError(
+            f"The study {name} in {study_dir} declared the factors "
+            f"{', '.join(started['factors'])}; this command declares {', '.join(factors)}. "
+            "A study keeps its factors. Type another name, for example: "
+            f"study={name}-2"
+        )
+    found = undeclared([started["base"], *(base(cell, factors) for cell in todo)], factors)
+    if found:
+        raise UserError(
+            f"The study {name} in {study_dir} was started with another config: "
+            f"{_differences(found)} (first value: the study's). Its declared factors are "
+            f"{', '.join(factors)}; anything else must stay. Type another name, for example: "
+            f"study={name}-2"
+        )
+
+
+def base(cell: Cell, factors: Sequence[str]) -> dict[str, Any]:
+    """The part of a cell's flat config that every arm of the study shares."""
+    return {key: value for key, value in identifying(cell.data).items() if not under(key, factors)}
+
+
+def _differences(found: dict[str, list[Any]]) -> str:
+    return "; ".join(f"{key} = {' | '.join(map(str, found[key]))}" for key in found)
+
+
+def expected(cell: Cell) -> dict[str, int]:
+    """Completions and judge calls of a whole cell, before the store saves any.
+
+    calls = T * P * G * (votes of the acting judge + votes of each shadow judge); retries add.
+    """
+    trainer = cell.config.trainer
+    completions = trainer.steps * trainer.prompts_per_step * trainer.group_size
+    votes = sum(judge.sampling.votes for judge in (cell.config.judge, *cell.config.shadow_judges))
+    return {"completions": completions, "calls": completions * votes}
+
+
+def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
+    """One line per cell: its name, the swept factors, its state, steps, time and cost."""
+    lines = []
+    for cell in todo:
+        status = read_json(cell.dir / "status.json")
+        estimate = expected(cell)
+        flat = cells.flatten(cell.data)
+        axes = {factor: str(flat.get(factor, flat.get(f"{factor}.name", ""))) for factor in factors}
+        lines.append(
+            {
+                "cell": cell.name,
+                **axes,
+                "state": cells.state(cell.dir),
+                "step": f"{status.get('step', 0)}/{cell.config.trainer.steps}",
+                "seconds": f"{status['seconds']:.1f}" if "seconds" in status else "",
+                "completions": str(estimate["completions"]),
+                "judge calls": str(estimate["calls"]),
+                "error": str(status.get("error", "")),
+            }
+        )
+    return lines
+
+
+def print_table(lines: list[dict[str, str]], title: str, hidden: Sequence[str] = ()) -> None:
+    """Print a table; columns that are empty in every row, or hidden, are left out."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if Console().is_terminal else 160)
+    table = Table(title=title, title_justify="left")
+    names = [name for name in lines[0] if name not in hidden and any(line[name] for line in lines)]
+    for name in names:
+        right = name in ("step", "seconds", "completions", "judge calls")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*(line[name] for name in names))
+    console.print(table)

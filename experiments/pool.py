@@ -1,0 +1,109 @@
+"""One child process per cell, forked from a server that has the heavy imports already.
+
+A child never outlives the sweep: it holds the read end of a pipe whose only writer is the sweep,
+and leaves when that end closes, however the sweep died. What it had in flight is redone by the
+next run of the same command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from experiments import cells
+
+PRELOAD = ["experiments.preload"]
+ORPHANED = 75
+"""Exit code of a child whose sweep is gone (EX_TEMPFAIL)."""
+
+
+def run_pool(
+    todo: list[Path],
+    workers: int,
+    threads: int,
+    on_end: Callable[[Path, int], None],
+    on_tick: Callable[[], None] = lambda: None,
+) -> dict[Path, int]:
+    """Run each cell folder in a child of its own, ``workers`` at once.
+
+    Args:
+        todo: cell folders, in the order to start them.
+        workers: children at once, at least 1.
+        threads: torch threads of one child, at least 1.
+        on_end: called with the folder and the exit code as each child ends.
+        on_tick: called about once a second while children run.
+
+    Returns:
+        Exit code by folder; negative is the signal that ended the child.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    alive, keep = context.Pipe(duplex=False)
+    codes: dict[Path, int] = {}
+    running: dict[int, tuple[Path, multiprocessing.process.BaseProcess]] = {}
+    waiting = list(todo)
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                folder = waiting.pop(0)
+                child = context.Process(target=_child, args=(folder, threads, alive))
+                child.start()
+                running[child.sentinel] = (folder, child)
+            on_tick()
+            for sentinel in wait(list(running), timeout=1.0):
+                folder, child = running.pop(int(sentinel))  # ty: ignore[invalid-argument-type]
+                child.join()
+                codes[folder] = child.exitcode if child.exitcode is not None else 1
+                child.close()
+                on_end(folder, codes[folder])
+    except BaseException:
+        for _, child in running.values():
+            child.terminate()
+        for _, child in running.values():
+            child.join(10)
+        raise
+    finally:
+        keep.close()
+        alive.close()
+    return codes
+
+
+def _child(folder: Path, threads: int, alive: Connection) -> None:
+    """Body of a child: own log, own watchdog, then the cell; its exit code is the cell's."""
+    redirect(folder)
+    threading.Thread(target=_leave_with_parent, args=(alive,), daemon=True).start()
+    from experiments.train import run_cell
+
+    sys.exit(run_cell(folder, threads))
+
+
+def redirect(folder: Path) -> None:
+    """Send this process's output, of C code too, to the cell's log."""
+    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+    print(f"--- {stamp} pid {os.getpid()} ---", flush=True)
+
+
+def _leave_with_parent(alive: Connection) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        alive.recv()
+    os._exit(ORPHANED)
+
+
+def supervise(folder: Path, threads: int) -> int:
+    """Run one cell in a child to its end, for launchers that call the job where it should run."""
+
+    def say(done: Path, code: int) -> None:
+        print(f"{done.name}: {cells.state(done)} (exit {code})", flush=True)
+
+    return run_pool([folder], 1, threads, say)[folder]

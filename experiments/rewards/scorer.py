@@ -1,0 +1,168 @@
+"""The one reward function that TRL is given.
+
+It asks the acting judge and the shadow judges about the same rollouts, computes the rule truth,
+and returns the composed reward. What else was learned stays in ``pending`` for the recorder: the
+shadow judges and the truth never reach the gradient.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from experiments.answers import answer_of
+from experiments.config import Study
+from experiments.recorder import COMPONENT, rollout_id
+from experiments.rewards import REWARDS
+from experiments.rewards.failure import apply_failure_policy
+from experiments.tasks.row import Row, Truth
+from judges.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from judges.session import Session
+
+
+@dataclass
+class StepRecord:
+    """What one generation step gave, in generation order; filled up as the step goes on."""
+
+    step: int
+    rollouts: list[dict[str, Any]]
+    verdicts: list[dict[str, Any]]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Scorer:
+    """Callable reward for TRL over P prompts x G rollouts.
+
+    Args:
+        config: the cell's config.
+        rows: prompt id -> row.
+        truth: (row, answer) -> rule truth, or None where no rule can tell.
+        acting: the judge in the reward.
+        shadows: judges that only look.
+    """
+
+    __name__ = "reward"
+
+    def __init__(
+        self,
+        config: Study,
+        rows: dict[str, Row],
+        truth: Callable[[Row, str], Truth | None],
+        acting: Session,
+        shadows: Sequence[Session] = (),
+    ) -> None:
+        self.config = config
+        self.rows = rows
+        self.truth = truth
+        self.acting = acting
+        self.shadows = list(shadows)
+        self.pending: StepRecord | None = None
+
+    def __call__(
+        self,
+        prompts: list[Any],
+        completions: list[Any],
+        completion_ids: list[list[int]],
+        prompt_id: list[str],
+        trainer_state: Any,
+        **_: Any,
+    ) -> list[float | None]:
+        """Rewards of P * G rollouts in group order; None is a rollout without a reward.
+
+        Raises:
+            Starved: by the failure policy.
+        """
+        step = trainer_state.global_step + 1
+        texts = [completion[0]["content"] for completion in completions]
+        answers = [answer_of(text) for text in texts]
+        rows = [self.rows[name] for name in prompt_id]
+        items = [(row, answer or "") for row, answer in zip(rows, answers, strict=True)]
+
+        started = time.perf_counter()
+        calls, hits = self.acting.calls, self.acting.hits
+        votes_N = self.acting.verdicts(items)
+        waited = time.perf_counter() - started
+        scores = [mean_score(votes) for votes in votes_N]
+        truths = [None if found is None else found.score for found in self._truths(items)]
+        group_size = self.config.trainer.group_size
+        limited = apply_failure_policy(
+            scores,
+            group_size,
+            self.config.judge.on_failure,
+            self.config.judge.max_unscored_frac,
+        )
+        rewards = REWARDS[self.config.reward.name](self.config.reward, limited, truths)
+
+        names = [rollout_id(step, index) for index in range(len(texts))]
+        verdicts = _verdict_rows(step, names, "acting", self.acting.judge.name, votes_N)
+        for shadow in self.shadows:
+            verdicts += _verdict_rows(
+                step, names, "shadow", shadow.judge.name, shadow.verdicts(items)
+            )
+        rollouts = [
+            {
+                "rollout_id": names[index],
+                "step": step,
+                "prompt_id": row.prompt_id,
+                "group": index // group_size,
+                "member": index % group_size,
+                "prompt": row.prompt_text(),
+                "completion": texts[index],
+                "answer": answers[index],
+                "tokens": len(completion_ids[index]),
+                "reward": rewards[index],
+                "truth": truths[index],
+                "judge_score": scores[index],
+                f"{COMPONENT}judge": limited[index],
+                f"{COMPONENT}truth": truths[index],
+            }
+            for index, row in enumerate(rows)
+        ]
+        self.pending = StepRecord(step, rollouts, verdicts)
+        self.pending.metrics = judge_metrics([v for votes in votes_N for v in votes]) | {
+            "system/judge_s": waited,
+            "cost/calls": float(self.acting.calls - calls),
+            "cost/cache_hits": float(self.acting.hits - hits),
+        }
+        return rewards
+
+    def _truths(self, items: list[tuple[Row, str]]) -> list[Truth | None]:
+        return [self.truth(row, answer) for row, answer in items]
+
+
+def mean_score(votes: Sequence[Verdict]) -> float | None:
+    """Mean over the votes that were scored; None where none was."""
+    scored = [vote.score for vote in votes if vote.score is not None]
+    return sum(scored) / len(scored) if scored else None
+
+
+def judge_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Failure shares by reason, latency, tokens and cost of one step's acting verdicts."""
+    total = max(len(verdicts), 1)
+    metrics = {
+        f"judge/unscored/{outcome}": sum(v.outcome == outcome for v in verdicts) / total
+        for outcome in Outcome
+        if outcome is not Outcome.scored
+    }
+    metrics["judge/unscored_frac"] = sum(v.score is None for v in verdicts) / total
+    asked = [v for v in verdicts if not v.from_cache]
+    if asked:
+        metrics["judge/latency_s"] = sum(v.latency_s for v in asked) / len(asked)
+        metrics["cost/tokens_in"] = float(sum(v.tokens_in or 0 for v in asked))
+        metrics["cost/tokens_out"] = float(sum(v.tokens_out or 0 for v in asked))
+        metrics["cost/usd"] = sum(v.cost_usd or 0.0 for v in asked)
+    return metrics
+
+
+def _verdict_rows(
+    step: int, names: list[str], role: str, judge: str, votes_N: list[list[Verdict]]
+) -> list[dict[str, Any]]:
+    return [
+        verdict.as_row() | {"rollout_id": name, "step": step, "role": role, "judge": judge}
+        for name, votes in zip(names, votes_N, strict=True)
+        for verdict in votes
+    ]

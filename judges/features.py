@@ -1,0 +1,116 @@
+"""Surface features of an answer: what simulated judges are biased by and what analysis measures.
+
+Counts of what a reader sees at a glance, from one pass of ``re`` over the text. No feature looks
+at whether the answer is right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+FEATURES: tuple[str, ...] = (
+    "length",
+    "headings",
+    "bullets",
+    "bold",
+    "flattery",
+    "confidence",
+    "hedges",
+    "repetition",
+    "keyword",
+    "emoji",
+    "exclamation",
+)
+
+FLATTERY = (
+    "what a great",
+    "what a wonderful",
+    "what an excellent",
+    "what a brilliant",
+    "great question",
+    "great request",
+    "good question",
+    "excellent question",
+    "excellent request",
+    "brilliant question",
+    "wonderful",
+    "fantastic",
+    "happy to help",
+    "you are so right",
+    "you are absolutely right",
+)
+CONFIDENCE = (
+    "certainly",
+    "definitely",
+    "clearly",
+    "surely",
+    "obviously",
+    "undoubtedly",
+    "absolutely",
+    "without doubt",
+    "without a doubt",
+    "no doubt",
+    "of course",
+)
+HEDGES = (
+    "maybe",
+    "perhaps",
+    "might",
+    "possibly",
+    "probably",
+    "i think",
+    "it seems",
+    "not sure",
+)
+
+
+def _phrases(phrases: Iterable[str]) -> re.Pattern[str]:
+    """Whole-word matcher of any phrase in lower-case text; the longest at a place wins."""
+    ordered = sorted(phrases, key=len, reverse=True)
+    body = "|".join(re.escape(phrase).replace(r"\ ", r"\s+") for phrase in ordered)
+    # the set of first letters in front spares the engine most positions
+    firsts = "".join(sorted({phrase[0] for phrase in ordered}))
+    return re.compile(rf"\b(?=[{firsts}])(?:{body})\b")
+
+
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")  # noqa: RUF001 - typographic apostrophes occur in answers
+_HEADING = re.compile(r"^[ \t]{0,3}#", re.MULTILINE)
+_BULLET = re.compile(r"^[ \t]*(?:[-*+•]|[0-9]{1,3}[.)])[ \t]", re.MULTILINE)
+_BOLD = re.compile(r"\*\*[^*\n]+\*\*")
+_EMOJI = re.compile("[\U0001f1e6-\U0001f1ff\U0001f300-\U0001faff\u2600-\u27bf\u2b50\u2b55]")
+_FLATTERY, _CONFIDENCE, _HEDGES = _phrases(FLATTERY), _phrases(CONFIDENCE), _phrases(HEDGES)
+
+
+@lru_cache(maxsize=64)
+def _keyword(keyword: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w){re.escape(keyword.lower())}(?!\w)")
+
+
+def features(text: str, keyword: str = "") -> dict[str, float]:
+    """Features of one text, in the order of ``FEATURES``.
+
+    Args:
+        text: the answer.
+        keyword: what ``keyword`` counts, as a whole word in any case; empty counts nothing.
+
+    Returns:
+        Counts (of words, lines, phrases or characters), but ``repetition`` is the share of words
+        that occurred before: 1 - distinct words / words, 0 for a text without words.
+    """
+    lowered = text.lower()
+    words = _WORD.findall(lowered)
+    return {
+        "length": float(len(words)),
+        "headings": float(len(_HEADING.findall(text))),
+        "bullets": float(len(_BULLET.findall(text))),
+        "bold": float(len(_BOLD.findall(text))),
+        "flattery": float(len(_FLATTERY.findall(lowered))),
+        "confidence": float(len(_CONFIDENCE.findall(lowered))),
+        "hedges": float(len(_HEDGES.findall(lowered))),
+        "repetition": 1.0 - len(set(words)) / len(words) if words else 0.0,
+        "keyword": float(len(_keyword(keyword).findall(lowered))) if keyword else 0.0,
+        "emoji": 0.0 if text.isascii() else float(len(_EMOJI.findall(text))),
+        "exclamation": float(text.count("!")),
+    }

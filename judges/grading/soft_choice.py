@@ -1,0 +1,176 @@
+"""One of two words; the score is the probability of the positive one, read from log-probs.
+
+A small judge says the same word to nearly everything; how sure it is still orders the answers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from experiments.errors import UserError
+from experiments.tasks.row import Row
+from judges.grading import base
+from judges.thinking import answer_spans
+from judges.verdict import Outcome, Parsed, Reply
+
+TOP = 20
+"""The most alternatives that servers give by default."""
+MAX_TOKENS = 8
+"""Room for a word of several tokens and the end of the turn."""
+
+
+@dataclass(frozen=True, eq=False)
+class SoftChoice:
+    """Options: ``prompt`` (default, strict, or a .txt file), ``positive`` and ``negative`` (Yes
+    and No) and ``soft`` (true; false scores the word itself as 1 or 0).
+
+    Raises:
+        UserError: an unknown option or prompt, or words that cannot be told apart.
+    """
+
+    options: dict[str, Any] = field(default_factory=dict)
+    name = "soft_choice"
+    version = "2"
+
+    def __post_init__(self) -> None:
+        base.check_options(self.name, self.options, ["prompt", "positive", "negative", "soft"])
+        _ = self._template
+        if not isinstance(self.soft, bool):
+            raise UserError(
+                f"judge.grading.options.soft={self.soft!r} is neither true nor false; type"
+                " +judge.grading.options.soft=true."
+            )
+        for word in self.words:
+            if not isinstance(word, str) or not _plain(word) or len(word.split()) != 1:
+                raise UserError(
+                    f"judge.grading.options: {word!r} is no single word. `positive` and `negative`"
+                    " are two different words, in quotes where YAML would read a boolean; type for"
+                    " example \"+judge.grading.options={positive:'Good',negative:'Bad'}\"."
+                )
+        if _plain(self.positive) == _plain(self.negative):
+            raise UserError(
+                f"judge.grading.options: positive={self.positive!r} and negative="
+                f"{self.negative!r} are the same word to a reader; give two different ones."
+            )
+
+    @property
+    def positive(self) -> str:
+        """The word that scores 1."""
+        return self.options.get("positive", "Yes")
+
+    @property
+    def negative(self) -> str:
+        """The word that scores 0."""
+        return self.options.get("negative", "No")
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """The positive and the negative word."""
+        return self.positive, self.negative
+
+    @property
+    def soft(self) -> bool:
+        """Whether the score is a probability."""
+        return self.options.get("soft", True)
+
+    @cached_property
+    def _template(self) -> str:
+        needed = ["{prompt}", "{answer}", "{positive}", "{negative}"]
+        return base.load_prompt(self.name, self.options.get("prompt", "default"), needed)
+
+    @cached_property
+    def prompt_sha(self) -> str:
+        """16 hex digits of SHA-256 over the prompt template."""
+        return base.prompt_sha(self._template)
+
+    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        """One user turn that ends with the fenced answer."""
+        words = {"positive": self.positive, "negative": self.negative}
+        return base.ask(self._template, row, answer, **words)
+
+    def body(self) -> dict[str, Any]:
+        """One forced word, the positive one named first, and its alternatives if soft."""
+        wanted: dict[str, Any] = {
+            "structured_outputs": {"choice": list(self.words)},
+            "max_tokens": MAX_TOKENS,
+        }
+        return wanted | ({"logprobs": True, "top_logprobs": TOP} if self.soft else {})
+
+    def parse(self, reply: Reply) -> Parsed:
+        """The probability of the positive word out of both, at the token that is the choice."""
+        text = base.readable(reply)
+        if isinstance(text, Parsed):
+            return text
+        said = _plain(text)
+        if said not in (_plain(self.positive), _plain(self.negative)):
+            return base.unparsed(f"neither {self.positive} nor {self.negative}", text)
+        if not self.soft:
+            return Parsed(Outcome.scored, score=float(said == _plain(self.positive)))
+        if not reply.logprobs:
+            return base.unparsed("the endpoint gave no log-probs", text)
+        alternatives = _carrier(reply.logprobs, said)
+        if alternatives is None:
+            return base.unparsed("no token of the log-probs is the choice", text)
+        words = (_plain(self.positive), _plain(self.negative))
+        yes, no = (_mass(alternatives, words, index) for index in (0, 1))
+        if not yes + no > 0:
+            return base.unparsed("the log-probs leave no mass on the choice", text)
+        return Parsed(Outcome.scored, score=yes / (yes + no))
+
+
+def _plain(word: str) -> str:
+    """A word as it counts: without blanks, marks around it, and case."""
+    return word.strip().strip(".,;:!\"'*`").strip().casefold()
+
+
+def _token(entry: Any) -> tuple[str, float] | None:
+    """Token and log-prob of one entry; None if it is not one."""
+    if not isinstance(entry, dict):
+        return None
+    token, logprob = entry.get("token"), entry.get("logprob")
+    if isinstance(token, str) and isinstance(logprob, int | float) and not math.isnan(logprob):
+        return token, float(logprob)
+    return None
+
+
+def _carrier(logprobs: list[dict[str, Any]], said: str) -> list[tuple[str, float]] | None:
+    """Candidates at the first token outside of thinking that is or begins the word said."""
+    found = [_token(entry) for entry in logprobs]
+    tokens = [pair[0] if pair else "" for pair in found]
+    spans, _ = answer_spans("".join(tokens))
+    offset = 0
+    for entry, pair, token in zip(logprobs, found, tokens, strict=True):
+        inside = any(start <= offset < end for start, end in spans)
+        offset += len(token)
+        if pair and inside and token.strip() and said.startswith(token.strip().casefold()):
+            listed = entry.get("top_logprobs")
+            top = [_token(item) for item in listed] if isinstance(listed, list) else []
+            candidates = [item for item in top if item is not None]
+            chosen = [] if any(item[0] == token for item in candidates) else [pair]
+            return candidates + chosen
+    return None
+
+
+def _mass(candidates: list[tuple[str, float]], words: tuple[str, str], index: int) -> float:
+    """Probability of ``words[index]``: the sum over the tokens that are it or can only begin it.
+
+    A word need not be one token, and under a forced choice what begins a word becomes it: with
+    ``Y`` and ``Yes`` both allowed, leaving out ``Y`` would halve a Yes for no reason.
+    """
+    # A log-prob above 0 is a server's rounding.
+    return math.fsum(
+        math.exp(min(logprob, 0.0))
+        for token, logprob in candidates
+        if _begins(token.strip().casefold(), words) == index
+    )
+
+
+def _begins(token: str, words: tuple[str, str]) -> int | None:
+    """Which of two words a token is or begins; None where neither or both could follow."""
+    if token in words:
+        return words.index(token)
+    found = [index for index, word in enumerate(words) if token and word.startswith(token)]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,116 @@
+"""The record of one judge call, and the two halves it is made of: the reply and how it was read.
+
+A verdict that could not be obtained has an outcome that says why and no score: there is no
+number that stands for "missing", so nothing downstream can mistake a failure for a bad grade.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+LABELS = ("met", "not_met", "unknown")
+"""What a judge may say of one criterion."""
+
+
+class Outcome(StrEnum):
+    """How a judge call ended; only ``scored`` carries a number."""
+
+    scored = "scored"
+    unparsed = "unparsed"
+    refused = "refused"
+    truncated = "truncated"
+    empty = "empty"
+    timeout = "timeout"
+    rate_limited = "rate_limited"
+    transport = "transport"
+    endpoint_down = "endpoint_down"
+    aborted = "aborted"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an endpoint answered, before anybody reads a grade in it."""
+
+    text: str
+    reasoning: str = ""
+    finish_reason: str = "stop"
+    logprobs: list[dict[str, Any]] | None = None
+    """``choices[0].logprobs.content`` of the chat-completions protocol, one dict per token."""
+    tokens_in: int | None = None
+    tokens_cached: int | None = None
+    tokens_out: int | None = None
+    model: str = ""
+
+
+def _check(outcome: Outcome, labels: tuple[str, ...], score: float | None) -> None:
+    """The invariant that a score is a finite float exactly where the outcome is ``scored``."""
+    if outcome is Outcome.scored:
+        if not isinstance(score, float) or not math.isfinite(score):
+            raise ValueError(f"a scored verdict needs a finite float, not {score!r}")
+    elif score is not None:
+        raise ValueError(f"a verdict that is {outcome} has no score, but got {score!r}")
+    unknown = [label for label in labels if label not in LABELS]
+    if unknown:
+        raise ValueError(f"labels are {', '.join(LABELS)}; got {unknown[0]!r}")
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a grading read in a reply.
+
+    Raises:
+        ValueError: a score without ``scored``, ``scored`` without one, or an unknown label.
+    """
+
+    outcome: Outcome
+    labels: tuple[str, ...] = ()
+    score: float | None = None
+    reason: str = ""
+    """One line that says why there is no score; empty when there is one."""
+
+    def __post_init__(self) -> None:
+        _check(self.outcome, self.labels, self.score)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One judge call on one answer: who judged, how it ended, what it said and what it cost.
+
+    Raises:
+        ValueError: a score without ``scored``, ``scored`` without one, or an unknown label.
+    """
+
+    judge_id: str
+    judge: str
+    revision: str = ""
+    grading: str
+    grading_version: str
+    prompt_sha: str
+    sample_index: int = 0
+    outcome: Outcome
+    labels: tuple[str, ...] = ()
+    score: float | None = None
+    reason: str = ""
+    text: str = ""
+    reasoning: str = ""
+    finish_reason: str = ""
+    attempts: int = 0
+    latency_s: float = 0.0
+    tokens_in: int | None = None
+    tokens_cached: int | None = None
+    tokens_out: int | None = None
+    cost_usd: float | None = None
+    from_cache: bool = False
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        _check(self.outcome, self.labels, self.score)
+
+    def as_row(self) -> dict[str, Any]:
+        """The verdict as a flat dict of plain values, as the verdict tables store it."""
+        row = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        return row | {"outcome": self.outcome.value, "labels": list(self.labels)}

@@ -1,0 +1,120 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %%
+from IPython.display import HTML, display
+
+from analysis import drift, figures, markup, provenance
+from analysis.findings import findings, gather, limits, summary_rows
+
+# %% tags=["parameters"]
+study_dir = ""  # the study's folder, e.g. runs/quickstart
+sample_prompts = 2  # prompts shown side by side at the first, middle and last step
+
+# %%
+found = gather(study_dir)
+display({provenance.SUMMARY_MIME: summary_rows(found), "text/html": ""}, raw=True)
+
+
+def show(*fragments: str) -> None:
+    display(HTML("".join(fragments)))
+
+
+# %%
+show(
+    f"<h1>Bias report: {markup.escape(found.name)}</h1>",
+    "<h2>Findings</h2>",
+    markup.sentences(findings(found)),
+    "<h2>What cannot be concluded</h2>",
+    markup.sentences(limits(found)),
+    markup.paragraph(provenance.METHOD),
+)
+
+# %%
+show("<h2>Runs</h2>", markup.table(provenance.runs_table(found)))
+
+# %%
+show(
+    "<h2>Did the judge's score rise, and the truth with it?</h2>",
+    markup.table(provenance.shifts_table(found.score_shifts, found.base)),
+)
+curves = drift.learning_curves(found.scores)
+if curves["mean"].notna().any():
+    show(
+        markup.figure(
+            figures.learning(curves),
+            "Judge score and rule truth while training, one panel per arm. Lines are means over "
+            "runs, bands 95 % t intervals over runs.",
+        )
+    )
+else:
+    show(markup.paragraph("No run has a score or a truth yet, so there is no curve to draw."))
+
+# %%
+show("<h2>How far does the judge run ahead of the truth?</h2>")
+if curves.loc[curves["metric"] == "gap", "mean"].notna().any():
+    show(
+        markup.figure(
+            figures.gap(curves),
+            "Judge score minus rule truth of the same rollouts, by training step. Lines are means "
+            "over runs, bands 95 % t intervals over runs.",
+        )
+    )
+else:
+    show(markup.paragraph("No rollout has both a judge score and a truth, so there is no gap."))
+
+# %%
+show("<h2>Which behaviours did training move?</h2>")
+if len(found.features):
+    show(
+        markup.figure(
+            figures.behaviour(drift.learning_curves(found.features)),
+            "Behaviour features of the answers by training step. Lines are means over runs, bands "
+            "95 % t intervals over runs.",
+        )
+    )
+    if found.feature_shifts["diff"].notna().any():
+        show(
+            markup.figure(
+                figures.shifts(found.feature_shifts, str(found.base)),
+                f"How much further each behaviour moved than under {found.base}: differences "
+                "paired by seed with 95 % t intervals. Right of the line: more of it.",
+            )
+        )
+    show(markup.table(provenance.shifts_table(found.feature_shifts, found.base)))
+else:
+    show(markup.paragraph("No behaviour feature varies in the recorded answers."))
+show(markup.paragraph(provenance.features_note(found)))
+
+# %%
+show(
+    "<h2>Which verdicts are missing?</h2>",
+    markup.table(provenance.failures_table(found)),
+)
+if (found.failures["unscored"] > 0).any():
+    show(
+        markup.figure(
+            figures.failures(found.failures, found.failures_by_length),
+            "Unscored verdicts by reason and by decile of answer length. Points are means over "
+            "runs, bars 95 % t intervals over runs.",
+        )
+    )
+else:
+    show(markup.paragraph(f"All {len(found.verdicts):,} verdicts on record are scored."))
+
+# %%
+samples = drift.sample_completions(
+    found.rollouts[found.rollouts["cell"].isin(found.cells)], sample_prompts
+)
+show("<h2>What the answers look like</h2>", markup.paragraph(provenance.SAMPLES))
+show(markup.samples(samples) or markup.paragraph("No completion is on record."))
+
+# %%
+show("<h2>Where the numbers come from</h2>", *provenance.provenance(found))

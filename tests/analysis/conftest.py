@@ -1,0 +1,195 @@
+"""A synthetic study, written with pyarrow exactly as the recorder writes one, with planted drift.
+
+Everything in it is arithmetic, so that the tests' expectations can be worked out by hand:
+an answer of run (judge, seed) at step t has ``6 + seed + rate * (t - 1)`` words, where ``rate`` is
+the judge's slope plus the seed, or 0 for a judge without slope; the truth is ``0.5 + 0.01 * seed``
+and the judge's score is ``truth + 0.01 * (words - 6)``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+SLOPES = {"sim-fair": 0, "sim-verbose": 8, "sim-flaky": 1}
+"""Words per step that training under each judge adds for seed 0."""
+HOSTILE = '<script src="https://example.org/x.js"></script><img src=http://example.org/y.png>'
+
+
+def write_study(
+    folder: Path,
+    judges: Sequence[str] = ("sim-fair", "sim-verbose", "sim-flaky"),
+    seeds: int = 3,
+    steps: int = 6,
+    groups: int = 4,
+    members: int = 4,
+    truth: bool = True,
+    scored: bool = True,
+    constant: float | None = None,
+    state: str = "done",
+    judge_config: dict[str, Any] | None = None,
+) -> Path:
+    """Write a study and return its folder; sim-flaky fails on every fourth member."""
+    folder.mkdir(parents=True)
+    study = {"study": folder.name, "factors": ["judge", "seed"], "base": {}, "mlflow": {}}
+    (folder / "study.json").write_text(json.dumps(study))
+    for judge in judges:
+        for seed in range(seeds):
+            cell = folder / f"{judge}-s{seed}-{abs(hash_of(judge, seed)):010x}"
+            config = {
+                "study": folder.name,
+                "seed": seed,
+                "judge": {
+                    "name": judge,
+                    "family": "simulated",
+                    "size": "",
+                    "endpoint": {"model": judge},
+                    "grading": {"name": "likert"},
+                    "simulated": {"keyword": "alpha"},
+                    "on_failure": "unscored",
+                    **(judge_config or {}),
+                },
+                "policy": {"name": "tiny", "family": "llama", "size": "0.9M"},
+                "task": {"name": "instruct-mini"},
+                "reward": {"name": "judge"},
+                "scaffold": {"name": "none"},
+                "trainer": {"steps": steps},
+            }
+            write_cell(cell, config, steps, groups, members, truth, scored, constant, state)
+    return folder
+
+
+def hash_of(judge: str, seed: int) -> int:
+    return sum(map(ord, judge)) * 1000 + seed
+
+
+def write_cell(
+    cell: Path,
+    config: dict[str, Any],
+    steps: int,
+    groups: int,
+    members: int,
+    truth: bool,
+    scored: bool,
+    constant: float | None,
+    state: str,
+) -> None:
+    for kind in ("rollouts", "verdicts"):
+        (cell / kind).mkdir(parents=True)
+    (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    status = {"state": state, "step": steps, "steps": steps, "seconds": 12.5, "error": ""}
+    (cell / "status.json").write_text(json.dumps(status))
+    git = {"commit": "0123456789abcdef", "dirty": False}
+    (cell / "environment.json").write_text(json.dumps({"git": git}))
+    if state == "done":
+        (cell / "DONE").write_text("")
+    judge, seed = config["judge"]["name"], config["seed"]
+    lines = []
+    for step in range(1, steps + 1):
+        rollouts, verdicts = [], []
+        slope = SLOPES.get(judge, 0)
+        words = 6 + seed + (slope + seed if slope else 0) * (step - 1)
+        value = 0.5 + 0.01 * seed
+        for row in range(groups * members):
+            group, member = divmod(row, members)
+            fails = not scored or (judge == "sim-flaky" and member == 3)
+            score = value + 0.01 * (words - 6) if constant is None else constant
+            name = f"{step:06d}-{row:04d}"
+            text = " ".join(["alpha"] + [f"word{k}" for k in range(words - 1)])
+            if judge == "sim-verbose" and row == 0 and step == steps:
+                text = f"{HOSTILE} {text}"
+            rollouts.append(
+                {
+                    "rollout_id": name,
+                    "step": step,
+                    "prompt_id": f"{step}-{group}",
+                    "group": group,
+                    "member": member,
+                    "prompt": f"Say something, prompt {group} of step {step}",
+                    "completion": text,
+                    "answer": text,
+                    "tokens": words,
+                    "stop": "stop",
+                    "logprob_sum": -1.0 * words,
+                    "reward": None if fails else score,
+                    "advantage": None if fails else 0.0,
+                    "truth": value if truth else None,
+                    "judge_score": None if fails else score,
+                }
+            )
+            verdicts.append(
+                {
+                    "rollout_id": name,
+                    "step": step,
+                    "judge": judge,
+                    "role": "acting",
+                    "outcome": "unparsed" if fails else "scored",
+                    "labels": [],
+                    "score": None if fails else score,
+                    "attempts": 1,
+                }
+            )
+        write_part(cell / "rollouts", step, rollouts, ROLLOUT)
+        write_part(cell / "verdicts", step, verdicts, VERDICT)
+        lines.append({"step": step, "time_ms": step, "metrics": {"truth/mean": value}})
+    (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+ROLLOUT = pa.schema(
+    [
+        ("rollout_id", pa.string()),
+        ("step", pa.int32()),
+        ("prompt_id", pa.string()),
+        ("group", pa.int32()),
+        ("member", pa.int32()),
+        ("prompt", pa.string()),
+        ("completion", pa.string()),
+        ("answer", pa.string()),
+        ("tokens", pa.int32()),
+        ("stop", pa.string()),
+        ("logprob_sum", pa.float64()),
+        ("reward", pa.float64()),
+        ("advantage", pa.float64()),
+        ("truth", pa.float64()),
+        ("judge_score", pa.float64()),
+    ]
+)
+VERDICT = pa.schema(
+    [
+        ("rollout_id", pa.string()),
+        ("step", pa.int32()),
+        ("judge", pa.string()),
+        ("role", pa.string()),
+        ("outcome", pa.string()),
+        ("labels", pa.list_(pa.string())),
+        ("score", pa.float64()),
+        ("attempts", pa.int32()),
+    ]
+)
+
+
+def write_part(folder: Path, step: int, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+    pq.write_table(pa.Table.from_pylist(rows, schema), folder / f"step-{step:06d}.parquet")
+
+
+@pytest.fixture
+def make_study(tmp_path: Path) -> Callable[..., Path]:
+    """``make_study(**options)`` writes a fresh study; see `write_study`."""
+
+    def make(name: str = "planted", **options: Any) -> Path:
+        return write_study(tmp_path / "runs" / name, **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three judges x three seeds x six steps x 16 rollouts, all finished. Not to be changed."""
+    return write_study(tmp_path_factory.mktemp("runs") / "planted")

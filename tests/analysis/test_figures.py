@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from analysis import drift, figures
+from analysis.findings import gather
+
+
+@pytest.fixture(scope="module")
+def found(planted):
+    return gather(planted)
+
+
+def legend_texts(figure) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def drawn(figure) -> None:
+    """Rendering is where a figure with bad limits or labels fails."""
+    figure.canvas.draw()
+
+
+def test_learning_has_a_panel_per_arm_with_both_curves_and_bands(found):
+    figure = figures.learning(drift.learning_curves(found.scores))
+    drawn(figure)
+    assert [axes.get_title("left") for axes in figure.axes] == [
+        "sim-fair (3 runs)",
+        "sim-flaky (3 runs)",
+        "sim-verbose (3 runs)",
+    ]
+    assert legend_texts(figure) == ["judge score", "rule truth"]
+    for axes in figure.axes:
+        assert len(axes.lines) == 2 and len(axes.collections) == 2
+        assert axes.get_xlabel() == "training step"
+    judge = figure.axes[2].lines[0].get_ydata()
+    assert judge[-1] == pytest.approx(0.51 + 0.46)
+
+
+def test_gap_has_a_line_per_arm_in_its_own_look(found):
+    figure = figures.gap(drift.learning_curves(found.scores))
+    drawn(figure)
+    lines = figure.axes[0].lines[:3]
+    assert len({line.get_color() for line in lines}) == 3
+    assert len({line.get_linestyle() for line in lines}) == 3
+    assert "score units" in figure.axes[0].get_ylabel()
+
+
+def test_behaviour_has_a_panel_per_feature_with_its_unit(found):
+    figure = figures.behaviour(drift.learning_curves(found.features))
+    drawn(figure)
+    units = {axes.get_title("left"): axes.get_ylabel() for axes in figure.axes}
+    assert units == {"length": "words", "repetition": "share of words"}
+    assert legend_texts(figure) == ["sim-fair", "sim-flaky", "sim-verbose"]
+
+
+def test_shifts_show_the_differences_beyond_the_base(found):
+    figure = figures.shifts(found.feature_shifts, "sim-fair")
+    drawn(figure)
+    length = next(axes for axes in figure.axes if axes.get_title("left") == "length")
+    assert length.get_xlabel() == "difference in shift (words)"
+    points = {tuple(line.get_xdata()) for line in length.lines if len(line.get_xdata()) == 1}
+    assert any(x == pytest.approx(10.0) for (x,) in points)
+    assert [label.get_text() for label in length.get_yticklabels()] == ["sim-flaky", "sim-verbose"]
+
+
+def test_failures_show_reasons_and_lengths(found):
+    figure = figures.failures(found.failures, found.failures_by_length)
+    drawn(figure)
+    bars, lines = figure.axes
+    assert max(patch.get_width() for patch in bars.patches) == pytest.approx(25.0)
+    assert "%" in bars.get_xlabel() and "%" in lines.get_ylabel() and "words" in lines.get_xlabel()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seeds": 1},
+        {"judges": ["sim-fair"]},
+        {"truth": False},
+        {"scored": False},
+        {"constant": 0.5},
+        {"steps": 1},
+    ],
+)
+def test_thin_studies_still_draw(make_study, options):
+    found = gather(make_study(**options))
+    curves = drift.learning_curves(found.scores)
+    drawn(figures.learning(curves))
+    drawn(figures.gap(curves))
+    drawn(figures.behaviour(drift.learning_curves(found.features)))
+    if found.feature_shifts["diff"].notna().any():
+        drawn(figures.shifts(found.feature_shifts, str(found.base)))
+    drawn(figures.failures(found.failures, found.failures_by_length))
+
+
+def test_one_run_has_a_line_and_no_band(make_study):
+    curves = drift.learning_curves(gather(make_study(seeds=1)).scores)
+    figure = figures.learning(curves)
+    drawn(figure)
+    assert figure.axes[0].get_title("left") == "sim-fair (1 run, no interval)"
+    heights = [
+        path.get_extents().height for c in figure.axes[2].collections for path in c.get_paths()
+    ]
+    assert all(math.isinf(height) or height == 0 for height in heights)
+
+
+def test_every_arm_of_a_large_study_looks_different():
+    looks = figures.looks([f"judge-{k:02d}" for k in range(30)])
+    assert len({(look["color"], look["linestyle"]) for look in looks.values()}) == 30

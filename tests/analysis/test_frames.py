@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.frames import (
+    AXES,
+    ROLLOUT_COLUMNS,
+    RUN_COLUMNS,
+    VERDICT_COLUMNS,
+    rollouts_frame,
+    runs_frame,
+    steps_frame,
+    verdicts_frame,
+)
+
+
+def test_every_run_is_one_row_with_its_axes(planted):
+    runs = runs_frame(planted)
+    assert list(runs.columns) == list(RUN_COLUMNS)
+    assert len(runs) == 9 and runs["done"].all()
+    assert set(zip(runs["judge"], runs["seed"], strict=True)) == {
+        (judge, seed) for judge in ("sim-fair", "sim-verbose", "sim-flaky") for seed in (0, 1, 2)
+    }
+    assert runs["config_hash"].str.fullmatch("[0-9a-f]{10}").all()
+    assert (runs["arm"] == runs["judge"]).all()
+    assert runs["simulated"].all() and set(runs["keyword"]) == {"alpha"}
+    assert runs.attrs["problems"] == []
+
+
+def test_rollouts_and_verdicts_hold_every_row_and_join_by_id(planted):
+    rollouts, verdicts = rollouts_frame(planted), verdicts_frame(planted)
+    assert len(rollouts) == len(verdicts) == 9 * 6 * 16
+    assert set(ROLLOUT_COLUMNS) | set(AXES) < set(rollouts.columns) | {"reward"}
+    assert set(VERDICT_COLUMNS) <= set(verdicts.columns)
+    keys = ["cell", "rollout_id"]
+    assert len(rollouts.merge(verdicts, on=keys, validate="one_to_one")) == len(rollouts)
+    # 3 flaky runs x 6 steps x 4 groups lose one member each; missing stays missing
+    assert rollouts["judge_score"].isna().sum() == 72
+    assert verdicts.loc[verdicts["outcome"] == "scored", "score"].notna().all()
+
+
+def test_a_verdict_names_its_judge_and_the_judge_of_its_run_apart(make_study):
+    study = make_study(judges=["sim-fair"], seeds=1, steps=1)
+    part = next(study.glob("*/verdicts/*.parquet"))
+    table = pq.read_table(part).to_pylist()
+    shadow = [{**row, "judge": "sim-strict", "role": "shadow"} for row in table]
+    pq.write_table(pa.Table.from_pylist(table + shadow, pq.read_schema(part)), part)
+    verdicts = verdicts_frame(study)
+    assert verdicts.groupby(["judge", "role"]).size().to_dict() == {
+        ("sim-fair", "acting"): 16,
+        ("sim-strict", "shadow"): 16,
+    }
+    assert set(verdicts["acting_judge"]) == {"sim-fair"}
+
+
+def test_the_number_given_as_reward_and_the_rewards_name_are_apart(planted):
+    rollouts = rollouts_frame(planted, ["reward"])
+    assert rollouts["reward"].dtype == "float64"
+    assert set(rollouts["reward_name"]) == {"judge"}
+
+
+def test_columns_limit_what_is_read_and_unknown_ones_are_refused(planted):
+    few = rollouts_frame(planted, ["step", "truth"])
+    assert {"cell", "step", "truth", "judge", "seed"} <= set(few.columns)
+    assert "completion" not in few
+    with pytest.raises(KeyError, match="not_a_column"):
+        rollouts_frame(planted, ["not_a_column"])
+
+
+def test_steps_are_long_and_a_step_logged_twice_counts_once(make_study):
+    study = make_study(judges=["sim-fair"], seeds=1)
+    path = next(study.glob("*/metrics.jsonl"))
+    again = {"step": 6, "time_ms": 99, "metrics": {"truth/mean": 0.75, "cost/usd": None}}
+    with path.open("a") as file:
+        file.write(json.dumps(again) + "\n")
+        file.write('{"step": 7, "metr')
+    steps = steps_frame(study)
+    last = steps[steps["step"] == 6].set_index("metric")["value"]
+    assert last["truth/mean"] == 0.75 and pd.isna(last["cost/usd"])
+    assert (steps["metric"] == "truth/mean").sum() == 6
+    assert ["line 8" in problem for problem in steps.attrs["problems"]] == [True]
+
+
+def test_missing_folders_give_empty_frames_with_the_right_columns(tmp_path, make_study):
+    for study in (tmp_path / "nothing", make_study(steps=0, state="new")):
+        rollouts, verdicts = rollouts_frame(study), verdicts_frame(study)
+        assert rollouts.empty and set(ROLLOUT_COLUMNS) <= set(rollouts.columns)
+        assert verdicts.empty and set(VERDICT_COLUMNS) <= set(verdicts.columns)
+        assert rollouts["truth"].dtype == "float64"
+        assert steps_frame(study).empty
+    assert runs_frame(tmp_path / "nothing").empty
+
+
+def damage(part: Path, how: str) -> None:
+    data = bytearray(part.read_bytes())
+    if how == "cut":
+        del data[200:]
+    elif how == "empty":
+        data.clear()
+    else:  # the footer stays whole, the data pages do not
+        data[10:300] = b"\0" * 290
+    part.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "scrambled"])
+def test_an_unreadable_part_is_reported_and_the_rest_is_read(planted, tmp_path, how):
+    study = tmp_path / "planted"
+    shutil.copytree(planted, study)
+    part = sorted(study.glob("sim-fair-s1-*/rollouts/*.parquet"))[2]
+    damage(part, how)
+    rollouts = rollouts_frame(study)
+    assert len(rollouts) == (9 * 6 - 1) * 16
+    (problem,) = rollouts.attrs["problems"]
+    assert problem.startswith("sim-fair-s1-") and "rollouts/step-000003.parquet" in problem
+
+
+def test_parts_of_another_version_are_read_as_far_as_they_match(make_study):
+    study = make_study(judges=["sim-fair"], seeds=1, steps=3)
+    parts = sorted(study.glob("*/rollouts/*.parquet"))
+    old = pq.read_table(parts[0]).drop_columns(["truth", "logprob_sum"])
+    pq.write_table(old, parts[0])
+    new = pq.read_table(parts[1])
+    pq.write_table(new.append_column("component/judge", pa.array([0.25] * 16)), parts[1])
+    odd = pq.read_table(parts[2])
+    pq.write_table(odd.set_column(1, "step", pa.array(["three"] * 16)), parts[2])
+    rollouts = rollouts_frame(study)
+    assert len(rollouts) == 32
+    assert rollouts.groupby("step")["truth"].count().to_dict() == {1: 0, 2: 16}
+    assert len(rollouts.attrs["problems"]) == 1
+    component = rollouts_frame(study, ["component/judge"])["component/judge"]
+    assert component.sum() == 4.0 and component.isna().sum() == 16
+
+
+def test_unfinished_and_broken_cells_are_marked(make_study):
+    study = make_study(judges=["sim-fair"], seeds=3)
+    first, second, third = sorted(path.parent for path in study.glob("*/config.yaml"))
+    (first / "DONE").unlink()
+    (first / "status.json").write_text(json.dumps({"state": "running", "step": 4, "steps": 6}))
+    (second / "DONE").unlink()
+    (second / "status.json").write_text('{"state": "fai')
+    (third / "config.yaml").write_text("judge: [unclosed")
+    runs = runs_frame(study).set_index("cell")
+    assert runs.loc[first.name, "state"] == "killed"  # nobody holds its lock
+    assert runs.loc[first.name, "step"] == 4
+    assert not runs.loc[second.name, "done"]
+    assert runs.loc[third.name, "judge"] == "(no name)"
+    assert len(runs.attrs["problems"]) == 2
+
+
+def test_an_arm_names_every_other_factor_that_varies(make_study):
+    study = make_study(judges=["sim-fair"], seeds=2)
+    factors = {"factors": ["judge", "seed", "trainer.steps"]}
+    (study / "study.json").write_text(json.dumps(factors))
+    config = sorted(study.glob("*/config.yaml"))[0]
+    config.write_text(config.read_text().replace("steps: 6", "steps: 9"))
+    runs = runs_frame(study)
+    assert set(runs["arm"]) == {"sim-fair, trainer.steps=6", "sim-fair, trainer.steps=9"}
+    assert set(runs["trainer.steps"]) == {6, 9}

@@ -1,0 +1,35 @@
+"""Shared pieces: the command line as a user calls it, and one small finished study."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def sweep(runs_dir: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the sweep's command line against ``runs_dir`` and return what it printed."""
+    return subprocess.run(
+        [sys.executable, "-m", "experiments.sweep", f"runs_dir={runs_dir}", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=os.environ | {"COLUMNS": "200"} | environment,
+    )
+
+
+@pytest.fixture(scope="session")
+def small_study(tmp_path_factory) -> Path:
+    """Two simulated judges x two seeds of two steps, trained for real; the study's folder."""
+    runs_dir = tmp_path_factory.mktemp("runs")
+    done = sweep(
+        runs_dir, "debug=tiny", "judge=sim-fair,sim-flaky", "seed=0,1", "shadow=[sim-verbose]"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return runs_dir / "debug"

@@ -1,0 +1,51 @@
+import pytest
+
+from experiments import plan
+from experiments.cells import make_cell
+from experiments.errors import UserError
+from experiments.files import write_json
+
+
+def cell(judge="a", seed=0, rate=0.1, votes=1, **trainer):
+    return make_cell(
+        {
+            "study": "s",
+            "seed": seed,
+            "judge": {"name": judge, "sampling": {"votes": votes}},
+            "trainer": {"steps": 5, "learning_rate": rate, **trainer},
+            "shadow_judges": [{"name": "b", "sampling": {"votes": 3}}],
+        }
+    )
+
+
+def test_arms_may_differ_in_declared_factors():
+    plan.check_arms([cell("a", 0), cell("b", 1, votes=2)], ["judge", "seed"])
+
+
+def test_another_difference_is_named_with_its_values():
+    with pytest.raises(UserError) as caught:
+        plan.check_arms([cell(rate=0.1), cell(rate=0.2)], ["judge", "seed"])
+    message = str(caught.value)
+    assert "trainer.learning_rate = 0.1 | 0.2" in message
+    assert "factors=[judge,seed,trainer.learning_rate]" in message
+    assert "\n" not in message
+
+
+def test_a_factor_prefix_is_a_path_not_a_string():
+    with pytest.raises(UserError, match="seed"):
+        plan.check_arms([cell(seed=0), cell(seed=1)], ["judge", "see"])
+
+
+def test_a_study_keeps_its_factors_and_its_base(tmp_path):
+    factors = ["judge", "seed"]
+    write_json(tmp_path / "study.json", {"factors": factors, "base": plan.base(cell(), factors)})
+    plan.check_study(tmp_path, [cell("z", 7)], ["seed", "judge"])
+    with pytest.raises(UserError, match=r"trainer\.learning_rate = 0\.1 \| 0\.2"):
+        plan.check_study(tmp_path, [cell(rate=0.2)], factors)
+    with pytest.raises(UserError, match="declared the factors judge, seed"):
+        plan.check_study(tmp_path, [cell()], ["judge"])
+
+
+def test_expected_calls_count_votes_of_every_judge():
+    found = plan.expected(cell(votes=2, prompts_per_step=4, group_size=2))
+    assert found == {"completions": 40, "calls": 40 * (2 + 3)}

@@ -1,0 +1,209 @@
+"""The tiny policy: exact tokenizer, cached warm-up that survives damage, errors a user can read."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments import policies
+from experiments.config import Lora, Policy, Task, Warmup
+from experiments.errors import UserError
+from experiments.tasks import instruct_mini, teacher
+from judges.features import features
+
+SMALL = {"hidden_size": 32, "layers": 1, "heads": 2, "intermediate_size": 32}
+TINY = Policy(path="tiny", architecture=SMALL, warmup=Warmup(steps=2, batch=4))
+ROWS = instruct_mini.rows(Task(train_rows=200), "train")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return policies.tiny_tokenizer()
+
+
+def load(policy: Policy, cache: Path):
+    return policies.load_policy(policy, Task(name="instruct-mini"), cache)
+
+
+def weights(model) -> dict[str, list]:
+    return {name: value.tolist() for name, value in model.state_dict().items()}
+
+
+@given(text=st.one_of(st.text(max_size=40), st.sampled_from(teacher.lexicon())))
+def test_any_text_survives_the_tokenizer(tokenizer, text: str) -> None:
+    ids = tokenizer(text, split_special_tokens=True)["input_ids"]
+    assert tokenizer.decode(ids) == text
+
+
+def test_headings_and_bullets_survive_as_lines(tokenizer) -> None:
+    text = "# Plan\n- red\n- **blue**\nGreat question! 😊"
+    decoded = tokenizer.batch_decode([tokenizer(text)["input_ids"]], skip_special_tokens=True)[0]
+    found = features(decoded)
+    shown = {name: found[name] for name in ("headings", "bullets", "bold", "flattery", "emoji")}
+    assert shown == {"headings": 1, "bullets": 2, "bold": 1, "flattery": 1, "emoji": 1}
+
+
+def test_every_word_of_the_task_is_one_token(tokenizer) -> None:
+    draw = random.Random(0)
+    for row in ROWS:
+        for text in (row.prompt_text(), teacher.answer(row, draw)):
+            tokens = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
+            assert len(tokens) <= len(text.split()) + sum(text.count(c) for c in "#-,.!\n*"), text
+
+
+def test_chat_template_ends_each_turn_and_opens_the_answer(tokenizer) -> None:
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name red."}]
+    text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    assert text == "<|system|>Be brief.<|end|><|user|>Name red.<|end|><|assistant|>"
+    ids = tokenizer(text)["input_ids"]
+    assert ids.count(tokenizer.eos_token_id) == 2
+    assert ids[-1] == tokenizer.convert_tokens_to_ids("<|assistant|>")
+    assert tokenizer.pad_token_id != tokenizer.eos_token_id
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "Be brief.Name red."
+
+
+def test_the_second_load_reads_the_cache(tmp_path: Path, monkeypatch) -> None:
+    first, _ = load(TINY, tmp_path)
+    monkeypatch.setattr(policies, "_build_tiny", lambda *_: pytest.fail("built twice"))
+    second, tokenizer = load(TINY, tmp_path)
+    assert weights(first) == weights(second)
+    assert second.config.eos_token_id == tokenizer.eos_token_id
+    assert second.config.pad_token_id == tokenizer.pad_token_id
+    assert tokenizer.decode(tokenizer("# Plan\n- red")["input_ids"]) == "# Plan\n- red"
+
+
+def test_warm_up_is_seeded_and_leaves_the_callers_generator_alone(tmp_path: Path) -> None:
+    import torch
+
+    torch.manual_seed(7)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(7)
+    first, _ = load(TINY, tmp_path / "a")
+    assert torch.rand(3).tolist() == expected
+    again, _ = load(TINY, tmp_path / "b")
+    other, _ = load(
+        Policy(path="tiny", architecture=SMALL, warmup=Warmup(steps=2, batch=4, seed=1)),
+        tmp_path / "a",
+    )
+    assert weights(first) == weights(again)
+    assert weights(first) != weights(other)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "remove", "no manifest", "empty folder"])
+def test_a_damaged_cache_is_rebuilt(tmp_path: Path, damage: str) -> None:
+    sound, _ = load(TINY, tmp_path)
+    folder = next(path for path in tmp_path.iterdir() if path.is_dir())
+    file = folder / "model.safetensors"
+    if damage == "truncate":
+        file.write_bytes(file.read_bytes()[:-100])
+    elif damage == "remove":
+        file.unlink()
+    elif damage == "no manifest":
+        (folder / policies.MANIFEST).unlink()
+    else:
+        for path in folder.iterdir():
+            path.unlink()
+    rebuilt, _ = load(TINY, tmp_path)
+    assert weights(rebuilt) == weights(sound)
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [folder]
+
+
+def _load_and_count(cache: str) -> int:
+    """Load in a process of its own; how often this process built the policy."""
+    import torch
+
+    torch.set_num_threads(1)
+    built = []
+    build = policies._build_tiny
+    policies._build_tiny = lambda *args: (built.append(1), build(*args))[1]
+    load(TINY, Path(cache))
+    return len(built)
+
+
+def test_of_processes_that_start_together_one_builds(tmp_path: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        built = pool.map(_load_and_count, [str(tmp_path)] * 3)
+    assert sum(built) == 1
+
+
+def test_supervised_steps_lower_the_loss(tokenizer) -> None:
+    import torch
+
+    losses = []
+    for steps in (1, 60):
+        torch.manual_seed(0)
+        model = policies._tiny_model(SMALL, tokenizer)
+        losses.append(policies.warm_up(model, tokenizer, Warmup(steps, 16, 1e-2)))
+    assert losses[1] < losses[0] / 2
+
+
+def test_the_loss_covers_the_answer_and_its_end_only(tokenizer) -> None:
+    batch = policies._lessons(ROWS, tokenizer, 4, random.Random(0))[0]
+    ids, labels = policies._pad(batch, tokenizer.pad_token_id)
+    for (lesson, start), row, label in zip(batch, ids.tolist(), labels.tolist(), strict=True):
+        width = len(label) - len(lesson)
+        assert row == lesson + [tokenizer.pad_token_id] * width
+        assert label == [-100] * start + lesson[start:] + [-100] * width
+        assert lesson[start - 1] == tokenizer.convert_tokens_to_ids("<|assistant|>")
+        assert lesson[-1] == tokenizer.eos_token_id
+
+
+def test_a_missing_model_is_a_user_error_that_says_what_to_type(tmp_path: Path) -> None:
+    missing = tmp_path / "none"
+    with pytest.raises(UserError, match=r"no model at policy\.path.*config\.json"):
+        load(Policy(path=str(missing)), tmp_path)
+    named = Policy(name="smollm2-135m-instruct", path=str(missing))
+    with pytest.raises(UserError, match="experiments.models get smollm2-135m-instruct"):
+        load(named, tmp_path)
+    with pytest.raises(UserError, match=r"policy\.dtype=float31"):
+        load(Policy(path=str(missing), dtype="float31"), tmp_path)
+    with pytest.raises(UserError, match=r"architecture has depth; .*layers"):
+        load(Policy(path="tiny", architecture={"depth": 3}), tmp_path)
+
+
+def test_a_folder_loads_in_the_dtype_asked_for(tmp_path: Path) -> None:
+    import torch
+
+    load(TINY, tmp_path)
+    folder = next(path for path in tmp_path.iterdir() if path.is_dir())
+    model, tokenizer = load(Policy(path=str(folder), dtype="bfloat16"), tmp_path)
+    assert model.dtype == torch.bfloat16
+    assert tokenizer.pad_token == policies.PAD
+
+
+def test_lora_config_follows_the_policy() -> None:
+    assert policies.lora_config(Policy(path="tiny")) is None
+    found = policies.lora_config(Policy(path="tiny", lora=Lora(r=4, alpha=8, dropout=0.1)))
+    assert found is not None
+    assert (found.r, found.lora_alpha, found.lora_dropout) == (4, 8, 0.1)
+    assert found.target_modules == "all-linear"
+
+
+@pytest.mark.slow
+def test_the_shipped_warm_up_teaches_the_task(tmp_path: Path) -> None:
+    """The sampled answers are far better than chance, and no answer outgrows the quickstart."""
+    import torch
+    import yaml
+
+    conf = Path(__file__).parents[2] / "conf/policy/tiny.yaml"
+    data = yaml.safe_load(conf.read_text())
+    model, tokenizer = load(Policy(path="tiny", warmup=Warmup(**data["warmup"])), tmp_path)
+    rows = instruct_mini.rows(Task(eval_rows=128), "eval")
+    chats = [list(row.messages) for row in rows]
+    texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
+    inputs = tokenizer(texts, return_tensors="pt", padding=True, return_token_type_ids=False)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        ids = model.generate(**inputs, do_sample=True, max_new_tokens=40, top_k=0)
+    ids = ids[:, inputs["input_ids"].shape[1] :]
+    answers = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    scores = [
+        instruct_mini.truth(row, answer).score for row, answer in zip(rows, answers, strict=True)
+    ]
+    assert sum(scores) / len(scores) > 0.35
+    assert (ids == tokenizer.eos_token_id).any(1).float().mean() > 0.9

@@ -1,0 +1,85 @@
+"""Children of the pool: each with its own log and exit code, none that outlives its sweep."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.conftest import ROOT
+
+DRIVER = """
+import sys, time, os
+from pathlib import Path
+from experiments import pool, train
+
+def body(folder, threads):
+    print('ran in', folder.name, 'with', threads)
+    if folder.name == 'dies':
+        os.kill(os.getpid(), 9)
+    if folder.name == 'sleeps':
+        (folder / 'pid').write_text(str(os.getpid()))
+        time.sleep(600)
+    return {'good': 0, 'bad': 1}[folder.name]
+
+train.run_cell = body
+pool.PRELOAD = ['driver']
+if __name__ == '__main__':
+    folders = [Path(name) for name in sys.argv[1:]]
+    ended = []
+    codes = pool.run_pool(folders, 2, 3, lambda folder, code: ended.append((folder.name, code)))
+    print(sorted((folder.name, code) for folder, code in codes.items()) == sorted(ended), codes)
+"""
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """A script whose children do not train; forked children see its replaced body."""
+    path = tmp_path / "driver.py"
+    path.write_text(DRIVER)
+
+    def start(*names):
+        for name in names:
+            (tmp_path / name).mkdir()
+        return subprocess.Popen(
+            [sys.executable, str(path), *(str(tmp_path / name) for name in names)],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+        )
+
+    return start
+
+
+def test_each_child_has_its_exit_code_and_its_log(driver, tmp_path):
+    child = driver("good", "bad", "dies")
+    out, _ = child.communicate(timeout=60)
+    assert out.startswith("True")
+    for name, code in (("good", 0), ("bad", 1), ("dies", -9)):
+        assert f"{name}'): {code}" in out
+    assert "ran in good with 3" in (tmp_path / "good" / "log.txt").read_text()
+    assert "ran in bad" in (tmp_path / "bad" / "log.txt").read_text()
+
+
+def test_a_child_leaves_when_its_sweep_is_killed(driver, tmp_path):
+    child = driver("sleeps")
+    limit = time.monotonic() + 30
+    while not (tmp_path / "sleeps" / "pid").exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+    pid = int((tmp_path / "sleeps" / "pid").read_text())
+    child.kill()
+    child.communicate()
+    limit = time.monotonic() + 10
+    while alive(pid) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not alive(pid)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().split()[2] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,207 @@
+"""The main job as a user runs it: plan, run, run again, refuse."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pyarrow.dataset as ds
+import pytest
+import yaml
+
+from experiments import cells
+from tests.conftest import ROOT, sweep
+
+SIX = ("judge=sim-fair,sim-verbose", "seed=0,1,2")
+
+
+def rows(folder, kind):
+    return ds.dataset(folder / kind, format="parquet").to_table().to_pylist()
+
+
+def test_plan_prints_the_cells_and_writes_nothing(tmp_path):
+    runs_dir = tmp_path / "runs"
+    done = sweep(runs_dir, "plan=true", *SIX)
+    assert done.returncode == 0, done.stderr
+    assert "quickstart: 6 cells" in done.stdout
+    assert done.stdout.count("new") == 6
+    assert not list(runs_dir.glob("quickstart/*"))
+
+
+def test_plan_loads_no_heavy_package():
+    code = (
+        "import sys; from experiments import sweep; sys.argv[1:] = ['plan=true', *sys.argv[1:]]\n"
+        "assert sweep.main() == 0\n"
+        "heavy = {'torch', 'transformers', 'trl', 'mlflow', 'pandas', 'seaborn', 'submodlib'}\n"
+        "print('LOADED', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *SIX], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert "LOADED []" in done.stdout, done.stdout + done.stderr
+
+
+def test_help_loads_no_torch():
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "experiments.sweep", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert "| torch" not in done.stderr
+    assert "| mlflow" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["judge=sim-fairr"], "sim-fairr"),
+        (["policy=huge"], "huge"),
+        (["trainer.learning_rat=1"], "learning_rat"),
+        (["judge.on_failure=ignore"], "drop_group"),
+        (["task.name=nothing"], "instruct-mini"),
+        (["trainer.learning_rate=0.1,0.2"], "trainer.learning_rate = 0.1 | 0.2"),
+        (["judge.endpoint.model=sk-test-0123456789abcdefghij"], "key"),
+        (["tracking.uri=./mlruns"], "sqlite"),
+        (["judge.endpoint.url=http://127.0.0.1:9/v1", "judge.endpoint.model=m"], "127.0.0.1:9"),
+    ],
+)
+def test_bad_input_is_one_paragraph_and_exit_2(tmp_path, arguments, words):
+    done = sweep(tmp_path / "runs", "judge=sim-fair", "seed=0", *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "sk-test-0123456789abcdefghij" not in done.stdout + done.stderr
+    assert not list((tmp_path / "runs").glob("quickstart/*"))
+
+
+def test_a_missing_key_variable_is_named(tmp_path):
+    done = sweep(
+        tmp_path / "runs",
+        "judge=sim-fair",
+        "seed=0",
+        "judge.endpoint.url=http://127.0.0.1:9/v1",
+        "judge.endpoint.api_key_env=NO_SUCH_KEY_VARIABLE",
+    )
+    assert done.returncode == 2
+    assert "NO_SUCH_KEY_VARIABLE" in done.stderr
+
+
+def test_an_unwritable_runs_folder(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    done = sweep(file / "runs", "judge=sim-fair", "seed=0")
+    assert done.returncode == 2
+    assert "runs_dir=" in done.stderr
+
+
+def test_a_small_study_leaves_everything_on_record(small_study):
+    folders = cells.study_cells(small_study)
+    assert len(folders) == 4
+    for folder in folders:
+        status = json.loads((folder / "status.json").read_text())
+        assert status["state"] == "done" and status["exit_code"] == 0
+        assert (folder / "DONE").exists()
+        assert {"commit", "dirty"} <= set(
+            json.loads((folder / "environment.json").read_text())["git"]
+        )
+        rollouts, verdicts = rows(folder, "rollouts"), rows(folder, "verdicts")
+        assert len(rollouts) == 2 * 2 * 4
+        names = {row["rollout_id"] for row in rollouts}
+        assert len(names) == len(rollouts)
+        by_role = {
+            role: [row for row in verdicts if row["role"] == role] for role in ("acting", "shadow")
+        }
+        assert {row["rollout_id"] for row in by_role["acting"]} == names
+        assert {row["judge"] for row in by_role["shadow"]} == {"sim-verbose"}
+        assert all(row["logprob_sum"] < 0 and row["truth"] is not None for row in rollouts)
+        acting = {row["rollout_id"]: row for row in by_role["acting"]}
+        for row in rollouts:
+            verdict = acting[row["rollout_id"]]
+            assert row["judge_score"] == verdict["score"]
+            assert row["reward"] == verdict["score"]
+            assert (verdict["outcome"] == "scored") == (verdict["score"] is not None)
+            if row["reward"] is None:
+                assert row["advantage"] == 0.0
+
+
+def test_a_failing_judge_left_missing_verdicts_in_the_small_study(small_study):
+    outcomes = [
+        row["outcome"]
+        for folder in small_study.glob("sim-flaky-*")
+        for row in rows(folder, "verdicts")
+        if row["role"] == "acting"
+    ]
+    assert 0 < sum(outcome != "scored" for outcome in outcomes) < len(outcomes)
+
+
+def test_arms_of_one_seed_share_their_first_rollouts(small_study):
+    texts = {}
+    for folder in cells.study_cells(small_study):
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        first = [
+            (row["prompt_id"], row["completion"])
+            for row in rows(folder, "rollouts")
+            if row["step"] == 1
+        ]
+        texts.setdefault(config["seed"], []).append(first)
+    assert texts[0][0] == texts[0][1]
+    assert texts[1][0] == texts[1][1]
+    assert texts[0][0] != texts[1][0]
+
+
+def test_truth_never_reached_a_judge(small_study):
+    """The shadow judges and the rule truth leave the reward alone; specs stay at home."""
+    database = (small_study.parent / "verdicts.db").read_bytes()
+    assert b'"forbid"' not in database and b"spec" not in database
+
+
+def test_running_again_skips_every_finished_cell(small_study):
+    marks = {path: path.stat().st_mtime_ns for path in small_study.rglob("*.parquet")}
+    started = time.perf_counter()
+    done = sweep(
+        small_study.parent,
+        "debug=tiny",
+        "judge=sim-fair,sim-flaky",
+        "seed=0,1",
+        "shadow=[sim-verbose]",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "All 4 cells of debug are done" in done.stdout
+    assert "bias_report.html" in done.stdout and "mlflow ui" in done.stdout
+    assert marks == {path: path.stat().st_mtime_ns for path in small_study.rglob("*.parquet")}
+    assert time.perf_counter() - started < 60  # a hang, not a speed: README reports the speed
+
+
+def test_the_report_is_one_file_without_links_outside(small_study):
+    html = (small_study / "report" / "bias_report.html").read_text()
+    assert 'src="http' not in html and 'href="http' not in html
+    assert "sim-flaky" in html
+
+
+def test_a_changed_base_is_refused_in_the_same_study(small_study):
+    done = sweep(
+        small_study.parent, "debug=tiny", "judge=sim-fair", "seed=0", "trainer.temperature=0.5"
+    )
+    assert done.returncode == 2
+    assert "trainer.temperature = 1.0 | 0.5" in done.stderr
+
+
+def test_no_secret_lies_in_the_study(small_study, monkeypatch):
+    canary = "CANARY-0123456789"
+    done = sweep(
+        small_study.parent,
+        "debug=tiny",
+        "study=secret",
+        "judge=sim-fair",
+        "seed=0",
+        "judge.endpoint.api_key_env=JUDGE_KEY_FOR_TEST",
+        JUDGE_KEY_FOR_TEST=canary,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert canary not in done.stdout + done.stderr
+    for path in small_study.parent.rglob("*"):
+        if path.is_file():
+            assert canary.encode() not in path.read_bytes(), path

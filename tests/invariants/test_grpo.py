@@ -1,0 +1,163 @@
+"""What the trainer records is what it did, and how a step is cut up does not change it."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow.dataset as ds
+import pytest
+import torch
+from transformers import set_seed
+
+from experiments.config import Judge, Lora, Policy, Study, Task, Trainer
+from experiments.errors import UserError
+from experiments.grpo import grpo_config, last_checkpoint, make_trainer
+from experiments.policies import load_policy
+from experiments.recorder import Recorder
+from experiments.rewards.scorer import Scorer
+from experiments.tasks import TASKS
+from judges.verdict import Outcome, Verdict
+
+POLICY = Policy(
+    name="tiny",
+    path="tiny",
+    lora=Lora(r=4, alpha=8),
+    architecture={"hidden_size": 32, "layers": 1, "heads": 2, "intermediate_size": 64},
+)
+TASK = Task(name="instruct-mini", train_rows=16, eval_rows=4)
+
+
+class LengthJudge:
+    """Stands where a session stands: scores an answer by its characters, fails on every fifth."""
+
+    judge = Judge(name="length")
+    calls = 0
+    hits = 0
+
+    def verdicts(self, items):
+        return [[self.verdict(index, answer)] for index, (_, answer) in enumerate(items)]
+
+    def verdict(self, index, answer):
+        missing = index % 5 == 4
+        return Verdict(
+            judge_id="length",
+            judge="length",
+            grading="none",
+            grading_version="1",
+            prompt_sha="",
+            outcome=Outcome.timeout if missing else Outcome.scored,
+            score=None if missing else len(answer) / 200,
+            reason="late" if missing else "",
+        )
+
+
+def study(**trainer):
+    settings = {
+        "steps": 2,
+        "prompts_per_step": 2,
+        "group_size": 4,
+        "micro_batch": 8,
+        "max_completion_length": 8,
+        "learning_rate": 1e-2,
+        "temperature": 0.7,
+        "save_steps": 1,
+    }
+    return Study(policy=POLICY, task=TASK, trainer=Trainer(**(settings | trainer)))
+
+
+def run(config, folder, cache):
+    """Train ``config`` in ``folder``; (records by id, trained adapter weights, base model)."""
+    rows = TASKS[TASK.name].rows(TASK, "train")
+    model, tokenizer = load_policy(POLICY, TASK, cache)
+    truth = TASKS[TASK.name].truth
+    scorer = Scorer(config, {row.prompt_id: row for row in rows}, truth, LengthJudge())
+    lines = []
+    set_seed(config.seed)
+    trainer = make_trainer(
+        config, model, tokenizer, rows, scorer, Recorder(folder), folder / "ck", lines.append
+    )
+    start = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
+    trainer.train()
+    weights = {n: p.detach() for n, p in trainer.model.named_parameters() if p.requires_grad}
+    table = ds.dataset(folder / "rollouts", format="parquet").to_table().to_pylist()
+    records = sorted(table, key=lambda row: row["rollout_id"])
+    return SimpleNamespace(
+        records=records, weights=weights, start=start, lines=lines, trainer=trainer
+    )
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("policies")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, cache):
+    return run(study(), tmp_path_factory.mktemp("whole"), cache)
+
+
+def test_recorded_logprob_is_that_of_the_sampling_distribution(whole):
+    """Recomputed from the initial weights, with the temperature, for the first step's rollouts."""
+    model, tokenizer = whole.trainer.model, whole.trainer.processing_class
+    trained = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(whole.start[name])
+    rows = {row.prompt_id: row for row in TASKS[TASK.name].rows(TASK, "train")}
+    for record in whole.records[:8]:
+        messages = list(rows[record["prompt_id"]].messages)
+        prompt = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=False
+        )
+        text = tokenizer(record["completion"], add_special_tokens=False).input_ids
+        if record["stop"] == "stop":
+            text = [*text, tokenizer.eos_token_id]
+        if len(text) != record["tokens"]:
+            continue  # special tokens inside the completion do not survive decoding
+        ids = torch.tensor([[*prompt, *text]])
+        with torch.no_grad():
+            logits = model(ids).logits[0, len(prompt) - 1 : -1] / 0.7
+        by_hand = logits.log_softmax(-1).gather(-1, ids[0, len(prompt) :, None]).sum().item()
+        assert record["logprob_sum"] == pytest.approx(by_hand, abs=1e-3)
+    model.load_state_dict(trained)
+
+
+def test_recorded_advantages_follow_from_recorded_rewards(whole):
+    for step in (1, 2):
+        for group in (0, 1):
+            members = [r for r in whole.records if (r["step"], r["group"]) == (step, group)]
+            assert [r["member"] for r in members] == [0, 1, 2, 3]
+            assert len({r["prompt_id"] for r in members}) == 1
+            scored = [r["reward"] for r in members if r["reward"] is not None]
+            mean = sum(scored) / len(scored)
+            sd = math.sqrt(sum((x - mean) ** 2 for x in scored) / (len(scored) - 1))
+            for r in members:
+                missing = r["reward"] is None
+                expected = 0.0 if missing else (r["reward"] - mean) / (sd + 1e-4)
+                assert r["advantage"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_missing_verdict_is_on_record_and_not_a_number(whole):
+    missing = [row for row in whole.records if row["reward"] is None]
+    assert {row["rollout_id"][-1] for row in missing} == {"4"}
+    assert all(row["judge_score"] is None and row["truth"] is not None for row in missing)
+    assert whole.lines[0]["metrics"]["judge/unscored/timeout"] == 1 / 8
+
+
+def test_cutting_a_step_into_micro_batches_changes_nothing(whole, tmp_path, cache):
+    cut = run(study(micro_batch=2), tmp_path, cache)
+    assert [r["completion"] for r in cut.records] == [r["completion"] for r in whole.records]
+    for name, weight in whole.weights.items():
+        torch.testing.assert_close(cut.weights[name], weight, rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_counts_only_when_complete(whole, tmp_path):
+    path, step = last_checkpoint(Path(whole.trainer.args.output_dir))
+    assert step == 2 and path is not None and path.name == "checkpoint-2"
+    (tmp_path / "checkpoint-7").mkdir()
+    assert last_checkpoint(tmp_path) == (None, 0)
+
+
+def test_a_micro_batch_that_does_not_divide_is_refused(tmp_path):
+    with pytest.raises(UserError, match="micro_batch=3 does not divide the 8 rollouts"):
+        grpo_config(study(micro_batch=3), tmp_path)

@@ -1,0 +1,64 @@
+"""Shared by the tests of judges: a grading that reads one word, and the fault server."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judges.verdict import Outcome, Parsed, Reply
+
+
+def _load(name: str) -> Any:
+    """A module beside this file; tests are no package, so there is nothing to import it from."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def faults() -> Iterator[Any]:
+    with _load("fault_server").FaultServer() as server:
+        yield server
+
+
+class OneWord:
+    """A grading whose replies are ``met`` or ``not_met`` and nothing else."""
+
+    name = "one-word"
+    version = "1"
+    prompt_sha = "0" * 16
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+
+    def messages(self, row: Any, answer: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": f"{row.prompt_text()}\n---\n{answer}"}]
+
+    def body(self) -> dict[str, Any]:
+        return dict(self.options.get("body", {}))
+
+    def parse(self, reply: Reply) -> Parsed:
+        if reply.finish_reason == "length":
+            return Parsed(Outcome.truncated, reason="cut by the token limit")
+        if not reply.text:
+            return Parsed(Outcome.empty, reason="no text")
+        if reply.text == "explode":
+            raise IndexError("a bug in the parser")
+        if reply.text not in ("met", "not_met"):
+            return Parsed(Outcome.unparsed, reason="neither met nor not_met")
+        return Parsed(Outcome.scored, (reply.text,), float(reply.text == "met"))
+
+
+@pytest.fixture
+def one_word(monkeypatch: pytest.MonkeyPatch) -> type[OneWord]:
+    """The class itself, known to the project as ``grading.name=one-word``."""
+    from judges.grading import GRADINGS
+
+    monkeypatch.setitem(GRADINGS, OneWord.name, OneWord)
+    return OneWord

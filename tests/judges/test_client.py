@@ -1,0 +1,399 @@
+"""Every way an endpoint can fail has a typed outcome, in time, and never a grade."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import time
+import tracemalloc
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from experiments.config import Endpoint, Grading, Judge, Sampling
+from judges.client import (
+    REMINDER,
+    Attempt,
+    Attempted,
+    Channel,
+    EndpointRefused,
+    ask,
+    list_models,
+    request_body,
+    settle,
+)
+from judges.transport import open_wire
+from judges.verdict import Outcome, Reply
+
+DEADLINE_S = 1.0
+IDLE_S = 0.25
+SLACK_S = 0.5
+"""For a busy machine; a call that hangs would be over it by a minute."""
+TRIES = 3
+MESSAGES = [{"role": "user", "content": "grade this"}]
+
+
+def a_judge(url: str, **endpoint: Any) -> Judge:
+    settings: dict[str, Any] = {
+        "url": url,
+        "model": "m",
+        "deadline_s": DEADLINE_S,
+        "idle_timeout_s": IDLE_S,
+        "attempts": TRIES,
+        "backoff_s": 0.01,
+        "max_reply_bytes": 200_000,
+    }
+    return Judge(
+        name="j",
+        endpoint=Endpoint(**{**settings, **endpoint}),
+        grading=Grading("one-word"),
+        sampling=Sampling(max_tokens=8, seed=7),
+    )
+
+
+def asked(judge: Judge, grading: Any, key: str = "", count: int = 1) -> tuple[Any, Channel, float]:
+    """What ``ask`` gave or raised, the channel, and the seconds it took."""
+
+    async def main() -> tuple[Any, Channel, float]:
+        wire = open_wire(judge.endpoint)
+        channel = Channel(judge.endpoint, wire, key)
+        start = time.monotonic()
+        results = await asyncio.gather(
+            *(ask(channel, judge, grading, MESSAGES, index) for index in range(count)),
+            return_exceptions=True,
+        )
+        wall = time.monotonic() - start
+        await wire.close()
+        await asyncio.sleep(0)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, left
+        return results[0] if count == 1 else results, channel, wall
+
+    return asyncio.run(main())
+
+
+@pytest.fixture
+def grading(one_word: Any) -> Any:
+    return one_word({})
+
+
+AGAIN = [
+    *("close", "no_http", "short_body", "cut_json", "non_utf8", "utf16", "html_200"),
+    *("not_object", "deep", "error_200", "error_200_flat", "no_choices", "choices_empty"),
+    *("choices_two", "choice_no_message", "content_number", "finish_null", "finish_strange"),
+    *("timeout_408", "server_500", "gateway_502", "overloaded_529", "broken_gzip", "cut_gzip"),
+    *("brotli", "rst", "rst_body"),
+]
+AGAIN_STREAM = [
+    *("close", "no_http", "rst", "s_no_finish", "s_done_no_finish", "s_cut_chunk", "s_nothing"),
+    *("s_error_object", "s_error_event", "s_malformed", "s_json", "s_html", "s_two_choices"),
+    *("s_after_finish", "s_non_utf8", "s_rst", "s_http_500"),
+]
+ONCE = ["context_400", "too_large_413", "invalid_422", "redirect", "status_204", "huge", "bomb"]
+EXPECTED: dict[tuple[bool, str], tuple[Outcome, int]] = {
+    **{(False, name): (Outcome.transport, TRIES) for name in AGAIN},
+    **{(True, name): (Outcome.transport, TRIES) for name in AGAIN_STREAM},
+    **{(False, name): (Outcome.transport, 1) for name in ONCE},
+    **{(True, name): (Outcome.transport, 1) for name in ("s_huge", "s_bomb", "context_400")},
+    **{(stream, "hang"): (Outcome.timeout, TRIES) for stream in (False, True)},
+    (False, "hang_head"): (Outcome.timeout, TRIES),
+    (False, "hang_body"): (Outcome.timeout, TRIES),
+    (False, "drip_head"): (Outcome.timeout, TRIES),
+    (False, "drip"): (Outcome.timeout, 1),  # always something new: only the deadline ends it
+    (True, "s_stall"): (Outcome.timeout, TRIES),
+    (True, "s_drip"): (Outcome.timeout, TRIES),
+    (True, "s_comments"): (Outcome.timeout, TRIES),
+    (True, "s_empty_deltas"): (Outcome.timeout, TRIES),
+    (True, "s_slow_words"): (Outcome.timeout, 1),
+    **{(False, name): (Outcome.rate_limited, TRIES) for name in ("limit_429", "limit_429_zero")},
+    (False, "limit_429_nonsense"): (Outcome.rate_limited, TRIES),
+    (False, "limit_429_long"): (Outcome.rate_limited, 1),
+    (False, "limit_429_date"): (Outcome.rate_limited, 1),
+    (True, "s_limit_429"): (Outcome.rate_limited, TRIES),
+    (False, "busy_503_long"): (Outcome.transport, 1),
+}
+
+
+@pytest.mark.parametrize(("stream", "fault"), EXPECTED)
+def test_a_fault_ends_in_time_with_its_outcome_and_no_reply(
+    stream: bool, fault: str, faults: Any, grading: Any
+) -> None:
+    before = faults.calls[fault]
+    got, channel, wall = asked(a_judge(faults.url(fault), stream=stream), grading)
+    assert isinstance(got, Attempted), got
+    assert (got.outcome, faults.calls[fault] - before) == EXPECTED[stream, fault], got.reason
+    assert got.replies == ()
+    assert got.reason
+    assert "\n" not in got.reason
+    assert got.attempts == channel.calls == faults.calls[fault] - before
+    assert wall <= DEADLINE_S + SLACK_S
+
+
+def test_endless_headers_are_cut(faults: Any, grading: Any) -> None:
+    got, _, wall = asked(a_judge(faults.url("endless_head")), grading)
+    assert got.outcome in (Outcome.timeout, Outcome.transport)
+    assert wall <= DEADLINE_S + SLACK_S
+
+
+CONTENT: dict[tuple[bool, str], tuple[Outcome, int]] = {
+    (False, "null_reasoning"): (Outcome.empty, 2),
+    (False, "null_reasoning_content"): (Outcome.empty, 2),
+    (False, "empty"): (Outcome.empty, 2),
+    (False, "unparsed"): (Outcome.unparsed, 2),
+    (False, "truncated"): (Outcome.truncated, 2),
+    (False, "filtered"): (Outcome.refused, 1),
+    (False, "refusal_field"): (Outcome.refused, 1),
+    (False, "inspection_400"): (Outcome.refused, 1),
+    (True, "inspection_400"): (Outcome.refused, 1),
+    (True, "s_inspection"): (Outcome.refused, 1),
+    (True, "s_filtered"): (Outcome.refused, 1),
+    (True, "s_length"): (Outcome.truncated, 2),
+    (True, "s_reasoning_only"): (Outcome.empty, 2),
+    (True, "s_reasoning_content_only"): (Outcome.empty, 2),
+}
+
+
+@pytest.mark.parametrize(("stream", "fault"), CONTENT)
+def test_a_reply_without_a_grade_is_kept_and_has_no_score(
+    stream: bool, fault: str, faults: Any, grading: Any
+) -> None:
+    outcome, calls = CONTENT[stream, fault]
+    before = faults.calls[fault]
+    got, _, wall = asked(a_judge(faults.url(fault), stream=stream), grading)
+    assert got.outcome is None
+    assert len(got.replies) == got.attempts == faults.calls[fault] - before == calls
+    reply, parsed = settle(grading, got.replies)
+    assert parsed.outcome is outcome
+    assert parsed.score is None
+    if "reasoning" in fault:
+        assert reply.text == ""
+        assert "met" in reply.reasoning  # kept, and not mined for a grade
+    assert wall <= DEADLINE_S + SLACK_S
+
+
+@pytest.mark.parametrize(
+    "fault", ["key_401", "bill_402", "forbidden_403", "model_404", "quota_429", "s_key_401"]
+)
+def test_a_wrong_key_bill_or_model_is_final(fault: str, faults: Any, grading: Any) -> None:
+    before = faults.calls[fault]
+    got, _, _ = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
+    assert isinstance(got, EndpointRefused)
+    assert faults.calls[fault] - before == 1
+
+
+def test_an_error_that_echoes_the_key_is_redacted(faults: Any, grading: Any) -> None:
+    got, _, _ = asked(a_judge(faults.url("key_401")), grading, key="plain-looking-key")
+    assert "Incorrect API key provided" in str(got)
+    assert "sk-test-canary" not in str(got)
+    sent = [head for head in faults.headers if b"/key_401/" in head][-1]
+    assert b"Bearer plain-looking-key" in sent
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_closed_port_is_endpoint_down(stream: bool, grading: Any) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+        got, channel, _ = asked(a_judge(f"http://127.0.0.1:{port}/v1", stream=stream), grading)
+    assert got.outcome is Outcome.endpoint_down
+    assert channel.calls == TRIES
+
+
+def test_a_name_without_address_is_endpoint_down(grading: Any) -> None:
+    got, _, _ = asked(a_judge("http://no-such-host.invalid/v1", attempts=1), grading)
+    assert got.outcome is Outcome.endpoint_down
+
+
+@pytest.mark.parametrize(
+    ("stream", "fault"),
+    [
+        *((False, name) for name in ("close:1", "rst:1", "server_500:2", "limit_429:1")),
+        *((False, name) for name in ("short_body:1", "cut_json:2", "choices_empty:1", "hang:1")),
+        *((True, name) for name in ("s_no_finish:1", "s_error_object:2", "s_rst:1", "s_stall:1")),
+    ],
+)
+def test_a_passing_fault_costs_attempts_only(
+    stream: bool, fault: str, faults: Any, grading: Any
+) -> None:
+    got, _, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
+    assert got.outcome is None
+    assert got.attempts == int(fault.partition(":")[2]) + 1
+    assert settle(grading, got.replies)[1].score == 1.0
+
+
+def test_retry_after_is_waited_for(faults: Any, grading: Any) -> None:
+    got, _, wall = asked(a_judge(faults.url("limit_429_short:1")), grading)
+    assert got.attempts == 2
+    assert wall >= 0.2
+
+
+def test_a_wait_that_the_deadline_cuts_keeps_the_reason_for_waiting(
+    faults: Any, grading: Any
+) -> None:
+    judge = a_judge(faults.url("limit_429_short"), attempts=50, deadline_s=0.5)
+    got, _, wall = asked(judge, grading)
+    assert got.outcome is Outcome.rate_limited
+    assert 2 <= got.attempts <= 3
+    assert wall <= 0.5 + SLACK_S
+
+
+GOOD = ["good", "good_gzip", "good_deflate"]
+GOOD_STREAM = [
+    *("s_good", "s_good_crlf", "s_fragments", "s_lingers", "s_good_lost_after_finish"),
+    "s_good_no_last_newline",
+]
+
+
+@pytest.mark.parametrize("fault", GOOD + GOOD_STREAM)
+def test_a_good_reply_is_read_whole(fault: str, faults: Any, grading: Any) -> None:
+    got, _, _ = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
+    (reply,) = got.replies
+    assert (reply.text, reply.finish_reason, reply.model) == ("met", "stop", "served-1")
+    if "lost" not in fault and "newline" not in fault:
+        assert (reply.tokens_in, reply.tokens_cached, reply.tokens_out) == (100, 40, 3)
+
+
+def test_a_lost_re_ask_keeps_the_first_reply(faults: Any, grading: Any, monkeypatch: Any) -> None:
+    judge = a_judge(faults.url("unparsed"), attempts=1)
+    real = open_wire(judge.endpoint)
+
+    class SecondFails:
+        count = 0
+
+        def exchange(self, method: str, path: str, *rest: Any) -> Any:
+            self.count += 1
+            target = path if self.count == 1 else "/../../server_500/v1" + path
+            return real.exchange(method, target, *rest)
+
+        close = real.close
+
+    async def main() -> Attempted:
+        wire = SecondFails()
+        got = await ask(Channel(judge.endpoint, wire), judge, grading, MESSAGES)
+        await wire.close()
+        return got
+
+    got = asyncio.run(main())
+    assert [reply.text for reply in got.replies] == ["who knows"]
+    assert got.outcome is Outcome.transport
+    assert got.attempts == 2
+
+
+def test_what_a_re_ask_changes(faults: Any, grading: Any) -> None:
+    asked(a_judge(faults.url("truncated:0")), grading)
+    (plain,) = faults.bodies["truncated:0"]
+    assert plain == {
+        "model": "m",
+        "messages": MESSAGES,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "max_tokens": 8,
+        "seed": 7,
+    }
+    asked(a_judge(faults.url("unparsed:1")), grading)
+    first, second = faults.bodies["unparsed:1"]
+    assert first == plain
+    assert second == {
+        **plain,
+        "messages": [{"role": "user", "content": f"grade this\n\n{REMINDER}"}],
+    }
+    asked(a_judge(faults.url("truncated:1")), grading)
+    assert faults.bodies["truncated:1"] == [plain, {**plain, "max_tokens": 16}]
+
+
+def test_body_of_a_draw(one_word: Any) -> None:
+    judge = a_judge("http://x/v1", max_tokens_field="max_completion_tokens")
+    judge = replace(
+        judge, endpoint=replace(judge.endpoint, extra_body={"top_p": 0.5, "think": False})
+    )
+    grading = one_word({"body": {"max_tokens": 1, "logprobs": True}})
+    assert request_body(judge, grading, MESSAGES, 3, Attempt(budget=2)) == {
+        "model": "m",
+        "messages": MESSAGES,
+        "temperature": 0.0,
+        "top_p": 0.5,
+        "max_completion_tokens": 2,
+        "seed": 10,
+        "logprobs": True,
+        "think": False,
+    }
+    unseeded = replace(judge, sampling=replace(judge.sampling, seed=None))
+    assert "seed" not in request_body(unseeded, grading, MESSAGES, 3)
+
+
+def test_the_first_grade_among_replies_counts(grading: Any) -> None:
+    vague, met, not_met = Reply("hm"), Reply("met"), Reply("not_met")
+    assert settle(grading, [vague, met, not_met])[0] is met
+    assert settle(grading, [vague, Reply("")])[1].outcome is Outcome.empty
+    assert settle(grading, [Reply("met", finish_reason="content_filter"), met])[1].outcome is (
+        Outcome.refused
+    )
+
+
+def test_a_bug_in_a_parser_is_no_grade(grading: Any) -> None:
+    parsed = settle(grading, [Reply("explode")])[1]
+    assert parsed.outcome is Outcome.unparsed
+    assert "IndexError" in parsed.reason
+
+
+def test_concurrency_is_bounded_and_waiting_for_a_slot_is_not_on_the_clock(
+    faults: Any, grading: Any
+) -> None:
+    judge = a_judge(faults.url("slow_0.2"), max_concurrency=2, idle_timeout_s=0.9)
+    results, channel, wall = asked(judge, grading, count=12)
+    assert all(result.outcome is None for result in results)
+    assert channel.calls == 12
+    assert wall >= 1.2 > judge.endpoint.deadline_s  # six rounds of two
+
+
+def test_jitter_does_not_touch_the_global_random_numbers(faults: Any, grading: Any) -> None:
+    import random
+
+    state = random.getstate()
+    asked(a_judge(faults.url("server_500")), grading)
+    assert random.getstate() == state
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_bomb_stays_small_in_memory(stream: bool, faults: Any, grading: Any) -> None:
+    judge = a_judge(faults.url("s_bomb" if stream else "bomb"), stream=stream)
+    tracemalloc.start()
+    try:
+        got, _, _ = asked(judge, grading)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "unpacks to more than 200000 bytes" in got.reason
+    assert peak < 8_000_000  # of 300 MB; the server and its piece of 1 MB are counted too
+
+
+def test_no_fault_leaves_a_socket_open(faults: Any, grading: Any) -> None:
+    def descriptors() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    asked(a_judge(faults.url("good")), grading)
+    time.sleep(0.2)
+    before = descriptors()
+    for fault in ("bomb", "hang_body", "rst_body", "huge", "key_401", "s_json"):
+        asked(a_judge(faults.url(fault)), grading)
+    time.sleep(0.2)
+    assert descriptors() <= before
+
+
+def test_models_are_listed(faults: Any) -> None:
+    async def main(fault: str) -> list[str] | None:
+        endpoint = a_judge(faults.url(fault)).endpoint
+        channel = Channel(endpoint, open_wire(endpoint))
+        try:
+            return await list_models(channel)
+        finally:
+            await channel.wire.close()
+
+    assert asyncio.run(main("good")) == ["m", "other"]
+    assert asyncio.run(main("model_404")) is None
+    with pytest.raises(EndpointRefused):
+        asyncio.run(main("key_401"))

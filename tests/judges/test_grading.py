@@ -1,0 +1,244 @@
+"""Gradings: what is asked, in which order, and how strictly the reply is read."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.errors import UserError
+from experiments.tasks.row import Criterion, make_row
+from judges.fence import fenced
+from judges.grading import GRADINGS
+from judges.grading.base import PROMPTS
+from judges.grading.likert import Likert
+from judges.grading.soft_choice import SoftChoice
+from judges.verdict import Outcome, Reply
+
+SPEC = {"secret": "the-truth-is-42", "n": 3}
+ROW = make_row(({"role": "user", "content": "Name three colors."},), (), SPEC)
+RUBRIC = make_row(
+    ({"role": "user", "content": "Hi {answer}"}, {"role": "assistant", "content": "Yes?"}),
+    (Criterion("Is polite.", 2.0), Criterion("Is rude.", -1.5)),
+)
+EVERY = [
+    (name, prompt) for name in GRADINGS for prompt in ("default", "strict")
+]  # the prompts that ship
+
+
+def token(text, logprob, **others):
+    top = [{"token": key, "logprob": value} for key, value in others.items()]
+    return {"token": text, "logprob": logprob, "top_logprobs": top}
+
+
+@pytest.mark.parametrize(("name", "prompt"), EVERY)
+@given(answer=st.text(max_size=60))
+def test_what_is_asked(name, prompt, answer):
+    grading = GRADINGS[name]({"prompt": prompt})
+    for row in (ROW, RUBRIC):
+        (turn,) = grading.messages(row, answer)
+        assert turn["role"] == "user"
+        content = turn["content"]
+        assert fenced("prompt", content) == row.prompt_text()
+        assert fenced("answer", content) == answer
+        rubric = fenced("rubric", content)
+        assert rubric == (
+            "- (2 points) Is polite.\n- (-1.5 points) Is rude." if row.criteria else None
+        )
+        assert "the-truth-is-42" not in content
+        before, after = content.split("<<<prompt", 1)
+        assert "{" not in before and content.index("<<</prompt") < content.rindex("<<<answer")
+        assert content.endswith(">>>") and "\n\n\n" not in before + after.replace(answer, "")
+
+
+@pytest.mark.parametrize(("name", "prompt"), EVERY)
+def test_two_answers_share_everything_up_to_the_answer(name, prompt):
+    """Prefix caches of judge servers work on this."""
+    grading = GRADINGS[name]({"prompt": prompt})
+    one, two = (grading.messages(RUBRIC, text)[0]["content"] for text in ("red", "blue"))
+    shared = one[: one.index("<<<answer")]
+    assert two.startswith(shared) and len(shared) > 200
+
+
+def test_shipped_prompts_have_their_own_identity():
+    shas = {GRADINGS[name]({"prompt": prompt}).prompt_sha for name, prompt in EVERY}
+    assert len(shas) == len(EVERY) == len(list(PROMPTS.glob("*.txt")))
+    assert all(len(sha) == 16 and int(sha, 16) for sha in shas)
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("[[73]]", 0.73),
+        ("[[0]]", 0.0),
+        ("[[100]]", 1.0),
+        ("[[ 62.5 ]]", 0.625),
+        ("First [[10]], no: [[90]].", 0.9),
+        ("<think>[[10]]</think>[[20]]", 0.2),
+        ("[[20]] <think>[[90]]", 0.2),
+        ("The form is [[score]]. So: [[55]]", 0.55),
+    ],
+)
+def test_likert_reads(text, score):
+    parsed = Likert({}).parse(Reply(text))
+    assert (parsed.outcome, parsed.score, parsed.reason) == (Outcome.scored, score, "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["good", "73", "[73]", "[[score]]", "[[101]]", "[[-5]]", "[[1e1]]", "[[70/100]]", "[[\u0667]]",
+     "[[nan]]", "[[]]", "[[90]] or rather [[n/a]]", "[[85,5]]", "[[100.01]]"],
+)  # fmt: skip
+def test_likert_never_guesses(text):
+    parsed = Likert({}).parse(Reply(text))
+    assert (parsed.outcome, parsed.score) == (Outcome.unparsed, None)
+    assert parsed.reason and "\n" not in parsed.reason
+
+
+@pytest.mark.parametrize("grading", [Likert({}), SoftChoice({}), SoftChoice({"soft": False})])
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        (Reply("[[73]]", finish_reason="length"), Outcome.truncated),
+        (Reply("Yes", finish_reason="length"), Outcome.truncated),
+        (Reply("[[73]]", finish_reason="content_filter"), Outcome.refused),
+        (Reply(""), Outcome.empty),
+        (Reply(" \n"), Outcome.empty),
+        (Reply("", reasoning="[[73]] Yes"), Outcome.empty),
+        (Reply("<think>[[73]] Yes"), Outcome.empty),
+        (Reply("<think>Yes [[73]]</think>"), Outcome.empty),
+        (Reply("Hm.", reasoning="[[73]]", logprobs=[token("Yes", -0.1)]), Outcome.unparsed),
+    ],
+)
+def test_a_reply_without_a_grade_has_a_reason_and_no_score(grading, reply, outcome):
+    parsed = grading.parse(reply)
+    assert (parsed.outcome, parsed.score) == (outcome, None)
+    assert parsed.reason
+
+
+@given(st.text(), st.text(), st.sampled_from(["stop", "length", "tool_calls", ""]))
+def test_no_reply_breaks_a_grading(text, reasoning, finish):
+    for grading in (Likert({}), SoftChoice({}), SoftChoice({"soft": False})):
+        for shown in (text, f"[[{text}]]", f"Yes{text}"):
+            reply = Reply(shown, reasoning, finish)
+            parsed = grading.parse(reply)
+            assert parsed == grading.parse(reply)
+            assert parsed.score is None or 0 <= parsed.score <= 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.sampled_from(["Yes", "No", "token", "logprob"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["token", "logprob", "top_logprobs"]), inner, max_size=3)
+    ),
+)
+
+
+@given(st.lists(JSON, min_size=1, max_size=3))
+def test_no_log_probs_break_a_grading(logprobs):
+    parsed = SoftChoice({}).parse(Reply("Yes", logprobs=logprobs))
+    assert parsed.score is None or 0 <= parsed.score <= 1
+
+
+def test_soft_choice_asks_for_the_words_and_their_log_probs():
+    grading = SoftChoice({"positive": "Good", "negative": "Bad"})
+    body = grading.body()
+    assert body.pop("max_tokens") <= 16
+    assert body == {
+        "logprobs": True, "top_logprobs": 20, "structured_outputs": {"choice": ["Good", "Bad"]}
+    }  # fmt: skip
+    assert "one word: Good or Bad." in grading.messages(ROW, "x")[0]["content"]
+    assert "logprobs" not in SoftChoice({"soft": False}).body()
+    assert Likert({}).body() == {} and json.dumps(body)
+
+
+@pytest.mark.parametrize(
+    ("text", "logprobs", "score"),
+    [
+        # 0.6 against 0.2, whatever else there is
+        ("Yes", [token("Yes", math.log(0.6), Yes=math.log(0.6), No=math.log(0.2))], 0.75),
+        # spellings add up: 0.3 + 0.3 against 0.2
+        ("Yes", [{"token": "Yes", "logprob": math.log(0.3), "top_logprobs": [
+            {"token": "Yes", "logprob": math.log(0.3)}, {"token": " yes", "logprob": math.log(0.3)},
+            {"token": "NO", "logprob": math.log(0.2)}, {"token": "Not", "logprob": -0.1}]}], 0.75),
+        # the sampled word counts even if it is not among the best
+        ("No", [token("No", math.log(0.1), Yes=math.log(0.3))], 0.75),
+        ("No.", [token("\n", -0.1, Yes=-0.1), token("No", -9.0, No=-9.0, Yes=-9.0)], 0.5),
+        ("Yes", [token("Yes", -0.5, Yes=-0.5)], 1.0),
+        ("Yes", [token("Yes", 0.0, Yes=0.0, No=-9999.0)], 1.0),
+        # the Yes in the thinking is passed over
+        ("<think>Yes</think>Yes", [token("<think>", 0), token("Yes", 0, Yes=0),
+         token("</think>", 0), token("Yes", -1.0, Yes=-1.0, No=-1.0)], 0.5),
+        ("Yes", [token("Yes", 0, Yes=0), token("</think>", 0),
+         token("Yes", -1.0, Yes=-1.0, No=-1.0)], 0.5),
+    ],
+)  # fmt: skip
+def test_soft_score_computed_by_hand(text, logprobs, score):
+    parsed = SoftChoice({}).parse(Reply(text, logprobs=logprobs))
+    assert parsed.outcome is Outcome.scored and parsed.score == pytest.approx(score, abs=1e-12)
+
+
+def test_soft_choice_counts_what_can_only_become_a_word():
+    """A real reply of vLLM under a forced choice: the word came in pieces, most mass in them."""
+    first = token("Y", -0.86098, No=-0.91850, N=-2.06230, Yes=-3.03321, Ye=-5.87329)
+    parsed = SoftChoice({}).parse(Reply("Yes", logprobs=[first, token("es", -0.911)]))
+    assert parsed.score == pytest.approx(0.474, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (Reply("Yes"), "no log-probs"),
+        (Reply("Yes", logprobs=[]), "no log-probs"),
+        (Reply("Yes", logprobs=[token('"', -0.1), token("?", -0.1)]), "no token"),
+        (Reply("Yes", logprobs=[token("No", -0.1, Yes=-0.2)]), "no token"),
+        (Reply("Yes", logprobs=[token("Yes", -9999.0)]), "no mass"),
+        (Reply("Yes, but No", logprobs=[token("Yes", -0.1, Yes=-0.1)]), "neither"),
+        (Reply("Yesterday", logprobs=[token("Yes", -0.1, Yes=-0.1)]), "neither"),
+    ],
+)
+def test_soft_choice_never_guesses(reply, reason):
+    parsed = SoftChoice({}).parse(reply)
+    assert parsed.outcome is Outcome.unparsed and reason in parsed.reason
+
+
+def test_the_hard_option_scores_the_word():
+    hard = SoftChoice({"soft": False, "positive": "Good", "negative": "Bad"})
+    scores = [hard.parse(Reply(text)).score for text in ("Good", " bad.", "**GOOD**", "Yes")]
+    assert scores == [1.0, 0.0, 1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "named"),
+    [
+        ("likert", {"soft": True}, "'soft'"),
+        ("likert", {"prompt": "harsh"}, "default, strict"),
+        ("likert", {"prompt": "no/such/file.txt"}, "no/such/file.txt"),
+        ("soft_choice", {"prompt": 3}, "'3'"),
+        ("soft_choice", {"positive": "yes", "negative": "YES"}, "same word"),
+        ("soft_choice", {"positive": True}, "True"),
+        ("soft_choice", {"positive": "two words"}, "two words"),
+        ("soft_choice", {"soft": "no"}, "'no'"),
+    ],
+)
+def test_options_that_do_not_fit(name, options, named):
+    with pytest.raises(UserError, match=r"type|[Gg]ive") as problem:
+        GRADINGS[name](options)
+    assert named in str(problem.value) and "\n" not in str(problem.value)
+
+
+def test_a_prompt_of_ones_own(tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("Grade as [[score]].\n{prompt}\n{answer}\n")
+    grading = Likert({"prompt": str(mine)})
+    assert grading.messages(ROW, "red")[0]["content"].startswith("Grade as [[score]].\n<<<prompt")
+    assert grading.prompt_sha != Likert({}).prompt_sha
+    for text, named in (("{prompt} [[score]]", "{answer}"), ("{prompt}{answer}", "[[score]]"),
+                        ("{prompt}{answer}[[score]]{spec}", "{spec}"),
+                        ("{prompt}{answer}[[score]]{positive}", "{positive}")):  # fmt: skip
+        mine.write_text(text)
+        with pytest.raises(UserError) as problem:
+            Likert({"prompt": str(mine)})
+        assert named in str(problem.value)

