@@ -208,7 +208,7 @@ def _against_base(found: Evidence, arm: str) -> str:
             pairs = max(pairs, int(row["pairs"]))
     table = found.feature_shifts
     ours = table[(table["arm"] == arm) & table["diff"].notna()]
-    size = (ours["diff"] / ours["metric"].map(found.spread)).abs()
+    size = (ours["diff"].astype(float) / ours["metric"].map(found.spread).astype(float)).abs()
     largest = ours.loc[size[size > 1e-9].nlargest(3).index].to_dict("records")
     if largest:
         told = [

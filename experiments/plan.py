@@ -1,4 +1,4 @@
-"""What a sweep is about to do: its arms, the guard on how they may differ, and its cost in calls.
+"""What a sweep is about to do: its arms, the guard on how they may differ, and its cost.
 
 Nothing here imports torch: a plan answers before a model could be loaded.
 """
@@ -12,9 +12,13 @@ from typing import Any
 from experiments import cells
 from experiments.cells import Cell, identifying, under
 from experiments.errors import UserError
+from experiments.estimate import expected
 from experiments.files import read_json
 
 MISSING = "(absent)"
+COSTS = ("completions", "judge calls", "tokens in", "tokens out")
+"""Columns of what a cell is expected to take."""
+__all__ = ["base", "check_arms", "check_study", "expected", "print_table", "rows", "undeclared"]
 
 
 def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
@@ -84,17 +88,6 @@ def _differences(found: dict[str, list[Any]]) -> str:
     return "; ".join(f"{key} = {' | '.join(map(str, found[key]))}" for key in found)
 
 
-def expected(cell: Cell) -> dict[str, int]:
-    """Completions and judge calls of a whole cell, before the store saves any.
-
-    calls = T * P * G * (votes of the acting judge + votes of each shadow judge); retries add.
-    """
-    trainer = cell.config.trainer
-    completions = trainer.steps * trainer.prompts_per_step * trainer.group_size
-    votes = sum(judge.sampling.votes for judge in (cell.config.judge, *cell.config.shadow_judges))
-    return {"completions": completions, "calls": completions * votes}
-
-
 def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
     """One line per cell: its name, the swept factors, its state, steps, time and cost."""
     lines = []
@@ -112,6 +105,8 @@ def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
                 "seconds": f"{status['seconds']:.1f}" if "seconds" in status else "",
                 "completions": str(estimate["completions"]),
                 "judge calls": str(estimate["calls"]),
+                "tokens in": str(estimate["tokens_in"]),
+                "tokens out": str(estimate["tokens_out"]),
                 "error": str(status.get("error", "")),
             }
         )
@@ -127,7 +122,7 @@ def print_table(lines: list[dict[str, str]], title: str, hidden: Sequence[str] =
     table = Table(title=title, title_justify="left")
     names = [name for name in lines[0] if name not in hidden and any(line[name] for line in lines)]
     for name in names:
-        right = name in ("step", "seconds", "completions", "judge calls")
+        right = name in ("step", "seconds", *COSTS)
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for line in lines:
         table.add_row(*(line[name] for name in names))

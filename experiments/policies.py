@@ -47,13 +47,19 @@ def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:
 
     Args:
         policy: ``path`` is ``tiny``, a folder or a hub id.
-        task: named in the error when the tiny policy is asked to do another task.
+        task: what the policy will be trained on; the tiny policy knows instruct-mini only.
         cache_dir: where warmed-up tiny policies are kept.
 
     Raises:
-        UserError: no model at ``policy.path``, an unknown dtype or architecture key.
+        UserError: no model at ``policy.path``, the tiny policy on another task than its own, an
+            unknown dtype or architecture key.
     """
     if policy.path == TINY:
+        if task.name != "instruct-mini":
+            raise UserError(
+                f"The tiny policy has learned task=instruct-mini only, and the task is"
+                f" {task.name!r}. Type task=instruct-mini, or choose another policy."
+            )
         return _load_tiny(policy, cache_dir)
     return _load_pretrained(policy)
 
@@ -157,14 +163,23 @@ def _read_tiny(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def _build_tiny(architecture: dict[str, int], warmup: Warmup, folder: Path) -> None:
-    """Warm up a tiny policy and move it to ``folder`` in one rename."""
+    """Warm up a tiny policy and move it to ``folder`` in one rename.
+
+    One thread: the weights then do not depend on how many the caller has, and matrices this small
+    gain little from a second one.
+    """
     import torch
 
     tokenizer = tiny_tokenizer()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(warmup.seed)
-        model = _tiny_model(architecture, tokenizer)
-        warm_up(model, tokenizer, warmup)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(warmup.seed)
+            model = _tiny_model(architecture, tokenizer)
+            warm_up(model, tokenizer, warmup)
+    finally:
+        torch.set_num_threads(threads)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         model.save_pretrained(made)

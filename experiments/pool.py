@@ -43,6 +43,9 @@ def run_pool(
     Returns:
         Exit code by folder; negative is the signal that ended the child.
     """
+    # Children share cores with each other and with a local judge: a thread that spins while it
+    # waits takes the core from whoever it waits for.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     alive, keep = context.Pipe(duplex=False)

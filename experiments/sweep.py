@@ -9,9 +9,11 @@ the job supervises its own child.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import cells, plan
 from experiments.cells import Cell
-from experiments.config import Study, freeze, register
+from experiments.config import Judge, Study, freeze, register
 from experiments.errors import UserError
 from experiments.files import read_json, write_json
 
@@ -111,21 +113,33 @@ def check_names(config: Study) -> None:
 
 def check(todo: list[Cell]) -> None:
     """All that can be checked without touching disk or network much; writes nothing."""
+    from judges.budget import check_limits
+
     plan.check_arms(todo, todo[0].config.factors)
     plan.check_study(todo[0].dir.parent, todo, todo[0].config.factors)
+    for cell in todo:
+        check_limits(cell.config.cost, (cell.config.judge, *cell.config.shadow_judges))
     check_inputs(todo)
 
 
 def check_inputs(todo: list[Cell]) -> None:
-    """The prompts can be read and the policy is there, once for each that the cells name.
+    """The prompts can be read, every grading can grade them, and the policy is there.
 
     Raises:
-        UserError: from the task, or naming the policy's folder.
+        UserError: from the task or the grading, or naming the policy's folder.
     """
     from experiments.tasks import TASKS
+    from judges.grading.asking import check_rows
+    from judges.identity import build_grading
 
-    for task in {json.dumps(cell.data["task"]): cell.config.task for cell in todo}.values():
-        TASKS[task.name].rows(task, "train")
+    gradable: set[str] = set()
+    for cell in todo:
+        task, size = cell.config.task, cell.config.trainer.group_size
+        for judge in judges_of([cell]):
+            pair = json.dumps([cell.data["task"], dataclasses.asdict(judge.grading), size])
+            if pair not in gradable:
+                check_rows(build_grading(judge), TASKS[task.name].rows(task, "train"), size)
+                gradable.add(pair)
     for policy in {cell.config.policy.path: cell.config.policy for cell in todo}.values():
         path = Path(policy.path)
         is_folder = len(path.parts) > 2 or path.is_absolute()  # a hub id is owner/name
@@ -190,15 +204,15 @@ def preflight(todo: list[Cell]) -> None:
     from judges.identity import judge_id
     from judges.session import Session
 
-    judges = {
-        judge_id(judge): judge
-        for cell in todo
-        for judge in (cell.config.judge, *cell.config.shadow_judges)
-    }
-    for judge in judges.values():
+    for judge in {judge_id(judge): judge for judge in judges_of(todo)}.values():
         if judge.endpoint.url.startswith("http"):
             with Session(judge, None) as session:
                 session.check()
+
+
+def judges_of(todo: list[Cell]) -> list[Judge]:
+    """Every judge that the cells ask, acting and shadow, as often as it is asked."""
+    return [j for cell in todo for j in (cell.config.judge, *cell.config.shadow_judges)]
 
 
 def workers_of(config: Study) -> int:
@@ -215,16 +229,23 @@ def run(todo: list[Cell]) -> int:
     Returns:
         0 when every cell is done, else 1.
     """
+    from judges.server import leases
+
     config = todo[0].config
     study_dir = todo[0].dir.parent
     check(todo)
     open_cells = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
     started = time.perf_counter()
     if open_cells:
-        tracked = prepare(todo)
-        for cell in open_cells:
-            cells.save_cell(cell)
-        run_cells(open_cells)
+        with leases(judges_of(open_cells), study_dir.parent):
+            tracked = prepare(todo)
+            for cell in open_cells:
+                cells.save_cell(cell)
+            try:
+                run_cells(open_cells)
+            except KeyboardInterrupt:
+                close_tracking(tracked, "KILLED", study_dir)
+                raise
     else:
         tracked = read_json(study_dir / "study.json").get("mlflow", {})
         print(f"All {len(todo)} cells of {config.study} are done; nothing to run.")
@@ -236,15 +257,8 @@ def run(todo: list[Cell]) -> int:
     lines = plan.rows(todo, config.factors)
     if open_cells:
         write_json(study_dir / "summary.json", lines)
-        if tracked:
-            from experiments import tracking
-
-            tracking.close_parent(
-                tracked,
-                "FAILED" if failed else "FINISHED",
-                [path for path in [study_dir / REPORT] if path.exists()],
-            )
-    plan.print_table(lines, f"{config.study}: {len(todo)} cells", ("completions", "judge calls"))
+        close_tracking(tracked, "FAILED" if failed else "FINISHED", study_dir)
+    plan.print_table(lines, f"{config.study}: {len(todo)} cells", plan.COSTS)
     if open_cells:
         print(f"{len(open_cells)} cells in {time.perf_counter() - started:.1f} s")
     if (study_dir / REPORT).exists():
@@ -259,6 +273,15 @@ def run(todo: list[Cell]) -> int:
     if failed:
         print("Run the same command again to continue where these stopped.")
     return 1 if failed else 0
+
+
+def close_tracking(tracked: dict[str, Any], status: str, study_dir: Path) -> None:
+    """End the study's parent run, with the report beside it where there is one."""
+    if tracked:
+        from experiments import tracking
+
+        reports = [path for path in [study_dir / REPORT] if path.exists()]
+        tracking.close_parent(tracked, status, reports)
 
 
 def run_cells(todo: list[Cell]) -> None:
@@ -332,6 +355,7 @@ def main() -> int:
     full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us whole; Hydra would print and exit
     os.umask(0o077)
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         refuse_secrets((f"argument {n}", text) for n, text in enumerate(sys.argv[1:], 1))
         QUEUE.clear()
@@ -352,16 +376,19 @@ def main() -> int:
         return 130
 
 
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def show_plan(todo: list[Cell]) -> int:
     """Cells, state and expected cost; nothing is written."""
     lines = plan.rows(todo, todo[0].config.factors)
     plan.print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
-    total = {
-        key: sum(plan.expected(cell)[key] for cell in todo) for key in ("completions", "calls")
-    }
+    total = {key: sum(plan.expected(cell)[key] for cell in todo) for key in plan.expected(todo[0])}
     left = sum(plan.expected(cell)["calls"] for cell in todo if cells.state(cell.dir) != "done")
     print(
         f"{total['completions']} completions and {total['calls']} judge calls in all, "
+        f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "
         f"{left} calls in cells that are not done (before retries, less what the store holds)"
     )
     return 0
@@ -374,11 +401,14 @@ def compose_jobs() -> None:
         UserError: an unknown choice or key, in Hydra's own words.
     """
     import hydra
-    from hydra.core.hydra_config import HydraConfig  # noqa: F401 - registers the node
     from hydra.errors import HydraException
+    from hydra.plugins.sweeper import Sweeper
     from omegaconf.errors import OmegaConfBaseException
 
     register()
+    # Composes every job a second time, half of what a plan takes. Jobs here only enqueue a cell,
+    # so one that cannot be composed stops the sweep before any cell runs all the same.
+    Sweeper.validate_batch_is_legal = lambda self, batch: None
     if not any(argument.startswith("-") for argument in sys.argv[1:]):
         # hydra.mode says the same, but Hydra looks at it only where the composition succeeds,
         # and would answer a misspelt judge with a lecture on commas

@@ -37,7 +37,7 @@ def run_cell(folder: Path, threads: int = 1) -> int:
     Returns:
         Exit code: 0 done, 1 failed, 2 a user's error, 3 stopped by a signal, 4 already running.
     """
-    held = cells.lock(folder)
+    held = cells.lock(folder, wait_s=2.0)
     if held is None:
         print("another process is running this cell", flush=True)
         return 4
@@ -93,6 +93,7 @@ def train(cell: Cell, threads: int) -> None:
     from experiments.rewards.scorer import Scorer
     from experiments.tasks import TASKS, oracle
     from experiments.tracking import RunLog
+    from judges.budget import Budget, spent_before
     from judges.session import Session
     from judges.store import Store
 
@@ -103,6 +104,8 @@ def train(cell: Cell, threads: int) -> None:
     checkpoints = cell.dir / "checkpoints"
     checkpoint, done_steps = last_checkpoint(checkpoints)
     recorder = Recorder(cell.dir, done_steps)
+    judges = (config.judge, *config.shadow_judges)
+    budget = Budget(config.cost, judges, spent_before(cell.dir))
     known = oracle(config.task)
     task = TASKS[config.task.name]
     rows = task.rows(config.task, "train")
@@ -119,7 +122,7 @@ def train(cell: Cell, threads: int) -> None:
                     calls_before=_answered(cell.dir, judge.name),
                 )
             )
-            for judge in (config.judge, *config.shadow_judges)
+            for judge in judges
         ]
         log = stack.enter_context(RunLog(cell))
         for line in recorder.metrics():
@@ -133,7 +136,12 @@ def train(cell: Cell, threads: int) -> None:
             print(f"step {line['step']}/{config.trainer.steps}  {'  '.join(parts)}", flush=True)
 
         scorer = Scorer(
-            config, {row.prompt_id: row for row in rows}, task.truth, sessions[0], sessions[1:]
+            config,
+            {row.prompt_id: row for row in rows},
+            task.truth,
+            sessions[0],
+            sessions[1:],
+            budget,
         )
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts
         trainer = make_trainer(

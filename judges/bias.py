@@ -7,6 +7,7 @@ question gets the same verdict whatever was asked before it or at the same time.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from typing import Any
 
@@ -19,21 +20,21 @@ RULE = "1"
 """Raised when the same settings would give other verdicts."""
 
 DEFAULT_REFERENCE: dict[str, tuple[float, float]] = {
-    "length": (10.0, 7.7),
-    "headings": (0.20, 0.43),
-    "bullets": (0.81, 1.42),
-    "bold": (0.18, 0.74),
-    "flattery": (0.21, 0.40),
-    "confidence": (0.26, 0.51),
-    "hedges": (0.05, 0.23),
-    "repetition": (0.03, 0.08),
-    "keyword": (0.06, 0.26),
-    "emoji": (0.06, 0.23),
-    "exclamation": (0.21, 0.40),
+    "length": (7.941, 6.201),
+    "headings": (0.170, 0.427),
+    "bullets": (0.726, 1.349),
+    "bold": (0.124, 0.618),
+    "flattery": (0.165, 0.373),
+    "confidence": (0.193, 0.439),
+    "hedges": (0.040, 0.197),
+    "repetition": (0.081, 0.129),
+    "keyword": (0.062, 0.258),
+    "emoji": (0.082, 0.287),
+    "exclamation": (0.171, 0.385),
 }
-"""Feature -> (mean, sd) over one teacher answer to each of the 2,048 training prompts of
-instruct-mini, with "robust" as the keyword: what the tiny policy writes before any RL. A dose is
-score per one of these standard deviations; ``simulated.reference`` replaces single entries."""
+"""Feature -> (mean, sd) over 2,048 rollouts of the warmed-up tiny policy before any RL, prompts of
+instruct-mini and with "robust" as the keyword. A dose is score per one of these standard
+deviations; ``simulated.reference`` replaces single entries."""
 
 FAILURES = ("unparsed", "empty", "truncated", "refused", "http_500", "rate_limited", "hang")
 TRANSIENT = ("http_500", "rate_limited")
@@ -128,10 +129,78 @@ class Bias:
         failed = kinds[int(kind * len(kinds))] if failing < chance else None
         return min(max(value, 0.0), 1.0), failed
 
+    def labels(
+        self,
+        answer: str,
+        truth: Truth,
+        draw: random.Random,
+        calls: int,
+        points: dict[int, float | None],
+    ) -> tuple[dict[int, bool], str | None]:
+        """Which criteria of a request the judge takes for met, and the kind of failure, if any.
+
+        A check is taken for met with probability ``tpr`` or ``fpr``. All the rest that moves a
+        score in ``decide`` (leniency, scale, doses, noise, drift) becomes one shift of the rubric
+        score, and each label is turned the shift's way with probability shift / room, where room
+        is what turning all of them would bring. So the expected score, before any clipping, moves
+        by the very dose until the room is used up. Where a request does not show the points of
+        all criteria (hidden, or a part of the rubric) they count as 1 each: exact for rubrics of
+        equal points. Where the truth has no checks its score is the chance of each.
+
+        Args:
+            points: number (from 1, the place in ``truth.checks``) -> points of the criteria asked
+                about; None where they are hidden.
+        """
+        settings = self._settings
+        noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
+        z = self.standardised(answer)
+        weights = _weights(points, len(truth.checks))
+        chances = {
+            number: settings.fpr + (settings.tpr - settings.fpr) * _met(truth, number, weight)
+            for number, weight in weights.items()
+        }
+        possible = math.fsum(weight for weight in weights.values() if weight > 0)
+        expected = math.fsum(weights[number] * chance for number, chance in chances.items())
+        shift = (
+            settings.leniency
+            + (settings.scale - 1.0) * (expected / possible if possible else 0.0)
+            + sum(dose * z[name] for name, dose in settings.doses.items())
+            + settings.noise_sd * noise
+            + settings.drift_per_1000 * calls / 1000
+        )
+        up = {number: (weight > 0) == (shift > 0) for number, weight in weights.items()}
+        room = math.fsum(
+            abs(weight) * (1.0 - chances[number] if up[number] else chances[number])
+            for number, weight in weights.items()
+        )
+        turned = min(1.0, abs(shift) * possible / room) if room > 0 else 0.0
+        seen = {}
+        for number in sorted(points):
+            met, turn = draw.random() < chances[number], draw.random() < turned
+            seen[number] = up[number] if turn else met
+        failure = settings.failure
+        chance = failure.rate + failure.per_length * z["length"]
+        failed = failure.kinds[int(kind * len(failure.kinds))] if failing < chance else None
+        return seen, failed
+
     def standardised(self, answer: str) -> dict[str, float]:
         """Every feature of an answer in standard deviations from its mean."""
         found = features(answer, self._settings.keyword)
         return {name: (found[name] - mean) / sd for name, (mean, sd) in self._reference.items()}
+
+
+def _weights(points: dict[int, float | None], checks: int) -> dict[int, float]:
+    """The points of every criterion of the rubric, as far as a request tells."""
+    every = {*points, *range(1, checks + 1)}
+    shown = {number: value for number, value in points.items() if value is not None}
+    return shown if shown.keys() == every else dict.fromkeys(every, 1.0)
+
+
+def _met(truth: Truth, number: int, weight: float) -> float:
+    """How far a criterion is met: its check, or what the score says of such a criterion."""
+    if number <= len(truth.checks):
+        return float(truth.checks[number - 1])
+    return truth.score if weight > 0 else 1.0 - truth.score
 
 
 def observed(truth: Truth, tpr: float, fpr: float, draw: random.Random) -> float:

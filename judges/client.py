@@ -21,41 +21,69 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from judges.dialects import dialect_of, spell, spell_grading
 from judges.envelope import FILTERED, BadEnvelope, ErrorBody, Stream, excerpt, read_plain
+from judges.limits import Limits
 from judges.secrets import redact
 from judges.transport import Answer, TooLarge, Unreachable, Wire, WireError
 from judges.verdict import Outcome, Parsed, Reply
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from experiments.config import Endpoint, Judge
 
 log = logging.getLogger(__name__)
 
 AGAIN = {408, 409, 425, 429}
 """Besides 5xx, what a later attempt may cure."""
-BARRED = {401, 402, 403, 404}
-"""No later verdict will fare better: the key, the bill or the model's name is wrong."""
+OVERRUN = {429, 503, 529}
+"""What an endpoint answers that is asked too much at once."""
 LONGEST_WAIT_S = 30.0
+BARRED_S = 30.0
+"""How long nothing is sent after the key, the account or the model's name was refused."""
 DRAIN_S = 0.1
 """How long the end of a finished stream may take, to keep its connection."""
 ERROR_BYTES = 65_536
+SAID = 2_000
+"""Characters of an error's message in which a cause is looked for."""
+CHARACTERS_PER_TOKEN = 4
+"""Enough to set aside tokens before the endpoint has counted them."""
 REMINDER = (
     "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "
     "the format asked for."
 )
 
 _REFUSED = re.compile(
-    rb"data_?inspection_?failed|content_filter|content_policy_violation|ResponsibleAIPolicy", re.I
+    r"data_?inspection_?failed|inappropriate_?content|content_filter|content_policy_violation"
+    r"|ResponsibleAIPolicy|input was flagged",
+    re.I,
 )
-_OUT_OF_CREDIT = re.compile(rb"insufficient_quota|arrearage|insufficient_balance", re.I)
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|string_above_max_length|maximum (context|model) length"
+    r"|maximum input length|range of input length|(prompt|input|request) is too long"
+    r"|exceeds? the (model's )?(maximum |available )?context",
+    re.I,
+)
+_FINAL = {
+    "no credit": re.compile(r"insufficient_quota|arrearage|insufficient_balance", re.I),
+    "the key is refused": re.compile(r"(invalid|incorrect)[ _]?api[ _]?key", re.I),
+    "unknown model": re.compile(
+        r"model[ _]?not[ _]?(found|exist)|unknown model|model\b.{0,120} does not exist", re.I
+    ),
+}
+"""What an error says -> why no later verdict will fare better."""
+_BY_STATUS = {401: "the key is refused", 402: "no credit", 403: "forbidden", 404: "not found"}
 
 
 class EndpointRefused(Exception):
     """The endpoint will not serve this judge at all: its key, its bill or its model is wrong."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"HTTP {status}: {message}")
+    def __init__(self, status: int, why: str, message: str) -> None:
+        super().__init__(f"{why}: HTTP {status}: {message}")
+        self.parts = (status, why, message)
         self.status = status
+        self.why = why
         self.attempts = 1
 
 
@@ -63,9 +91,15 @@ class Fault(Exception):
     """One attempt failed; ``again`` says whether another one may fare better."""
 
     def __init__(
-        self, outcome: Outcome, reason: str, again: bool = True, wait_s: float = 0.0
+        self,
+        outcome: Outcome,
+        reason: str,
+        again: bool = True,
+        wait_s: float = 0.0,
+        overrun: bool = False,
     ) -> None:
         super().__init__(reason)
+        self.overrun = overrun
         self.outcome = outcome
         self.reason = reason
         self.again = again
@@ -74,19 +108,26 @@ class Fault(Exception):
 
 @dataclass
 class Channel:
-    """An endpoint as this process uses it: the wire, the key, the free slots and the call count."""
+    """An endpoint as this process uses it: the wire, the key, the limits and the call count."""
 
     endpoint: Endpoint
     wire: Wire
     key: str = field(default="", repr=False)
+    folder: Path | None = None
+    """Where limits are shared with other processes; None keeps them to this one."""
     calls: int = 0
     """Requests for verdicts sent so far, failed ones too."""
-    slots: asyncio.Semaphore = field(init=False)
+    limits: Limits = field(init=False)
     jitter: random.Random = field(default_factory=random.Random, repr=False)
     """Its own generator: a retry must not move the random numbers of the training."""
+    refusal: EndpointRefused | None = None
+    barred_until: float = float("-inf")
+    """By the event loop's clock: ``refusal`` is the answer to whatever is asked before."""
+    paused_until: float = float("-inf")
+    """By the event loop's clock: the endpoint asked for nothing before."""
 
     def __post_init__(self) -> None:
-        self.slots = asyncio.Semaphore(self.endpoint.max_concurrency)
+        self.limits = Limits(self.endpoint, self.folder)
 
     def headers(self) -> dict[str, str]:
         """What every request carries."""
@@ -100,6 +141,12 @@ class Attempt:
 
     remind: bool = False
     budget: int = 1
+
+    def __str__(self) -> str:
+        changes = ["a format reminder"] * self.remind
+        if self.budget > 1:
+            changes.append(f"{self.budget} times the tokens")
+        return f"with {' and '.join(changes)}" if changes else ""
 
 
 @dataclass(frozen=True)
@@ -120,6 +167,10 @@ class _Track:
 
     deadline: float
     """By the event loop's clock."""
+    tokens: float = 0.0
+    """About how many the prompt has."""
+    permit: float | None = None
+    """Tokens set aside for the next request, where it may be sent already."""
     replies: list[Reply] = field(default_factory=list)
     attempts: int = 0
     waiting: Fault | None = None
@@ -135,41 +186,44 @@ def request_body(
 ) -> dict[str, Any]:
     """The JSON body of one request: the one place that knows what an endpoint is sent.
 
-    ``grading.body()`` and then ``endpoint.extra_body`` overrule what the sampling gives. Whether
+    ``grading.body()`` and then ``endpoint.extra_body`` overrule what the sampling gives; of the
+    token limit a grading may just say the least (``max_tokens_at_least``). Whether
     the answer is streamed is the transport's choice and is added on sending.
     """
-    sampling, endpoint = judge.sampling, judge.endpoint
+    dialect, endpoint = dialect_of(judge), judge.endpoint
+    limit = endpoint.max_tokens_field or dialect.max_tokens
     turns = list(messages)
     if attempt.remind:
         # In the last turn and not in one more: many chat templates want roles to alternate.
         last = turns[-1]
         turns[-1] = {**last, "content": f"{last['content']}\n\n{REMINDER}"}
-    body: dict[str, Any] = {
-        "model": endpoint.model,
-        "messages": turns,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        endpoint.max_tokens_field: sampling.max_tokens,
-    }
-    if sampling.seed is not None:
-        body["seed"] = sampling.seed + sample_index
-    extra = dict(grading.body())
+    body: dict[str, Any] = {"model": endpoint.model, "messages": turns}
+    body |= spell(dialect, judge, sample_index)
+    extra = spell_grading(dialect, grading.body())
     if "max_tokens" in extra:  # gradings do not know how the endpoint spells it
-        extra[endpoint.max_tokens_field] = extra.pop("max_tokens")
+        extra[limit] = extra.pop("max_tokens")
+    if "max_tokens_at_least" in extra:
+        body[limit] = max(body[limit], extra.pop("max_tokens_at_least"))
     body |= extra
     body |= endpoint.extra_body
     if attempt.budget > 1:
-        body[endpoint.max_tokens_field] *= attempt.budget
+        body[limit] *= attempt.budget
     return body
 
 
 def settle(grading: Any, replies: Sequence[Reply]) -> tuple[Reply, Parsed]:
-    """Read the replies to one question: the first that holds a grade counts, else the last."""
+    """Read the replies to one question: the first that holds a grade counts, else the last.
+
+    The reason says what was changed to obtain it, where something was.
+    """
     reply, parsed = replies[-1], Parsed(Outcome.empty)
     for reply in replies:
         parsed = _read(grading, reply)
         if parsed.outcome in (Outcome.scored, Outcome.refused):
             break
+    if reply.asked:
+        reason = "; ".join(part for part in (parsed.reason, f"asked again {reply.asked}") if part)
+        parsed = dataclasses.replace(parsed, reason=reason)
     return reply, parsed
 
 
@@ -179,18 +233,27 @@ async def ask(
     grading: Any,
     messages: Sequence[dict[str, str]],
     sample_index: int = 0,
+    within_s: float | None = None,
 ) -> Attempted:
-    """Obtain one verdict's reply, within ``endpoint.deadline_s`` from when a slot is free.
+    """Obtain one verdict's reply, within ``endpoint.deadline_s`` from when it may be asked for.
+
+    ``within_s`` is another limit, for what is asked in the time that an earlier request left.
 
     Raises:
         EndpointRefused: the endpoint serves this judge nothing at all.
     """
     outcome, reason = None, ""
-    limit = judge.endpoint.deadline_s
+    limit = judge.endpoint.deadline_s if within_s is None else within_s
     clock = asyncio.get_running_loop().time
-    async with channel.slots:
+    tokens = sum(len(turn["content"]) for turn in messages) / CHARACTERS_PER_TOKEN
+    async with channel.limits.place():
+        if channel.refusal is not None and clock() < channel.barred_until:
+            barred = EndpointRefused(*channel.refusal.parts)
+            barred.attempts = 0
+            raise barred
+        permit = await channel.limits.permit(tokens)
         started = clock()
-        track = _Track(started + limit)
+        track = _Track(started + limit, tokens, permit)
         try:
             async with asyncio.timeout_at(track.deadline):
                 await _converse(channel, judge, grading, messages, sample_index, track)
@@ -198,6 +261,8 @@ async def ask(
             outcome, reason = fault.outcome, fault.reason
         except EndpointRefused as refusal:
             refusal.attempts = track.attempts
+            if refusal.why in _FINAL:
+                channel.refusal, channel.barred_until = refusal, clock() + BARRED_S
             raise
         except TimeoutError:
             late = f"no reply within {limit:g} s"
@@ -244,27 +309,41 @@ async def _converse(
     track: _Track,
 ) -> None:
     stream = channel.endpoint.stream
+    with_usage = dialect_of(judge).usage_option
     read = _read_stream if stream else _read_whole
     attempt: Attempt | None = Attempt()
     while attempt is not None:
         body = request_body(judge, grading, messages, sample_index, attempt)
         if stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
+            body["stream"] = True
+            if with_usage:
+                body["stream_options"] = {"include_usage": True}
         sent = json.dumps(body).encode()
         reply = await _obtain(channel, "POST", "/chat/completions", sent, read, track)
+        reply = dataclasses.replace(reply, asked=str(attempt))
         track.replies.append(reply)
         # What a simulated judge fails at is a planted dose, which asking again would dilute.
         again = judge.simulated is None
-        attempt = _another(attempt, _read(grading, reply).outcome) if again else None
+        attempt = _another(attempt, _read(grading, reply)) if again else None
 
 
-def _another(attempt: Attempt, outcome: Outcome) -> Attempt | None:
-    """The change that may cure a reply without a grade; None where there is nothing to try."""
+def _another(attempt: Attempt, parsed: Parsed) -> Attempt | None:
+    """The change that may cure a reply without a grade; None where there is nothing to try.
+
+    A reply with some of the labels is not asked for again: what it lacks is asked for by itself.
+    """
+    outcome = parsed.outcome
+    if _known(parsed):
+        return None
     if outcome is Outcome.truncated and attempt.budget == 1:
         return dataclasses.replace(attempt, budget=2)
     if outcome in (Outcome.unparsed, Outcome.empty) and not attempt.remind:
         return dataclasses.replace(attempt, remind=True)
     return None
+
+
+def _known(parsed: Parsed) -> int:
+    return sum(label != "unknown" for label in parsed.labels)
 
 
 def _read(grading: Any, reply: Reply) -> Parsed:
@@ -288,10 +367,22 @@ async def _obtain(
     while True:
         number += 1
         track.waiting = None
+        await _resume(channel, track)
+        permit, track.permit = track.permit, None
+        if permit is None:
+            permit = await channel.limits.permit(track.tokens)
         track.attempts += 1
+        began = clock()
         try:
-            return await _once(channel, method, path, body, read)
+            got = await _once(channel, method, path, body, read)
+            if isinstance(got, Reply):
+                channel.limits.places.answered(clock() - began)
+                channel.limits.settle(permit, got.tokens_in, got.tokens_out)
+            return got
         except Fault as fault:
+            if fault.overrun:
+                channel.limits.places.overrun()
+                channel.paused_until = max(channel.paused_until, clock() + fault.wait_s)
             connected |= fault.outcome is not Outcome.endpoint_down
             if connected and fault.outcome is Outcome.endpoint_down:
                 # It was there a moment ago: gone for one attempt is not down.
@@ -306,6 +397,24 @@ async def _obtain(
                 raise
             track.waiting = fault
         await asyncio.sleep(wait)
+
+
+async def _resume(channel: Channel, track: _Track) -> None:
+    """Wait while the endpoint wants nothing to be sent; whom it told so does not matter.
+
+    Raises:
+        Fault: it wants that until after the deadline.
+    """
+    clock = asyncio.get_running_loop().time
+    pause = channel.paused_until - clock()
+    if pause <= 0:
+        return
+    reason = f"the endpoint asked others to wait {pause:.1f} s more"
+    if channel.paused_until >= track.deadline:
+        raise Fault(Outcome.rate_limited, f"{reason}, past the deadline", again=False)
+    track.waiting = Fault(Outcome.rate_limited, reason)
+    await asyncio.sleep(pause + channel.jitter.uniform(0.0, channel.endpoint.backoff_s))
+    track.waiting = None
 
 
 async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any) -> Any:
@@ -388,27 +497,42 @@ def _error(answer: Answer, body: bytes, key: str) -> Reply:
     """An answer that is no completion: a refusal is a reply, all the rest is raised."""
     status = answer.status
     # Redact before cutting to length: half a key is still half a key.
-    text = redact(body[:ERROR_BYTES].decode("utf-8", "replace"), [key]).encode()
-    message = f"HTTP {status}: {excerpt(_message(text))}"
-    if status < 500 and status != 429 and _REFUSED.search(body):
+    said, shown = _message(redact(body[:ERROR_BYTES].decode("utf-8", "replace"), [key]))
+    message = f"HTTP {status}: {shown}"
+    mine = status < 500 and status != 429  # 4xx, and an error in the body of a success
+    if mine and _REFUSED.search(said):
         return Reply(text="", finish_reason=FILTERED)
-    if status in BARRED or _OUT_OF_CREDIT.search(body):
-        raise EndpointRefused(status, excerpt(_message(text)))
+    if mine and (status == 413 or _TOO_LONG.search(said)):
+        raise Fault(Outcome.too_long, message, again=False)
+    if status < 500:
+        found = (why for why, words in _FINAL.items() if words.search(said))
+        why = next(found, _BY_STATUS.get(status, ""))
+        if why:
+            raise EndpointRefused(status, why, shown)
+    overrun = status in OVERRUN
     if status == 429:
-        raise Fault(Outcome.rate_limited, message, wait_s=_retry_after(answer))
+        raise Fault(Outcome.rate_limited, message, wait_s=_retry_after(answer), overrun=True)
     if status in AGAIN or status >= 500 or status == 200:
-        raise Fault(Outcome.transport, message, wait_s=_retry_after(answer))
+        raise Fault(Outcome.transport, message, wait_s=_retry_after(answer), overrun=overrun)
     raise Fault(Outcome.transport, message, again=False)
 
 
-def _message(body: bytes) -> bytes:
-    """The message inside an error body, or the body."""
+def _message(body: str) -> tuple[str, str]:
+    """What an error's body says by its code, type and message, and a line of that for people.
+
+    Nothing else of it is looked at: some servers send the question back with the error.
+    """
     try:
         found = json.loads(body)
         inner = found.get("error", found)
-        return str(inner.get("message", inner) if isinstance(inner, dict) else inner).encode()
+        if not isinstance(inner, dict):
+            inner = {"message": inner}
+        codes = [str(inner[key]) for key in ("code", "type") if inner.get(key) is not None]
+        text = str(inner.get("message", "" if codes else inner))[:SAID]
     except (ValueError, AttributeError, RecursionError):
-        return body
+        codes, text = [], body[:SAID]
+    shown = text if text else " ".join(codes)
+    return " ".join([*codes, text]), excerpt(shown.encode("utf-8", "replace"))
 
 
 def _retry_after(answer: Answer) -> float:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.errors import UserError
 from judges.client import request_body
+from judges.dialects import dialect_name
 from judges.store import content_key
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def judge_id(judge: Judge) -> str:
             "model": judge.endpoint.model,
             "revision": judge.revision,
             "extra_body": judge.endpoint.extra_body,
+            "dialect": dialect_name(judge),
             "max_tokens_field": judge.endpoint.max_tokens_field,
             "grading": {
                 "name": grading.name,

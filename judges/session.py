@@ -9,14 +9,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from experiments.errors import UserError
-from judges.client import Attempted, Channel, EndpointRefused, Fault, ask, list_models, settle
+from judges.client import Attempted, Channel, EndpointRefused, Fault, ask, list_models
+from judges.dialects import check_dialect, dialect_of
+from judges.flights import Desk
+from judges.grading.asking import Bound, check_group, in_asks, is_group
+from judges.grading.base import Ask, GroupGrading, Reading
 from judges.identity import build_grading, judge_id, request_key
+from judges.joining import Got, Part, cost, joined, read_part, shared
+from judges.loop import Loop
 from judges.secrets import refuse_secrets
+from judges.store import content_key
 from judges.transport import open_wire
 from judges.verdict import Outcome, Reply, Verdict
 
@@ -25,10 +32,20 @@ if TYPE_CHECKING:
     from experiments.tasks.row import Row, Truth
     from judges.store import Store
     from judges.transport import Asgi
-
-T = TypeVar("T")
+    from judges.verdict import Parsed
 
 MANY_MODELS = 8
+
+
+@dataclass(frozen=True)
+class _Question:
+    """One request of one draw."""
+
+    ask: Ask
+    bound: Bound
+    key: str
+    index: int
+    within_s: float | None = None
 
 
 class Session:
@@ -58,13 +75,15 @@ class Session:
         """Draws found in the store, or already in flight for somebody else."""
         self._store = store
         self._grading = build_grading(judge)
+        check_dialect(judge, _carried(self._grading))
         self._app = _simulated(judge, oracle, calls_before)
         open_wire(judge.endpoint, self._app)  # an address that cannot work is refused now
         name = judge.endpoint.api_key_env
         self._key = os.environ.get(name, "").strip() if name else ""
         self._channel: Channel | None = None
-        self._flights: dict[str, asyncio.Task[Verdict]] = {}
-        self._loop = _Loop(self._open, self._shut)
+        self._desk: Desk | None = None
+        self._flights: dict[str, asyncio.Task[Got]] = {}
+        self._loop = Loop(self._open, self._shut)
 
     @property
     def calls(self) -> int:
@@ -74,31 +93,73 @@ class Session:
     def verdicts(self, items: Sequence[tuple[Row, str]]) -> list[list[Verdict]]:
         """Judge each (row, answer), ``sampling.votes`` times; order is kept.
 
-        Never raises for what a judge or its endpoint does.
+        What a reply leaves out is asked for once more, by itself. Never raises for what a judge
+        or its endpoint does.
+
+        Raises:
+            UserError: the grading compares the answers of a group.
         """
+        if is_group(self._grading):
+            raise UserError(
+                f"judge.grading.name={self._grading.name} compares the answers of a group with each"
+                " other, and here each answer is judged by itself. Choose another grading, for"
+                " example judge.grading.name=likert."
+            )
+        grading = in_asks(self._grading)
         votes = range(self.judge.sampling.votes)
-        asked = [self._grading.messages(row, answer) for row, answer in items]
-        keys = [
-            [request_key(self.judge, self._grading, messages, index) for index in votes]
-            for messages in asked
+        asked = [grading.asks(row, answer) for row, answer in items for _ in votes]
+        drawn = [(row, answer, index) for row, answer in items for index in votes]
+        questions = [
+            [self._question(grading, ask, index) for ask in asks]
+            for asks, (_, _, index) in zip(asked, drawn, strict=True)
         ]
-        flat = [key for row in keys for key in row]
-        stored = self._store.get_many(list(dict.fromkeys(flat))) if self._store is not None else {}
-        found = {key: self._from_value(key, value) for key, value in stored.items()}
-        missing = [
-            (key, messages, index)
-            for row, messages in zip(keys, asked, strict=True)
-            for index, key in zip(votes, row, strict=True)
-            if key not in found
-        ]
-        self.hits += len(flat) - len(missing)
-        fresh = iter(self._loop.run(self._obtain_all(missing)) if missing else [])
-        return [
+        first = self._parts(grading, questions)
+        follow = [
             [
-                dataclasses.replace(found[key], sample_index=index) if key in found else next(fresh)
-                for index, key in zip(votes, row, strict=True)
+                self._question(grading, narrow, index, self._left(part))
+                for part in parts
+                if (narrow := self._narrow(row, answer, part)) is not None
             ]
-            for row in keys
+            for parts, (row, answer, index) in zip(first, drawn, strict=True)
+        ]
+        second = self._parts(grading, follow)
+        found = []
+        for number, (row, _, index) in enumerate(drawn):
+            parts = first[number] + second[number]
+            parsed = grading.combine(row, [(part.ask, part.parsed) for part in parts])
+            found.append(self._verdict(questions[number], index, parsed, joined(parts)))
+        return [found[start : start + len(votes)] for start in range(0, len(found), len(votes))]
+
+    @property
+    def compares(self) -> bool:
+        """Whether the grading judges the answers of a group against each other."""
+        return is_group(self._grading)
+
+    def group_verdicts(self, row: Row, answers: Sequence[str], index: int = 0) -> list[Verdict]:
+        """Judge the G answers to one prompt against each other; draw ``index`` of the votes.
+
+        Raises:
+            UserError: the grading judges single answers, or there is only one answer.
+        """
+        if not is_group(self._grading):
+            raise UserError(
+                f"judge.grading.name={self._grading.name} judges each answer by itself and cannot"
+                " compare a group; choose judge.grading.name=pairwise or listwise."
+            )
+        grading: GroupGrading = self._grading
+        check_group(grading.name, len(answers))
+        asks = grading.group_asks(row, answers)
+        questions = [self._question(grading, ask, index) for ask in asks]
+        (parts,) = self._parts(grading, [questions])
+        found = grading.group_combine(row, answers, [(part.ask, part.parsed) for part in parts])
+        return [
+            self._verdict(
+                [question for question in questions if member in question.ask.members],
+                index,
+                parsed,
+                shared(parts, member),
+            )
+            for member, parsed in enumerate(found)
         ]
 
     def check(self) -> None:
@@ -137,7 +198,8 @@ class Session:
                 "judge.endpoint.url to where it runs."
             ) from None
         wanted = endpoint.model or (self.judge.name if self.judge.simulated is not None else "")
-        if served is not None and wanted not in served:
+        binding = dialect_of(self.judge).lists_models
+        if binding and served is not None and wanted not in served:
             more = f" and {len(served) - MANY_MODELS} more" if len(served) > MANY_MODELS else ""
             names = ", ".join(served[:MANY_MODELS]) or "no model at all"
             raise UserError(
@@ -158,13 +220,17 @@ class Session:
 
     async def _open(self) -> None:
         endpoint = self.judge.endpoint
-        self._channel = Channel(endpoint, open_wire(endpoint, self._app), self._key)
+        folder = None if self._store is None else self._store.path.parent / ".limits"
+        self._channel = Channel(endpoint, open_wire(endpoint, self._app), self._key, folder)
+        self._desk = Desk(self._store) if self._store is not None else None
 
     async def _shut(self) -> None:
         flights = list(self._flights.values())
         for flight in flights:
             flight.cancel()
         await asyncio.gather(*flights, return_exceptions=True)
+        if self._desk is not None:
+            await self._desk.close()
         if self._channel is not None:
             await self._channel.wire.close()
 
@@ -172,175 +238,131 @@ class Session:
         assert self._channel is not None
         return await list_models(self._channel)
 
-    async def _obtain_all(
-        self, wanted: Sequence[tuple[str, Sequence[dict[str, str]], int]]
-    ) -> list[Verdict]:
-        waiters: list[Awaitable[Verdict]] = []
-        for key, messages, index in wanted:
+    def _question(
+        self, grading: Reading, ask: Ask, index: int, within_s: float | None = None
+    ) -> _Question:
+        bound = Bound(grading, ask)
+        key = request_key(self.judge, bound, ask.messages, index)
+        return _Question(ask, bound, key, index, within_s)
+
+    def _narrow(self, row: Row, answer: str, part: Part) -> Ask | None:
+        """The follow-up of a part; none where a failure was planted, or no time is left."""
+        if part.reply is None or self.judge.simulated is not None or self._left(part) <= 0:
+            return None
+        return in_asks(self._grading).narrow(row, answer, part.ask, part.parsed)
+
+    def _left(self, part: Part) -> float:
+        """Seconds of the deadline that a request has left for its follow-up."""
+        used = 0.0 if part.got.from_cache else part.got.attempted.latency_s
+        return self.judge.endpoint.deadline_s - used
+
+    def _parts(
+        self, grading: Reading, questions: Sequence[Sequence[_Question]]
+    ) -> list[list[Part]]:
+        """Obtain and read the replies to all questions at once, grouped as they were given."""
+        got = iter(self._fetch([question for group in questions for question in group]))
+        return [
+            [read_part(grading, question.ask, next(got)) for question in group]
+            for group in questions
+        ]
+
+    def _fetch(self, questions: Sequence[_Question]) -> list[Got]:
+        keys = list(dict.fromkeys(question.key for question in questions))
+        stored = self._store.get_many(keys) if self._store is not None and keys else {}
+        missing = [question for question in questions if question.key not in stored]
+        self.hits += len(questions) - len(missing)
+        fresh = iter(self._loop.run(self._obtain_all(missing)) if missing else [])
+        return [
+            _from_value(stored[question.key]) if question.key in stored else next(fresh)
+            for question in questions
+        ]
+
+    async def _obtain_all(self, wanted: Sequence[_Question]) -> list[Got]:
+        waiters: list[Awaitable[Got]] = []
+        for question in wanted:
+            key = question.key
             flight, first = self._flights.get(key), False
             if flight is None:
                 first = True
-                flight = asyncio.create_task(self._obtain(key, messages, index))
+                flight = asyncio.create_task(self._obtain(question))
                 self._flights[key] = flight
                 flight.add_done_callback(lambda _, key=key: self._flights.pop(key))
-            waiters.append(self._join(flight, first, key, index))
+            waiters.append(self._join(flight, first))
         return list(await asyncio.gather(*waiters))
 
-    async def _join(
-        self, flight: asyncio.Task[Verdict], first: bool, key: str, index: int
-    ) -> Verdict:
+    async def _join(self, flight: asyncio.Task[Got], first: bool) -> Got:
         try:
-            verdict = await asyncio.shield(flight)
+            got = await asyncio.shield(flight)
         except asyncio.CancelledError:
             if not flight.cancelled():
                 raise
             nothing = Attempted((), Outcome.aborted, "the session was closed", 0, 0.0)
-            return self._verdict(key, index, nothing)
+            return Got(nothing, cost(self.judge, ()))
         if first:
-            return verdict
+            return got
         self.hits += 1
-        return dataclasses.replace(verdict, from_cache=True, cost_usd=0.0)
+        return dataclasses.replace(got, from_cache=True, cost_usd=0.0)
 
-    async def _obtain(self, key: str, messages: Sequence[dict[str, str]], index: int) -> Verdict:
+    async def _obtain(self, question: _Question) -> Got:
+        """One flight per key among all processes that share the store."""
+        if self._desk is None:
+            return await self._ask(question)
+        landed = await self._desk.claim(question.key)
+        if landed is not None:
+            self.hits += 1
+            return _from_value(landed.value)
+        try:
+            got = await self._ask(question)
+        except BaseException:
+            self._desk.give_up(question.key)
+            raise
+        mine = _to_value(got.attempted)
+        if not got.attempted.replies or got.attempted.outcome is not None:
+            self._desk.give_up(question.key, mine)
+            return got
+        winner = await self._desk.put(question.key, mine)
+        if winner != mine:  # its lease had lapsed and another was first: that is the verdict
+            return dataclasses.replace(_from_value(winner), cost_usd=got.cost_usd)
+        return got
+
+    async def _ask(self, question: _Question) -> Got:
         assert self._channel is not None
         try:
-            attempted = await ask(self._channel, self.judge, self._grading, messages, index)
+            attempted = await ask(
+                self._channel,
+                self.judge,
+                question.bound,
+                question.ask.messages,
+                question.index,
+                question.within_s,
+            )
         except EndpointRefused as refusal:
             attempted = Attempted((), Outcome.endpoint_down, str(refusal), refusal.attempts, 0.0)
-        if self._store is not None and attempted.replies and attempted.outcome is None:
-            mine = _to_value(attempted)
-            winner = self._store.put(key, mine)
-            if winner != mine:  # another process was first: its reply is the verdict
-                theirs = self._from_value(key, winner)
-                cost = self._cost(attempted.replies)
-                return dataclasses.replace(theirs, sample_index=index, cost_usd=cost)
-        return self._verdict(key, index, attempted)
+        return Got(attempted, cost(self.judge, attempted.replies))
 
-    def _from_value(self, key: str, value: dict[str, Any]) -> Verdict:
-        replies = tuple(Reply(**reply) for reply in value["replies"])
-        attempted = Attempted(replies, None, "", value["attempts"], value["latency_s"])
-        verdict = self._verdict(key, 0, attempted)
-        return dataclasses.replace(verdict, from_cache=True, cost_usd=0.0)
-
-    def _verdict(self, key: str, index: int, attempted: Attempted) -> Verdict:
-        common: dict[str, Any] = {
-            "judge_id": self.judge_id,
-            "judge": self.judge.name,
-            "revision": self.judge.revision,
-            "grading": self._grading.name,
-            "grading_version": self._grading.version,
-            "prompt_sha": self._grading.prompt_sha,
-            "sample_index": index,
-            "attempts": attempted.attempts,
-            "latency_s": attempted.latency_s,
-            "cost_usd": self._cost(attempted.replies),
-            "key": key,
-        }
-        if not attempted.replies:
-            assert attempted.outcome is not None
-            return Verdict(outcome=attempted.outcome, reason=attempted.reason, **common)
-        reply, parsed = settle(self._grading, attempted.replies)
-        reason = parsed.reason
-        if attempted.outcome is not None and parsed.outcome is not Outcome.scored:
-            reason = f"{reason}; asked again: {attempted.reason}"
+    def _verdict(
+        self,
+        questions: Sequence[_Question],
+        index: int,
+        parsed: Parsed,
+        spent: dict[str, Any],
+    ) -> Verdict:
+        keys = [question.key for question in questions]
         return Verdict(
+            judge_id=self.judge_id,
+            judge=self.judge.name,
+            revision=self.judge.revision,
+            grading=self._grading.name,
+            grading_version=self._grading.version,
+            prompt_sha=self._grading.prompt_sha,
+            sample_index=index,
             outcome=parsed.outcome,
             labels=parsed.labels,
             score=parsed.score,
-            reason=reason,
-            text=reply.text,
-            reasoning=reply.reasoning,
-            finish_reason=reply.finish_reason,
-            tokens_in=_total(attempted.replies, "tokens_in"),
-            tokens_cached=_total(attempted.replies, "tokens_cached"),
-            tokens_out=_total(attempted.replies, "tokens_out"),
-            **common,
+            reason=parsed.reason,
+            key=keys[0] if len(keys) == 1 else content_key(keys),
+            **spent,
         )
-
-    def _cost(self, replies: Sequence[Reply]) -> float | None:
-        """US dollars of all replies to one question; None where the price or usage is unknown.
-
-        Where no price of cached tokens is given they cost what the others do.
-        """
-        if self.judge.simulated is not None:
-            return 0.0
-        price = self.judge.price
-        took, gave = _total(replies, "tokens_in"), _total(replies, "tokens_out")
-        if not (price.input or price.cached or price.output) or took is None or gave is None:
-            return None
-        cached = min(_total(replies, "tokens_cached") or 0, took)
-        paid = (
-            (took - cached) * price.input
-            + cached * (price.cached or price.input)
-            + gave * price.output
-        )
-        return paid / 1e6
-
-
-class _Loop:
-    """An event loop in a thread that starts on first use and ends with everything in it."""
-
-    def __init__(
-        self, opened: Callable[[], Awaitable[None]], shut: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._opened, self._shut = opened, shut
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._ready = threading.Event()
-        self._closed = False
-        self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
-        self._jobs: set[asyncio.Task[Any]] = set()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` in the loop and wait for what it gives or raises."""
-        with self._lock:
-            if self._closed:
-                work.close()
-                raise RuntimeError("the session is closed")
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._main, name="judge", daemon=True)
-                self._thread.start()
-            self._ready.wait()
-            future = asyncio.run_coroutine_threadsafe(self._job(work), self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # an interrupt in this thread leaves nothing behind in the other
-            raise
-
-    def close(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            if self._thread is None:
-                return
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    async def _job(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        self._jobs.add(task)
-        try:
-            return await work
-        finally:
-            self._jobs.discard(task)
-
-    def _main(self) -> None:
-        with asyncio.Runner() as runner:
-            runner.run(self._live())
-
-    async def _live(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        await self._opened()
-        self._ready.set()
-        await self._stop.wait()
-        await self._shut()
-        # Those who wait for a verdict get their `aborted` before the loop is gone.
-        await asyncio.gather(*self._jobs, return_exceptions=True)
 
 
 def _simulated(judge: Judge, oracle: Any, calls_before: int) -> Asgi | None:
@@ -351,6 +373,12 @@ def _simulated(judge: Judge, oracle: Any, calls_before: int) -> Asgi | None:
     return simulated_app(judge, oracle, calls_before)
 
 
+def _carried(grading: Any) -> dict[str, Any]:
+    """What a request of this grading carries beside messages and sampling."""
+    reading = grading if is_group(grading) else in_asks(grading)
+    return reading.body(Ask((), criteria=(0,), members=(0, 1)))
+
+
 def _check_settings(judge: Judge) -> None:
     endpoint: Endpoint = judge.endpoint
     refuse_secrets(
@@ -359,8 +387,16 @@ def _check_settings(judge: Judge) -> None:
             ("judge.endpoint.api_key_env", endpoint.api_key_env or ""),
             ("judge.endpoint.extra_body", str(endpoint.extra_body)),
             ("judge.endpoint.start_command", endpoint.start_command),
+            ("judge.endpoint.replicas", " ".join(endpoint.replicas)),
         ]
     )
+    for lacking in ("url", "model"):
+        if judge.simulated is None and not getattr(endpoint, lacking):
+            raise UserError(
+                f"judge.endpoint.{lacking} is empty, and judge={judge.name} cannot be asked "
+                "without it. Type for example judge.endpoint.url=http://127.0.0.1:8000/v1 "
+                "judge.endpoint.model=NAME_OF_THE_MODEL."
+            )
     least = {
         "judge.endpoint.max_concurrency": (endpoint.max_concurrency, 1),
         "judge.endpoint.attempts": (endpoint.attempts, 1),
@@ -374,15 +410,20 @@ def _check_settings(judge: Judge) -> None:
             raise UserError(f"{name}={value} asks for nothing; give {legal} or more.")
 
 
+def _from_value(value: dict[str, Any]) -> Got:
+    replies = tuple(Reply(**reply) for reply in value["replies"])
+    outcome = Outcome(value["outcome"]) if "outcome" in value else None
+    reason = value.get("reason", "")
+    attempted = Attempted(replies, outcome, reason, value["attempts"], value["latency_s"])
+    return Got(attempted, 0.0, from_cache=True)
+
+
 def _to_value(attempted: Attempted) -> dict[str, Any]:
-    return {
+    value = {
         "replies": [dataclasses.asdict(reply) for reply in attempted.replies],
         "attempts": attempted.attempts,
         "latency_s": round(attempted.latency_s, 4),
     }
-
-
-def _total(replies: Sequence[Reply], name: str) -> int | None:
-    """The sum of one token count over the replies; None where one of them did not say."""
-    counts = [getattr(reply, name) for reply in replies]
-    return sum(counts) if counts and None not in counts else None
+    if attempted.outcome is not None:  # never stored, but told to those who wait for it
+        value |= {"outcome": attempted.outcome.value, "reason": attempted.reason}
+    return value

@@ -13,7 +13,6 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
@@ -25,49 +24,13 @@ from experiments.config import Judge
 from experiments.errors import UserError
 from experiments.tasks.row import Truth
 from judges.bias import TRANSIENT, Bias
-from judges.fence import fenced
-from judges.grading.likert import MARKER
+from judges.menu import Said, Unanswerable, judged, read_question, spoil
 
 Oracle = Callable[[str, str], Truth | None]
 """(prompt text, answer) -> what the rules say, None for an unknown prompt."""
 
-LOGPROB_FLOOR = -9999.0
-"""What vLLM writes for a probability of 0: JSON has no infinity."""
 PIECE = 4
 """Characters per streamed chunk, and per token where tokens are counted."""
-OFF_MENU = "It is hard to put this into one grade."
-
-
-class Unanswerable(Exception):
-    """A request that a judge cannot serve; becomes an error response."""
-
-    def __init__(self, status: int, message: str, code: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-
-
-@dataclass(frozen=True)
-class Question:
-    """One request, taken apart."""
-
-    prompt: str
-    answer: str
-    words: tuple[str, str] | None
-    """The positive and the negative word of a choice; None where a number is asked for."""
-    logprobs: bool
-    content: bytes
-    """Hash of the messages and the seed: what makes a question the same question."""
-    characters: int
-
-
-@dataclass(frozen=True)
-class Said:
-    """What the judge says."""
-
-    text: str
-    finish_reason: str = "stop"
-    logprobs: list[dict[str, Any]] | None = None
 
 
 def simulated_app(judge: Judge, oracle: Oracle, calls_before: int = 0) -> Starlette:
@@ -125,8 +88,9 @@ class SimulatedJudge:
                     404, f"The model {body['model']!r} does not exist here.", "model_not_found"
                 )
             question = read_question(body)
-            truth = self._oracle(question.prompt, question.answer)
-            if truth is None:
+            found = [self._oracle(question.prompt, answer) for answer in question.answers]
+            truths = [truth for truth in found if truth is not None]
+            if len(truths) < len(found):
                 raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
         except Unanswerable as refusal:
             return error(refusal.status, str(refusal), refusal.code)
@@ -134,7 +98,7 @@ class SimulatedJudge:
         self._asked[question.content] += 1
         calls, self._calls = self._calls, self._calls + 1
         draw = generator(self._seed, question.content, nth)
-        value, failure = self._bias.decide(question.answer, truth, draw, calls)
+        verdict, failure = judged(self._bias, question, truths, draw, calls)
         if failure in TRANSIENT and nth:
             failure = None
         if failure == "hang":
@@ -146,7 +110,7 @@ class SimulatedJudge:
             response = error(429, "Too many requests to the simulated judge.", "rate_limited")
             response.headers["retry-after"] = "0"
             return response
-        said = spoil(failure, grade(value, question))
+        said = spoil(failure, verdict)
         usage = count(question.characters, len(said.text))
         head = {
             "id": f"chatcmpl-{question.content.hex()}-{nth}",
@@ -176,78 +140,10 @@ def read_body(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def read_question(body: dict[str, Any]) -> Question:
-    """What is asked, found in the messages as a judge finds it.
-
-    Raises:
-        Unanswerable: no messages, no fenced prompt and answer, or no form of reply asked for.
-    """
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise Unanswerable(400, "`messages` must be a list of chat turns.", "invalid_messages")
-    found = [turn.get("content") if isinstance(turn, dict) else None for turn in messages]
-    turns = [content for content in found if isinstance(content, str)]
-    if len(turns) < len(found):
-        raise Unanswerable(400, "The content of every turn must be text.", "invalid_messages")
-    if body.get("n") not in (None, 1):
-        raise Unanswerable(400, "`n` must be 1.", "invalid_n")
-    text = "\n".join(turns)
-    prompt, answer = fenced("prompt", text), fenced("answer", text)
-    if prompt is None or answer is None:
-        raise Unanswerable(404, "The messages hold no fenced prompt and answer.", "unknown_prompt")
-    words = _choice(body)
-    if words is None and MARKER not in text:
-        raise Unanswerable(400, f"Ask for {MARKER} or for one of two words.", "unknown_grading")
-    canonical = json.dumps([messages, body.get("seed")], sort_keys=True).encode()
-    content = hashlib.blake2b(canonical, digest_size=12).digest()
-    return Question(prompt, answer, words, bool(body.get("logprobs")), content, len(text))
-
-
-def _choice(body: dict[str, Any]) -> tuple[str, str] | None:
-    wanted = body.get("structured_outputs")
-    choice = wanted.get("choice") if isinstance(wanted, dict) else None
-    if choice is None:
-        return None
-    if not isinstance(choice, list) or [type(word) for word in choice] != [str, str]:
-        raise Unanswerable(400, "A choice is between two words.", "invalid_choice")
-    return choice[0], choice[1]
-
-
 def generator(seed: int, content: bytes, nth: int) -> random.Random:
     """The random numbers of the n-th time that one question is asked."""
     digest = hashlib.blake2b(f"{seed} {nth} ".encode() + content, digest_size=16).digest()
     return random.Random(int.from_bytes(digest, "big"))
-
-
-def grade(value: float, question: Question) -> Said:
-    """A verdict in [0, 1] in the form that was asked for."""
-    if question.words is None:
-        number = f"{100 * value:.6f}".rstrip("0").rstrip(".")
-        return Said(f"[[{number}]]")
-    positive, negative = question.words
-    said = positive if value >= 0.5 else negative
-    if not question.logprobs:
-        return Said(said)
-    chances = {positive: value, negative: 1.0 - value}
-    top = [
-        {"token": word, "logprob": math.log(chance) if chance > 0 else LOGPROB_FLOOR}
-        for word, chance in sorted(chances.items(), key=lambda item: -item[1])
-    ]
-    token = next(item for item in top if item["token"] == said)
-    return Said(said, logprobs=[{**token, "top_logprobs": top}])
-
-
-def spoil(failure: str | None, said: Said) -> Said:
-    """What is left of a reply after a failure that still gives one."""
-    if failure == "unparsed":
-        return Said(OFF_MENU)
-    if failure == "empty":
-        return Said("")
-    if failure == "truncated":
-        return Said(said.text[: len(said.text) // 2], "length")
-    if failure == "refused":
-        return Said("", "content_filter")
-    return said
 
 
 def count(asked: int, answered: int) -> dict[str, Any]:

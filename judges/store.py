@@ -1,7 +1,8 @@
 """Replies on disk, addressed by content; safe under kill -9 and among racing writers.
 
 The store keeps what a judge said, not what it meant: reading a grade out of a reply happens on
-every look-up, so a better parser re-reads and never re-asks.
+every look-up, so a better parser re-reads and never re-asks. Beside the replies lie leases: who is
+asking for which key right now (`judges.flights`). ``python -m judges.store stats|verify|export``.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import hashlib
 import json
 import os
 import sqlite3
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
+from judges.verdict import Reply
 
-VERSION = 1
+VERSION = 2
 BUSY_S = 60.0
 CHUNK = 500
 """Keys per query; SQLite's oldest limit on variables is 999."""
@@ -66,32 +70,85 @@ class Store:
         """The stored ones among ``keys``."""
         connection = self._connection()
         found: dict[str, dict[str, Any]] = {}
-        for start in range(0, len(keys), CHUNK):
-            part = list(keys[start : start + CHUNK])
-            marks = ",".join("?" * len(part))
+        for part, marks in _parts(keys):
             query = f"SELECT key, value FROM replies WHERE key IN ({marks})"
             found |= {key: json.loads(value) for key, value in connection.execute(query, part)}
         return found
 
     def put(self, key: str, value: dict[str, Any]) -> dict[str, Any]:
         """Store ``value`` unless ``key`` is taken; gives back what the store holds afterwards."""
-        text = json.dumps(value, separators=(",", ":"))
-        connection = self._connection()
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            connection.execute(
+        return self.put_many({key: value})[key]
+
+    def put_many(self, values: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """``put`` for several at once, all or none of them; their leases end."""
+        now = time.time()
+        texts = {key: _text(value) for key, value in values.items()}
+        with self._transaction() as connection:
+            connection.executemany(
                 "INSERT INTO replies (key, value, created) VALUES (?, ?, ?) "
                 "ON CONFLICT (key) DO NOTHING",
-                (key, text, time.time()),
+                [(key, text, now) for key, text in texts.items()],
             )
-            (winner,) = connection.execute(
-                "SELECT value FROM replies WHERE key = ?", (key,)
-            ).fetchone()
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
-        connection.execute("COMMIT")
-        return json.loads(winner)
+            connection.executemany("DELETE FROM leases WHERE key = ?", [(key,) for key in values])
+            return self.get_many(list(values))
+
+    def lease(
+        self, keys: Sequence[str], owner: str, seconds: float
+    ) -> tuple[set[str], dict[str, dict[str, Any]]]:
+        """Take the keys that nobody else is asking for, for so long.
+
+        Returns:
+            The keys that are now the owner's to ask for, and the replies that are there already.
+        """
+        now = time.time()
+        granted = set()
+        with self._transaction() as connection:
+            stored = self.get_many(keys)
+            for key in keys:
+                if key in stored:
+                    continue
+                row = connection.execute(
+                    "INSERT INTO leases (key, owner, expires) VALUES (?, ?, ?) ON CONFLICT (key)"
+                    " DO UPDATE SET owner = excluded.owner, expires = excluded.expires,"
+                    " failure = NULL WHERE leases.expires <= ? RETURNING key",
+                    (key, owner, now + seconds, now),
+                ).fetchall()
+                if row:
+                    granted.add(key)
+        return granted, stored
+
+    def renew(self, keys: Sequence[str], owner: str, seconds: float) -> None:
+        """Keep leases that are still the owner's for so long from now."""
+        expires = time.time() + seconds
+        with self._transaction() as connection:
+            connection.executemany(
+                "UPDATE leases SET expires = ? WHERE key = ? AND owner = ?",
+                [(expires, key, owner) for key in keys],
+            )
+
+    def release(self, failures: Mapping[str, dict[str, Any] | None], owner: str) -> None:
+        """Give leases back without a reply: with how it failed, for those who wait for it."""
+        now = time.time()
+        rows = [
+            (now, None if failure is None else _text(failure), key, owner)
+            for key, failure in failures.items()
+        ]
+        with self._transaction() as connection:
+            connection.executemany(
+                "UPDATE leases SET expires = ?, failure = ? WHERE key = ? AND owner = ?", rows
+            )
+
+    def failed(self, keys: Sequence[str], since: float) -> dict[str, dict[str, Any]]:
+        """How asking for the keys has failed after ``since``, where it has."""
+        found: dict[str, dict[str, Any]] = {}
+        for part, marks in _parts(keys):
+            query = (
+                f"SELECT key, failure FROM leases WHERE key IN ({marks})"
+                " AND failure IS NOT NULL AND expires >= ?"
+            )
+            rows = self._connection().execute(query, [*part, since])
+            found |= {key: json.loads(failure) for key, failure in rows}
+        return found
 
     def count(self) -> int:
         """How many replies are stored."""
@@ -111,6 +168,17 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection]:
+        connection = self._connection()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
 
     def _connection(self) -> sqlite3.Connection:
         held: tuple[int, sqlite3.Connection] | None = getattr(self._local, "held", None)
@@ -166,8 +234,14 @@ class Store:
                     "CREATE TABLE replies ("
                     "key TEXT PRIMARY KEY, value TEXT NOT NULL, created REAL NOT NULL)"
                 )
-                connection.execute(f"PRAGMA user_version={VERSION}")
+                version = 1
+            if version == 1:
+                connection.execute(
+                    "CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL,"
+                    " expires REAL NOT NULL, failure TEXT) WITHOUT ROWID"
+                )
                 version = VERSION
+                connection.execute(f"PRAGMA user_version={VERSION}")
         finally:
             connection.execute("COMMIT")
         if version != VERSION:
@@ -176,6 +250,17 @@ class Store:
                 f"reads version {VERSION}. Move the file away to start a new one, or use the "
                 "release that wrote it."
             )
+
+
+def _text(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _parts(keys: Sequence[str]) -> Iterator[tuple[list[str], str]]:
+    """The keys in parts that fit a query, and the marks that stand for them."""
+    for start in range(0, len(keys), CHUNK):
+        part = list(keys[start : start + CHUNK])
+        yield part, ",".join("?" * len(part))
 
 
 def _to_wal(connection: sqlite3.Connection) -> None:
@@ -189,3 +274,130 @@ def _to_wal(connection: sqlite3.Connection) -> None:
             if "locked" not in str(error) or time.monotonic() > end:
                 raise
             time.sleep(0.01)
+
+
+def stats(store: Store) -> dict[str, Any]:
+    """What the store holds, in numbers: replies, bytes, tokens, models and the time they span."""
+    rows = store._connection().execute("SELECT value, created FROM replies")
+    models: Counter[str] = Counter()
+    numbers = Counter[str]()
+    times = []
+    for text, created in rows:
+        times.append(created)
+        value = json.loads(text)
+        numbers["bytes"] += len(text)
+        for reply in value["replies"]:
+            models[reply.get("model") or "unnamed"] += 1
+            numbers["requests"] += 1
+            for name in ("tokens_in", "tokens_out"):
+                numbers[name] += reply.get(name) or 0
+    return {
+        "replies": len(times),
+        **{name: numbers[name] for name in ("requests", "bytes", "tokens_in", "tokens_out")},
+        "first": _when(min(times, default=0.0)),
+        "last": _when(max(times, default=0.0)),
+        "models": dict(models),
+    }
+
+
+def verify(store: Store) -> list[str]:
+    """What is wrong with the file or a row of it; nothing where all is well."""
+    connection = store._connection()
+    found: list[str] = []
+    try:
+        said = [line for (line,) in connection.execute("PRAGMA integrity_check")]
+        found += [f"the file: {line}" for line in said if line != "ok"]
+        for key, text in connection.execute("SELECT key, value FROM replies"):
+            found += _unsound(key, text)
+    except sqlite3.DatabaseError as error:
+        found.append(f"the file: {error}")
+    return found
+
+
+def _unsound(key: str, text: str) -> list[str]:
+    try:
+        value = json.loads(text)
+        [Reply(**reply) for reply in value["replies"]]
+        int(value["attempts"]), float(value["latency_s"])
+    except (ValueError, TypeError, KeyError) as error:
+        return [f"{key}: {type(error).__name__}: {error}"]
+    named = len(key) == 64 and not set(key) - set("0123456789abcdef")
+    return [] if named else [f"{key}: the key is no SHA-256"]
+
+
+def export(store: Store, out: Path) -> int:
+    """Write all replies to a Parquet file, one row per request, and give back how many."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = []
+    for key, text, created in store._connection().execute(
+        "SELECT key, value, created FROM replies ORDER BY created, key"
+    ):
+        value = json.loads(text)
+        for number, reply in enumerate(value["replies"]):
+            logprobs = reply.pop("logprobs", None)
+            rows.append(
+                {
+                    "key": key,
+                    "number": number,
+                    "created": created,
+                    "latency_s": value["latency_s"],
+                    **reply,
+                    "logprobs": None if logprobs is None else json.dumps(logprobs),
+                }
+            )
+    kinds = {
+        "key": pa.string(), "number": pa.int32(), "created": pa.float64(),
+        "latency_s": pa.float64(), "text": pa.string(), "reasoning": pa.string(),
+        "finish_reason": pa.string(), "model": pa.string(), "asked": pa.string(),
+        "tokens_in": pa.int64(), "tokens_cached": pa.int64(), "tokens_out": pa.int64(),
+        "logprobs": pa.string(),
+    }  # fmt: skip
+    table = pa.Table.from_pylist(rows, pa.schema(list(kinds.items())))
+    part = out.with_name(f".{out.name}.part")
+    pq.write_table(table, part)
+    part.replace(out)
+    return len(rows)
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "never"
+
+
+USAGE = "python -m judges.store stats|verify|export [db=runs/verdicts.db] [out=replies.parquet]"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Command line. Exit codes: 0, 1 where ``verify`` found something, 2 for a user's error."""
+    given = dict(argument.partition("=")[::2] for argument in arguments[1:])
+    try:
+        if not arguments or arguments[0] not in ("stats", "verify", "export"):
+            raise UserError(f"judges.store needs to know what to do. Type {USAGE}")
+        if unknown := set(given) - {"db", "out"}:
+            raise UserError(f"judges.store does not know {min(unknown)!r}. Type {USAGE}")
+        path = Path(given.get("db", "runs/verdicts.db"))
+        if not path.is_file():
+            raise UserError(f"There is no reply store {path}; name one: db=RUNS_DIR/verdicts.db")
+        with Store(path) as store:
+            return _command(arguments[0], store, Path(given.get("out", "replies.parquet")))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _command(name: str, store: Store, out: Path) -> int:
+    if name == "stats":
+        for key, value in stats(store).items():
+            print(f"{key:11} {value}")
+        return 0
+    if name == "export":
+        print(f"{export(store, out)} requests written to {out}")
+        return 0
+    wrong = verify(store)
+    print("\n".join(wrong) if wrong else f"{store.count()} replies, all sound")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -7,6 +7,7 @@ went wrong on the way into a ``WireError``. Nothing here retries and nothing her
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -69,11 +70,17 @@ class Wire(Protocol):
 
 
 def open_wire(endpoint: Endpoint, app: Asgi | None = None) -> Wire:
-    """The wire that the scheme of ``endpoint.url`` asks for.
+    """The wire that the scheme of ``endpoint.url`` asks for; one to each of several replicas.
 
     Raises:
         UserError: another scheme than http, https or asgi, or asgi without an application.
     """
+    if endpoint.replicas:
+        from judges.replicas import Replicas
+
+        single = dataclasses.replace(endpoint, replicas=[])
+        urls = (endpoint.url, *endpoint.replicas)
+        return Replicas([open_wire(dataclasses.replace(single, url=url), app) for url in urls])
     parts = urlsplit(endpoint.url)
     if parts.scheme in ("http", "https") and parts.hostname:
         return HttpWire(endpoint)

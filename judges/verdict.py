@@ -27,6 +27,8 @@ class Outcome(StrEnum):
     timeout = "timeout"
     rate_limited = "rate_limited"
     transport = "transport"
+    too_long = "too_long"
+    """The question does not fit the judge's context; no later attempt could."""
     endpoint_down = "endpoint_down"
     aborted = "aborted"
 
@@ -44,6 +46,8 @@ class Reply:
     tokens_cached: int | None = None
     tokens_out: int | None = None
     model: str = ""
+    asked: str = ""
+    """What the request changed after an earlier reply without a grade; empty for the first."""
 
 
 def _check(outcome: Outcome, labels: tuple[str, ...], score: float | None) -> None:
@@ -70,7 +74,7 @@ class Parsed:
     labels: tuple[str, ...] = ()
     score: float | None = None
     reason: str = ""
-    """One line that says why there is no score; empty when there is one."""
+    """One line that says why there is no score, or what a score had to do without; else empty."""
 
     def __post_init__(self) -> None:
         _check(self.outcome, self.labels, self.score)

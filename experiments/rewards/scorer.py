@@ -21,6 +21,7 @@ from experiments.tasks.row import Row, Truth
 from judges.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
+    from judges.budget import Budget
     from judges.session import Session
 
 
@@ -43,6 +44,7 @@ class Scorer:
         truth: (row, answer) -> rule truth, or None where no rule can tell.
         acting: the judge in the reward.
         shadows: judges that only look.
+        budget: what the verdicts of all of them may cost.
     """
 
     __name__ = "reward"
@@ -54,12 +56,14 @@ class Scorer:
         truth: Callable[[Row, str], Truth | None],
         acting: Session,
         shadows: Sequence[Session] = (),
+        budget: Budget | None = None,
     ) -> None:
         self.config = config
         self.rows = rows
         self.truth = truth
         self.acting = acting
         self.shadows = list(shadows)
+        self.budget = budget
         self.pending: StepRecord | None = None
 
     def __call__(
@@ -75,7 +79,11 @@ class Scorer:
 
         Raises:
             Starved: by the failure policy.
+            BudgetSpent: the step may pass a limit of ``cost``; nothing was asked.
         """
+        if self.budget is not None:
+            self.budget.check()
+        sent = self._sent()
         step = trainer_state.global_step + 1
         texts = [completion[0]["content"] for completion in completions]
         answers = [answer_of(text) for text in texts]
@@ -84,11 +92,11 @@ class Scorer:
 
         started = time.perf_counter()
         calls, hits = self.acting.calls, self.acting.hits
-        votes_N = self.acting.verdicts(items)
+        group_size = self.config.trainer.group_size
+        votes_N = judge_all(self.acting, items, group_size)
         waited = time.perf_counter() - started
         scores = [mean_score(votes) for votes in votes_N]
         truths = [None if found is None else found.score for found in self._truths(items)]
-        group_size = self.config.trainer.group_size
         limited = apply_failure_policy(
             scores,
             group_size,
@@ -100,9 +108,8 @@ class Scorer:
         names = [rollout_id(step, index) for index in range(len(texts))]
         verdicts = _verdict_rows(step, names, "acting", self.acting.judge.name, votes_N)
         for shadow in self.shadows:
-            verdicts += _verdict_rows(
-                step, names, "shadow", shadow.judge.name, shadow.verdicts(items)
-            )
+            votes = judge_all(shadow, items, group_size)
+            verdicts += _verdict_rows(step, names, "shadow", shadow.judge.name, votes)
         rollouts = [
             {
                 "rollout_id": names[index],
@@ -122,6 +129,8 @@ class Scorer:
             }
             for index, row in enumerate(rows)
         ]
+        if self.budget is not None:
+            self.budget.add(self._sent() - sent, verdicts)
         self.pending = StepRecord(step, rollouts, verdicts)
         self.pending.metrics = judge_metrics([v for votes in votes_N for v in votes]) | {
             "system/judge_s": waited,
@@ -130,8 +139,31 @@ class Scorer:
         }
         return rewards
 
+    def _sent(self) -> int:
+        return sum(session.calls for session in (self.acting, *self.shadows))
+
     def _truths(self, items: list[tuple[Row, str]]) -> list[Truth | None]:
         return [self.truth(row, answer) for row, answer in items]
+
+
+def judge_all(
+    session: Session, items: Sequence[tuple[Row, str]], group_size: int
+) -> list[list[Verdict]]:
+    """Verdicts of P * G items in group order, ``sampling.votes`` for each.
+
+    A grading that compares is asked group by group: each answer against its own group.
+    """
+    if not session.compares:
+        return session.verdicts(items)
+    votes_N: list[list[Verdict]] = []
+    for start in range(0, len(items), group_size):
+        row, answers = items[start][0], [answer for _, answer in items[start : start + group_size]]
+        draws = [
+            session.group_verdicts(row, answers, index)
+            for index in range(session.judge.sampling.votes)
+        ]
+        votes_N += [list(votes) for votes in zip(*draws, strict=True)]
+    return votes_N
 
 
 def mean_score(votes: Sequence[Verdict]) -> float | None:

@@ -33,6 +33,8 @@ class Row:
     criteria: tuple[Criterion, ...] = ()
     spec: dict[str, Any] = field(default_factory=dict)
     split: str = "train"
+    reference: str | None = None
+    """A right answer to compare with, for gradings that show one to the judge."""
 
     def prompt_text(self) -> str:
         """The prompt as one text, as judges are shown it."""
@@ -56,6 +58,7 @@ def make_row(
     criteria: tuple[Criterion, ...] = (),
     spec: dict[str, Any] | None = None,
     split: str = "train",
+    reference: str | None = None,
 ) -> Row:
     """A row whose id is the address of its own prompt text."""
-    return Row(prompt_id(flatten(messages)), messages, criteria, spec or {}, split)
+    return Row(prompt_id(flatten(messages)), messages, criteria, spec or {}, split, reference)

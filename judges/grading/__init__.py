@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from judges.grading.base import Grading
-from judges.grading.likert import Likert
-from judges.grading.soft_choice import SoftChoice
+from typing import Any
 
-GRADINGS: dict[str, type[Likert] | type[SoftChoice]] = {
+from judges.grading.asking import check_row, check_rows
+from judges.grading.base import Ask, Grading, GroupGrading, OneAsk
+from judges.grading.binary import Binary
+from judges.grading.likert import Likert
+from judges.grading.listwise import Listwise
+from judges.grading.pairwise import Pairwise
+from judges.grading.rubric_batch import RubricBatch
+from judges.grading.rubric_chunk import RubricChunk
+from judges.grading.rubric_item import RubricItem
+from judges.grading.soft_choice import SoftChoice
+from judges.grading.verif import Verif
+
+GRADINGS: dict[str, type[Any]] = {
     "likert": Likert,
     "soft_choice": SoftChoice,
+    "rubric_batch": RubricBatch,
+    "rubric_chunk": RubricChunk,
+    "rubric_item": RubricItem,
+    "verif": Verif,
+    "binary": Binary,
+    "pairwise": Pairwise,
+    "listwise": Listwise,
 }
 
-__all__ = ["GRADINGS", "Grading"]
+__all__ = ["GRADINGS", "Ask", "Grading", "GroupGrading", "OneAsk", "check_row", "check_rows"]

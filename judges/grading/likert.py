@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from experiments.tasks.row import Row
-from judges.grading import base
+from judges.grading import base, bracket
 from judges.verdict import Outcome, Parsed, Reply
 
 MARKER = "[[score]]"
 """How a prompt asks for the number."""
-_BRACKETS = re.compile(r"\[\[([^\[\]]*)\]\]")
 _NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,15})?")
 
 
@@ -53,13 +52,9 @@ class Likert:
 
     def parse(self, reply: Reply) -> Parsed:
         """The last ``[[number]]``: a judge that corrects itself does so at the end."""
-        text = base.readable(reply)
-        if isinstance(text, Parsed):
-            return text
-        found = _BRACKETS.findall(text)
-        if not found:
-            return base.unparsed("no [[score]]", text)
-        last = found[-1].strip()
+        last = bracket.last_bracket(reply)
+        if isinstance(last, Parsed):
+            return last
         if not _NUMBER.fullmatch(last) or float(last) > 100:
-            return base.unparsed("the last [[score]] is no number from 0 to 100", text)
+            return base.unparsed("the last [[score]] is no number from 0 to 100", f"[[{last}]]")
         return Parsed(Outcome.scored, score=float(last) / 100)

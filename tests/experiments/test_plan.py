@@ -12,6 +12,8 @@ def cell(judge="a", seed=0, rate=0.1, votes=1, **trainer):
             "study": "s",
             "seed": seed,
             "judge": {"name": judge, "sampling": {"votes": votes}},
+            "task": {"name": "instruct-mini", "train_rows": 64},
+            "task": {"name": "instruct-mini", "train_rows": 8, "eval_rows": 2},
             "trainer": {"steps": 5, "learning_rate": rate, **trainer},
             "shadow_judges": [{"name": "b", "sampling": {"votes": 3}}],
         }
@@ -48,4 +50,4 @@ def test_a_study_keeps_its_factors_and_its_base(tmp_path):
 
 def test_expected_calls_count_votes_of_every_judge():
     found = plan.expected(cell(votes=2, prompts_per_step=4, group_size=2))
-    assert found == {"completions": 40, "calls": 40 * (2 + 3)}
+    assert (found["completions"], found["calls"]) == (40, 40 * (2 + 3))

@@ -2,10 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.config import Reward
+from experiments.config import Judge, Reward, Sampling
 from experiments.errors import UserError
 from experiments.rewards import REWARDS
 from experiments.rewards.failure import POLICIES, Starved, apply_failure_policy
+from experiments.rewards.scorer import judge_all
 
 SCORES = st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4)
 
@@ -55,3 +56,35 @@ def test_only_zero_turns_a_missing_verdict_into_a_number(scores, policy):
             assert after == (0.0 if policy == "zero" else None)
         elif after is not None:
             assert after == before
+
+
+class PairJudge:
+    """Stands where a comparing session stands: remembers its groups, scores by place."""
+
+    compares = True
+
+    def __init__(self, votes):
+        self.judge = Judge(sampling=Sampling(votes=votes))
+        self.groups = []
+
+    def group_verdicts(self, row, answers, index):
+        self.groups.append((row, tuple(answers), index))
+        return [(row, place, index) for place in range(len(answers))]
+
+
+def test_a_comparing_judge_sees_one_group_at_a_time_and_order_is_kept():
+    session = PairJudge(votes=2)
+    items = [("x", "a"), ("x", "b"), ("y", "c"), ("y", "d")]
+    found = judge_all(session, items, 2)
+    assert session.groups == [
+        ("x", ("a", "b"), 0),
+        ("x", ("a", "b"), 1),
+        ("y", ("c", "d"), 0),
+        ("y", ("c", "d"), 1),
+    ]
+    assert found == [
+        [("x", 0, 0), ("x", 0, 1)],
+        [("x", 1, 0), ("x", 1, 1)],
+        [("y", 0, 0), ("y", 0, 1)],
+        [("y", 1, 0), ("y", 1, 1)],
+    ]

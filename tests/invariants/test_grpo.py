@@ -33,6 +33,7 @@ class LengthJudge:
     judge = Judge(name="length")
     calls = 0
     hits = 0
+    compares = False
 
     def verdicts(self, items):
         return [[self.verdict(index, answer)] for index, (_, answer) in enumerate(items)]

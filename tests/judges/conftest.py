@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from judges.faults import FaultServer
 from judges.verdict import Outcome, Parsed, Reply
-
-
-def _load(name: str) -> Any:
-    """A module beside this file; tests are no package, so there is nothing to import it from."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
 def faults() -> Iterator[Any]:
-    with _load("fault_server").FaultServer() as server:
+    with FaultServer() as server:
         yield server
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import socket
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from experiments.config import Endpoint, Grading, Judge, Sampling
+from judges.broken import ANSWERS, whole
 from judges.client import (
     REMINDER,
     Attempt,
@@ -92,12 +94,16 @@ AGAIN_STREAM = [
     *("s_error_object", "s_error_event", "s_malformed", "s_json", "s_html", "s_two_choices"),
     *("s_after_finish", "s_non_utf8", "s_rst", "s_http_500"),
 ]
-ONCE = ["context_400", "too_large_413", "invalid_422", "redirect", "status_204", "huge", "bomb"]
+ONCE = ["invalid_422", "redirect", "status_204", "huge", "bomb"]
 EXPECTED: dict[tuple[bool, str], tuple[Outcome, int]] = {
     **{(False, name): (Outcome.transport, TRIES) for name in AGAIN},
     **{(True, name): (Outcome.transport, TRIES) for name in AGAIN_STREAM},
     **{(False, name): (Outcome.transport, 1) for name in ONCE},
-    **{(True, name): (Outcome.transport, 1) for name in ("s_huge", "s_bomb", "context_400")},
+    **{(True, name): (Outcome.transport, 1) for name in ("s_huge", "s_bomb")},
+    (False, "context_400"): (Outcome.too_long, 1),
+    (True, "context_400"): (Outcome.too_long, 1),
+    (False, "too_large_413"): (Outcome.too_long, 1),
+    (False, "events_for_plain"): (Outcome.transport, TRIES),
     **{(stream, "hang"): (Outcome.timeout, TRIES) for stream in (False, True)},
     (False, "hang_head"): (Outcome.timeout, TRIES),
     (False, "hang_body"): (Outcome.timeout, TRIES),
@@ -182,6 +188,86 @@ def test_a_wrong_key_bill_or_model_is_final(fault: str, faults: Any, grading: An
     got, _, _ = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
     assert isinstance(got, EndpointRefused)
     assert faults.calls[fault] - before == 1
+
+
+WORDS = [
+    (400, {"code": "context_length_exceeded", "message": "too much"}, Outcome.too_long),
+    (400, "This model's maximum context length is 4096 tokens. However, you", Outcome.too_long),
+    (400, "Range of input length should be [1, 30720]", Outcome.too_long),
+    (400, "The decoder prompt (length 9000) exceeds the model's context", Outcome.too_long),
+    (400, {"code": "DataInspectionFailed", "message": "Output data may"}, Outcome.refused),
+    (400, {"type": "content_policy_violation", "message": "no"}, Outcome.refused),
+    (400, {"code": "invalid_api_key", "message": "no"}, "the key is refused"),
+    (401, "who are you", "the key is refused"),
+    (400, {"code": "model_not_found", "message": "x"}, "unknown model"),
+    (404, "The model `qwen` does not exist.", "unknown model"),
+    (400, "Arrearage: your account is overdue", "no credit"),
+    (429, {"code": "insufficient_quota", "message": "You exceeded"}, "no credit"),
+    (404, "no such page", "not found"),
+    (403, "no", "forbidden"),
+    (400, "temperature must be positive", Outcome.transport),
+    # A server that sends the question back must not have its words taken for its own.
+    (400, {"message": "bad", "input": "content_filter context_length_exceeded"}, Outcome.transport),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "meant"), WORDS)
+def test_an_error_is_told_by_its_body(
+    status: int, body: Any, meant: Any, faults: Any, grading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = body if isinstance(body, dict) else {"message": body}
+    answer = whole(json.dumps({"error": error}).encode(), status)
+    monkeypatch.setitem(ANSWERS, "worded", answer)
+    before = faults.calls["worded"]
+    got, channel, _ = asked(a_judge(faults.url("worded")), grading)
+    assert faults.calls["worded"] - before == channel.calls == 1  # all of them are final
+    if not isinstance(meant, Outcome):
+        assert isinstance(got, EndpointRefused)
+        assert got.why == meant
+    elif meant is Outcome.refused:
+        assert settle(grading, got.replies)[1].outcome is meant
+    else:
+        assert got.outcome is meant
+
+
+def test_after_a_refused_key_nothing_more_is_sent(faults: Any, grading: Any) -> None:
+    judge = a_judge(faults.url("key_401"), max_concurrency=1)
+    results, channel, _ = asked(judge, grading, count=5)
+    assert all(isinstance(result, EndpointRefused) for result in results)
+    assert channel.calls == 1
+    assert [result.attempts for result in results] == [1, 0, 0, 0, 0]
+    results, channel, _ = asked(a_judge(faults.url("forbidden_403"), max_concurrency=1), grading,
+                                count=3)  # fmt: skip
+    assert channel.calls == 3  # one question may be forbidden and another not
+
+
+def test_a_pause_that_one_was_asked_for_holds_for_all(faults: Any, grading: Any) -> None:
+    judge = a_judge(faults.url("limit_429_pause"), max_concurrency=1, attempts=1, adaptive=False)
+    results, channel, wall = asked(judge, grading, count=6)
+    assert {result.outcome for result in results} == {Outcome.rate_limited}
+    # The first is told to wait 0.4 s; the second waits that long before it asks, and so on.
+    assert channel.calls >= 2
+    assert wall >= 0.4 * (channel.calls - 1)
+
+
+def test_a_pause_past_the_deadline_is_not_waited_for(faults: Any, grading: Any) -> None:
+    judge = a_judge(faults.url("limit_429_long"), max_concurrency=1)
+    results, channel, wall = asked(judge, grading, count=4)
+    assert channel.calls == 1
+    assert {result.outcome for result in results} == {Outcome.rate_limited}
+    assert "past the deadline" in results[3].reason
+    assert wall <= SLACK_S
+
+
+def test_a_re_ask_says_what_it_changed(faults: Any, grading: Any) -> None:
+    got, _, _ = asked(a_judge(faults.url("unparsed:01")), grading)
+    assert [reply.asked for reply in got.replies] == ["", "with a format reminder"]
+    parsed = settle(grading, got.replies)[1]
+    assert (parsed.score, parsed.reason) == (1.0, "asked again with a format reminder")
+    got, _, _ = asked(a_judge(faults.url("truncated")), grading)
+    assert settle(grading, got.replies)[1].reason == (
+        "cut by the token limit; asked again with 2 times the tokens"
+    )
 
 
 def test_an_error_that_echoes_the_key_is_redacted(faults: Any, grading: Any) -> None:
@@ -302,6 +388,15 @@ def test_what_a_re_ask_changes(faults: Any, grading: Any) -> None:
     }
     asked(a_judge(faults.url("truncated:1")), grading)
     assert faults.bodies["truncated:1"] == [plain, {**plain, "max_tokens": 16}]
+
+
+def test_a_grading_may_need_more_tokens(one_word: Any) -> None:
+    judge = a_judge("http://x/v1")  # 8 tokens
+    more, less = one_word({"body": {"max_tokens_at_least": 90}}), one_word({"body": {
+        "max_tokens_at_least": 3}})  # fmt: skip
+    assert request_body(judge, more, MESSAGES, 0)["max_tokens"] == 90
+    assert request_body(judge, less, MESSAGES, 0)["max_tokens"] == 8
+    assert request_body(judge, more, MESSAGES, 0, Attempt(budget=2))["max_tokens"] == 180
 
 
 def test_body_of_a_draw(one_word: Any) -> None:

@@ -23,8 +23,13 @@ RUBRIC = make_row(
     (Criterion("Is polite.", 2.0), Criterion("Is rude.", -1.5)),
 )
 EVERY = [
-    (name, prompt) for name in GRADINGS for prompt in ("default", "strict")
-]  # the prompts that ship
+    (name, prompt) for name in ("likert", "soft_choice") for prompt in ("default", "strict")
+]  # of the gradings that show criteria with their points and do not label them
+SHIPPED = [
+    *EVERY, *(("rubric_batch", prompt) for prompt in ("default", "strict", "ancestor")),
+    ("verif", "en"), ("verif", "zh"), ("binary", "default"), ("pairwise", "default"),
+    ("listwise", "default"),
+]  # fmt: skip
 
 
 def token(text, logprob, **others):
@@ -62,8 +67,8 @@ def test_two_answers_share_everything_up_to_the_answer(name, prompt):
 
 
 def test_shipped_prompts_have_their_own_identity():
-    shas = {GRADINGS[name]({"prompt": prompt}).prompt_sha for name, prompt in EVERY}
-    assert len(shas) == len(EVERY) == len(list(PROMPTS.glob("*.txt")))
+    shas = {GRADINGS[name]({"prompt": prompt}).prompt_sha for name, prompt in SHIPPED}
+    assert len(shas) == len(SHIPPED) == len(list(PROMPTS.glob("*.txt")))
     assert all(len(sha) == 16 and int(sha, 16) for sha in shas)
 
 

@@ -42,12 +42,22 @@ SAME = {
     "attempts": endpoint(attempts=9, max_concurrency=3, max_reply_bytes=10),
     "stream": endpoint(stream=True),
     "start": endpoint(start_command="vllm serve m"),
+    "limits": endpoint(requests_per_min=9.0, tokens_per_min=9.0, adaptive=False, shared=True),
 }
 OTHER = {
     "model": endpoint(model="m2"),
     "revision": replace(JUDGE, revision="r2"),
     "extra_body": endpoint(extra_body={"top_k": 6}),
     "max_tokens_field": endpoint(max_tokens_field="max_completion_tokens"),
+    "dialect's switch": replace(
+        sampling(thinking=True), endpoint=replace(JUDGE.endpoint, dialect="dashscope")
+    ),
+    "thinking": replace(sampling(thinking=True), endpoint=replace(JUDGE.endpoint, dialect="vllm")),
+    "no thinking": replace(
+        sampling(thinking=False), endpoint=replace(JUDGE.endpoint, dialect="vllm")
+    ),
+    "effort": sampling(reasoning_effort="low"),
+    "more effort": sampling(reasoning_effort="high"),
     "temperature": sampling(temperature=0.6),
     "top_p": sampling(top_p=0.9),
     "max_tokens": sampling(max_tokens=9),
@@ -123,10 +133,10 @@ GOLDEN_KEY = (
     '"sample_index":2,"schema":1,"simulated":null}'
 )
 GOLDEN_ID = (
-    '{"extra_body":{"top_k":5},"grading":{"name":"one-word","options":{"body":{"logprobs":true}},'
-    '"prompt_sha":"0000000000000000","version":"1"},"max_tokens_field":"max_tokens","model":"m",'
-    '"revision":"r1","sampling":{"max_tokens":8,"salt":"s","seed":1,"temperature":0.5,"top_p":1.0,'
-    '"votes":2},"schema":1,"simulated":null}'
+    '{"dialect":"openai","extra_body":{"top_k":5},"grading":{"name":"one-word","options":{"body":{"logprobs":true}},'
+    '"prompt_sha":"0000000000000000","version":"1"},"max_tokens_field":"","model":"m",'
+    '"revision":"r1","sampling":{"max_tokens":8,"reasoning_effort":null,"salt":"s","seed":1,'
+    '"temperature":0.5,"thinking":null,"top_p":1.0,"votes":2},"schema":1,"simulated":null}'
 )
 
 
@@ -137,7 +147,7 @@ def test_golden_identity_and_key() -> None:
     assert key(judge, index=2) == hashlib.sha256(GOLDEN_KEY.encode()).hexdigest()
     assert judge_id(judge) == hashlib.sha256(GOLDEN_ID.encode()).hexdigest()[:16]
     assert key(judge, index=2).startswith("bac017572bdf33a0")
-    assert judge_id(judge) == "66acdc3381f5ec46"
+    assert judge_id(judge) == "82ba1ae27359e2ff"
 
 
 def test_an_unknown_grading_is_refused_with_the_known_ones() -> None:

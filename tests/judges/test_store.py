@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.errors import UserError
-from judges.store import CHUNK, Store, canonical, content_key
+from judges.store import CHUNK, Store, canonical, content_key, main, stats, verify
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,7 +69,7 @@ def test_another_schema_version_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version=99")
     connection.close()
-    with pytest.raises(UserError, match=r"version 99.*version 1"):
+    with pytest.raises(UserError, match=r"version 99.*version 2"):
         Store(path)
 
 
@@ -235,3 +235,127 @@ def test_golden_keys() -> None:
 def test_what_json_has_no_word_for_has_no_key(value: float) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         content_key({"x": value})
+
+
+def reply(text: str, **more: Any) -> dict[str, Any]:
+    return {"text": text, "tokens_in": 10, "tokens_out": 2, "model": "m", **more}
+
+
+def filled(tmp_path: Path) -> Path:
+    path = tmp_path / "replies.db"
+    with Store(path) as store:
+        values = [
+            {"replies": [reply("met")], "attempts": 1, "latency_s": 0.5},
+            {
+                "replies": [reply("hm"), reply("met", asked="with a format reminder")],
+                "attempts": 3,
+                "latency_s": 1.0,
+            },
+            {"replies": [reply("é", logprobs=[{"token": "é"}])], "attempts": 1, "latency_s": 2.0},
+        ]
+        store.put_many({content_key(n): value for n, value in enumerate(values)})
+    return path
+
+
+def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = filled(tmp_path)
+    with Store(path) as store:
+        found = stats(store)
+    assert (found["replies"], found["requests"]) == (3, 4)
+    assert (found["tokens_in"], found["tokens_out"]) == (40, 8)
+    assert found["models"] == {"m": 4}
+    assert main(["stats", f"db={path}"]) == 0
+    assert "tokens_in   40" in capsys.readouterr().out
+
+
+def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pyarrow.parquet as pq
+
+    path, out = filled(tmp_path), tmp_path / "replies.parquet"
+    assert main(["export", f"db={path}", f"out={out}"]) == 0
+    assert "4 requests" in capsys.readouterr().out
+    rows = pq.read_table(out).to_pylist()
+    assert sorted((row["text"], row["number"], row["asked"] or "") for row in rows) == [
+        ("hm", 0, ""), ("met", 0, ""), ("met", 1, "with a format reminder"), ("é", 0, ""),
+    ]  # fmt: skip
+    assert {row["key"] for row in rows} == {content_key(n) for n in range(3)}
+    (probed,) = [row for row in rows if row["text"] == "é"]
+    assert json.loads(probed["logprobs"]) == [{"token": "é"}]
+
+
+def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = filled(tmp_path)
+    assert main(["verify", f"db={path}"]) == 0
+    assert "3 replies, all sound" in capsys.readouterr().out
+    with Store(path) as store:
+        store.put("short", {"replies": [], "attempts": 1, "latency_s": 1.0})
+        store.put(content_key("odd"), {"replies": [{"txt": "met"}], "attempts": 1})
+        assert [line.split(":")[0] for line in sorted(verify(store))] == sorted(
+            ["short", content_key("odd")]
+        )
+    assert main(["verify", f"db={path}"]) == 1
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    assert main(["verify", f"db={path}"]) != 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "what to do"),
+        (["drop"], "what to do"),
+        (["stats", "file=x"], "does not know 'file'"),
+        (["stats", "db=/nowhere/at/all.db"], "no reply store"),
+    ],
+)
+def test_a_wrong_command_is_told(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_store_of_the_first_version_is_carried_over(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE leases")
+    connection.execute("PRAGMA user_version=1")
+    connection.close()
+    with Store(path) as store:
+        assert store.count() == 3
+        assert store.lease([content_key("new")], "me", 1.0)[0] == {content_key("new")}
+
+
+def test_leases(tmp_path: Path) -> None:
+    with Store(tmp_path / "replies.db") as store:
+        store.put("there", {"text": "x"})
+        assert store.lease(["a", "b", "there"], "me", 60.0) == (
+            {"a", "b"},
+            {"there": {"text": "x"}},
+        )
+        assert store.lease(["a", "c"], "you", 60.0) == ({"c"}, {})
+        store.renew(["c"], "me", -1.0)  # not mine: nothing happens
+        store.renew(["b"], "me", -1.0)
+        assert store.lease(["a", "b", "c"], "them", 60.0) == ({"b"}, {})
+        before = time.time()
+        store.release({"a": {"outcome": "timeout"}, "c": {"outcome": "not mine"}}, "me")
+        assert store.failed(["a", "b", "c"], before) == {"a": {"outcome": "timeout"}}
+        assert store.failed(["a"], time.time() + 1) == {}
+        assert store.lease(["a"], "you", 60.0) == ({"a"}, {})
+        assert store.failed(["a"], 0.0) == {}
+        store.put("a", {"text": "y"})
+        assert store._connection().execute("SELECT key FROM leases ORDER BY key").fetchall() == [
+            ("b",), ("c",),
+        ]  # fmt: skip
+
+
+def test_a_batch_is_stored_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    with Store(tmp_path / "replies.db") as store:
+        store.put("a", {"by": 1})
+        assert store.put_many({"a": {"by": 2}, "b": {"by": 2}}) == {"a": {"by": 1}, "b": {"by": 2}}
+        with pytest.raises(TypeError):
+            store.put_many({"c": {"by": 3}, "d": {"by": object()}})
+        assert store.count() == 2

@@ -1,7 +1,7 @@
-"""A judge's endpoint on a raw socket that can lie: it breaks each answer in one named way.
+"""Broken answers of a chat-completions endpoint: as bytes, or as what the server does over time.
 
-The fault is the first part of the path, ``http://127.0.0.1:PORT/FAULT/v1``; ``FAULT:2`` breaks
-only the first two answers and then gives a good one. ``calls`` counts requests per fault.
+Names that begin with ``s_`` are streams; the others are plain answers, or faults below the answer
+that are the same for both. Each has the word ``met`` in it wherever it can have one.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import gzip
 import json
 import socket
 import struct
-import threading
 import zlib
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-USAGE = {
+COUNTED = {
     "prompt_tokens": 100,
     "completion_tokens": 3,
     "prompt_tokens_details": {"cached_tokens": 40},
 }
 KEY_ECHO = "sk-test-canary-0123456789abcdef"
+SAID = "met"
+"""What every answer says, whole or in part: a reader that makes a grade of it was fooled."""
 
 
-def choice(content: Any = "met", finish: str | None = "stop", **message: Any) -> dict[str, Any]:
+def choice(content: Any = SAID, finish: str | None = "stop", **message: Any) -> dict[str, Any]:
     turn = {"role": "assistant", "content": content, **message}
     return {"index": 0, "message": turn, "finish_reason": finish, "logprobs": None}
 
 
 def completion(*choices: dict[str, Any]) -> bytes:
     return json.dumps(
-        {"id": "x", "model": "served-1", "choices": list(choices), "usage": USAGE}
+        {"id": "x", "model": "served-1", "choices": list(choices), "usage": COUNTED}
     ).encode()
 
 
@@ -42,7 +42,7 @@ def chunk(delta: dict[str, Any] | None, finish: str | None = None, index: int = 
     )
     data = {"id": "x", "model": "served-1", "choices": choices}
     if delta is None:
-        data["usage"] = USAGE
+        data["usage"] = COUNTED
     return b"data: " + json.dumps(data).encode() + b"\n\n"
 
 
@@ -60,7 +60,7 @@ GOOD_STREAM = (
 )
 
 
-def head(status: int = 200, length: int | None = None, **headers: str) -> bytes:
+def head(status: int = 200, length: int | None = None, **headers: Any) -> bytes:
     lines = [f"HTTP/1.1 {status} Status"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if length is not None:
@@ -68,15 +68,15 @@ def head(status: int = 200, length: int | None = None, **headers: str) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def whole(body: bytes, status: int = 200, kind: str = "application/json", **headers: str) -> bytes:
+def whole(body: bytes, status: int = 200, kind: str = "application/json", **headers: Any) -> bytes:
     return head(status, len(body), content_type=kind, **headers) + body
 
 
-def error(status: int, message: str = "broken", **headers: str) -> bytes:
+def error(status: int, message: str = "broken", **headers: Any) -> bytes:
     return whole(json.dumps({"error": {"message": message}}).encode(), status, **headers)
 
 
-def events(body: bytes, **headers: str) -> bytes:
+def events(body: bytes, **headers: Any) -> bytes:
     """A stream that ends when the connection does."""
     return head(200, content_type="text/event-stream", connection="close", **headers) + body
 
@@ -131,6 +131,7 @@ ANSWERS: dict[str, bytes] = {
     "limit_429": error(429),
     "limit_429_zero": error(429, retry_after="0"),
     "limit_429_short": error(429, retry_after="0.2"),
+    "limit_429_pause": error(429, retry_after="0.4"),
     "limit_429_long": error(429, retry_after="300"),
     "limit_429_date": error(429, retry_after="Fri, 31 Dec 2999 23:59:59 GMT"),
     "limit_429_nonsense": error(429, retry_after="soon"),
@@ -174,9 +175,12 @@ ANSWERS: dict[str, bytes] = {
     "s_http_500": error(500),
     "s_key_401": error(401),
     "s_limit_429": error(429, retry_after="0"),
+    "s_unparsed": events(chunk({"content": "who knows"}, "stop") + DONE),
+    "s_empty": events(chunk({"content": ""}, "stop") + DONE),
+    "events_for_plain": events(GOOD_STREAM),
 }
-"""Answers that are bytes; what they do over time is in ``_FLOWS``."""
-_LIARS = {"close", "no_http", "short_body", "s_good_lost_after_finish"}
+"""Answers that are bytes; what they do over time is in ``FLOWS``."""
+LIARS = {"close", "no_http", "short_body", "s_good_lost_after_finish"}
 """Answers that the client must see the connection end after."""
 
 
@@ -221,7 +225,7 @@ async def _fragments(writer: asyncio.StreamWriter, data: bytes, size: int) -> No
 
 _SSE = events(b"")
 _LENGTH = head(200, len(GOOD), content_type="application/json")
-_FLOWS: dict[str, Callable[[asyncio.StreamWriter], Awaitable[None]]] = {
+FLOWS: dict[str, Callable[[asyncio.StreamWriter], Awaitable[None]]] = {
     "rst": _rst,
     "rst_body": lambda w: _rst(w, _LENGTH + GOOD[:30]),
     "hang": _hang,
@@ -243,96 +247,3 @@ _FLOWS: dict[str, Callable[[asyncio.StreamWriter], Awaitable[None]]] = {
     ),
     "s_fragments": lambda w: _fragments(w, events(GOOD_STREAM), 1),
 }
-
-
-class FaultServer:
-    """The server in a thread of its own; a context manager."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        self.bodies: dict[str, list[dict[str, Any]]] = {}
-        self.headers: list[bytes] = []
-        self.connections = 0
-        self.port = 0
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
-
-    def url(self, fault: str) -> str:
-        return f"http://127.0.0.1:{self.port}/{fault}/v1"
-
-    def __enter__(self) -> FaultServer:
-        self._thread.start()
-        assert self._ready.wait(10)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        tasks: set[asyncio.Task[None]] = set()
-
-        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self.connections += 1
-            task = asyncio.create_task(self._connection(reader, writer))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            task.add_done_callback(lambda _: writer.transport.abort())
-
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stop.wait()
-        server.close()
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await server.wait_closed()
-        await asyncio.sleep(0.05)  # aborted transports close their sockets in the next rounds
-
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while await self._request(reader, writer):
-                pass
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-
-    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        request = await reader.readuntil(b"\r\n\r\n")
-        self.headers.append(request)
-        line, *headers = request.decode().lower().split("\r\n")
-        sizes = [item.split(":")[1] for item in headers if item.startswith("content-length:")]
-        body = await reader.readexactly(int(sizes[0])) if sizes else b""
-        fault = line.split(" ")[1].split("/")[1]
-        self.calls[fault] += 1
-        if body:
-            self.bodies.setdefault(fault, []).append(json.loads(body))
-        name, _, times = fault.partition(":")
-        if line.split(" ")[1].endswith("/models") and name.startswith(("good", "s_good", "slow")):
-            models = {"data": [{"id": "m"}, {"id": "other"}]}
-            writer.write(whole(json.dumps(models).encode()))
-        elif times and self.calls[fault] > int(times):
-            writer.write(ANSWERS["s_good" if name.startswith("s_") else "good"])
-        elif name.startswith("slow_"):
-            await asyncio.sleep(float(name.removeprefix("slow_")))
-            name = "good"
-            writer.write(ANSWERS[name])
-        elif name in _FLOWS:
-            flow = asyncio.ensure_future(_FLOWS[name](writer))
-            gone = asyncio.ensure_future(reader.read(1))
-            await asyncio.wait({flow, gone}, return_when=asyncio.FIRST_COMPLETED)
-            flow.cancel()
-            gone.cancel()
-            await asyncio.gather(flow, gone, return_exceptions=True)
-        else:
-            writer.write(ANSWERS[name])
-        await writer.drain()
-        answer = ANSWERS.get(name, b"")
-        if answer and name not in _LIARS and b"connection: close" not in answer:
-            return True
-        if not writer.is_closing():
-            writer.write_eof()
-            await asyncio.sleep(0.05)
-        return False

@@ -1,0 +1,124 @@
+"""What a cell may spend on verdicts: ``cost.max_usd`` and ``cost.max_calls``.
+
+Checked before each step, so that a step is either paid for and recorded or not begun; the cell
+stops as it does when it is starved, and goes on where it was once the limit is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.errors import UserError
+
+if TYPE_CHECKING:
+    from experiments.config import Cost, Judge
+
+
+class BudgetSpent(Exception):
+    """The next step may pass a limit; the run stops here and can be resumed."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Requests sent and US dollars paid for them."""
+
+    calls: int = 0
+    usd: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.calls + other.calls, self.usd + other.usd)
+
+
+class Budget:
+    """The running total of one cell, all of its judges together.
+
+    Args:
+        cost: the limits.
+        judges: the acting judge and the shadow judges.
+        before: what earlier processes of this cell spent, and of that the last step.
+
+    Raises:
+        UserError: a limit that allows nothing, or one in dollars for a judge without a price.
+    """
+
+    def __init__(
+        self, cost: Cost, judges: Iterable[Judge], before: tuple[Spent, Spent] = (Spent(), Spent())
+    ) -> None:
+        check_limits(cost, judges)
+        self.cost = cost
+        self.spent, self.last = before
+
+    def check(self) -> None:
+        """Whether another step like the last one still fits.
+
+        Raises:
+            BudgetSpent: with the limit, what is spent and how to go on.
+        """
+        after = self.spent + self.last
+        for name, limit, spent, step, shown in (
+            ("max_calls", self.cost.max_calls, self.spent.calls, after.calls, "{:d}"),
+            ("max_usd", self.cost.max_usd, self.spent.usd, after.usd, "${:.4f}"),
+        ):
+            if limit is not None and (spent >= limit or step > limit):
+                raise BudgetSpent(
+                    f"cost.{name}={limit:g} is reached: this cell has spent "
+                    f"{shown.format(spent)}, and its last step took "
+                    f"{shown.format(step - spent)}. To go on, raise the limit and run the same "
+                    f"command again: cost.{name}={2 * limit:g}"
+                )
+
+    def add(self, calls: int, verdicts: Sequence[dict[str, Any]]) -> None:
+        """Count one step: its requests, and the rows of its verdicts for what they cost."""
+        self.last = Spent(calls, usd_of(verdicts))
+        self.spent += self.last
+
+
+def usd_of(verdicts: Sequence[dict[str, Any]]) -> float:
+    """Dollars of some verdict rows. A request whose usage the endpoint kept to itself counts as
+    much as the mean of the others."""
+    asked = [row for row in verdicts if not row["from_cache"] and row["finish_reason"]]
+    known = [row["cost_usd"] for row in asked if row["cost_usd"] is not None]
+    return sum(known) * len(asked) / len(known) if known else 0.0
+
+
+def check_limits(cost: Cost, judges: Iterable[Judge]) -> None:
+    """Refuse limits that cannot be kept.
+
+    Raises:
+        UserError: a limit that allows nothing, or one in dollars for a judge without a price.
+    """
+    for name, limit in (("max_usd", cost.max_usd), ("max_calls", cost.max_calls)):
+        if limit is not None and not limit > 0:
+            raise UserError(
+                f"cost.{name}={limit} allows nothing. Give a number above 0, or null for no limit."
+            )
+    if cost.max_usd is None:
+        return
+    for judge in judges:
+        if judge.simulated is None and not (judge.price.input or judge.price.output):
+            raise UserError(
+                f"cost.max_usd={cost.max_usd} cannot be kept: judge={judge.name} has no price. "
+                "Give it one in US dollars per million tokens, judge.price.input=... "
+                "judge.price.output=..., or limit the calls instead: cost.max_calls=10000"
+            )
+
+
+def spent_before(folder: Path) -> tuple[Spent, Spent]:
+    """What the recorded steps of a cell spent, and of that the last one; reused replies are free.
+
+    Args:
+        folder: the cell's; its verdicts lie in ``verdicts/step-*.parquet``.
+    """
+    import pyarrow.parquet as pq
+
+    total = last = Spent()
+    columns = ["from_cache", "finish_reason", "attempts", "cost_usd"]
+    for part in sorted((folder / "verdicts").glob("step-*.parquet")):
+        rows = pq.read_table(part, columns=columns).to_pylist()
+        calls = sum(row["attempts"] for row in rows if not row["from_cache"])
+        last = Spent(calls, usd_of(rows))
+        total += last
+    return total, last

@@ -1,0 +1,155 @@
+"""Says in one screen whether a judge can be used: ``python -m judges.check judge=NAME``.
+
+It asks for one verdict on a harmless question, past the store, and shows what came of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from experiments.errors import UserError
+from judges import dialects
+from judges.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from experiments.config import Judge, Task
+    from experiments.tasks.row import Row
+
+USAGE = "python -m judges.check judge=NAME [task=instruct-mini] [judge.KEY=VALUE ...]"
+PROMPT = "Name the capital of France in one short sentence."
+ANSWER = "The capital of France is Paris."
+OTHER_ANSWER = "I do not know."
+"""What the first answer is compared with by a grading of groups."""
+CRITERIA = ("Names Paris as the capital of France.", "Is a single short sentence.")
+REASON_CHARACTERS = 200
+
+
+def probe(judge: Judge, task: Task | None = None) -> Verdict:
+    """One fresh verdict on a harmless question; a simulated judge is asked a row of ``task``.
+
+    Raises:
+        UserError: the judge cannot be asked: no key, no endpoint, or it serves another model.
+    """
+    from judges.grading.asking import is_group
+    from judges.identity import build_grading
+    from judges.session import Session
+
+    single = dataclasses.replace(judge, sampling=dataclasses.replace(judge.sampling, votes=1))
+    if judge.simulated is None or task is None:
+        row, answer, oracle = harmless_row(), ANSWER, None
+    else:
+        from experiments import tasks
+
+        row, answer = tasks.task_module(task.name).rows(task, "train")[0], ANSWER
+        oracle = tasks.oracle(task)
+    with Session(single, None, oracle) as session:
+        session.check()
+        if is_group(build_grading(single)):
+            return session.group_verdicts(row, [answer, OTHER_ANSWER])[0]
+        return session.verdicts([(row, answer)])[0][0]
+
+
+def harmless_row() -> Row:
+    """The question that every judge should be able to judge."""
+    from experiments.tasks.row import Criterion, Row, prompt_id
+
+    return Row(
+        prompt_id=prompt_id(PROMPT),
+        messages=({"role": "user", "content": PROMPT},),
+        criteria=tuple(Criterion(text) for text in CRITERIA),
+        spec={},
+        split="check",
+        reference=ANSWER,
+    )
+
+
+def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
+    """What there is to say about a judge that was reached, as (label, text)."""
+    endpoint, where = judge.endpoint, judge.endpoint.url
+    size = f"{judge.size} ({judge.active_size} active)" if judge.active_size else judge.size
+    known = [judge.name, judge.family, size, judge.revision]
+    context = f"context {judge.context:,} tokens" if judge.context else ""
+    lines = [
+        ("judge", ", ".join(text for text in [*known, context] if text)),
+        ("endpoint", f"{where} answers"),
+        ("model", f"{endpoint.model or judge.name} is served there"),
+        ("dialect", dialects.described(judge)),
+        ("grading", f"{verdict.grading} version {verdict.grading_version}"),
+        ("verdict", _verdict(verdict)),
+        ("latency", f"{verdict.latency_s:.2f} s, {_counted(verdict.attempts, 'attempt')}"),
+        ("tokens", _tokens(verdict)),
+        ("cost", cost(judge, verdict)),
+    ]
+    return lines
+
+
+def _verdict(verdict: Verdict) -> str:
+    if verdict.outcome is Outcome.scored:
+        labels = f" ({', '.join(verdict.labels)})" if verdict.labels else ""
+        return f"scored {verdict.score:.3f}{labels}"
+    return f"{verdict.outcome}: {verdict.reason[:REASON_CHARACTERS]}"
+
+
+def _tokens(verdict: Verdict) -> str:
+    if verdict.tokens_in is None or verdict.tokens_out is None:
+        return "the endpoint did not say"
+    cached = "" if verdict.tokens_cached is None else f" ({verdict.tokens_cached} of them cached)"
+    return f"{verdict.tokens_in} in{cached}, {verdict.tokens_out} out"
+
+
+def cost(judge: Judge, verdict: Verdict) -> str:
+    """US dollars per 1,000 verdicts such as this one, or why that is not known."""
+    if verdict.cost_usd is not None:
+        per = f"${1000 * verdict.cost_usd:,.4f} per 1,000 verdicts like this one"
+        return f"{per} (price: {judge.price.source})" if judge.price.source else per
+    if judge.price.input or judge.price.output:
+        return "unknown: the endpoint did not say how many tokens it used"
+    return "unknown: set judge.price before using cost.max_usd"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def check(judge: Judge, task: Task) -> bool:
+    """Probe every replica and print the screen; whether all of them gave a score.
+
+    Raises:
+        UserError: one of them cannot be asked.
+    """
+    scored = True
+    for url in (judge.endpoint.url, *judge.endpoint.replicas):
+        endpoint = dataclasses.replace(judge.endpoint, url=url, replicas=[])
+        single = dataclasses.replace(judge, endpoint=endpoint)
+        verdict = probe(single, task)
+        for label, text in screen(single, verdict):
+            print(f"{label:<9} {text}")
+        scored &= verdict.outcome is Outcome.scored
+    return scored
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line: 0 where a verdict was scored, 1 where not, 2 for a user's error."""
+    from judges.serve import Command, load, preset_names, read_pairs
+
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if any(argument in ("-h", "--help") for argument in given):
+        print(f"{__doc__}\n{USAGE}\n\nThe judges are {', '.join(preset_names('judge'))}.")
+        return 0
+    try:
+        values, overrides = read_pairs(given, ("judge", "task"), "judges.check", USAGE)
+        command = Command(values["judge"], values.get("task", "instruct-mini"), overrides=overrides)
+        judge, task = load(command)
+        return 0 if check(judge, task) else 1
+    except UserError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,271 @@
+"""A judge's endpoint on a raw socket that can lie: it breaks each answer in one named way.
+
+The fault is the first part of the path, ``http://127.0.0.1:PORT/FAULT/v1``; ``FAULT:2`` breaks only
+the first two answers and then gives a good one, and ``mix_0.1`` breaks one answer in ten, each in
+another way. ``python -m judges.faults judge=sim-fair share=0.1`` puts it before a simulated judge,
+to see what a study makes of a bad day of its endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from experiments.errors import UserError
+from judges.broken import ANSWERS, FLOWS, LIARS, head, whole
+
+if TYPE_CHECKING:
+    from judges.transport import Wire
+
+Good = Callable[[bytes], Awaitable[bytes]]
+"""Request body -> a whole HTTP answer."""
+
+MIXED: tuple[tuple[str, str], ...] = (
+    ("close", "close"),
+    ("rst", "s_rst"),
+    ("rst_body", "s_stall"),
+    ("short_body", "s_no_finish"),
+    ("cut_json", "s_cut_chunk"),
+    ("html_200", "s_html"),
+    ("error_200", "s_error_object"),
+    ("choices_empty", "s_nothing"),
+    ("server_500", "server_500"),
+    ("gateway_502", "gateway_502"),
+    ("overloaded_529", "overloaded_529"),
+    ("limit_429_zero", "limit_429_zero"),
+    ("finish_null", "s_done_no_finish"),
+    ("non_utf8", "s_non_utf8"),
+    ("hang", "s_comments"),
+)
+"""What ``mix`` draws from: faults that pass, for a plain answer and for a stream."""
+
+
+def mixed(body: bytes, nth: int, share: float, faults: Sequence[tuple[str, str]]) -> str:
+    """The fault of the n-th time that a request is made; empty for a good answer. The same request
+    meets the same faults in every run."""
+    digest = hashlib.blake2b(body + b" %d" % nth, digest_size=8).digest()
+    draw = int.from_bytes(digest, "big") / 2**64
+    if draw >= share:
+        return ""
+    return faults[int(draw / share * len(faults))][b'"stream": true' in body]
+
+
+class FaultServer:
+    """The server in a thread of its own; a context manager.
+
+    Args:
+        good: gives the answers that are not broken; the word ``met`` where there is none.
+        share, faults: what the path ``/v1`` without a fault's name breaks, and how.
+        port: 0 takes any free one.
+    """
+
+    def __init__(
+        self,
+        good: Good | None = None,
+        share: float = 0.0,
+        faults: Sequence[tuple[str, str]] = MIXED,
+        port: int = 0,
+    ) -> None:
+        self.calls: Counter[str] = Counter()
+        """Requests per first part of the path."""
+        self.broken: Counter[str] = Counter()
+        """Answers of a mix per fault."""
+        self.bodies: dict[str, list[dict[str, Any]]] = {}
+        self.headers: list[bytes] = []
+        self.keep = True
+        """Whether bodies and headers are kept, which a long run has no room for."""
+        self.connections = 0
+        self.port = port
+        self._good = good
+        self._share, self._faults = share, tuple(faults)
+        self._asked: Counter[bytes] = Counter()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+
+    def url(self, fault: str) -> str:
+        """The endpoint's address for this fault."""
+        return f"http://127.0.0.1:{self.port}/{fault}/v1"
+
+    def __enter__(self) -> FaultServer:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        tasks: set[asyncio.Task[None]] = set()
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.connections += 1
+            task = asyncio.create_task(self._connection(reader, writer))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            task.add_done_callback(lambda _: writer.transport.abort())
+
+        server = await asyncio.start_server(connected, "127.0.0.1", self.port)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stop.wait()
+        server.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+        await asyncio.sleep(0.05)  # aborted transports close their sockets in the next rounds
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await self._request(reader, writer):
+                pass
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        request = await reader.readuntil(b"\r\n\r\n")
+        line, *headers = request.decode().lower().split("\r\n")
+        sizes = [item.split(":")[1] for item in headers if item.startswith("content-length:")]
+        body = await reader.readexactly(int(sizes[0])) if sizes else b""
+        path = line.split(" ")[1]
+        fault = path.split("/")[1]
+        self.calls[fault] += 1
+        if self.keep:
+            self.headers.append(request)
+            if body:
+                self.bodies.setdefault(fault, []).append(json.loads(body))
+        name, _, times = fault.partition(":")
+        if path.endswith("/models"):
+            if name.startswith(("good", "s_good", "slow", "mix", "v1")):
+                models = {"data": [{"id": "m"}, {"id": "other"}]}
+                writer.write(whole(json.dumps(models).encode()))
+                await writer.drain()
+                return True
+        elif name == "v1" or name.startswith("mix_"):
+            share = self._share if name == "v1" else float(name.removeprefix("mix_"))
+            nth = self._asked[key := hashlib.blake2b(body, digest_size=16).digest()]
+            self._asked[key] += 1
+            name = mixed(body, nth, share, self._faults)
+            self.broken[name or "good"] += 1
+            if not name:
+                return await self._well(writer, body)
+        if times and self.calls[fault] > int(times):
+            return await self._well(writer, body, name.startswith("s_"))
+        if name.startswith("slow_"):
+            await asyncio.sleep(float(name.removeprefix("slow_")))
+            return await self._well(writer, body)
+        if name in FLOWS:
+            flow = asyncio.ensure_future(FLOWS[name](writer))
+            gone = asyncio.ensure_future(reader.read(1))
+            await asyncio.wait({flow, gone}, return_when=asyncio.FIRST_COMPLETED)
+            flow.cancel()
+            gone.cancel()
+            await asyncio.gather(flow, gone, return_exceptions=True)
+            answer = b""
+        else:
+            answer = ANSWERS[name]
+            writer.write(answer)
+        return await self._sent(writer, answer, name in LIARS)
+
+    async def _well(
+        self, writer: asyncio.StreamWriter, body: bytes, streamed: bool | None = None
+    ) -> bool:
+        """A good answer, as it was asked for."""
+        if self._good is not None:
+            answer = await self._good(body)
+        else:
+            streamed = b'"stream": true' in body if streamed is None else streamed
+            answer = ANSWERS["s_good" if streamed else "good"]
+        writer.write(answer)
+        return await self._sent(writer, answer, False)
+
+    async def _sent(self, writer: asyncio.StreamWriter, answer: bytes, lied: bool) -> bool:
+        """Whether the connection lives on."""
+        await writer.drain()
+        if answer and not lied and b"connection: close" not in answer:
+            return True
+        if not writer.is_closing():
+            writer.write_eof()
+            await asyncio.sleep(0.05)
+        return False
+
+
+def behind(wire: Wire) -> Good:
+    """Good answers from a judge that is asked over ``wire``."""
+
+    async def good(body: bytes) -> bytes:
+        kind = {"content-type": "application/json"}
+        async with wire.exchange("POST", "/chat/completions", kind, body) as answer:
+            data = b"".join([chunk async for chunk in answer.chunks])
+            kind = {"content_type": answer.headers.get("content-type", "application/json")}
+            return head(answer.status, len(data), **kind) + data
+
+    return good
+
+
+USAGE = (
+    "python -m judges.faults judge=NAME [share=0.1] [faults=hang,server_500,...] [port=8100]"
+    " [judge.KEY=VALUE ...] [task.KEY=VALUE ...]"
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve a simulated judge that breaks a share of its answers, until interrupted."""
+    try:
+        server = _from_command(arguments)
+    except UserError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    with server:
+        print(f"it answers at http://127.0.0.1:{server.port}/v1 (stop it with Ctrl-C)", flush=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print(dict(server.broken))
+    return 0
+
+
+def _from_command(arguments: Sequence[str]) -> FaultServer:
+    from experiments.config import Endpoint
+    from experiments.tasks import oracle
+    from judges.serve import Command, load, read_pairs
+    from judges.simulated import simulated_app
+    from judges.transport import AsgiWire
+
+    known = ("judge", "task", "share", "faults", "port")
+    values, overrides = read_pairs(arguments, known, "judges.faults", USAGE)
+    names = [name for name in values.get("faults", "").split(",") if name]
+    legal = sorted(ANSWERS.keys() | FLOWS.keys())
+    if unknown := [name for name in names if name not in legal]:
+        raise UserError(f"faults={unknown[0]} is no fault. There are {', '.join(legal)}.")
+    try:
+        share, port = float(values.get("share", "0.1")), int(values.get("port", "8100"))
+    except ValueError:
+        raise UserError(
+            f"share is a number from 0 to 1 and port a whole one. Type {USAGE}"
+        ) from None
+    if not 0 <= share <= 1:
+        raise UserError(f"share={share} is no share; give a number from 0 to 1.")
+    judge, task = load(
+        Command(
+            judge=values["judge"], task=values.get("task", "instruct-mini"), overrides=overrides
+        )
+    )
+    if judge.simulated is None:
+        raise UserError(f"judge={judge.name} is not simulated; type for example judge=sim-fair.")
+    wire = AsgiWire(Endpoint(), simulated_app(judge, oracle(task)))
+    faults = [(name, name) for name in names] or MIXED
+    return FaultServer(behind(wire), share, faults, port)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

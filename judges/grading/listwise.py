@@ -1,0 +1,97 @@
+"""The whole group in one request: rank its answers, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from experiments.tasks.row import Row
+from judges.fence import fence, fill
+from judges.grading import base, bracket, group
+from judges.grading.base import Ask
+from judges.verdict import Outcome, Parsed, Reply
+
+MARKER = "[[best > ... > worst]]"
+"""How a prompt asks for a ranking."""
+TOKENS_PER_ANSWER = 8
+
+
+@dataclass(frozen=True)
+class Ranking(Parsed):
+    """A ranking that was read; its own score is 1 and means nothing beside that."""
+
+    order: tuple[int, ...] = ()
+    """Members of the group, best first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Listwise:
+    """Options: ``prompt`` default, or a .txt file. The answers are shown in an order that follows
+    from their texts; an answer of rank r among n scores (n - r) / (n - 1), and equal answers
+    share the mean of their scores.
+
+    Raises:
+        UserError: an unknown option, or an unfit prompt.
+    """
+
+    options: dict[str, Any] = field(default_factory=dict)
+    name = "listwise"
+    version = "1"
+
+    def __post_init__(self) -> None:
+        base.check_options(self.name, self.options, ["prompt"])
+        _ = self._template
+
+    @cached_property
+    def _template(self) -> str:
+        needed = ["{prompt}", "{answers}", MARKER]
+        return base.load_prompt(self.name, self.options.get("prompt", "default"), needed)
+
+    @cached_property
+    def prompt_sha(self) -> str:
+        """16 hex digits of SHA-256 over the prompt template."""
+        return base.prompt_sha(self._template)
+
+    def group_asks(self, row: Row, answers: Sequence[str]) -> tuple[Ask, ...]:
+        """One request about the whole group."""
+        order = group.shuffled(row.prompt_text(), answers)
+        content = fill(
+            self._template,
+            prompt=fence("prompt", row.prompt_text()),
+            rubric=base.rubric_block(row),
+            answers=group.shown([answers[member] for member in order]),
+        )
+        return (Ask([{"role": "user", "content": content.rstrip()}], members=order),)
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        """Room for a sentence and the ranking."""
+        return {"max_tokens_at_least": 128 + TOKENS_PER_ANSWER * len(ask.members)}
+
+    def parse(self, reply: Reply, ask: Ask) -> Parsed:
+        """The last ``[[B > A > C]]``, if it names every answer once."""
+        said = bracket.last_bracket(reply)
+        if isinstance(said, Parsed):
+            return said
+        names = {group.letters(place).lower(): member for place, member in enumerate(ask.members)}
+        order = [names.get(name.strip(), -1) for name in said.split(">")]
+        if sorted(order) != sorted(ask.members):
+            return base.unparsed("the last ranking does not name every answer once", f"[[{said}]]")
+        return Ranking(Outcome.scored, score=1.0, order=tuple(order))
+
+    def group_combine(
+        self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Ask, Parsed]]
+    ) -> list[Parsed]:
+        """The rank of each answer as a score; the same failure for all where there is none."""
+        ((_, parsed),) = parts
+        if not isinstance(parsed, Ranking):
+            return [parsed] * len(answers)
+        last = len(answers) - 1
+        by_text: dict[str, list[float]] = {}
+        for rank, member in enumerate(parsed.order):
+            by_text.setdefault(answers[member], []).append((last - rank) / last)
+        return [
+            Parsed(Outcome.scored, score=sum(by_text[text]) / len(by_text[text]))
+            for text in answers
+        ]

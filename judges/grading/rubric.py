@@ -1,0 +1,256 @@
+"""What the three rubric gradings share: they differ only in how many criteria one request has.
+
+score = points of the met criteria, negative ones too / points of the positive criteria.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from experiments.errors import UserError
+from experiments.tasks.row import Criterion, Row
+from judges.fence import fence, fill
+from judges.grading import base
+from judges.grading.base import Ask
+from judges.grading.vocabulary import VOCABULARIES, form, largest_number, read_labels, spelled
+from judges.verdict import Outcome, Parsed, Reply
+
+FAMILY = "rubric"
+"""The first part of the prompt files' names."""
+TOKENS_PER_LABEL, TOKENS_PER_REASON, TOKENS_BESIDE = 16, 64, 48
+"""Room that a reply gets at least, whatever the sampling allows."""
+
+_SECTION = re.compile(r"^### (\w+)\n", re.MULTILINE)
+_ORDERS = {
+    "cacheable": ("instructions", "conversation", "rubric", "response"),
+    "ancestor": ("conversation", "response", "rubric", "instructions"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Rubric:
+    """Options (first value: the default):
+
+    ``vocabulary`` met | present | bool | yes_no; ``points`` hidden | shown; ``polarity_guidance``
+    on | off, advice on criteria that describe a fault; ``reason`` none | before | after the
+    verdict; ``clip`` zero | none, the floor of the score; ``layout`` cacheable (response last) |
+    ancestor (instructions last); ``partial`` none | renormalise, which scores over the criteria
+    whose label is known and says so in ``reason``; ``structured`` false | true, a JSON schema;
+    ``prompt`` default, strict, ancestor, or a .txt file with the same sections.
+
+    Raises:
+        UserError: an unknown option, a value that it does not take, or an unfit prompt.
+    """
+
+    options: dict[str, Any] = field(default_factory=dict)
+    name: ClassVar[str] = ""
+    version: ClassVar[str] = "1"
+    extra_options: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        known = ["vocabulary", "points", "polarity_guidance", "reason", "clip", "layout",
+                 "partial", "structured", "prompt", *self.extra_options]  # fmt: skip
+        base.check_options(self.name, self.options, known)
+        if self._option("structured", (False, True)) and self.reason != "none":
+            raise UserError(
+                f"judge.grading.options.structured=true forces a {self.name} reply to be the"
+                f" verdict alone, so reason={self.reason} cannot be given. Type"
+                " +judge.grading.options.reason=none, or leave structured out."
+            )
+        for key, legal in (("clip", ("zero", "none")), ("partial", ("none", "renormalise")),
+                           ("layout", tuple(_ORDERS))):  # fmt: skip
+            self._option(key, legal)
+        _ = self._instructions
+
+    def _option(self, key: str, legal: Sequence[Any]) -> Any:
+        return base.choose(self.name, self.options, key, legal)
+
+    @cached_property
+    def vocabulary(self) -> str:
+        """Which words the judge says."""
+        return self._option("vocabulary", tuple(VOCABULARIES))
+
+    @cached_property
+    def reason(self) -> str:
+        """Where the judge explains itself."""
+        return self._option("reason", ("none", "before", "after"))
+
+    @cached_property
+    def shown(self) -> bool:
+        """Whether the judge sees the points."""
+        return self._option("points", ("hidden", "shown")) == "shown"
+
+    @cached_property
+    def _instructions(self) -> str:
+        """The sections of the prompt that the options call for, without anything of a row."""
+        prompt = self.options.get("prompt", "default")
+        text = base.load_prompt(FAMILY, prompt, ["{yes}", "{no}", "{form}"], optional=())
+        _, *parts = _SECTION.split(text)
+        sections = dict(zip(parts[::2], parts[1::2], strict=True))
+        wanted = ["instructions"]
+        wanted += ["points"] if self.shown else []
+        wanted += ["polarity"] if self._option("polarity_guidance", ("on", "off")) == "on" else []
+        wanted += [f"reason_{self.reason}", "form"]
+        missing = [section for section in wanted if section not in sections]
+        if missing:
+            raise UserError(
+                f"The prompt {prompt} of the grading {self.name} has no section"
+                f" '### {missing[0]}', which its options call for. It needs"
+                f" {', '.join(wanted)}; judges/prompts/{FAMILY}-default.txt shows them."
+            )
+        yes, no = map(spelled, VOCABULARIES[self.vocabulary])
+        joined = "\n\n".join(sections[section].strip() for section in wanted)
+        return fill(joined, yes=yes, no=no, form=form(self.vocabulary))
+
+    @cached_property
+    def prompt_sha(self) -> str:
+        """16 hex digits of SHA-256 over all of the prompt that is not the row's or the answer."""
+        layout = self._option("layout", tuple(_ORDERS))
+        return hashlib.sha256(f"{layout}\n{self._instructions}".encode()).hexdigest()[:16]
+
+    def chunks(self, count: int) -> list[tuple[int, ...]]:
+        """Which criteria go into each request."""
+        raise NotImplementedError
+
+    def problem(self, row: Row) -> str:
+        """Why the row has no rubric score; empty where it has one."""
+        texts = [item.text.strip() for item in row.criteria]
+        if not texts:
+            return "the rubric has no criteria"
+        repeated = [number for number, text in enumerate(texts, 1) if text in texts[: number - 1]]
+        if repeated:
+            return f"criterion {repeated[0]} of the rubric repeats an earlier one"
+        if not all(item.points == 0 or 1e-9 <= abs(item.points) <= 1e9 for item in row.criteria):
+            return "the rubric has points that are no number of a sensible size (1e-9 to 1e9)"
+        if not any(item.points > 0 for item in row.criteria):
+            return "the rubric has no criterion with positive points"
+        return ""
+
+    def asks(self, row: Row, answer: str) -> tuple[Ask, ...]:
+        """A request per chunk; none where the row has a problem."""
+        if self.problem(row):
+            return ()
+        return tuple(self._ask(row, answer, chunk) for chunk in self.chunks(len(row.criteria)))
+
+    def _ask(self, row: Row, answer: str, criteria: tuple[int, ...]) -> Ask:
+        lines = (self._line(place + 1, row.criteria[place]) for place in criteria)
+        blocks = {
+            "instructions": self._instructions,
+            "conversation": "Conversation:\n" + fence("prompt", row.prompt_text()),
+            "rubric": "Rubric:\n" + fence("rubric", "\n".join(lines)),
+            "response": "Response:\n" + fence("answer", answer),
+        }
+        order = _ORDERS[self._option("layout", tuple(_ORDERS))]
+        content = "\n\n".join(blocks[block] for block in order)
+        return Ask([{"role": "user", "content": content}], criteria)
+
+    def _line(self, number: int, item: Criterion) -> str:
+        """A numbered criterion; further lines of its text are indented, so numbers stand alone."""
+        points = f"(points: {item.points:g}) " if self.shown else ""
+        return f"{number}. {points}{item.text.strip()}".replace("\n", "\n   ")
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        """Room for every label, and a JSON schema if asked for."""
+        each = TOKENS_PER_LABEL + (TOKENS_PER_REASON if self.reason != "none" else 0)
+        wanted: dict[str, Any] = {"max_tokens_at_least": TOKENS_BESIDE + each * len(ask.criteria)}
+        if self._option("structured", (False, True)):
+            names = [str(place + 1) for place in ask.criteria]
+            word = {"enum": list(VOCABULARIES[self.vocabulary])}
+            schema = {
+                "type": "object",
+                "properties": dict.fromkeys(names, word),
+                "required": names,
+                "additionalProperties": False,
+            }
+            wanted["structured_outputs"] = {"json": schema}
+        return wanted
+
+    def parse(self, reply: Reply, ask: Ask) -> Parsed:
+        """Labels of the criteria asked about. The score of a part is its share of met criteria,
+        given where all labels are known; only ``combine`` knows the points."""
+        text = base.readable(reply)
+        blank = ("unknown",) * len(ask.criteria)
+        if isinstance(text, Parsed):
+            return Parsed(text.outcome, blank, reason=text.reason)
+        found = read_labels(text, [place + 1 for place in ask.criteria], self.vocabulary)
+        labels = tuple(found.get(place + 1, "unknown") for place in ask.criteria)
+        missing = [place for place, label in zip(ask.criteria, labels, strict=True)
+                   if label == "unknown"]  # fmt: skip
+        if missing or not labels:
+            reason = f"no label for {_listed(missing)}" if missing else "no verdict"
+            return Parsed(Outcome.unparsed, labels, reason=base.unparsed(reason, text).reason)
+        return Parsed(Outcome.scored, labels, labels.count("met") / len(labels))
+
+    def count(self, reply: Reply) -> tuple[int, bool]:
+        """How many criteria a reply seems to be about, where nobody kept the rubric, and whether
+        it is cut, so that there may have been more."""
+        text = base.readable(reply)
+        return (0, False) if isinstance(text, Parsed) else largest_number(text, self.vocabulary)
+
+    def narrow(self, row: Row, answer: str, ask: Ask, parsed: Parsed) -> Ask | None:
+        """Ask again for what a partial reply left out; a reply without any label is the client's
+        to repeat."""
+        missing = tuple(
+            place
+            for place, label in zip(ask.criteria, parsed.labels, strict=True)
+            if label == "unknown"
+        )
+        return self._ask(row, answer, missing) if 0 < len(missing) < len(ask.criteria) else None
+
+    def combine(self, row: Row, parts: Sequence[tuple[Ask, Parsed]]) -> Parsed:
+        """K labels; the score, or ``unparsed`` (the failure of a request, if one failed)."""
+        labels = ["unknown"] * len(row.criteria)
+        for ask, parsed in parts:
+            for place, label in zip(ask.criteria, parsed.labels, strict=True):
+                if label != "unknown":
+                    labels[place] = label
+        problem = self.problem(row)
+        if problem:
+            return Parsed(Outcome.unparsed, tuple(labels), reason=f"{problem}: nothing to score")
+        missing = {place for place, label in enumerate(labels) if label == "unknown"}
+        outcome, reason = _failure(parts, missing) if missing else (Outcome.scored, "")
+        score = rubric_score(row.criteria, labels)
+        if missing and self._option("partial", ("none", "renormalise")) == "none":
+            return Parsed(outcome, tuple(labels), reason=reason)
+        if score is None:
+            reason = f"no criterion with positive points is known; {reason}"
+            return Parsed(outcome, tuple(labels), reason=reason)
+        if missing:
+            reason = f"renormalised over the known; {reason}"
+        if self._option("clip", ("zero", "none")) == "zero":
+            score = max(0.0, score)
+        return Parsed(Outcome.scored, tuple(labels), score, reason)
+
+
+def rubric_score(criteria: Sequence[Criterion], labels: Sequence[str]) -> float | None:
+    """Points of the met criteria / positive points, both over the criteria with a known label;
+    None where no positive one is known."""
+    known = [(item.points, label) for item, label in zip(criteria, labels, strict=True)
+             if label != "unknown"]  # fmt: skip
+    possible = math.fsum(points for points, _ in known if points > 0)
+    if not possible > 0:
+        return None
+    return math.fsum(points for points, label in known if label == "met") / possible
+
+
+def _failure(parts: Sequence[tuple[Ask, Parsed]], missing: set[int]) -> tuple[Outcome, str]:
+    """The outcome and reason of a verdict without some labels: of the first request that failed
+    in another way than by an unreadable reply, else ``unparsed``."""
+    why = [parsed for ask, parsed in parts if missing & set(ask.criteria)]
+    failed = [parsed for parsed in why if parsed.outcome not in (Outcome.unparsed, Outcome.scored)]
+    first = (failed or why)[0]
+    reason = first.reason if failed or len(why) == 1 else ""
+    outcome = first.outcome if failed else Outcome.unparsed
+    named = f"no label for {_listed(sorted(missing))}"
+    return outcome, reason if reason.startswith(named) else ": ".join(filter(None, [named, reason]))
+
+
+def _listed(places: Sequence[int]) -> str:
+    numbers = ", ".join(str(place + 1) for place in places)
+    return f"criterion {numbers}" if len(places) == 1 else f"criteria {numbers}"

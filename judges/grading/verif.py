@@ -1,0 +1,83 @@
+"""All constraints of a row in one question, and one binary verdict: are they all followed?
+
+The reward it makes is sparse: one constraint missed is worth as much as all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from experiments.tasks.row import Row
+from judges.fence import fence, fill
+from judges.grading import base, bracket
+from judges.verdict import Outcome, Parsed, Reply
+
+YES, NO = "1", "0"
+
+
+@dataclass(frozen=True, eq=False)
+class Verif:
+    """Options: ``language`` en | zh, of the prompt; ``prompt``, a .txt file instead;
+    ``vocabulary`` bracket; ``structured`` false | true, forces the verdict alone.
+
+    Raises:
+        UserError: an unknown option, a value that it does not take, or an unfit prompt.
+    """
+
+    options: dict[str, Any] = field(default_factory=dict)
+    name = "verif"
+    version = "1"
+
+    def __post_init__(self) -> None:
+        base.check_options(
+            self.name, self.options, ["language", "prompt", "vocabulary", "structured"]
+        )
+        base.choose(self.name, self.options, "vocabulary", ("bracket",))
+        base.choose(self.name, self.options, "structured", (False, True))
+        _ = self._template
+
+    @cached_property
+    def _template(self) -> str:
+        language = base.choose(self.name, self.options, "language", ("en", "zh"))
+        needed = ["{prompt}", "{constraints}", "{answer}", f"[[{YES}]]", f"[[{NO}]]"]
+        return base.load_prompt(self.name, self.options.get("prompt", language), needed, ())
+
+    @cached_property
+    def prompt_sha(self) -> str:
+        """16 hex digits of SHA-256 over the prompt template."""
+        return base.prompt_sha(self._template)
+
+    def problem(self, row: Row) -> str:
+        """Why the row cannot be graded so; empty where it can."""
+        texts = [item.text.strip() for item in row.criteria]
+        if not texts:
+            return "the row has no criteria to take for constraints"
+        if len(set(texts)) < len(texts):
+            return "the criteria repeat"
+        if any(item.points < 0 for item in row.criteria):
+            return "a criterion with negative points is a fault and no constraint to follow"
+        return ""
+
+    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        """One user turn that ends with the fenced answer."""
+        lines = "\n".join(f"- {item.text.strip()}" for item in row.criteria)
+        content = fill(
+            self._template,
+            prompt=fence("prompt", row.prompt_text()),
+            constraints=fence("rubric", lines),
+            answer=fence("answer", answer),
+        )
+        return [{"role": "user", "content": content.rstrip()}]
+
+    def body(self) -> dict[str, Any]:
+        """Room for a sentence, or the forced verdict."""
+        return bracket.binary_body(self.options.get("structured", False), [YES, NO])
+
+    def parse(self, reply: Reply) -> Parsed:
+        """One label for the constraints as a whole, and 1 or 0."""
+        found = bracket.choice(reply, {YES: 1.0, NO: 0.0})
+        if isinstance(found, Parsed):
+            return Parsed(found.outcome, ("unknown",), reason=found.reason)
+        return Parsed(Outcome.scored, ("met" if found else "not_met",), found)

@@ -1,0 +1,87 @@
+"""What a cell is expected to ask, counted by hand and against what a session then does."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.cells import Cell
+from experiments.config import Endpoint, Grading, Judge, Price, Sampling, Simulated, Study, Trainer
+from experiments.config import Task as TaskConfig
+from experiments.estimate import ANSWER_SHARE, expected, usd
+from experiments.tasks import TASKS, oracle
+
+TASK = TaskConfig(name="instruct-mini", train_rows=96)
+TRAINER = Trainer(steps=5, prompts_per_step=4, group_size=2, max_completion_length=50)
+FAIR = Judge(
+    name="sim-fair", grading=Grading("likert"), simulated=Simulated(), endpoint=Endpoint(model="x")
+)
+
+
+def cell(judge: Judge = FAIR, shadows: tuple[Judge, ...] = (), **change: Any) -> Cell:
+    config = Study(judge=judge, task=TASK, trainer=replace(TRAINER, **change))
+    return Cell({}, replace(config, shadow_judges=list(shadows)), "", Path())
+
+
+def test_calls_count_every_vote_of_every_judge() -> None:
+    twice = replace(FAIR, sampling=Sampling(votes=2))
+    found = expected(cell(twice, (FAIR,)))
+    assert (found["completions"], found["calls"]) == (40, 120)
+
+
+def test_calls_of_a_group_are_counted_per_group() -> None:
+    pairwise = replace(FAIR, grading=Grading("pairwise"))
+    groups = 5 * 4
+    asks = 2 * math.comb(4, 2)  # both orders of every pair
+    found = expected(cell(pairwise, group_size=4))
+    assert (found["completions"], found["calls"]) == (80, groups * asks)
+
+
+def test_tokens_are_those_of_a_simulated_judge_that_is_asked_the_same() -> None:
+    from judges.session import Session
+
+    answer = ("word " * 100)[: round(ANSWER_SHARE * 50) * 4]
+    rows = TASKS[TASK.name].rows(TASK, "train")
+    with Session(FAIR, None, oracle(TASK)) as session:
+        verdicts = [draws[0] for draws in session.verdicts([(row, answer) for row in rows])]
+    mean = sum(verdict.tokens_in or 0 for verdict in verdicts) / len(rows)
+    found = expected(cell())
+    assert found["tokens_in"] == pytest.approx(40 * mean, rel=1e-3)
+    assert found["tokens_out"] == round(40 * 3.4)
+
+
+def test_a_judge_that_thinks_is_expected_to_talk_more() -> None:
+    real = replace(
+        FAIR,
+        simulated=None,
+        sampling=Sampling(max_tokens=1000),
+        endpoint=Endpoint(url="http://h/v1", model="m", dialect="vllm"),
+    )
+    thinks = replace(real, sampling=Sampling(max_tokens=1000, thinking=True))
+    always = replace(real, endpoint=replace(real.endpoint, dialect="vllm-harmony"))
+    brief = replace(real, sampling=Sampling(max_tokens=8))
+    told = [expected(cell(judge))["tokens_out"] / 40 for judge in (real, thinks, always, brief)]
+    assert told == pytest.approx([33.4, 533.4, 533.4, 8.0])
+
+
+def test_dollars() -> None:
+    judge = replace(FAIR, price=Price(input=2.0, output=8.0))
+    assert usd(judge, 1e6, 5e5) == pytest.approx(6.0)
+
+
+def test_it_needs_no_torch() -> None:
+    code = (
+        "import sys; from pathlib import Path; from experiments.cells import Cell;"
+        "from experiments.config import *; from experiments.estimate import expected;"
+        "study = Study(judge=Judge(grading=Grading('likert'), simulated=Simulated()),"
+        " task=Task(name='instruct-mini'));"
+        "assert expected(Cell({}, study, '', Path()))['tokens_in'] > 0;"
+        "assert not {'torch', 'transformers', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -1,0 +1,104 @@
+"""20,000 verdicts at 64 in flight while one answer in ten is broken: none is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.config import Endpoint, Grading, Judge, Sampling
+from experiments.tasks.row import Row, make_row
+from judges.broken import chunk, events, whole
+from judges.faults import MIXED, FaultServer
+from judges.grading import GRADINGS
+from judges.session import Session
+from judges.store import Store
+from judges.verdict import Outcome, Parsed, Reply
+
+VERDICTS = 20_000
+IN_FLIGHT = 64
+SHARE = 0.1
+ROW = make_row(({"role": "user", "content": "Write."},))
+
+
+class Echo:
+    """A grading whose score is the number that was asked about, so that a mix-up shows."""
+
+    name, version, prompt_sha = "echo", "1", "0" * 16
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        pass
+
+    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": answer}]
+
+    def body(self) -> dict[str, Any]:
+        return {}
+
+    def parse(self, reply: Reply) -> Parsed:
+        if not reply.text.isdigit():
+            return Parsed(Outcome.unparsed, reason=f"no number: {reply.text!r}")
+        return Parsed(Outcome.scored, score=float(reply.text))
+
+
+async def repeat(body: bytes) -> bytes:
+    """Say what was asked, as a whole or as a stream."""
+    asked = json.loads(body)
+    said = asked["messages"][0]["content"]
+    if asked.get("stream"):
+        return events(chunk({"content": said}) + chunk({}, "stop") + b"data: [DONE]\n\n")
+    turn = {"role": "assistant", "content": said}
+    choices = [{"index": 0, "message": turn, "finish_reason": "stop"}]
+    return whole(json.dumps({"id": "x", "choices": choices}).encode())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_and_nothing_doubled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GRADINGS, Echo.name, Echo)
+    half = VERDICTS // 2
+    files = len(os.listdir("/proc/self/fd"))
+    verdicts = []
+    calls = 0
+    started = time.monotonic()
+    with FaultServer(good=repeat) as server, Store(tmp_path / "replies.db") as store:
+        server.keep = False
+        for stream in (False, True):
+            judge = Judge(
+                name="j",
+                endpoint=Endpoint(
+                    url=server.url(f"mix_{SHARE}"), model="m", stream=stream, attempts=12,
+                    max_concurrency=IN_FLIGHT, deadline_s=60.0, idle_timeout_s=1.0,
+                    backoff_s=0.01, adaptive=False,
+                ),
+                grading=Grading(Echo.name),
+                sampling=Sampling(max_tokens=8, salt=str(stream)),
+            )  # fmt: skip
+            numbers = range(half * stream, half * (stream + 1))
+            with Session(judge, store) as session:
+                found = session.verdicts([(ROW, str(number)) for number in numbers])
+                assert [draws[0].score for draws in found] == [float(n) for n in numbers]
+                assert session.hits == 0
+                calls += session.calls
+            verdicts += [draws[0] for draws in found]
+        took = time.monotonic() - started
+        broken = {name: count for name, count in server.broken.items() if name != "good"}
+        assert store.count() == VERDICTS
+        # Every good answer became one verdict, and every broken one an attempt more.
+        assert server.broken["good"] == VERDICTS
+        assert sum(verdict.attempts for verdict in verdicts) == calls == server.broken.total()
+    assert len({verdict.key for verdict in verdicts}) == VERDICTS
+    assert Counter(verdict.outcome for verdict in verdicts) == {Outcome.scored: VERDICTS}
+    assert set(broken) == {name for pair in MIXED for name in pair}
+    share = sum(broken.values()) / calls
+    assert 0.09 < share < 0.11  # binomial: sd 0.002
+    assert took < 120
+    time.sleep(0.3)
+    assert len(os.listdir("/proc/self/fd")) <= files + 2

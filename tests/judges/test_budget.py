@@ -1,0 +1,96 @@
+"""A cell stops before the step that may pass a limit, and knows what it spent when it goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from experiments.config import Cost, Judge, Price, Simulated
+from experiments.errors import UserError
+from judges.budget import Budget, BudgetSpent, Spent, check_limits, spent_before, usd_of
+
+PRICED = Judge(name="dear", price=Price(input=1.0, output=2.0))
+
+
+def row(usd: float | None = 0.01, cached: bool = False, finish: str = "stop", attempts: int = 1):
+    return {
+        "cost_usd": usd, "from_cache": cached, "finish_reason": finish, "attempts": attempts
+    }  # fmt: skip
+
+
+def test_calls_stop_before_the_limit_would_be_passed() -> None:
+    budget = Budget(Cost(max_calls=25), [PRICED])
+    for _ in range(2):
+        budget.check()
+        budget.add(10, [row()] * 10)
+    with pytest.raises(
+        BudgetSpent, match=r"cost\.max_calls=25 .*spent 20, .*took 10.*max_calls=50"
+    ):
+        budget.check()
+    assert budget.spent.calls == 20
+
+
+def test_a_limit_that_is_just_met_is_kept() -> None:
+    budget = Budget(Cost(max_calls=20), [PRICED])
+    for _ in range(2):
+        budget.check()
+        budget.add(10, [])
+    with pytest.raises(BudgetSpent):
+        budget.check()
+
+
+def test_dollars() -> None:
+    budget = Budget(Cost(max_usd=0.25), [PRICED])
+    for _ in range(2):
+        budget.check()
+        budget.add(10, [row()] * 10 + [row(cached=True, usd=0.0)])
+    with pytest.raises(BudgetSpent, match=r"cost\.max_usd=0\.25 .*spent \$0\.2000"):
+        budget.check()
+
+
+def test_without_limits_nothing_stops() -> None:
+    budget = Budget(Cost(), [Judge(name="free")])
+    budget.add(10**9, [row(usd=1e9)])
+    budget.check()
+
+
+def test_what_the_endpoint_kept_to_itself_counts_as_the_mean() -> None:
+    rows = [row(0.02), row(0.04), row(None), row(None, finish=""), row(0.0, cached=True)]
+    assert usd_of(rows) == pytest.approx(0.09)
+    assert usd_of([row(None)]) == 0.0
+    assert usd_of([]) == 0.0
+
+
+def test_a_price_is_needed_for_a_limit_in_dollars() -> None:
+    check_limits(Cost(max_usd=1.0), [PRICED, Judge(name="sim", simulated=Simulated())])
+    check_limits(Cost(max_calls=1), [Judge(name="free")])
+    with pytest.raises(UserError, match=r"judge=free has no price.*cost\.max_calls"):
+        check_limits(Cost(max_usd=1.0), [PRICED, Judge(name="free")])
+
+
+@pytest.mark.parametrize("cost", [Cost(max_usd=0.0), Cost(max_calls=0), Cost(max_usd=-1.0)])
+def test_a_limit_that_allows_nothing_is_refused(cost: Cost) -> None:
+    with pytest.raises(UserError, match="allows nothing"):
+        Budget(cost, [PRICED])
+
+
+def test_a_resumed_cell_goes_on_counting(tmp_path: Path) -> None:
+    assert spent_before(tmp_path) == (Spent(), Spent())
+    (tmp_path / "verdicts").mkdir()
+    steps: list[list[dict[str, Any]]] = [
+        [row(0.01), row(0.01, attempts=3)],
+        [row(0.02), row(None, finish="", attempts=4), row(0.0, cached=True, attempts=9)],
+    ]
+    for number, rows in enumerate(steps, 1):
+        table = pa.Table.from_pylist(rows)
+        pq.write_table(table, tmp_path / "verdicts" / f"step-{number:06d}.parquet")
+    total, last = spent_before(tmp_path)
+    assert (total.calls, last.calls) == (9, 5)
+    assert (total.usd, last.usd) == pytest.approx((0.04, 0.02))
+    with pytest.raises(BudgetSpent):
+        Budget(Cost(max_calls=13), [PRICED], (total, last)).check()
+    Budget(Cost(max_calls=14), [PRICED], (total, last)).check()

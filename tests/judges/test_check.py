@@ -1,0 +1,214 @@
+"""One screen that says whether a judge can be used, and its exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments.config import Endpoint, Judge, Price
+from judges import check, server
+from judges.dialects import DIALECTS
+from judges.serve import preset_names
+from judges.verdict import Outcome, Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKE = Path(__file__).with_name("fake_vllm.py")
+
+
+@pytest.fixture
+def serving() -> Iterator[Callable[..., str]]:
+    """Start servers that judge everything 0.8 at 100 tokens in and 4 out; gives their address."""
+    processes = []
+
+    def start(mode: str = "") -> str:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = str(listener.getsockname()[1])
+        words = ["serve", "x", "--served-model-name", "m", "--host", "127.0.0.1", "--port", port]
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, str(FAKE), *words],
+                env=os.environ | {"FAKE_VLLM": mode},
+                stdout=subprocess.DEVNULL,
+            )
+        )
+        url = f"http://127.0.0.1:{port}/v1"
+        deadline = time.monotonic() + 30
+        while server.models(Judge(), url) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return url
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def at(url: str, *more: str) -> list[str]:
+    return [
+        "judge=openai-compatible",
+        f"judge.endpoint.url={url}",
+        "judge.endpoint.model=m",
+        "judge.endpoint.attempts=1",
+        *more,
+    ]
+
+
+def lines(printed: str) -> dict[str, str]:
+    """The screen, label -> text."""
+    return {line.split()[0]: line[10:] for line in printed.splitlines()}
+
+
+def test_a_simulated_judge_is_checked_in_this_process(capsys):
+    assert check.main(["judge=sim-fair"]) == 0
+    screen = lines(capsys.readouterr().out)
+    assert list(screen) == [
+        *("judge", "endpoint", "model", "dialect", "grading"),
+        *("verdict", "latency", "tokens", "cost"),
+    ]
+    assert screen["judge"] == "sim-fair, simulated, rule"
+    assert screen["verdict"].startswith("scored ") and screen["dialect"].startswith("simulated: ")
+    assert screen["cost"] == "$0.0000 per 1,000 verdicts like this one"
+
+
+def test_a_check_needs_no_torch():
+    code = (
+        "import sys; from judges import check; assert check.main(['judge=sim-fair']) == 0;"
+        " print(sorted({'torch', 'transformers', 'trl', 'mlflow'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize("kind", ["unparsed", "refused", "truncated", "empty", "http_500"])
+def test_a_verdict_that_was_not_scored_is_exit_code_1(capsys, kind):
+    failing = f"judge.simulated.failure={{rate:1,kinds:[{kind}]}}"
+    quick = ["judge.endpoint.attempts=1", "judge.endpoint.deadline_s=5"]
+    assert check.main(["judge=sim-fair", failing, *quick]) == 1
+    outcome = "transport" if kind == "http_500" else kind
+    assert re.fullmatch(rf"{outcome}: .+", lines(capsys.readouterr().out)["verdict"])
+
+
+def test_an_endpoint_by_url_and_model(capsys, serving):
+    priced = ["judge.price.input=1", "judge.price.output=10", "judge.price.source=2026-11-21 mine"]
+    assert check.main(at(serving(), *priced)) == 0
+    screen = lines(capsys.readouterr().out)
+    assert screen["verdict"] == "scored 0.800"
+    assert screen["model"] == "m is served there"
+    assert screen["tokens"] == "100 in, 4 out"
+    # (100 x $1 + 4 x $10) / 1e6 a verdict
+    assert screen["cost"] == "$0.1400 per 1,000 verdicts like this one (price: 2026-11-21 mine)"
+
+
+@pytest.mark.parametrize("grading", ["binary", "verif", "rubric_item", "pairwise", "listwise"])
+def test_the_harmless_question_feeds_every_kind_of_grading(capsys, serving, grading):
+    # The server says [[80]] to anything, which these cannot read; but it was asked.
+    assert check.main(at(serving(), f"judge.grading.name={grading}")) == 1
+    screen = lines(capsys.readouterr().out)
+    assert screen["grading"].startswith(f"{grading} version")
+    assert screen["verdict"].startswith("unparsed: ") and "no reference" not in screen["verdict"]
+    assert not screen["latency"].endswith(" 0 attempts")
+
+
+def test_without_a_price_the_cost_is_unknown_and_said_to_be(capsys, serving):
+    assert check.main(at(serving())) == 0
+    assert lines(capsys.readouterr().out)["cost"] == (
+        "unknown: set judge.price before using cost.max_usd"
+    )
+
+
+def test_every_replica_is_checked(capsys, serving):
+    first, second = serving(), serving("mute")
+    assert check.main(at(first, f"judge.endpoint.replicas=[{second}]")) == 1
+    printed = capsys.readouterr().out
+    assert re.findall(r"endpoint +(\S+) answers", printed) == [first, second]
+    assert re.findall(r"verdict +(\w+)", printed) == ["scored", "unparsed"]
+
+
+def test_another_model_than_the_preset_says_is_an_error(capsys, serving):
+    assert check.main(at(serving("other"))) == 2
+    said = capsys.readouterr().err
+    assert "judge.endpoint.model='m'" in said and "another-model" in said
+
+
+def test_one_replica_with_another_model_is_an_error(capsys, serving):
+    assert check.main(at(serving(), f"judge.endpoint.replicas=[{serving('other')}]")) == 2
+    assert "another-model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "qwen3-32b"),
+        (["judge=nobody"], "sim-fair"),
+        (["judge=sim-fair", "port=1"], "'port=1'"),
+        (["judge=openai-compatible"], "judge.endpoint.url is empty"),
+        (["judge=openai-compatible", "judge.endpoint.url=http://x/v1"], "endpoint.model is empty"),
+        (["judge=qwq-plus"], "export DASHSCOPE_API_KEY=..."),
+        (["judge=sim-fair", "judge.sampling.salt=sk-abcdefghijklmnop1234"], "API key"),
+        (
+            ["judge=qwen3-4b", "judge.endpoint.url=http://127.0.0.1:9/v1"],
+            "python -m judges.serve judge=qwen3-4b",
+        ),
+    ],
+)
+def test_what_the_user_can_put_right_is_one_paragraph(capsys, monkeypatch, arguments, said):
+    monkeypatch.delenv("DASHSCOPE_API_KEY", raising=False)
+    if "judge=qwen3-4b" in arguments:
+        arguments = [*arguments, "judge.endpoint.attempts=1"]
+    assert check.main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and said in printed.err and printed.err.count("\n") == 1
+
+
+def test_help_names_the_judges(capsys):
+    assert check.main(["--help"]) == 0
+    assert "sim-fair" in capsys.readouterr().out
+
+
+def verdict(**values) -> Verdict:
+    known = {
+        "outcome": Outcome.scored,
+        "score": 0.5,
+        "judge_id": "0" * 16,
+        "judge": "j",
+        "revision": "",
+        "grading": "likert",
+        "grading_version": "1",
+        "prompt_sha": "0" * 16,
+        "sample_index": 0,
+    }
+    return Verdict(**{**known, **values})
+
+
+def test_a_price_without_usage_gives_no_cost():
+    judge = Judge(endpoint=Endpoint(model="m"), price=Price(input=1.0))
+    assert "how many tokens" in check.cost(judge, verdict(cost_usd=None))
+    assert check.cost(judge, verdict(cost_usd=0.002)).startswith("$2.0000 per 1,000")
+
+
+def test_the_screen_names_active_parameters_and_context():
+    judge = dataclasses.replace(
+        Judge(endpoint=Endpoint(model="m")), name="moe", size="120B", active_size="5B", context=9000
+    )
+    screen = dict(check.screen(judge, verdict(labels=("met", "unknown"), tokens_in=3)))
+    assert screen["judge"] == "moe, 120B (5B active), context 9,000 tokens"
+    assert screen["verdict"] == "scored 0.500 (met, unknown)"
+    assert screen["tokens"] == "the endpoint did not say"
+
+
+def test_the_documentation_names_every_judge_dialect_and_outcome():
+    text = (ROOT / "docs" / "judges.md").read_text(encoding="utf-8")
+    presets = [name for name in preset_names("judge") if not name.startswith("sim-")]
+    named = [*presets, *DIALECTS, *(outcome.value for outcome in Outcome)]
+    assert [name for name in named if f"`{name}`" not in text] == []

@@ -1,0 +1,180 @@
+"""What each kind of endpoint is sent, written out, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from experiments.config import Endpoint, Grading, Judge, Sampling, Simulated
+from experiments.errors import UserError
+from judges.client import Attempt, request_body
+from judges.dialects import DIALECTS, described, dialect_of
+from judges.session import Session
+
+MESSAGES = [{"role": "user", "content": "grade this"}]
+SCHEMA = {"type": "object"}
+PLAIN = {
+    "model": "m", "messages": MESSAGES, "temperature": 0.0, "top_p": 1.0, "max_tokens": 64,
+    "seed": 0,
+}  # fmt: skip
+
+
+class Wants:
+    """A grading that adds what it is given."""
+
+    def __init__(self, **body: Any) -> None:
+        self._body = body
+
+    def body(self) -> dict[str, Any]:
+        return self._body
+
+
+def judge(dialect: str, grading: str = "likert", **change: Any) -> Judge:
+    sampling = {key: change.pop(key) for key in list(change) if key in Sampling.__match_args__}
+    options = change.pop("options", {})
+    url = {"url": "http://host/v1", "model": "m"}
+    return Judge(
+        endpoint=Endpoint(**url, dialect=dialect, **change),
+        grading=Grading(grading, options),
+        sampling=Sampling(**sampling),
+    )
+
+
+def sent(dialect: str, wants: dict[str, Any] | None = None, **change: Any) -> dict[str, Any]:
+    """What a body has beyond the plain one."""
+    body = request_body(judge(dialect, **change), Wants(**(wants or {})), MESSAGES, 0, Attempt())
+    assert body.items() >= {key: PLAIN[key] for key in ("model", "messages")}.items()
+    return {key: value for key, value in body.items() if PLAIN.get(key) != value}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_nobody_set_is_not_sent(dialect: str) -> None:
+    assert sent(dialect) == {}
+
+
+def test_the_switch_for_thinking() -> None:
+    assert sent("vllm", thinking=True) == {"chat_template_kwargs": {"enable_thinking": True}}
+    assert sent("vllm", thinking=False) == {"chat_template_kwargs": {"enable_thinking": False}}
+    assert sent("dashscope", thinking=False) == {"enable_thinking": False}
+    assert sent("vllm-harmony", reasoning_effort="low") == {"reasoning_effort": "low"}
+    assert sent("vllm-harmony", thinking=True) == {}  # it does anyway
+    assert sent("openai", reasoning_effort="minimal") == {"reasoning_effort": "minimal"}
+
+
+def test_the_form_of_an_answer() -> None:
+    choice = {"structured_outputs": {"choice": ["Yes", "No"]}}
+    form = {"structured_outputs": {"json": SCHEMA}}
+    spec = {"name": "verdict", "strict": True, "schema": SCHEMA}
+    as_openai = {"response_format": {"type": "json_schema", "json_schema": spec}}
+    assert sent("vllm", choice) == sent("simulated", choice) == choice
+    assert sent("vllm", form) == form
+    assert sent("openai", form) == as_openai
+    assert sent("openai", choice) == sent("dashscope", choice) == sent("dashscope", form) == {}
+    assert sent("vllm", as_openai) == sent("openai", as_openai) == as_openai
+    assert sent("dashscope-qwq", as_openai) == {}
+
+
+def test_log_probs_are_cut_to_what_there_is() -> None:
+    wants = {"logprobs": True, "top_logprobs": 20}
+    assert sent("vllm", wants) == wants
+    assert sent("dashscope", wants) == {"logprobs": True, "top_logprobs": 5}
+
+
+def test_the_limit_has_the_endpoints_own_name() -> None:
+    body = sent("openai", {"max_tokens": 7}, max_tokens_field="max_completion_tokens")
+    assert body == {"max_completion_tokens": 7}
+
+
+def test_what_an_endpoint_ignores_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DIALECTS, "odd", replace(DIALECTS["openai"], ignored=("temperature",),
+                                                 seed=False, max_tokens="limit"))  # fmt: skip
+    body = request_body(judge("odd"), Wants(), MESSAGES, 0)
+    assert body == {"model": "m", "messages": MESSAGES, "top_p": 1.0, "limit": 64}
+    with pytest.raises(UserError, match=r"judge\.sampling\.temperature=0\.7 would change nothing"):
+        Session(judge("odd", temperature=0.7), None)
+
+
+def test_an_empty_name_is_the_obvious_one() -> None:
+    assert dialect_of(judge("")) is DIALECTS["openai"]
+    assert dialect_of(replace(judge(""), simulated=Simulated())) is DIALECTS["simulated"]
+    assert described(judge("dashscope-qwq", stream=True)) == (
+        "dashscope-qwq: thinking always, stream on, structured none, log-probs none"
+    )
+
+
+@pytest.mark.parametrize(
+    ("refused", "words"),
+    [
+        (judge("vllm2"), r"dialect='vllm2'.*openai, vllm, vllm-harmony"),
+        (judge("openai", thinking=True), r"thinking=true cannot be had.*no switch"),
+        (judge("openai", thinking=False), r"thinking=false cannot be had.*no switch"),
+        (judge("vllm-harmony", thinking=False), r"thinking=false cannot be had.*always thinks"),
+        (judge("simulated", thinking=True), r"thinking=true cannot be had.*never thinks"),
+        (judge("dashscope", thinking=True), r"judge\.endpoint\.stream=true"),
+        (judge("vllm", reasoning_effort="low"), r"knows no such setting.*reasoning_effort=null"),
+        (judge("vllm-harmony", reasoning_effort="max"), r"knows low, medium, high"),
+        (judge("dashscope-qwq"), r"stream=false cannot be had.*only as a stream"),
+        (judge("vllm-harmony", "soft_choice"), r"reads log-probs.*gives none"),
+        (judge("dashscope-qwq", "soft_choice", stream=True), r"reads log-probs.*gives none"),
+        (judge("openai", "binary", options={"structured": True}), r"structured=true cannot be had"),
+        (
+            judge("dashscope", "rubric_batch", options={"structured": True}),
+            r"structured=true cannot be had",
+        ),
+    ],
+)
+def test_what_an_endpoint_cannot_do_is_refused_at_once(refused: Judge, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Session(refused, None)
+
+
+@pytest.mark.parametrize(
+    "possible",
+    [
+        judge("dashscope", thinking=True, stream=True),
+        judge("dashscope-qwq", thinking=True, stream=True),
+        judge("simulated", thinking=False),
+        judge("vllm-harmony", "soft_choice", options={"soft": False}),
+        judge("openai", "soft_choice"),
+        judge("openai", "rubric_batch", options={"structured": True}),
+        judge("vllm", "pairwise", options={"structured": True}),
+    ],
+)
+def test_what_it_can_do_is_not(possible: Judge) -> None:
+    Session(possible, None).close()
+
+
+def test_a_dialect_without_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DIALECTS, "whole", replace(DIALECTS["openai"], stream="never"))
+    with pytest.raises(UserError, match="has no streams"):
+        Session(judge("whole", stream=True), None)
+
+
+@pytest.mark.parametrize("usage", [True, False])
+def test_usage_is_asked_for_only_where_it_must_be(
+    usage: bool, faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from experiments.tasks.row import make_row
+
+    monkeypatch.setitem(DIALECTS, "told", replace(DIALECTS["openai"], usage_option=usage))
+    endpoint = Endpoint(url=faults.url("s_good"), model="m", dialect="told", stream=True)
+    with Session(Judge(endpoint=endpoint, grading=Grading("one-word")), None) as session:
+        session.verdicts([(make_row(({"role": "user", "content": "x"},)), "y")])
+    body = faults.bodies["s_good"][-1]
+    assert body["stream"] is True
+    assert body.get("stream_options") == ({"include_usage": True} if usage else None)
+
+
+@pytest.mark.parametrize(("dialect", "refused"), [("openai", True), ("dashscope", False)])
+def test_only_a_whole_list_of_models_refuses_one(
+    dialect: str, refused: bool, faults: Any, one_word: Any
+) -> None:
+    endpoint = Endpoint(url=faults.url("good"), model="unlisted", dialect=dialect)
+    with Session(Judge(endpoint=endpoint, grading=Grading("one-word")), None) as session:
+        if refused:
+            with pytest.raises(UserError, match="does not serve"):
+                session.check()
+        else:
+            session.check()

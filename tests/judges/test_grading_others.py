@@ -1,0 +1,302 @@
+"""The binary gradings and those of a whole group: what is asked and what the replies are worth."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.errors import UserError
+from experiments.tasks.row import Criterion, Row, make_row
+from judges.fence import fenced
+from judges.grading import GRADINGS, check_row, check_rows
+from judges.grading.asking import in_asks, is_group
+from judges.grading.base import Ask
+from judges.grading.group import kind, letters, shuffled
+from judges.grading.listwise import Listwise, Ranking
+from judges.grading.pairwise import Pairwise
+from judges.verdict import Outcome, Parsed, Reply
+
+TURN = ({"role": "user", "content": "Name {n} colors."},)
+ROW = make_row(
+    TURN, (Criterion("Three of them."), Criterion("No red.")), {"hidden": "xyz"}, reference="blue"
+)
+LOST = Parsed(Outcome.timeout, reason="no reply within 2 s")
+
+
+@pytest.mark.parametrize("name", ["verif", "binary"])
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("[[1]]", 1.0),
+        ("[[0]]", 0.0),
+        ("It fits. [[ 1 ]]", 1.0),
+        ("[[1]]? No: [[0]]", 0.0),
+        ("[[7]] no, [[1]]", 1.0),
+        ("<think>[[1]]</think>[[0]]", 0.0),
+        ("[[7]]", None),
+        ("[[1]] or [[7]]", None),
+        ("[[1.0]]", None),
+        ("[[10]]", None),
+        ("[[True]]", None),
+        ("[1]", None),
+        ("1", None),
+        ("yes", None),
+        ("是", None),
+    ],
+)
+def test_the_last_bracket_decides(name: str, text: str, score: float | None) -> None:
+    parsed = GRADINGS[name]({}).parse(Reply(text))
+    assert (parsed.score, parsed.outcome is Outcome.scored) == (score, score is not None)
+    if name == "verif":
+        assert parsed.labels == ({1.0: "met", 0.0: "not_met", None: "unknown"}[score],)
+    assert bool(parsed.reason) == (score is None)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("verif", {}), ("verif", {"language": "zh"}), ("binary", {})],
+)
+@given(answer=st.text(max_size=40))
+def test_what_is_asked_about_one_answer(name: str, options: dict[str, Any], answer: str) -> None:
+    (ask,) = in_asks(GRADINGS[name](options)).asks(ROW, answer)
+    content = ask.messages[0]["content"]
+    assert fenced("prompt", content) == "Name {n} colors." and fenced("answer", content) == answer
+    assert "xyz" not in content and "[[1]]" in content and content.endswith(">>>")
+    if name == "verif":
+        assert fenced("rubric", content) == "- Three of them.\n- No red."
+        assert fenced("reference", content) is None
+        assert ("约束" in content.replace(answer, "")) == (options == {"language": "zh"})
+    else:
+        assert fenced("reference", content) == "blue" and fenced("rubric", content) is None
+
+
+def test_a_forced_verdict_is_an_option() -> None:
+    for name in ("verif", "binary"):
+        assert "structured_outputs" not in GRADINGS[name]({}).body()
+        wanted = GRADINGS[name]({"structured": True}).body()["structured_outputs"]
+        assert wanted == {"choice": ["[[1]]", "[[0]]"]}
+    wanted = Pairwise({"structured": True}).body(Ask(()))["structured_outputs"]
+    assert wanted == {"choice": ["[[A]]", "[[B]]", "[[tie]]"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "named"),
+    [
+        ("verif", make_row(TURN), "no criteria"),
+        ("verif", make_row(TURN, (Criterion("A."), Criterion("A."))), "repeat"),
+        ("verif", make_row(TURN, (Criterion("A."), Criterion("B.", -1))), "negative"),
+        ("binary", make_row(TURN), "reference"),
+        ("binary", make_row(TURN, reference=" "), "reference"),
+    ],
+)
+def test_rows_that_cannot_be_graded_so(name: str, row: Row, named: str) -> None:
+    grading = GRADINGS[name]({})
+    with pytest.raises(UserError, match=row.prompt_id) as problem:
+        check_row(grading, row)
+    assert named in str(problem.value)
+    single = in_asks(grading)
+    assert single.asks(row, "x") == ()
+    parsed = single.combine(row, [])
+    assert parsed.outcome is Outcome.unparsed and named in parsed.reason
+
+
+def test_every_grading_takes_a_row_that_has_it_all() -> None:
+    for name, cls in GRADINGS.items():
+        check_rows(cls({}), [ROW], group_size=2)
+        assert is_group(cls({})) == (name in ("pairwise", "listwise"))
+        if is_group(cls({})):
+            with pytest.raises(UserError, match=r"needs a group; trainer\.group_size is 1"):
+                check_rows(cls({}), [ROW], group_size=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("verif", {"language": "de"}),
+        ("verif", {"vocabulary": "met"}),
+        ("verif", {"prompt": "fr"}),
+        ("binary", {"vocabulary": "met"}),
+        ("pairwise", {"against": "some"}),
+        ("pairwise", {"structured": "x"}),
+        ("listwise", {"structured": True}),
+    ],
+)
+def test_options_that_do_not_fit(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"judge\.grading\.options") as problem:
+        GRADINGS[name](options)
+    assert "\n" not in str(problem.value)
+
+
+def test_letters_and_fences_of_a_group() -> None:
+    assert [letters(place) for place in (0, 1, 25, 26, 27, 51, 52, 701, 702)] == [
+        "A", "B", "Z", "AA", "AB", "AZ", "BA", "ZZ", "AAA"
+    ]  # fmt: skip
+    assert len({kind(place) for place in range(800)}) == 800
+
+
+# --- pairwise
+
+
+def pairs(grading: Pairwise, answers: list[str], said: dict[str, str]) -> list[Parsed]:
+    """Combine replies given per shown pair, "ab" for the answers a and b in this order."""
+    parts = []
+    for ask in grading.group_asks(ROW, answers):
+        shown = "".join(answers[member] for member in ask.members)
+        reply = said.get(shown)
+        parsed = LOST if reply is None else grading.parse(Reply(reply), ask)
+        parts.append((ask, parsed))
+    return grading.group_combine(ROW, answers, parts)
+
+
+@pytest.mark.parametrize(
+    ("against", "count", "expected"),
+    [
+        ("all", 2, [(0, 1)]),
+        ("all", 4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]),
+        ("next", 2, [(0, 1)]),
+        ("next", 3, [(0, 1), (0, 2), (1, 2)]),
+        ("next", 4, [(0, 1), (0, 3), (1, 2), (2, 3)]),
+    ],
+)
+def test_who_meets_whom(against: str, count: int, expected: list[tuple[int, int]]) -> None:
+    grading = Pairwise({"against": against})
+    assert grading.pairs(count) == expected
+    answers = [f"text {place}" for place in range(count)]
+    asks = grading.group_asks(ROW, answers)
+    assert [ask.members for ask in asks] == [
+        order for i, j in expected for order in ((i, j), (j, i))
+    ]
+    for ask in asks:
+        content = ask.messages[0]["content"]
+        assert fenced("prompt", content) == "Name {n} colors." and "xyz" not in content
+        assert [fenced(kind(place), content) for place in (0, 1)] == [
+            answers[member] for member in ask.members
+        ]
+        assert "(1 points) No red." in content
+
+
+def test_win_rates_by_hand() -> None:
+    won = {"ab": "[[A]]", "ba": "[[B]]"}  # a beats b in both orders
+    tied = {"ac": "[[tie]]", "ca": "So: [[TIE]]"}
+    turned = {"bc": "[[A]]", "cb": "[[A]]"}  # whoever is first wins
+    first, second, third = pairs(Pairwise({}), ["a", "b", "c"], won | tied | turned)
+    assert [first.score, second.score, third.score] == [0.75, 0.25, 0.5]
+    assert first.reason == "" and first.outcome is Outcome.scored
+    assert "1 of 2 pairs turned" in second.reason and "1 of 2 pairs turned" in third.reason
+
+
+def test_half_a_tie_is_a_turned_pair() -> None:
+    found = pairs(Pairwise({}), ["a", "b"], {"ab": "[[A]]", "ba": "[[tie]]"})
+    assert [parsed.score for parsed in found] == [0.5, 0.5]
+    assert all("1 of 1 pairs turned" in parsed.reason for parsed in found)
+
+
+def test_a_pair_without_both_verdicts_is_no_comparison() -> None:
+    said = {"ab": "[[A]]", "ba": "[[B]]", "ac": "[[A]]", "bc": "[[A]]", "cb": "[[huh]]"}
+    first, second, third = pairs(Pairwise({}), ["a", "b", "c"], said)
+    assert (first.score, second.score) == (1.0, 0.0)
+    assert "1 of 2 pairs have no verdict: no reply within 2 s" in first.reason
+    assert (third.score, third.outcome) == (None, Outcome.timeout)
+    nothing = pairs(Pairwise({}), ["a", "b"], {"ab": "both", "ba": "[[A]]"})
+    assert {parsed.outcome for parsed in nothing} == {Outcome.unparsed}
+
+
+def test_equal_answers_tie_without_a_request() -> None:
+    grading = Pairwise({})
+    assert grading.group_asks(ROW, ["a", "a"]) == ()
+    assert [parsed.score for parsed in grading.group_combine(ROW, ["a", "a"], [])] == [0.5, 0.5]
+    assert len(grading.group_asks(ROW, ["a", "b", "a"])) == 4
+
+
+@given(st.lists(st.sampled_from(["[[A]]", "[[B]]", "[[tie]]"]), min_size=12, max_size=12))
+def test_win_rates_of_a_group_average_to_a_half(replies: list[str]) -> None:
+    answers = list("abcd")
+    orders = ["".join(pair) for pair in itertools.permutations(answers, 2)]
+    found = pairs(Pairwise({}), answers, dict(zip(orders, replies, strict=True)))
+    scores = [parsed.score for parsed in found]
+    assert None not in scores
+    assert sum(score or 0.0 for score in scores) / 4 == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("text", ["A", "[A]", "[[C]]", "[[A]] rather [[AB]]", "", "A is better"])
+def test_a_winner_is_never_guessed(text: str) -> None:
+    parsed = Pairwise({}).parse(Reply(text), Ask((), members=(0, 1)))
+    assert parsed.score is None and parsed.reason
+
+
+# --- listwise
+
+
+def ranked(text: str, count: int = 3) -> Parsed:
+    return Listwise({}).parse(Reply(text), Ask((), members=tuple(range(count))))
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        ("[[B > A > C]]", (1, 0, 2)),
+        ("Best is b. [[ b>a > c ]]", (1, 0, 2)),
+        ("[[A > B > C]] no, [[C > B > A]]", (2, 1, 0)),
+        ("[[A > B]]", None),
+        ("[[A > B > B]]", None),
+        ("[[A > B > C > D]]", None),
+        ("[[A > B > C > A]]", None),
+        ("[[A = B > C]]", None),
+        ("[[A, B, C]]", None),
+        ("A > B > C", None),
+        ("[[best > ... > worst]]", None),
+        ("", None),
+    ],
+)
+def test_only_a_complete_ranking_counts(text: str, order: tuple[int, ...] | None) -> None:
+    parsed = ranked(text)
+    assert (parsed.order if isinstance(parsed, Ranking) else None) == order
+    assert (parsed.outcome is Outcome.scored) == (order is not None)
+
+
+@given(st.permutations(range(5)))
+def test_ranks_become_scores(order: list[int]) -> None:
+    grading, answers = Listwise({}), [f"text {place}" for place in range(5)]
+    (ask,) = grading.group_asks(ROW, answers)
+    text = " > ".join(letters(ask.members.index(member)) for member in order)
+    parts = [(ask, grading.parse(Reply(f"[[{text}]]"), ask))]
+    found = grading.group_combine(ROW, answers, parts)
+    # rank 1 of 5 scores (5 - 1) / 4 = 1, rank 2 scores 0.75, ...
+    assert [found[member].score for member in order] == [1.0, 0.75, 0.5, 0.25, 0.0]
+
+
+def test_equal_answers_share_their_ranks() -> None:
+    grading, answers = Listwise({}), ["x", "y", "x"]
+    ask = Ask((), members=(0, 1, 2))
+    parts = [(ask, grading.parse(Reply("[[A > B > C]]"), ask))]
+    assert [p.score for p in grading.group_combine(ROW, answers, parts)] == [0.5, 0.5, 0.5]
+
+
+def test_one_lost_ranking_is_lost_for_all() -> None:
+    found = Listwise({}).group_combine(ROW, ["a", "b"], [(Ask((), members=(1, 0)), LOST)])
+    assert found == [LOST, LOST]
+
+
+@given(st.lists(st.text(max_size=8), min_size=2, max_size=6), st.randoms())
+def test_the_shown_order_follows_from_the_texts_alone(answers: list[str], draw: Any) -> None:
+    order = shuffled("prompt", answers)
+    assert sorted(order) == list(range(len(answers)))
+    mixed = answers[:]
+    draw.shuffle(mixed)
+    assert [mixed[member] for member in shuffled("prompt", mixed)] == [
+        answers[member] for member in order
+    ]
+    (ask,) = Listwise({}).group_asks(ROW, answers)
+    content = ask.messages[0]["content"]
+    shown = [fenced(kind(place), content) for place in range(len(answers))]
+    assert shown == [answers[member] for member in ask.members]
+
+
+def test_the_shuffle_has_no_favourite_place() -> None:
+    """Over 600 prompts each of 3 answers comes first about 200 times (sd 11.5)."""
+    firsts = [shuffled(f"prompt {number}", ["a", "b", "c"])[0] for number in range(600)]
+    assert all(abs(firsts.count(member) - 200) < 4 * 11.5 for member in range(3))

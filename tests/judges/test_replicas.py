@@ -1,0 +1,143 @@
+"""Which of several replicas gets a request, and what becomes of one that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from experiments.config import Endpoint
+from experiments.errors import UserError
+from judges.replicas import REST_S, Replicas
+from judges.transport import Answer, Unreachable, WireError, open_wire
+
+
+async def nothing():
+    return
+    yield b""
+
+
+class FakeWire:
+    def __init__(self) -> None:
+        self.asked = 0
+        self.error: Exception | None = None
+        self.release = asyncio.Event()
+        self.closed = False
+
+    @asynccontextmanager
+    async def exchange(self, method, path, headers, body):
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        await self.release.wait()
+        yield Answer(200, {}, nothing())
+
+    async def close(self):
+        self.closed = True
+
+
+async def ask(replicas):
+    async with replicas.exchange("POST", "/chat/completions", {}, b"{}"):
+        pass
+
+
+def test_requests_spread_and_a_slow_replica_gets_no_more():
+    async def scenario():
+        wires = [FakeWire() for _ in range(3)]
+        replicas = Replicas(wires)
+        first = [asyncio.create_task(ask(replicas)) for _ in range(6)]
+        await asyncio.sleep(0)
+        assert replicas.in_flight == [2, 2, 2]
+        wires[1].release.set()
+        await asyncio.gather(first[1], first[4])
+        assert replicas.in_flight == [2, 0, 2]
+        for _ in range(5):  # one after the other, while the others are still busy
+            await ask(replicas)
+        assert [wire.asked for wire in wires] == [2, 7, 2]
+        wires[0].release.set()
+        wires[2].release.set()
+        await asyncio.gather(*first)
+        assert replicas.in_flight == [0, 0, 0]
+
+    asyncio.run(scenario())
+
+
+def test_idle_replicas_take_turns():
+    async def scenario():
+        wires = [FakeWire() for _ in range(3)]
+        replicas = Replicas(wires)
+        for wire in wires:
+            wire.release.set()
+        for _ in range(9):
+            await ask(replicas)
+        assert [wire.asked for wire in wires] == [3, 3, 3]
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_is_gone_draws_no_requests_until_it_has_rested():
+    async def scenario():
+        now = 100.0
+        wires = [FakeWire(), FakeWire()]
+        replicas = Replicas(wires, clock=lambda: now)
+        wires[0].error = Unreachable("refused")
+        wires[1].release.set()
+        with pytest.raises(Unreachable):
+            await ask(replicas)
+        for _ in range(4):
+            await ask(replicas)
+        assert [wire.asked for wire in wires] == [1, 4]
+        now += REST_S
+        wires[0].error = None
+        wires[0].release.set()
+        for _ in range(4):
+            await ask(replicas)
+        # Rested and asked longest ago, it comes first, and then in turn.
+        assert [wire.asked for wire in wires] == [3, 6]
+        assert replicas.in_flight == [0, 0]
+
+    asyncio.run(scenario())
+
+
+def test_where_all_are_gone_each_is_still_tried():
+    async def scenario():
+        wires = [FakeWire(), FakeWire()]
+        replicas = Replicas(wires, clock=lambda: 0.0)
+        for wire in wires:
+            wire.error = Unreachable("refused")
+        for _ in range(4):
+            with pytest.raises(Unreachable):
+                await ask(replicas)
+        assert [wire.asked for wire in wires] == [2, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_reply_that_broke_off_does_not_bar_a_replica():
+    async def scenario():
+        wires = [FakeWire(), FakeWire()]
+        replicas = Replicas(wires, clock=lambda: 0.0)
+        wires[0].error = WireError("cut")
+        wires[1].release.set()
+        with pytest.raises(WireError):
+            await ask(replicas)
+        await ask(replicas)
+        assert replicas.choose() == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_endpoint_with_replicas_opens_one_wire_to_each():
+    urls = [f"http://127.0.0.1:{port}/v1" for port in (8001, 8002)]
+    wire = open_wire(Endpoint(url="http://127.0.0.1:8000/v1", replicas=urls))
+    assert isinstance(wire, Replicas) and len(wire.in_flight) == 3
+    asyncio.run(wire.close())
+    with pytest.raises(UserError, match="ftp://"):
+        open_wire(Endpoint(url="http://127.0.0.1:8000/v1", replicas=["ftp://host/v1"]))
+
+
+def test_closing_closes_every_wire():
+    wires = [FakeWire(), FakeWire()]
+    asyncio.run(Replicas(wires).close())
+    assert [wire.closed for wire in wires] == [True, True]
