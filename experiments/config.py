@@ -334,7 +334,11 @@ def schema(cls: type) -> type:
         else:
             spec = field(default=item.default)
         specs.append((item.name, hint, spec))
-    return dataclasses.make_dataclass(cls.__name__, specs)
+    twin = dataclasses.make_dataclass(cls.__name__, specs)
+    # Launchers pickle the schemas into other processes; found by name there, not rebuilt by value
+    twin.__module__, twin.__qualname__ = __name__, f"{cls.__name__}Schema"
+    globals()[twin.__qualname__] = twin
+    return twin
 
 
 def _twin(hint: Any) -> Any:
@@ -389,3 +393,6 @@ def register() -> None:
     store.store(name="base_study", node=schema(Study))
     for group, cls in GROUPS.items():
         store.store(group=group, name="base", node=schema(cls))
+
+
+schema(Study)  # makes every twin, so that a process that unpickles one finds it here

@@ -1,10 +1,10 @@
 """The main job: from a list of judges to a bias report.
 
 ``python -m experiments.sweep judge=a,b,c seed=0,1,2`` runs one cell per combination, resumes what
-is unfinished, skips what is done, and ends with the report. Hydra composes; under its basic
-launcher the job function only enqueues its cell, and the cells run here, in a pool, after Hydra
-returns. Other launchers (joblib, submitit, Ray) call the job where the cell should run, and there
-the job supervises its own child.
+is unfinished, skips what is done, and ends with the report. Hydra composes: the job function only
+enqueues its cell, and the cells run here, in a pool, after Hydra returns. Where another launcher is
+asked for (joblib, submitit, Ray), Hydra is then called once more with it: it calls the job where
+the cell should run, and there the job supervises its own child.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 REPORT = Path("report") / "bias_report.html"
+LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
+"""How an argument begins that says where jobs run."""
 QUEUE: list[Cell] = []
 _SHADOWS: dict[str, dict[str, Any]] = {}
 
@@ -40,11 +43,9 @@ def job(config: DictConfig) -> None:
 
     cell = resolve(config)
     QUEUE.append(cell)
-    if "BasicLauncher" in HydraConfig.get().launcher._target_ or cell.config.plan:
+    if "BasicLauncher" in HydraConfig.get().launcher._target_:
         return
-    prepare([cell])
-    cells.save_cell(cell)
-    if cells.state(cell.dir) != "done":
+    if cells.state(cell.dir) not in ("done", "running"):
         from experiments.pool import supervise
 
         supervise(cell.dir, threads_of(cell.config, workers=1))
@@ -81,13 +82,18 @@ def resolve(config: DictConfig) -> Cell:
 
 def shadow(name: str) -> dict[str, Any]:
     """A judge preset by name, composed once."""
-    from hydra import compose
+    from contextlib import nullcontext
+
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf
 
     if name not in _SHADOWS:
-        found = OmegaConf.to_container(
-            compose("sweep", overrides=[f"judge={name}"]).judge, resolve=True
-        )
+        register()
+        here = GlobalHydra.instance().is_initialized()  # not in a launcher's own process
+        with nullcontext() if here else initialize_config_dir(str(CONF), version_base="1.3"):
+            composed = compose("sweep", overrides=[f"judge={name}"])
+        found = OmegaConf.to_container(composed.judge, resolve=True)
         assert isinstance(found, dict)
         _SHADOWS[name] = {str(key): value for key, value in found.items()}
     return _SHADOWS[name]
@@ -223,8 +229,12 @@ def threads_of(config: Study, workers: int) -> int:
     return config.sweep.threads or max(1, (os.cpu_count() or 1) // workers)
 
 
-def run(todo: list[Cell]) -> int:
+def run(todo: list[Cell], elsewhere: list[str]) -> int:
     """Run what is not done, write the report, print the table.
+
+    Args:
+        todo: the cells of the sweep.
+        elsewhere: the arguments that choose another launcher; empty runs the cells here.
 
     Returns:
         0 when every cell is done, else 1.
@@ -242,7 +252,10 @@ def run(todo: list[Cell]) -> int:
             for cell in open_cells:
                 cells.save_cell(cell)
             try:
-                run_cells(open_cells)
+                if elsewhere:
+                    compose_jobs(elsewhere)
+                else:
+                    run_cells(open_cells)
             except KeyboardInterrupt:
                 close_tracking(tracked, "KILLED", study_dir)
                 raise
@@ -359,13 +372,15 @@ def main() -> int:
     try:
         refuse_secrets((f"argument {n}", text) for n, text in enumerate(sys.argv[1:], 1))
         QUEUE.clear()
+        elsewhere = [text for text in sys.argv[1:] if text.startswith(LAUNCHER)]
+        sys.argv[1:] = [text for text in sys.argv[1:] if text not in elsewhere]
         compose_jobs()
         if not QUEUE:
-            return 0  # --help, --cfg and the like, or a launcher that ran the cells elsewhere
+            return 0  # --help, --cfg and the like
         if QUEUE[0].config.plan:
             check(QUEUE)
             return show_plan(QUEUE)
-        return run(QUEUE)
+        return run(list(QUEUE), elsewhere)
     except UserError as error:
         if full:
             raise
@@ -394,8 +409,11 @@ def show_plan(todo: list[Cell]) -> int:
     return 0
 
 
-def compose_jobs() -> None:
+def compose_jobs(launcher: Sequence[str] = ()) -> None:
     """Let Hydra expand the command line and call `job` for each combination.
+
+    Args:
+        launcher: arguments that choose where; none calls them all here.
 
     Raises:
         UserError: an unknown choice or key, in Hydra's own words.
@@ -412,7 +430,8 @@ def compose_jobs() -> None:
     if not any(argument.startswith("-") for argument in sys.argv[1:]):
         # hydra.mode says the same, but Hydra looks at it only where the composition succeeds,
         # and would answer a misspelt judge with a lecture on commas
-        sys.argv.append("--multirun")
+        sys.argv.insert(1, "--multirun")
+    sys.argv.extend(launcher)
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="sweep")(job)()
     except (HydraException, OmegaConfBaseException) as error:

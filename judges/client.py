@@ -320,7 +320,8 @@ async def _converse(
                 body["stream_options"] = {"include_usage": True}
         sent = json.dumps(body).encode()
         reply = await _obtain(channel, "POST", "/chat/completions", sent, read, track)
-        reply = dataclasses.replace(reply, asked=str(attempt))
+        if changed := str(attempt):
+            reply = dataclasses.replace(reply, asked=changed)
         track.replies.append(reply)
         # What a simulated judge fails at is a planted dose, which asking again would dilute.
         again = judge.simulated is None
@@ -417,22 +418,50 @@ async def _resume(channel: Channel, track: _Track) -> None:
     track.waiting = None
 
 
+class _Watch:
+    """Ends an attempt that brings nothing new. It looks when the time may be up, which costs less
+    than to move a timer at each piece of an answer."""
+
+    __slots__ = ("_handle", "_last", "_loop", "_seconds", "idle")
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+        self._seconds = seconds
+        self._handle: asyncio.TimerHandle | None = None
+        self.idle: asyncio.Timeout
+
+    def alive(self) -> None:
+        """Something new has come."""
+        self._last = self._loop.time()
+
+    def look(self) -> None:
+        """End the attempt, or look again when its time may be up."""
+        up = self._last + self._seconds
+        if up <= self._loop.time():
+            self.idle.reschedule(up)
+        else:
+            self._handle = self._loop.call_at(up, self.look)
+
+    def end(self) -> None:
+        """Look no more."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+
 async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any) -> Any:
     idle_s = channel.endpoint.idle_timeout_s
-    loop = asyncio.get_running_loop()
     channel.calls += method == "POST"
+    watch = _Watch(idle_s)
     try:
-        async with asyncio.timeout(idle_s) as idle:
-
-            def alive() -> None:
-                idle.reschedule(loop.time() + idle_s)
-
+        async with asyncio.timeout(None) as watch.idle:
+            watch.look()
             headers = channel.headers()
             async with channel.wire.exchange(method, path, headers, body) as answer:
                 if answer.status != 200:
                     return _error(answer, await _begin(answer), channel.key)
                 try:
-                    return await read(answer, alive)
+                    return await read(answer, watch.alive)
                 except ErrorBody as error:
                     return _error(answer, error.body, channel.key)
     except TimeoutError:
@@ -443,6 +472,8 @@ async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any
         raise Fault(Outcome.transport, str(error), again=False) from None
     except (WireError, BadEnvelope) as error:
         raise Fault(Outcome.transport, str(error)) from None
+    finally:
+        watch.end()
 
 
 async def _read_whole(answer: Answer, alive: Callable[[], None]) -> Reply:

@@ -17,7 +17,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ WINDOW = 16
 """Fewest replies that are compared with as many others."""
 
 
-class Places:
+class Places(AbstractAsyncContextManager[None]):
     """Places for requests of this process: ``most`` at first, fewer while the endpoint is overrun.
 
     A 429 halves them, at most once per the time of a reply. So does a window of replies that is
@@ -249,15 +249,14 @@ class Limits:
         )
         self._reply_tokens = 0.0
 
-    @asynccontextmanager
-    async def place(self) -> AsyncGenerator[None, None]:
+    def place(self) -> AbstractAsyncContextManager[None]:
         """A place for one verdict's requests, one after the other."""
-        async with self.places:
-            if self._shared is None:
-                yield
-                return
-            async with self._shared.place():
-                yield
+        return self.places if self._shared is None else self._both(self._shared)
+
+    @asynccontextmanager
+    async def _both(self, shared: SharedPlaces) -> AsyncGenerator[None, None]:
+        async with self.places, shared.place():
+            yield
 
     async def permit(self, prompt_tokens: float) -> float:
         """Wait until a request of about so many tokens may be sent; gives the tokens set aside."""

@@ -197,11 +197,9 @@ def main(rows: int, rounds: int) -> None:
     print(f"{PROCESSES} processes, {rows} rows of 2 kB: miss + put + hit")
     print(f"{'cache':20} {'rows/s':>8} {'us CPU/row':>11} {'rate':>6} {'CPU':>6}")
     for name, runs in taken.items():
-        base = taken["pickle files"]
-        rate = statistics.median(mine[0] / theirs[0] for mine, theirs in zip(runs, base,
-                                                                             strict=True))  # fmt: skip
-        less = statistics.median(theirs[1] / mine[1] for mine, theirs in zip(runs, base,
-                                                                             strict=True))  # fmt: skip
+        pairs = list(zip(runs, taken["pickle files"], strict=True))
+        rate = statistics.median(mine[0] / theirs[0] for mine, theirs in pairs)
+        less = statistics.median(theirs[1] / mine[1] for mine, theirs in pairs)
         best = max(runs)
         print(f"{name:20} {best[0]:8.0f} {best[1]:11.0f} {rate:5.1f}x {less:5.1f}x")
     print(f"\n{PROCESSES} processes want the same {SHARED} replies, a call takes {CALL_S:g} s")

@@ -13,7 +13,6 @@ def cell(judge="a", seed=0, rate=0.1, votes=1, **trainer):
             "seed": seed,
             "judge": {"name": judge, "sampling": {"votes": votes}},
             "task": {"name": "instruct-mini", "train_rows": 64},
-            "task": {"name": "instruct-mini", "train_rows": 8, "eval_rows": 2},
             "trainer": {"steps": 5, "learning_rate": rate, **trainer},
             "shadow_judges": [{"name": "b", "sampling": {"votes": 3}}],
         }

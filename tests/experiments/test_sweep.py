@@ -205,3 +205,25 @@ def test_no_secret_lies_in_the_study(small_study, monkeypatch):
     for path in small_study.parent.rglob("*"):
         if path.is_file():
             assert canary.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.slow
+def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(tmp_path):
+    """Jobs in processes of joblib's, each with a child of its own, shadow judges composed there."""
+    done = sweep(
+        tmp_path,
+        "debug=tiny",
+        "judge=sim-fair,sim-noisy",
+        "seed=0",
+        "shadow=[sim-verbose]",
+        "sweep.report=false",
+        "hydra/launcher=joblib",
+        "hydra.launcher.n_jobs=2",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("done (exit 0)") == 2
+    assert "debug: 2 cells" in done.stdout
+    for folder in cells.study_cells(tmp_path / "debug"):
+        assert cells.state(folder) == "done"
+        roles = {row["role"] for row in rows(folder, "verdicts")}
+        assert roles == {"acting", "shadow"}
