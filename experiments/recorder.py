@@ -122,8 +122,8 @@ class Recorder:
         Returns:
             The metrics line as written: step, time_ms, metrics.
         """
-        self._write_part("rollouts", step, rollouts, ROLLOUT)
-        self._write_part("verdicts", step, verdicts, VERDICT)
+        write_part(self.folder / "rollouts" / part_name(step), rollouts, ROLLOUT)
+        write_part(self.folder / "verdicts" / part_name(step), verdicts, VERDICT)
         line = {
             "step": step,
             "time_ms": self._times.get(step, int(time.time() * 1000)),
@@ -133,19 +133,23 @@ class Recorder:
             file.write(json.dumps(line) + "\n")
         return line
 
-    def _write_part(
-        self, kind: str, step: int, rows: list[dict[str, Any]], columns: dict[str, str]
-    ) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        extra = sorted({key for row in rows for key in row if key.startswith(COMPONENT)})
-        fields = [*columns.items(), *((name, "float64") for name in extra)]
-        schema = pa.schema([(name, _arrow(kind_)) for name, kind_ in fields])
-        path = self.folder / kind / f"step-{step:06d}.parquet"
-        temporary = path.with_suffix(".tmp")
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
-        os.replace(temporary, path)
+def write_part(path: Path, rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+    """Write one Parquet part under its name in one rename; component columns are added."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    extra = sorted({key for row in rows for key in row if key.startswith(COMPONENT)})
+    fields = [*columns.items(), *((name, "float64") for name in extra)]
+    schema = pa.schema([(name, _arrow(kind)) for name, kind in fields])
+    temporary = path.with_suffix(".tmp")
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+    os.replace(temporary, path)
+
+
+def part_name(step: int) -> str:
+    """File name of a step's part."""
+    return f"step-{step:06d}.parquet"
 
 
 def _arrow(name: str) -> Any:

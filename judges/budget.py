@@ -64,7 +64,7 @@ class Budget:
         ):
             if limit is not None and (spent >= limit or step > limit):
                 raise BudgetSpent(
-                    f"cost.{name}={limit:g} is reached: this cell has spent "
+                    f"cost.{name}={limit:g} has no room for another step: this cell has spent "
                     f"{shown.format(spent)}, and its last step took "
                     f"{shown.format(step - spent)}. To go on, raise the limit and run the same "
                     f"command again: cost.{name}={2 * limit:g}"

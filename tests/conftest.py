@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("no-clock", deadline=None)  # a slow machine is no failure
+settings.load_profile("no-clock")
 ROOT = Path(__file__).resolve().parents[1]
 
 

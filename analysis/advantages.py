@@ -1,0 +1,114 @@
+"""Group advantages as TRL computes them, from recorded rewards, without torch.
+
+Lets any other verdicts on stored rollouts be turned into what GRPO would have been told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+EPS = 1e-4
+"""TRL's, added to the standard deviation."""
+TIED = 1e-6
+"""Advantages closer to 0 than this carry no sign."""
+
+
+def advantages(rewards_P_G: np.ndarray, scale: str = "group", eps: float = EPS) -> np.ndarray:
+    """Advantages of P groups of G rollouts; NaN is a missing reward.
+
+    A = (r - mean of its group) / (sd + eps), mean and unbiased sd over the rewards that are there;
+    ``scale`` says whose sd: ``group``, ``batch`` (all P * G) or ``none`` (no division). A missing
+    reward gets advantage 0 and leaves the others as if it were not there; so does, under
+    ``group``, a group with fewer than two rewards. As in TRL 1.16 (a test compares).
+
+    Args:
+        rewards_P_G: shape (P, G).
+        scale: group, batch or none.
+        eps: added to the sd.
+
+    Raises:
+        ValueError: another ``scale``, or rewards that are not two-dimensional.
+    """
+    import numpy as np
+
+    rewards = np.asarray(rewards_P_G, dtype=float)
+    if rewards.ndim != 2:
+        raise ValueError(f"rewards have shape (P, G), not {rewards.shape}")
+    if scale not in ("group", "batch", "none"):
+        raise ValueError(f"scale is group, batch or none, not {scale!r}")
+    centred = rewards - _mean(rewards, axis=1)
+    if scale == "group":
+        centred = centred / (_sd(rewards, axis=1) + eps)
+    elif scale == "batch":
+        centred = centred / (_sd(rewards.reshape(1, -1), axis=1) + eps)
+    return np.nan_to_num(centred, nan=0.0)
+
+
+def _mean(values: np.ndarray, axis: int) -> np.ndarray:
+    import numpy as np
+
+    known = np.isfinite(values)
+    count = known.sum(axis=axis, keepdims=True)
+    total = np.where(known, values, 0.0).sum(axis=axis, keepdims=True)
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+
+
+def _sd(values: np.ndarray, axis: int) -> np.ndarray:
+    import numpy as np
+
+    known = np.isfinite(values)
+    count = known.sum(axis=axis, keepdims=True)
+    off = np.where(known, values - _mean(values, axis), 0.0)
+    squares = (off**2).sum(axis=axis, keepdims=True)
+    variance = np.divide(squares, count - 1, out=np.full(squares.shape, np.nan), where=count > 1)
+    return np.sqrt(variance)
+
+
+def sign_flips(before: np.ndarray, after: np.ndarray) -> float:
+    """Share of rollouts that are pushed the other way: of those with a sign in both, NaN for none.
+
+    A rollout whose advantage is 0 (missing, or its group tied) in either is left out: it was not
+    pushed at all, which `silenced` counts.
+    """
+    a, b = _flat(before), _flat(after)
+    both = (abs(a) > TIED) & (abs(b) > TIED)
+    return float((a[both] * b[both] < 0).mean()) if both.any() else float("nan")
+
+
+def silenced(before: np.ndarray, after: np.ndarray) -> float:
+    """Share of the rollouts with an advantage before that have none after; NaN for none before."""
+    a, b = _flat(before), _flat(after)
+    had = abs(a) > TIED
+    return float((abs(b[had]) <= TIED).mean()) if had.any() else float("nan")
+
+
+def alignment(before: np.ndarray, after: np.ndarray) -> float:
+    """Cosine of two advantage vectors: 1 the same direction, 0 unrelated, NaN where one is all 0.
+
+    With equal log-probability gradients this is how far two judges pull one policy the same way.
+    """
+    import numpy as np
+
+    a, b = _flat(before), _flat(after)
+    length = np.linalg.norm(a) * np.linalg.norm(b)
+    return float(a @ b / length) if length > TIED else float("nan")
+
+
+def rank_change(before_P_G: np.ndarray, after_P_G: np.ndarray) -> float:
+    """Mean absolute change of a rollout's rank in its group (ties share ranks), in places."""
+    import numpy as np
+    from scipy.stats import rankdata
+
+    if not np.size(before_P_G):
+        return float("nan")
+    before, after = rankdata(before_P_G, axis=1), rankdata(after_P_G, axis=1)
+    return float(abs(before - after).mean())
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    return np.asarray(values, dtype=float).ravel()

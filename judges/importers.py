@@ -1,0 +1,129 @@
+"""Completions that others wrote, as plain records: TRL's Parquet, verl's and plain JSONL.
+
+A damaged JSONL (a block of NUL bytes, a line cut by a crash) is read as far as it is sound, and
+what is lost is counted: the ancestor's own files begin that way.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import UserError
+from experiments.tasks.row import Criterion, Row, make_row
+
+FORMS = (
+    "TRL completions (.parquet with prompt, completion, step?, advantage?), "
+    "verl rollouts (.jsonl with input, output, score?, step?) or "
+    "plain records (.jsonl with prompt, response, criteria?, step?)"
+)
+NAMES = (("prompt", "completion"), ("input", "output"), ("prompt", "response"))
+"""Prompt and completion by any of these pairs of names."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One completion with what its writer knew of it; ``place`` is its row in the file."""
+
+    place: int
+    step: int
+    row: Row
+    completion: str
+    reward: float | None = None
+    advantage: float | None = None
+
+
+def read_completions(path: Path) -> tuple[list[Completion], int]:
+    """Every sound record of a file, and how many are lost.
+
+    Raises:
+        UserError: no such file, an unknown kind, or a sound record that lacks a field.
+    """
+    if not path.is_file():
+        raise UserError(f"file={path} is no file. Legal are {FORMS}.")
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        return [_completion(place, record, path) for place, record in enumerate(_rows(pq, path))], 0
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        records, lost = sound_records(data)
+        return [_completion(place, record, path) for place, record in records], lost
+    raise UserError(f"file={path} is of an unknown kind. Legal are {FORMS}.")
+
+
+def _rows(pq: Any, path: Path) -> Iterator[dict[str, Any]]:
+    for batch in pq.ParquetFile(path).iter_batches(512):
+        yield from batch.to_pylist()
+
+
+def sound_records(data: bytes) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+    """(line number from 0, object) of each line that holds one, and how many are lost.
+
+    Whatever stands between NUL bytes is looked at by itself: a record that a crash pushed behind
+    a block of them is whole. A line with NUL bytes has lost one record at least.
+    """
+    records: list[tuple[int, dict[str, Any]]] = []
+    lost = 0
+    for number, line in enumerate(data.split(b"\n")):
+        pieces = [piece for piece in line.split(b"\0") if piece.strip()]
+        found = [record for record in map(_object, pieces) if record is not None]
+        records += [(number, record) for record in found]
+        damaged = len(pieces) - len(found)
+        lost += max(damaged, 1) if b"\0" in line else damaged
+    return records, lost
+
+
+def _object(piece: bytes) -> dict[str, Any] | None:
+    try:
+        data = json.loads(piece.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _completion(place: int, record: Mapping[str, Any], path: Path) -> Completion:
+    for prompt, completion in NAMES:
+        if record.get(prompt) is not None and record.get(completion) is not None:
+            break
+    else:
+        raise UserError(
+            f"{path}, record {place + 1} has the fields {', '.join(sorted(record)) or '(none)'}, "
+            f"but no prompt with its completion. Legal are {FORMS}."
+        )
+    criteria = tuple(
+        Criterion(str(item["criterion"]), float(item.get("points", 1.0)))
+        for item in record.get("criteria") or ()
+    )
+    return Completion(
+        place,
+        int(record.get("step") or 0),
+        make_row(_turns(record[prompt]), criteria),
+        _text(record[completion]),
+        _number(record.get("score", record.get("reward"))),
+        _number(record.get("advantage")),
+    )
+
+
+def _turns(prompt: Any) -> tuple[dict[str, str], ...]:
+    if isinstance(prompt, str):
+        return ({"role": "user", "content": prompt},)
+    return tuple({"role": str(t["role"]), "content": str(t["content"])} for t in prompt)
+
+
+def _text(completion: Any) -> str:
+    """A text, or the contents of the turns that TRL makes of it."""
+    if isinstance(completion, str):
+        return completion
+    return "\n\n".join(str(turn["content"]) for turn in completion)
+
+
+def _number(value: Any) -> float | None:
+    """A finite number; anything else is missing."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if value == value and abs(value) != float("inf") else None

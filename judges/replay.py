@@ -1,0 +1,352 @@
+"""What would GRPO have been told? Stored rollouts scored again by another judge, grading or policy.
+
+``python -m judges.replay study=NAME judge=NAME`` needs no policy and no GPU: the completions are
+on record. Without ``judge=`` each run keeps its own judge, whose replies come from the store: then
+only the reading of them and ``on_failure`` can differ. ``file=PATH`` scores completions of others.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.errors import UserError
+from experiments.files import write_json
+from experiments.recorder import VERDICT, write_part
+
+if TYPE_CHECKING:
+    from experiments.cells import Cell
+    from experiments.config import Judge
+    from judges.session import Session
+    from judges.store import Store
+
+USAGE = (
+    "python -m judges.replay study=NAME [judge=NAME] [on_failure=unscored|zero|drop_group] "
+    "[runs_dir=runs] [out=NAME] [judge.KEY=VALUE ...], or file=PATH judge=NAME out=FILE.parquet"
+)
+POLICIES = ("unscored", "zero", "drop_group")
+REPLAYED = {
+    "rollout_id": "string",
+    "step": "int32",
+    "prompt_id": "string",
+    "group": "int32",
+    "member": "int32",
+    "judge_score": "float64",
+    "reward": "float64",
+    "advantage": "float64",
+    "original_score": "float64",
+    "original_reward": "float64",
+    "original_advantage": "float64",
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command line, read."""
+
+    judge: str | None = None
+    study: str | None = None
+    file: Path | None = None
+    on_failure: str | None = None
+    runs_dir: Path = Path("runs")
+    out: str | None = None
+    overrides: list[str] = field(default_factory=list)
+
+
+def read_command(arguments: Sequence[str]) -> Command:
+    """Read ``key=value`` arguments.
+
+    Raises:
+        UserError: something else, an unknown key or policy, or neither study nor file.
+    """
+    known = ("judge", "study", "file", "on_failure", "runs_dir", "out")
+    values: dict[str, str] = {}
+    overrides = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key.lstrip("+~").startswith("judge."):
+            overrides.append(argument)
+        elif equals and value and key in known:
+            values[key] = value
+        else:
+            raise UserError(f"{argument!r} is no argument of judges.replay. Type {USAGE}")
+    if ("study" in values) == ("file" in values):
+        raise UserError(f"judges.replay needs study= or file=, one of them. Type {USAGE}")
+    if values.get("on_failure", "unscored") not in POLICIES:
+        raise UserError(
+            f"on_failure={values['on_failure']} cannot be replayed. Legal are "
+            f"{', '.join(POLICIES)}: a replay has no run to abort."
+        )
+    if overrides and "judge" not in values:
+        raise UserError(
+            f"{overrides[0]} changes a judge, but none is named: without judge= each run keeps "
+            "its own. Type for example judge=sim-fair beside it."
+        )
+    if "file" in values and not {"judge", "out"} <= set(values):
+        raise UserError(f"With file= the judge and out= are needed. Type {USAGE}")
+    return Command(
+        judge=values.get("judge"),
+        study=values.get("study"),
+        file=Path(values["file"]) if "file" in values else None,
+        on_failure=values.get("on_failure"),
+        runs_dir=Path(values.get("runs_dir", "runs")),
+        out=values.get("out"),
+        overrides=overrides,
+    )
+
+
+def run(command: Command) -> list[dict[str, Any]]:
+    """Replay; one line of numbers per run, or one for a file."""
+    judge = None
+    if command.judge is not None:
+        from judges.serve import Command as Preset
+        from judges.serve import load
+
+        judge, _ = load(Preset(command.judge, overrides=command.overrides))
+    if command.file is not None:
+        assert judge is not None and command.out is not None
+        return [replay_file(command.file, judge, Path(command.out))]
+    return replay_study(command, judge)
+
+
+def replay_study(command: Command, judge: Judge | None) -> list[dict[str, Any]]:
+    """Replay every run of a study that has rollouts.
+
+    Raises:
+        UserError: no such study, or the judge cannot be asked.
+    """
+    from experiments import cells
+    from judges.store import Store
+
+    study_dir = (command.runs_dir / str(command.study)).absolute()
+    folders = [f for f in cells.study_cells(study_dir) if any((f / "rollouts").glob("*.parquet"))]
+    if not folders:
+        there = sorted(path.parent.name for path in command.runs_dir.glob("*/study.json"))
+        raise UserError(
+            f"study={command.study} has no rollouts in {command.runs_dir}. There are "
+            f"{', '.join(there) or 'no studies'}. Type for example: study=quickstart"
+        )
+    lines = []
+    target = study_dir / "replays" / (command.out or _name(command, judge))
+    with Store(command.runs_dir / "verdicts.db") as store:
+        for folder in folders:
+            lines.append(replay_cell(cells.load_cell(folder), judge, command, store, target))
+            write_json(target / "summary.json", lines)
+    return lines
+
+
+def _name(command: Command, judge: Judge | None) -> str:
+    from judges.identity import judge_id
+
+    who = f"{judge.name}-{judge_id(judge)}" if judge else "own"
+    return f"{who}-{command.on_failure}" if command.on_failure else who
+
+
+def replay_cell(
+    cell: Cell, judge: Judge | None, command: Command, store: Store, target: Path
+) -> dict[str, Any]:
+    """Score one run's rollouts again and compare what GRPO would have been told.
+
+    Parts that are there already are kept, so a replay that was stopped goes on.
+
+    Returns:
+        What `compare` says, with the run, its rollouts and the calls made.
+    """
+    import pyarrow.parquet as pq
+
+    from experiments.tasks import TASKS, oracle
+    from judges.session import Session
+
+    config = cell.config
+    judge = judge or config.judge
+    policy = command.on_failure or judge.on_failure
+    rows = {row.prompt_id: row for row in TASKS[config.task.name].rows(config.task, "train")}
+    folder = target / cell.name
+    for kind in ("rollouts", "verdicts"):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+    replayed: list[dict[str, Any]] = []
+    with Session(judge, None if _drifts(judge) else store, oracle(config.task)) as session:
+        session.check()
+        for part in sorted((cell.dir / "rollouts").glob("*.parquet")):
+            done = folder / "rollouts" / part.name
+            if not done.exists():
+                records = sorted(pq.read_table(part).to_pylist(), key=lambda r: r["rollout_id"])
+                again, verdicts = _step(session, cell, records, rows, policy)
+                write_part(folder / "verdicts" / part.name, verdicts, VERDICT)
+                write_part(done, again, REPLAYED)
+            replayed += pq.read_table(done).to_pylist()
+        calls = session.calls
+    return {"cell": cell.name, "judge": judge.name, **compare(replayed), "calls": calls}
+
+
+def _drifts(judge: Judge) -> bool:
+    return judge.simulated is not None and judge.simulated.drift_per_1000 != 0.0
+
+
+def _step(
+    session: Session, cell: Cell, records: list[dict[str, Any]], rows: dict[str, Any], policy: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """One step's rollouts with new score, reward and advantage, and the verdicts behind them."""
+    import numpy as np
+
+    from analysis.advantages import advantages
+    from experiments.rewards import REWARDS
+    from experiments.rewards.failure import apply_failure_policy
+    from experiments.rewards.scorer import judge_all, mean_score
+
+    config = cell.config
+    size = config.trainer.group_size
+    items = [(rows[record["prompt_id"]], record["answer"] or "") for record in records]
+    votes_N = judge_all(session, items, size)
+    scores = [mean_score(votes) for votes in votes_N]
+    limited = apply_failure_policy(scores, size, policy, 1.0)
+    truths = [record["truth"] for record in records]
+    rewards = REWARDS[config.reward.name](config.reward, limited, truths)
+    given = np.array([np.nan if value is None else value for value in rewards]).reshape(-1, size)
+    found = advantages(given, config.trainer.scale_rewards).ravel().tolist()
+    again = [
+        {key: record[key] for key in ("rollout_id", "step", "prompt_id", "group", "member")}
+        | {"judge_score": score, "reward": reward, "advantage": advantage}
+        | {
+            f"original_{name}": record[key]
+            for name, key in (("score", "judge_score"), ("reward", "reward"))
+        }
+        | {"original_advantage": record["advantage"]}
+        for record, score, reward, advantage in zip(records, scores, rewards, found, strict=True)
+    ]
+    verdicts = [
+        verdict.as_row()
+        | {"rollout_id": record["rollout_id"], "step": record["step"], "role": "replay"}
+        for record, votes in zip(records, votes_N, strict=True)
+        for verdict in votes
+    ]
+    return again, verdicts
+
+
+def compare(replayed: list[dict[str, Any]]) -> dict[str, Any]:
+    """What changed: n, unscored share, scores, and how the advantages moved; None where undefined.
+
+    ``correlation`` is Pearson's of new and old scores over the rollouts that have both;
+    ``sign_flips``, ``silenced``, ``alignment`` and ``rank_change`` are those of
+    `analysis.advantages`, over all rollouts; rank changes only where groups have one size.
+    """
+    import numpy as np
+
+    from analysis.advantages import alignment, rank_change, sign_flips, silenced
+
+    def column(name: str) -> np.ndarray:
+        return np.array([np.nan if row[name] is None else row[name] for row in replayed])
+
+    new, old = column("judge_score"), column("original_score")
+    both = np.isfinite(new) & np.isfinite(old)
+    varied = both.sum() > 1 and new[both].std() > 0 and old[both].std() > 0
+    after, before = column("advantage"), column("original_advantage")
+    known = np.isfinite(before)
+    members = 1 + max((row["member"] for row in replayed), default=0)
+    whole = len(replayed) % members == 0 and known.all()
+    numbers = {
+        "unscored": float(np.isnan(new).mean()) if len(new) else float("nan"),
+        "score": float(np.nanmean(new)) if np.isfinite(new).any() else float("nan"),
+        "original_score": float(np.nanmean(old)) if np.isfinite(old).any() else float("nan"),
+        "correlation": float(np.corrcoef(new[both], old[both])[0, 1]) if varied else float("nan"),
+        "sign_flips": sign_flips(before[known], after[known]),
+        "silenced": silenced(before[known], after[known]),
+        "alignment": alignment(before[known], after[known]),
+        "rank_change": rank_change(before.reshape(-1, members), after.reshape(-1, members))
+        if whole
+        else float("nan"),
+    }
+    return {"n": len(replayed)} | {k: None if np.isnan(v) else v for k, v in numbers.items()}
+
+
+def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
+    """Score completions that others wrote; groups are the completions of one prompt at one step.
+
+    Raises:
+        UserError: the file, or a simulated judge, which knows only the prompts of its own task.
+    """
+    from collections import defaultdict
+
+    import numpy as np
+
+    from analysis.advantages import advantages
+    from experiments.answers import answer_of
+    from experiments.rewards.scorer import mean_score
+    from judges.importers import read_completions
+    from judges.session import Session
+
+    if judge.simulated is not None:
+        raise UserError(
+            f"judge={judge.name} is simulated: it knows the truth of its own task's prompts and "
+            "of no others. Name a real judge for file=, or replay a study with it."
+        )
+    found, lost = read_completions(path)
+    print(f"{path}: {len(found)} completions read, {lost} lost records")
+    groups: dict[tuple[int, str], list[Any]] = defaultdict(list)
+    for item in found:
+        groups[item.step, item.row.prompt_id].append(item)
+    replayed: list[dict[str, Any]] = []
+    with Session(judge, None) as session:
+        session.check()
+        for number, members in enumerate(groups.values()):
+            answers = [answer_of(item.completion) or "" for item in members]
+            if session.compares:
+                votes_N = [[vote] for vote in session.group_verdicts(members[0].row, answers)]
+            else:
+                pairs = [(item.row, answer) for item, answer in zip(members, answers, strict=True)]
+                votes_N = session.verdicts(pairs)
+            scores = [mean_score(votes) for votes in votes_N]
+            given = np.array([[np.nan if score is None else score for score in scores]])
+            for place, (item, score, advantage) in enumerate(
+                zip(members, scores, advantages(given)[0].tolist(), strict=True)
+            ):
+                replayed.append(
+                    {
+                        "rollout_id": str(item.place),
+                        "step": item.step,
+                        "prompt_id": item.row.prompt_id,
+                        "group": number,
+                        "member": place,
+                        "judge_score": score,
+                        "reward": score,
+                        "advantage": advantage,
+                        "original_score": item.reward,
+                        "original_reward": item.reward,
+                        "original_advantage": item.advantage,
+                    }
+                )
+        calls = session.calls
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_part(out, replayed, REPLAYED)
+    return {"cell": path.name, "judge": judge.name, **compare(replayed), "calls": calls}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line. Exit codes: 0 replayed, 2 a user's error."""
+    from experiments.plan import print_table
+
+    try:
+        command = read_command(list(sys.argv[1:] if arguments is None else arguments))
+        lines = run(command)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    shown = [{key: _shown(value) for key, value in line.items()} for line in lines]
+    print_table(shown, f"Replay of {command.study or command.file}")
+    print(f"{sum(line['calls'] for line in lines)} judge calls made; the rest came from the store")
+    if command.study:
+        print(f"Written under {command.runs_dir / command.study / 'replays'}")
+    return 0
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Replays of a real small study: the same judge gives back what was recorded, others do not."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pyarrow.dataset as ds
+import pytest
+
+from judges.replay import main, read_command
+from tests.conftest import ROOT
+
+
+def replay(study, *arguments):
+    code = main([f"study={study.name}", f"runs_dir={study.parent}", *arguments])
+    assert code == 0
+
+
+def rows(folder, kind="rollouts"):
+    found = ds.dataset(folder / kind, format="parquet").to_table().to_pylist()
+    return sorted(found, key=lambda row: row["rollout_id"])
+
+
+def cells_of(study, name, judge):
+    return sorted((study / "replays" / name).glob(f"{judge}-*"))
+
+
+def test_the_own_judge_is_replayed_from_the_store_and_agrees(small_study, capsys):
+    replay(small_study, "out=own")
+    assert "0 judge calls made" in capsys.readouterr().out
+    for judge in ("sim-fair", "sim-flaky"):
+        for folder in cells_of(small_study, "own", judge):
+            for row in rows(folder):
+                assert row["judge_score"] == row["original_score"]
+                assert row["reward"] == row["original_reward"]
+                assert row["advantage"] == pytest.approx(row["original_advantage"], abs=2e-5)
+    summary = json.loads((small_study / "replays" / "own" / "summary.json").read_text())
+    assert len(summary) == 4
+    assert all(line["sign_flips"] in (0.0, None) for line in summary)
+
+
+def test_zero_instead_of_missing_is_a_treatment_that_shows(small_study):
+    replay(small_study, "on_failure=zero", "out=zero")
+    records = [row for folder in cells_of(small_study, "zero", "sim-flaky") for row in rows(folder)]
+    missing = [row for row in records if row["judge_score"] is None]
+    assert missing, "the flaky judge failed somewhere"
+    assert all(row["reward"] == 0.0 and row["original_reward"] is None for row in missing)
+    assert all(row["original_advantage"] == 0.0 for row in missing)
+
+
+def test_another_judge_is_asked_and_its_verdicts_are_kept(small_study):
+    replay(small_study, "judge=sim-lenient", "out=lenient")
+    (first, *_) = cells_of(small_study, "lenient", "sim-fair")
+    verdicts = rows(first, "verdicts")
+    assert {row["judge"] for row in verdicts} == {"sim-lenient"}
+    assert [row["rollout_id"] for row in verdicts] == [row["rollout_id"] for row in rows(first)]
+    assert all(row["judge_score"] >= row["original_score"] for row in rows(first))
+
+
+def test_a_replay_that_was_stopped_goes_on(small_study):
+    replay(small_study, "judge=sim-strict", "out=again")
+    parts = sorted((small_study / "replays" / "again").glob("*/rollouts/*.parquet"))
+    kept, lost = parts[0].stat().st_mtime_ns, parts[-1]
+    lost.unlink()
+    replay(small_study, "judge=sim-strict", "out=again")
+    assert parts[0].stat().st_mtime_ns == kept and lost.exists()
+
+
+def test_a_replay_needs_no_torch(small_study):
+    code = (
+        "import sys; from judges.replay import main\n"
+        f"code = main(['study={small_study.name}', 'runs_dir={small_study.parent}', 'out=light'])\n"
+        "print('END', code, 'torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert "END 0 False False" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.fixture
+def served():
+    """A simulated judge over a real socket, asked like any endpoint."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "judges.serve", "judge=sim-fair", f"port={port}"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
+            break
+        except OSError:
+            time.sleep(0.1)
+    yield f"http://127.0.0.1:{port}/v1"
+    child.terminate()
+    child.wait(20)
+
+
+def test_completions_of_others_are_scored(small_study, served, tmp_path, capsys):
+    (folder, *_) = sorted(small_study.glob("sim-fair-*"))
+    records = rows(folder)[:8]
+    path = tmp_path / "others.jsonl"
+    lines = [
+        {"prompt": row["prompt"], "response": row["completion"], "reward": row["judge_score"]}
+        for row in records
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"prompt": "cut')
+    out = tmp_path / "scored.parquet"
+    code = main(
+        [
+            f"file={path}",
+            f"out={out}",
+            "judge=openai-compatible",
+            f"judge.endpoint.url={served}",
+            "judge.endpoint.model=sim-fair",
+            "judge.grading.name=likert",
+        ]
+    )
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert "8 completions read, 1 lost records" in said.out
+    scored = ds.dataset(out, format="parquet").to_table().to_pylist()
+    by_place = sorted(scored, key=lambda row: int(row["rollout_id"]))
+    for row, record in zip(by_place, records, strict=True):
+        assert row["judge_score"] == pytest.approx(record["judge_score"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["study=a", "file=b"], "one of them"),
+        ([], "one of them"),
+        (["study=a", "on_failure=abort"], "no run to abort"),
+        (["study=a", "judge.name=b"], "none is named"),
+        (["file=a.jsonl"], "out= are needed"),
+        (["study=a", "speed=1"], "no argument"),
+        (["study=nothing-here"], "has no rollouts"),
+        (["study=a", "judge=nobody"], "is no preset"),
+    ],
+)
+def test_bad_arguments_are_one_paragraph(arguments, words, capsys):
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said and "Traceback" not in said
+
+
+def test_a_simulated_judge_knows_no_foreign_prompts(tmp_path, capsys):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "p", "response": "r"}\n')
+    assert main([f"file={path}", "judge=sim-fair", f"out={tmp_path / 'o.parquet'}"]) == 2
+    assert "is simulated" in capsys.readouterr().err
+
+
+def test_paths_are_paths():
+    command = read_command(["study=s", "runs_dir=/r", "judge=j", "judge.sampling.votes=2"])
+    assert str(command.runs_dir) == "/r"
+    assert command.overrides == ["judge.sampling.votes=2"]
