@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import email.utils
 import json
 import logging
-import math
 import random
-import re
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from judges.dialects import dialect_of, spell, spell_grading
-from judges.envelope import FILTERED, BadEnvelope, ErrorBody, Stream, excerpt, read_plain
+from judges.envelope import FILTERED, BadEnvelope, ErrorBody, Stream, read_plain
+from judges.failures import ERROR_BYTES, FINAL, EndpointRefused, Fault, read_error
 from judges.limits import Limits
 from judges.secrets import redact
 from judges.transport import Answer, TooLarge, Unreachable, Wire, WireError
@@ -35,75 +32,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AGAIN = {408, 409, 425, 429}
-"""Besides 5xx, what a later attempt may cure."""
-OVERRUN = {429, 503, 529}
-"""What an endpoint answers that is asked too much at once."""
 LONGEST_WAIT_S = 30.0
 BARRED_S = 30.0
 """How long nothing is sent after the key, the account or the model's name was refused."""
 DRAIN_S = 0.1
 """How long the end of a finished stream may take, to keep its connection."""
-ERROR_BYTES = 65_536
-SAID = 2_000
-"""Characters of an error's message in which a cause is looked for."""
 CHARACTERS_PER_TOKEN = 4
 """Enough to set aside tokens before the endpoint has counted them."""
 REMINDER = (
     "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "
     "the format asked for."
 )
-
-_REFUSED = re.compile(
-    r"data_?inspection_?failed|inappropriate_?content|content_filter|content_policy_violation"
-    r"|ResponsibleAIPolicy|input was flagged",
-    re.I,
-)
-_TOO_LONG = re.compile(
-    r"context_length_exceeded|string_above_max_length|maximum (context|model) length"
-    r"|maximum input length|range of input length|(prompt|input|request) is too long"
-    r"|exceeds? the (model's )?(maximum |available )?context",
-    re.I,
-)
-_FINAL = {
-    "no credit": re.compile(r"insufficient_quota|arrearage|insufficient_balance", re.I),
-    "the key is refused": re.compile(r"(invalid|incorrect)[ _]?api[ _]?key", re.I),
-    "unknown model": re.compile(
-        r"model[ _]?not[ _]?(found|exist)|unknown model|model\b.{0,120} does not exist", re.I
-    ),
-}
-"""What an error says -> why no later verdict will fare better."""
-_BY_STATUS = {401: "the key is refused", 402: "no credit", 403: "forbidden", 404: "not found"}
-
-
-class EndpointRefused(Exception):
-    """The endpoint will not serve this judge at all: its key, its bill or its model is wrong."""
-
-    def __init__(self, status: int, why: str, message: str) -> None:
-        super().__init__(f"{why}: HTTP {status}: {message}")
-        self.parts = (status, why, message)
-        self.status = status
-        self.why = why
-        self.attempts = 1
-
-
-class Fault(Exception):
-    """One attempt failed; ``again`` says whether another one may fare better."""
-
-    def __init__(
-        self,
-        outcome: Outcome,
-        reason: str,
-        again: bool = True,
-        wait_s: float = 0.0,
-        overrun: bool = False,
-    ) -> None:
-        super().__init__(reason)
-        self.overrun = overrun
-        self.outcome = outcome
-        self.reason = reason
-        self.again = again
-        self.wait_s = wait_s
 
 
 @dataclass
@@ -261,7 +200,7 @@ async def ask(
             outcome, reason = fault.outcome, fault.reason
         except EndpointRefused as refusal:
             refusal.attempts = track.attempts
-            if refusal.why in _FINAL:
+            if refusal.why in FINAL:
                 channel.refusal, channel.barred_until = refusal, clock() + BARRED_S
             raise
         except TimeoutError:
@@ -459,11 +398,11 @@ async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any
             headers = channel.headers()
             async with channel.wire.exchange(method, path, headers, body) as answer:
                 if answer.status != 200:
-                    return _error(answer, await _begin(answer), channel.key)
+                    return read_error(answer, await _begin(answer), channel.key)
                 try:
                     return await read(answer, watch.alive)
                 except ErrorBody as error:
-                    return _error(answer, error.body, channel.key)
+                    return read_error(answer, error.body, channel.key)
     except TimeoutError:
         raise Fault(Outcome.timeout, f"nothing new for {idle_s:g} s") from None
     except Unreachable as error:
@@ -522,58 +461,3 @@ async def _begin(answer: Answer) -> bytes:
             if len(body) > ERROR_BYTES:
                 break
     return body
-
-
-def _error(answer: Answer, body: bytes, key: str) -> Reply:
-    """An answer that is no completion: a refusal is a reply, all the rest is raised."""
-    status = answer.status
-    # Redact before cutting to length: half a key is still half a key.
-    said, shown = _message(redact(body[:ERROR_BYTES].decode("utf-8", "replace"), [key]))
-    message = f"HTTP {status}: {shown}"
-    mine = status < 500 and status != 429  # 4xx, and an error in the body of a success
-    if mine and _REFUSED.search(said):
-        return Reply(text="", finish_reason=FILTERED)
-    if mine and (status == 413 or _TOO_LONG.search(said)):
-        raise Fault(Outcome.too_long, message, again=False)
-    if status < 500:
-        found = (why for why, words in _FINAL.items() if words.search(said))
-        why = next(found, _BY_STATUS.get(status, ""))
-        if why:
-            raise EndpointRefused(status, why, shown)
-    overrun = status in OVERRUN
-    if status == 429:
-        raise Fault(Outcome.rate_limited, message, wait_s=_retry_after(answer), overrun=True)
-    if status in AGAIN or status >= 500 or status == 200:
-        raise Fault(Outcome.transport, message, wait_s=_retry_after(answer), overrun=overrun)
-    raise Fault(Outcome.transport, message, again=False)
-
-
-def _message(body: str) -> tuple[str, str]:
-    """What an error's body says by its code, type and message, and a line of that for people.
-
-    Nothing else of it is looked at: some servers send the question back with the error.
-    """
-    try:
-        found = json.loads(body)
-        inner = found.get("error", found)
-        if not isinstance(inner, dict):
-            inner = {"message": inner}
-        codes = [str(inner[key]) for key in ("code", "type") if inner.get(key) is not None]
-        text = str(inner.get("message", "" if codes else inner))[:SAID]
-    except (ValueError, AttributeError, RecursionError):
-        codes, text = [], body[:SAID]
-    shown = text if text else " ".join(codes)
-    return " ".join([*codes, text]), excerpt(shown.encode("utf-8", "replace"))
-
-
-def _retry_after(answer: Answer) -> float:
-    """Seconds that the endpoint asks to wait: it gives seconds or a date; 0 where neither."""
-    value = answer.headers.get("retry-after", "")
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, TypeError):
-            return 0.0
-    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
