@@ -1,21 +1,32 @@
 """The positive control: a planted length bias moves the policy, a fair judge does not."""
 
+from collections import Counter
+
 import pytest
 
 from analysis.behaviour import feature_frame, run_shift, step_means
 from analysis.drift import run_curves
 from analysis.frames import rollouts_frame
 from analysis.intervals import mean_interval, paired_difference
+from experiments.cells import load_cell, study_cells
+from experiments.plan import expected
+from experiments.recorder import recorded
 from tests.conftest import sweep
 
 
 @pytest.fixture(scope="module")
-def shifts(tmp_path_factory):
-    """How far each run of the quickstart's length arm and of its fair arm moved, per metric."""
+def study(tmp_path_factory):
+    """The quickstart's length arm and fair arm, three seeds each."""
     runs_dir = tmp_path_factory.mktemp("control")
     done = sweep(runs_dir, "judge=sim-fair,sim-verbose", "seed=0,1,2", "sweep.report=false")
     assert done.returncode == 0, done.stdout + done.stderr
-    rollouts = rollouts_frame(runs_dir / "quickstart")
+    return runs_dir / "quickstart"
+
+
+@pytest.fixture(scope="module")
+def shifts(study):
+    """How far each run moved, per metric."""
+    rollouts = rollouts_frame(study)
     lengths = run_shift(step_means(feature_frame(rollouts), ["length"]))
     scores = run_shift(run_curves(rollouts))
     return {
@@ -51,3 +62,19 @@ def test_the_drift_is_paid_for_with_truth_and_not_by_it(shifts):
 def test_the_fair_judge_teaches_the_truth(shifts):
     learned = mean_interval(list(shifts["sim-fair", "truth"]))
     assert learned.mean > 0 and learned.high > 0
+
+
+@pytest.mark.slow
+def test_the_plan_foretold_what_the_study_used(study):
+    """Calls and tokens of the whole sweep within 5 %; single cells differ with their answers."""
+    found, used = Counter(), Counter()
+    for folder in study_cells(study):
+        found.update(expected(load_cell(folder)))
+        for line in recorded(folder):
+            metrics = line["metrics"]
+            used["calls"] += metrics["cost/calls"] + metrics["cost/cache_hits"]
+            used["tokens_in"] += metrics["cost/tokens_in"]
+            used["tokens_out"] += metrics["cost/tokens_out"]
+    assert found["calls"] == used["calls"] == 6 * 40 * 64
+    for name in ("tokens_in", "tokens_out"):
+        assert found[name] == pytest.approx(used[name], rel=0.05), name
