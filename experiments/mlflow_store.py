@@ -23,7 +23,7 @@ from typing import Any
 
 from experiments.config import Tracking
 from experiments.errors import UserError
-from experiments.projection import redact
+from judges.secrets import redact
 
 VIEWS = ("judge.name", "judge.family")
 """Axes by which every study has a ready chart view; see `ui_link`."""

@@ -12,11 +12,11 @@ import math
 import os
 import posixpath
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from experiments.cells import Cell, flatten, under
+from judges.secrets import redact
 
 LISTED = (
     "seed",
@@ -49,15 +49,6 @@ VALUE_LIMIT = 500
 NONFINITE = "system/nonfinite"
 """How many values of a step were None, NaN or infinite, and so were not sent."""
 
-SECRET = re.compile(
-    r"sk-[A-Za-z0-9_-]{16,}"
-    r"|hf_[A-Za-z0-9]{16,}"
-    r"|gh[pousr]_[A-Za-z0-9]{20,}"
-    r"|AKIA[0-9A-Z]{16}"
-    r"|(?i:bearer)\s+[A-Za-z0-9._~+/=-]{8,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*"
-    r"|(?<=://)[^/\s@]*:[^/\s@]*(?=@)"
-)
 SECRET_NAME = re.compile(r"(^|[._-])(api_?key|token|secret|password|passwd|authorization)$", re.I)
 
 
@@ -68,14 +59,6 @@ class Point(NamedTuple):
     value: float
     time_ms: int
     step: int
-
-
-def redact(text: str, known: Iterable[str | None] = ()) -> str:
-    """``text`` with ``***`` for the ``known`` secrets and for whatever looks like one."""
-    for secret in known:
-        if secret:
-            text = text.replace(secret, "***")
-    return SECRET.sub("***", text)
 
 
 def axes(cell: Cell) -> dict[str, str]:
@@ -128,7 +111,7 @@ def _sweeps(factor: str, key: str, data: dict[str, Any]) -> bool:
 def _texts(cell: Cell, values: dict[str, Any]) -> dict[str, str]:
     """Keys and values as MLflow takes them, secrets out, long values cut."""
     judges = (cell.config.judge, *cell.config.shadow_judges)
-    known = [os.environ.get(judge.endpoint.api_key_env or "") for judge in judges]
+    known = [os.environ.get(judge.endpoint.api_key_env or "", "") for judge in judges]
     texts = {}
     for key, value in values.items():
         if value in ("", None, [], {}):

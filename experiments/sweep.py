@@ -280,7 +280,9 @@ def run(todo: list[Cell], elsewhere: list[str]) -> int:
     if tracked:
         from experiments.mlflow_store import ui_command, ui_link
 
-        print(f"Compare the runs: {ui_command(tracked['uri'])}\n  then open {ui_link(tracked)}")
+        families = {cell.config.judge.family for cell in todo}
+        link = ui_link(tracked, "judge.family" if len(families) > 1 else "judge.name")
+        print(f"Compare the runs: {ui_command(tracked['uri'])}\n  then open {link}")
     for name in failed:
         print(f"{name} is {states[name]}; its log: {study_dir / name / 'log.txt'}")
     if failed:

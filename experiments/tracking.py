@@ -27,6 +27,7 @@ from experiments.files import read_json, write_json
 from experiments.mlflow_store import initialise, load_mlflow, tracking_uri, ui_command, ui_link
 from experiments.projection import Point
 from experiments.recorder import recorded
+from judges.secrets import redact
 
 __all__ = [
     "RunLog",
@@ -259,7 +260,7 @@ def mark_killed(folder: Path, reason: str) -> bool:
         client = load_mlflow().MlflowClient(tracking_uri=kept["uri"])
         if client.get_run(kept["run_id"]).info.status != "RUNNING":
             return False
-        client.set_tag(kept["run_id"], "judgedrift.reason", projection.redact(reason))
+        client.set_tag(kept["run_id"], "judgedrift.reason", redact(reason))
         client.set_terminated(kept["run_id"], "KILLED")
     except Exception as error:
         _log.warning("MLflow could not end the run of %s: %s", folder.name, _one_line(error))
@@ -290,7 +291,7 @@ def close_parent(ids: dict[str, str], status: str, artifacts: Iterable[Path] = (
 
 
 def _one_line(error: Exception) -> str:
-    return projection.redact(f"{type(error).__name__}: {' '.join(str(error).split())}")[:300]
+    return redact(f"{type(error).__name__}: {' '.join(str(error).split())}")[:300]
 
 
 def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:

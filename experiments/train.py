@@ -20,7 +20,6 @@ from typing import Any
 
 from experiments import cells
 from experiments.cells import Cell
-from experiments.config import Judge
 from experiments.errors import UserError
 from experiments.files import read_json, write_json, write_text
 
@@ -115,12 +114,7 @@ def train(cell: Cell, threads: int) -> None:
         store = stack.enter_context(Store(runs_dir / "verdicts.db"))
         sessions = [
             stack.enter_context(
-                Session(
-                    judge,
-                    None if _drifts(judge) else store,
-                    known,
-                    calls_before=_answered(cell.dir, judge.name),
-                )
+                Session(judge, store, known, calls_before=_answered(cell.dir, judge.name))
             )
             for judge in judges
         ]
@@ -152,11 +146,6 @@ def train(cell: Cell, threads: int) -> None:
 
 
 SHOWN = ("reward/mean", "truth/mean", "policy/length", "judge/unscored_frac", "system/step_s")
-
-
-def _drifts(judge: Judge) -> bool:
-    """Whether a judge's verdict depends on when it was asked; the store knows no such judge."""
-    return judge.simulated is not None and judge.simulated.drift_per_1000 != 0.0
 
 
 def _answered(folder: Path, judge: str) -> int:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from experiments.errors import UserError
 from experiments.tasks.row import Criterion, Row, make_row
+
+T = TypeVar("T")
 
 FORMS = (
     "TRL completions (.parquet with prompt, completion, step?, advantage?), "
@@ -51,7 +53,7 @@ def read_completions(path: Path) -> tuple[list[Completion], int]:
         return [_completion(place, record, path) for place, record in enumerate(_rows(pq, path))], 0
     if path.name.endswith((".jsonl", ".jsonl.gz")):
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        records, lost = sound_records(data)
+        records, lost = sound_records(data, json_object)
         return [_completion(place, record, path) for place, record in records], lost
     raise UserError(f"file={path} is of an unknown kind. Legal are {FORMS}.")
 
@@ -61,24 +63,27 @@ def _rows(pq: Any, path: Path) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def sound_records(data: bytes) -> tuple[list[tuple[int, dict[str, Any]]], int]:
-    """(line number from 0, object) of each line that holds one, and how many are lost.
+def sound_records(
+    data: bytes, read: Callable[[bytes], T | None]
+) -> tuple[list[tuple[int, T]], int]:
+    """(line number from 0, record) of each line in which ``read`` finds one, and how many are lost.
 
     Whatever stands between NUL bytes is looked at by itself: a record that a crash pushed behind
     a block of them is whole. A line with NUL bytes has lost one record at least.
     """
-    records: list[tuple[int, dict[str, Any]]] = []
+    records: list[tuple[int, T]] = []
     lost = 0
     for number, line in enumerate(data.split(b"\n")):
         pieces = [piece for piece in line.split(b"\0") if piece.strip()]
-        found = [record for record in map(_object, pieces) if record is not None]
+        found = [record for record in map(read, pieces) if record is not None]
         records += [(number, record) for record in found]
         damaged = len(pieces) - len(found)
         lost += max(damaged, 1) if b"\0" in line else damaged
     return records, lost
 
 
-def _object(piece: bytes) -> dict[str, Any] | None:
+def json_object(piece: bytes) -> dict[str, Any] | None:
+    """The JSON object that a piece of a line is, or None."""
     try:
         data = json.loads(piece.decode("utf-8-sig"))
     except (ValueError, RecursionError):

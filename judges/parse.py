@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from judges.grading import GRADINGS
 from judges.grading.asking import in_asks
 from judges.grading.base import Ask
 from judges.grading.rubric import Rubric
+from judges.importers import sound_records
 from judges.verdict import Outcome, Parsed, Reply
 
 USAGE = (
@@ -102,23 +103,12 @@ def read_command(arguments: Sequence[str]) -> Command:
 
 
 def read_records(data: bytes) -> tuple[list[Record], int]:
-    """All sound records of a JSONL file, and how many are lost.
-
-    A line that is no record is one lost record; so is a block of NUL bytes, which an interrupted
-    write leaves behind, together with the remains of records beside it in the same line.
-    """
-    records: list[Record] = []
-    lost = 0
-    for line in data.split(b"\n"):
-        pieces = [piece for piece in line.split(b"\0") if piece.strip()]
-        found = [record for piece in pieces for record in _record(piece)]
-        records += found
-        damaged = len(pieces) - len(found)
-        lost += max(damaged, 1) if b"\0" in line else damaged
-    return records, lost
+    """All sound records of a JSONL file, and how many are lost (see `importers.sound_records`)."""
+    found, lost = sound_records(data, _record)
+    return [record for _, record in found], lost
 
 
-def _record(piece: bytes) -> Iterator[Record]:
+def _record(piece: bytes) -> Record | None:
     """The record in a line, if it is one."""
     try:
         data = json.loads(piece.decode("utf-8-sig"))
@@ -129,9 +119,9 @@ def _record(piece: bytes) -> Iterator[Record]:
         )
         given = data.get("criteria")
         points = None if given is None else tuple(_points(item) for item in given)
-        yield Record(data["id"], reply, points)
+        return Record(data["id"], reply, points)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-        return
+        return None
 
 
 def _text(value: Any) -> str:

@@ -168,7 +168,7 @@ def replay_cell(
     for kind in ("rollouts", "verdicts"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
     replayed: list[dict[str, Any]] = []
-    with Session(judge, None if _drifts(judge) else store, oracle(config.task)) as session:
+    with Session(judge, store, oracle(config.task)) as session:
         session.check()
         for part in sorted((cell.dir / "rollouts").glob("*.parquet")):
             done = folder / "rollouts" / part.name
@@ -180,10 +180,6 @@ def replay_cell(
             replayed += pq.read_table(done).to_pylist()
         calls = session.calls
     return {"cell": cell.name, "judge": judge.name, **compare(replayed), "calls": calls}
-
-
-def _drifts(judge: Judge) -> bool:
-    return judge.simulated is not None and judge.simulated.drift_per_1000 != 0.0
 
 
 def _step(

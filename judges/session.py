@@ -73,7 +73,9 @@ class Session:
         self.judge_id = judge_id(judge)
         self.hits = 0
         """Draws found in the store, or already in flight for somebody else."""
-        self._store = store
+        # what a drifting judge says depends on when it is asked: the store cannot know it again
+        drifts = judge.simulated is not None and judge.simulated.drift_per_1000 != 0.0
+        self._store = None if drifts else store
         self._grading = build_grading(judge)
         check_dialect(judge, _carried(self._grading))
         self._app = _simulated(judge, oracle, calls_before)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.errors import UserError
-from judges.importers import read_completions, sound_records
+from judges.importers import json_object, read_completions, sound_records
 
 
 def lines(*records):
@@ -60,7 +60,7 @@ def test_a_damaged_file_is_read_as_far_as_it_is_sound(tmp_path):
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5))))
 def test_sound_lines_are_never_lost(records):
-    found, lost = sound_records(lines(*records))
+    found, lost = sound_records(lines(*records), json_object)
     assert lost == 0
     assert [record for _, record in found] == records
 

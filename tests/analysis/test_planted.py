@@ -1,0 +1,234 @@
+"""Known results on how GRPO passes bias on: by proof, by enumeration, and by simulation."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from analysis.advantages import advantages
+from analysis.planted import Fault, Simulated, Tabular, sampled_runs, simulate
+from analysis.transmission import after_failures, group_cov, split
+
+P, G = 60_000, 8
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+@pytest.fixture
+def table() -> Tabular:
+    return Tabular(
+        truth=np.array([1.0, 0.0, 0.5]),
+        features=np.array([[0.0, 1.0], [1.0, 0.0], [2.0, -1.0]]),
+        logits=np.log([0.5, 0.3, 0.2]),
+    )
+
+
+def push(reward: np.ndarray, z: np.ndarray, scale: str = "group") -> tuple[float, float]:
+    """E Cov(A, z) and its standard error over groups."""
+    per_group = group_cov(split(reward, np.full(reward.shape, np.nan), scale)[0], z)[:, 0]
+    known = per_group[np.isfinite(per_group)]
+    return float(known.mean()), float(known.std() / len(known) ** 0.5)
+
+
+def near(found: tuple[float, float], value: float, rounding: float = 0.0) -> bool:
+    """Within four standard errors, plus what the printed value was rounded by."""
+    return abs(found[0] - value) < 4 * found[1] + rounding
+
+
+# --- what cancels
+
+
+@pytest.mark.parametrize("scale", ["group", "none"])
+def test_a_constant_per_prompt_cancels(scale: str, rng: np.random.Generator) -> None:
+    data = simulate(rng, 500, Fault({0: 0.1}))
+    moved = data.judge + rng.normal(size=(500, 1))
+    gap = abs(advantages(moved, scale) - advantages(data.judge, scale)).max()
+    assert gap < 1e-13
+
+
+def test_a_factor_cancels_up_to_eps_and_only_under_sd(rng: np.random.Generator) -> None:
+    data = simulate(rng, 500, Fault({0: 0.1}))
+    factor = rng.uniform(0.5, 2, size=(500, 1))
+    exact = advantages(data.judge, "group", eps=0.0)
+    assert abs(advantages(factor * data.judge, "group", eps=0.0) - exact).max() < 1e-10
+    with_eps = advantages(factor * data.judge) - advantages(data.judge)
+    assert 0 < abs(with_eps).max() < 0.01
+    unscaled = advantages(factor * data.judge, "none")
+    np.testing.assert_allclose(unscaled, factor * advantages(data.judge, "none"), atol=1e-12)
+
+
+def test_one_global_correction_does_nothing_under_sd(rng: np.random.Generator) -> None:
+    tpr, fpr = 0.9, 0.35
+    data = simulate(rng, 2000, Fault(tpr=tpr, fpr=fpr))
+    corrected = (data.judge - fpr) / (tpr - fpr)
+    assert abs(advantages(corrected) - advantages(data.judge)).max() < 1e-3
+    np.testing.assert_allclose(
+        advantages(corrected, "none"), advantages(data.judge, "none") / (tpr - fpr), atol=1e-12
+    )
+
+
+# --- what does not
+
+
+@pytest.mark.parametrize(("dose", "value"), [(0.05, 0.104), (0.1, 0.189), (0.3, 0.484), (1, 0.864)])
+def test_a_dose_under_sd_and_without(dose: float, value: float, rng: np.random.Generator) -> None:
+    data = simulate(rng, P, Fault({0: dose}))
+    assert near(push(data.judge, data.features), value, 0.0006)
+    assert near(push(data.judge, data.features, "none"), dose)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+@pytest.mark.parametrize("dose", [0.01, 0.1, 1.0])
+def test_tied_groups_blow_any_dose_up(dose: float, p: float, rng: np.random.Generator) -> None:
+    data = simulate(rng, 20_000, Fault({0: dose}), p=p)
+    # E sd of 8 standard normals is .965; eps takes 1 % of it at dose .01.
+    assert push(data.judge, data.features)[0] == pytest.approx(0.96, abs=0.012)
+    assert near(push(data.judge, data.features, "none"), dose)
+
+
+@pytest.mark.parametrize(
+    ("tpr", "fpr", "value"),
+    [(0.9, 0.1, 0.384), (0.95, 0.4, 0.267), (0.6, 0.05, 0.282), (0.3, 0.3, 0), (0.3, 0.6, -0.143)],
+)
+def test_a_noisy_judge_by_its_youden_j(
+    tpr: float, fpr: float, value: float, rng: np.random.Generator
+) -> None:
+    data = simulate(rng, P, Fault(tpr=tpr, fpr=fpr))
+    truth = data.truth[..., None]
+    found = push(data.judge, truth)
+    # phi sd(t) is the value in the limit of large groups
+    q = 0.4 * tpr + 0.6 * fpr
+    theory = (tpr - fpr) * 0.24 / np.sqrt(q * (1 - q))
+    assert found[0] == pytest.approx(theory, abs=0.02)
+    assert near(found, value, 0.0015)
+    assert near(push(data.judge, truth, "none"), (tpr - fpr) * 0.24)
+
+
+def test_dead_groups_cost_signal(rng: np.random.Generator) -> None:
+    data = simulate(rng, P, Fault(), p=0.9)
+    dead = (data.judge.max(axis=1) == data.judge.min(axis=1)).mean()
+    assert dead == pytest.approx(0.9**8 + 0.1**8, abs=0.009)
+
+
+def failing_on_length(rng: np.random.Generator) -> tuple[Simulated, float]:
+    """Binary truth at p = .4 whose judge fails more often on long answers: about 19 %."""
+    data = simulate(rng, 2 * P, Fault())
+    z = data.features[..., 0]
+    chance = 1 / (1 + np.exp(2.0 - 1.5 * z))
+    missing = rng.random(z.shape) < chance
+    judge = np.where(missing, np.nan, data.judge)
+    assert missing.mean() == pytest.approx(0.19, abs=0.02)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    theory = weights @ (nodes / (1 + np.exp(2.0 - 1.5 * nodes))) / np.sqrt(2 * np.pi)
+    return Simulated(data.truth, data.features, judge), -0.4 * float(theory)
+
+
+def test_failure_as_zero_teaches_shortness(rng: np.random.Generator) -> None:
+    data, theory = failing_on_length(rng)
+    zero = after_failures(data.judge, data.truth, "zero")
+    assert theory == pytest.approx(-0.0700, abs=0.002)
+    assert near(push(zero, data.features, "none"), theory)
+    assert push(zero, data.features)[0] == pytest.approx(-0.145, abs=0.008)
+
+
+def test_failures_left_out_teach_nothing_of_length(rng: np.random.Generator) -> None:
+    data, _ = failing_on_length(rng)
+    assert near(push(data.judge, data.features), 0.0)
+    assert near(push(data.judge, data.features, "none"), 0.0)
+
+
+# --- the tabular policy
+
+
+def test_every_group_is_counted_once(table: Tabular) -> None:
+    counts, weights = table.every_group(4)
+    assert len(counts) == 15 and (counts.sum(axis=1) == 4).all()
+    assert weights.sum() == pytest.approx(1)
+    np.testing.assert_allclose(weights @ counts / 4, table.policy())
+
+
+@pytest.mark.parametrize("scale", ["group", "none"])
+def test_expected_cov_is_the_sum_over_ordered_groups(table: Tabular, scale: str) -> None:
+    reward = np.array([1.0, 0.2, 0.7])
+    total = np.zeros(2)
+    for members in itertools.product(range(3), repeat=3):
+        chosen = list(members)
+        weight = table.policy()[chosen].prod()
+        a = advantages(reward[chosen][None], scale)
+        total += weight * group_cov(a, table.features[chosen][None])[0]
+    np.testing.assert_allclose(table.expected_cov(reward, 3, scale), total, atol=1e-12)
+    parts = [table.expected_cov(reward, 3, scale, part=part) for part in (table.truth, reward)]
+    rest = table.expected_cov(reward, 3, scale, part=reward - table.truth)
+    np.testing.assert_allclose(parts[0] + rest, parts[1], atol=1e-12)
+
+
+def test_without_sd_the_push_is_the_covariance(table: Tabular) -> None:
+    reward = np.array([1.0, 0.2, 0.7])
+    exact = table.expected_cov(reward, 5, "none")
+    np.testing.assert_allclose(exact, table.covariance(reward), atol=1e-12)
+
+
+def test_expected_step_without_sd_is_the_policy_gradient(table: Tabular) -> None:
+    reward, p = np.array([1.0, 0.2, 0.7]), table.policy()
+    moved = table.step(reward, 4, rate=0.1, scale="none").logits - table.logits
+    np.testing.assert_allclose(moved, 0.1 * 3 / 4 * p * (reward - p @ reward), atol=1e-12)
+
+
+def test_sampled_runs_follow_the_expected_path(table: Tabular, rng: np.random.Generator) -> None:
+    reward = table.truth + 0.2 * table.features[:, 0]
+    seen = sampled_runs(
+        table, reward, rng, runs=400, steps=8, prompts=8, group=4, rate=0.3, scale="group"
+    )
+    policy = table
+    for step in range(8):
+        mean, se = seen[:, step].mean(axis=0), seen[:, step].std(axis=0) / 20
+        assert (abs(mean - policy.behaviour()) < 4 * se).all(), step
+        policy = policy.step(reward, 4, rate=0.3)
+
+
+def test_slope_of_the_kl_optimum_in_the_dose_is_variance_over_b(table: Tabular) -> None:
+    b, h = 0.3, 1e-5
+    z = table.features[:, 0]
+    for dose in (0.0, 0.2):
+        at = table.kl_optimum(table.truth + dose * z, b)
+        up, down = (table.kl_optimum(table.truth + (dose + s) * z, b) for s in (h, -h))
+        slope = (up.behaviour()[0] - down.behaviour()[0]) / (2 * h)
+        assert slope == pytest.approx(at.covariance(z)[0] / b, rel=1e-6)
+
+
+def test_kl_optimum_beats_its_neighbours(table: Tabular, rng: np.random.Generator) -> None:
+    reward, b, start = np.array([1.0, 0.2, 0.7]), 0.3, table.policy()
+
+    def objective(logits: np.ndarray) -> float:
+        p = Tabular(table.truth, table.features, logits).policy()
+        return float(p @ reward - b * p @ np.log(p / start))
+
+    best = table.kl_optimum(reward, b).logits
+    for _ in range(20):
+        assert objective(best + 0.05 * rng.normal(size=3)) <= objective(best) + 1e-12
+
+
+def test_limits_are_refused(table: Tabular) -> None:
+    with pytest.raises(ValueError, match="scale"):
+        table.expected_cov(table.truth, 3, "batch")
+    wide = Tabular(np.zeros(40), np.zeros((40, 1)), np.zeros(40))
+    with pytest.raises(ValueError, match="too many"):
+        wide.expected_cov(wide.truth, 8)
+
+
+def test_planted_faults_are_there(rng: np.random.Generator) -> None:
+    data = simulate(rng, 4000, Fault({0: 0.5}, scale=2.0, offset=1.0, miss=0.25), p=0.3)
+    known = np.isfinite(data.judge)
+    assert known.mean() == pytest.approx(0.75, abs=0.01)
+    np.testing.assert_allclose(
+        data.judge[known], (2 * data.truth + 0.5 * data.features[..., 0] + 1)[known]
+    )
+    shared = simulate(rng, 50, Fault(prompt_sd=1.0), p=0.0).judge
+    assert np.ptp(shared, axis=1).max() == 0 and shared.std() > 0.5
+    noisy = simulate(rng, 5000, Fault(noise_sd=0.2), p=0.0).judge
+    assert noisy.std() == pytest.approx(0.2, rel=0.02)

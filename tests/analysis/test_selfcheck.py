@@ -1,0 +1,77 @@
+"""The coverage table: what it says of a right interval, of a wrong one, and of bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis import selfcheck
+from analysis.selfcheck import Row, Trials, band, coverage_table, judge_coverage, main
+
+
+def test_band_is_the_binomial_one() -> None:
+    from scipy import stats
+
+    low, high = band(0.95, 500, 17)
+    outside = stats.binom.cdf(round(low * 500) - 1, 500, 0.95)
+    outside += stats.binom.sf(round(high * 500), 500, 0.95)
+    assert outside <= selfcheck.FALSE_ALARM / 17
+    assert low < 0.95 < high
+
+
+def test_row_by_hand() -> None:
+    estimate = np.array([1.0, 3.0, 2.0, 2.0])
+    low = np.array([0.0, 2.5, 1.0, np.nan])
+    row = judge_coverage("x", Trials(2.0, estimate, low, estimate + 1), rows=1)
+    assert (row.bias, row.rmse, row.coverage) == (0.0, pytest.approx(0.5**0.5), 0.5)
+
+
+def test_intervals_that_ignore_groups_are_found_out() -> None:
+    """Classical standard errors under a bias that differs by prompt: the check must see it."""
+    from analysis.planted import Fault, simulate
+
+    rng, found = np.random.default_rng(0), []
+    for _ in range(500):
+        data = simulate(rng, 64, Fault({0: 0.2}, noise_sd=0.3))
+        z = data.features[..., 0]
+        y = data.judge - data.truth + 0.2 * rng.standard_normal((64, 1)) * z
+        z, y = z - z.mean(axis=1, keepdims=True), y - y.mean(axis=1, keepdims=True)
+        b = (z * y).sum() / (z**2).sum()
+        se = np.sqrt(((y - b * z) ** 2).sum() / (y.size - 65) / (z**2).sum())
+        found.append((b, b - 1.96 * se, b + 1.96 * se))
+    estimate, low, high = np.array(found).T
+    row = judge_coverage("naive", Trials(0.2, estimate, low, high), rows=17)
+    assert row.coverage < 0.85 and not row.ok
+
+
+def test_one_coverage_outside_fails_the_build(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = Row("good", 1.0, 0.0, 0.1, 0.95, 0.95, 0.92, 0.97, 500)
+    bad = Row("bad", 1.0, 0.0, 0.1, 0.80, 0.95, 0.92, 0.97, 500)
+    monkeypatch.setattr(selfcheck, "coverage_table", lambda replications: [good])
+    assert main([]) == 0
+    monkeypatch.setattr(selfcheck, "coverage_table", lambda replications: [good, bad])
+    out = tmp_path / "table.json"
+    assert main(["replications=500", f"out={out}"]) == 1
+    assert "1 outside the band: bad" in capsys.readouterr().out
+    assert [row["ok"] for row in json.loads(out.read_text())] == [True, False]
+
+
+@pytest.mark.parametrize("argument", ["replications=10", "replications=many", "colour=red"])
+def test_command_line_errors(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([argument]) == 2
+    assert "python -m analysis.selfcheck" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_interval_covers_what_it_claims(seed: int) -> None:
+    rows = coverage_table(500, seed)
+    assert [row.estimator for row in rows if not row.ok] == []
+    # no estimator is biased by more than chance explains
+    for row in rows:
+        assert abs(row.bias) <= 4.5 * row.rmse / 500**0.5, row.estimator

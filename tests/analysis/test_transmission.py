@@ -1,0 +1,271 @@
+"""The ledger against hand-made groups, statsmodels and a study written by the recorder's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.advantages import advantages
+from analysis.ledger import Run, judge_table, ledger, main, read_runs, step_row
+from analysis.transmission import (
+    after_failures,
+    compare,
+    dead_groups,
+    gains,
+    group_cov,
+    split,
+    tied_groups,
+    within_regression,
+    yes_no,
+)
+
+NAN = np.nan
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+def test_regression_is_that_of_statsmodels(rng: np.random.Generator) -> None:
+    import statsmodels.api as sm
+
+    z = rng.normal(size=(30, 6, 3)) + rng.normal(size=(30, 1, 3))
+    y = z @ [0.5, 0.0, -1.0] + rng.normal(size=(30, 1)) * z[..., 0] + rng.normal(size=(30, 6))
+    y[0, 0] = y[3, :5] = z[7, 2, 1] = NAN  # group 3 has one rollout left, which says nothing
+    found = within_regression(y, z, ("a", "b", "c"))
+    known = np.isfinite(y) & np.isfinite(z).all(axis=-1)
+    known[3] = False
+    rows_y, rows_z, rows_g = [], [], []
+    for group in range(30):
+        keep = known[group]
+        if keep.any():
+            rows_y.append(y[group, keep] - y[group, keep].mean())
+            rows_z.append(z[group, keep] - z[group, keep].mean(axis=0))
+            rows_g.append(np.full(keep.sum(), group))
+    model = sm.OLS(np.concatenate(rows_y), np.concatenate(rows_z))
+    fit = model.fit(cov_type="cluster", cov_kwds={"groups": np.concatenate(rows_g)})
+    np.testing.assert_allclose(found.coef_K, fit.params, rtol=1e-10)
+    np.testing.assert_allclose(found.se_K, fit.bse, rtol=1e-10)
+    assert found.r2 == pytest.approx(fit.rsquared)
+    assert (found.n, found.groups, found.dropped) == (int(known.sum()), 29, ())
+    without = sm.OLS(np.concatenate(rows_y), np.concatenate(rows_z)[:, [0, 1]]).fit()
+    assert found.unique_K[2] == pytest.approx(fit.rsquared - without.rsquared)
+
+
+def test_constant_and_redundant_features_are_dropped(rng: np.random.Generator) -> None:
+    z = rng.normal(size=(25, 4))
+    per_prompt = np.repeat(rng.normal(size=(25, 1)), 4, axis=1)
+    gone = np.full((25, 4), NAN)
+    found = within_regression(
+        3 * z, np.stack([z, per_prompt, 2 * z, gone], axis=-1), ("z", "prompt", "twice", "gone")
+    )
+    assert found.dropped == ("prompt", "twice", "gone")
+    assert found.coef_K[0] == pytest.approx(3)
+    assert np.isnan(found.coef_K[1:]).all() and np.isnan(found.se_K[1:]).all()
+    assert found.r2 == pytest.approx(1)
+
+
+@pytest.mark.parametrize("values", [np.full((3, 4), NAN), np.zeros((0, 4)), np.zeros((1, 2))])
+def test_nothing_to_regress_is_missing_with_a_reason(values: np.ndarray) -> None:
+    z = np.arange(values.size, dtype=float).reshape(*values.shape, 1)
+    found = within_regression(values, z, ("z",))
+    assert np.isnan(found.coef_K).all() and np.isnan(found.r2) and found.note
+
+
+def test_few_groups_carry_a_warning(rng: np.random.Generator) -> None:
+    found = within_regression(rng.normal(size=(8, 8)), rng.normal(size=(8, 8, 2)), ("a", "b"))
+    assert found.note == "8 groups, SE too small"
+    low, high = found.interval()
+    assert (low < found.coef_K).all() and (high > found.coef_K).all()
+
+
+def test_group_cov_by_hand() -> None:
+    a = np.array([[1.0, 0.0, -1.0], [1.0, NAN, NAN]])
+    z = np.array([[3.0, 5.0, 1.0], [1.0, 2.0, 3.0]])[..., None]
+    assert group_cov(a, z)[0, 0] == pytest.approx((3 - 1) / 2)
+    assert np.isnan(group_cov(a, z)[1, 0])
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_split_adds_up_to_the_advantages(scale: str, rng: np.random.Generator) -> None:
+    truth = rng.integers(0, 2, size=(20, 8)).astype(float)
+    reward = truth + 0.3 * rng.normal(size=(20, 8))
+    reward[0, :3] = reward[1, 1:] = NAN
+    total, of_truth, of_bias = split(reward, truth, scale)
+    scored = np.isfinite(reward)
+    scored[1] = False  # one reward cannot be compared with anything
+    np.testing.assert_allclose(total[scored], advantages(reward, scale)[scored])
+    np.testing.assert_allclose((of_truth + of_bias)[scored], total[scored], atol=1e-12)
+    assert np.isnan(of_truth[~scored]).all() and np.isnan(of_bias[~scored]).all()
+    if scale == "none":
+        np.testing.assert_allclose(of_truth[2], truth[2] - truth[2].mean())
+
+
+def test_group_without_truth_is_not_split() -> None:
+    total, of_truth, of_bias = split(np.array([[0.0, 1.0]]), np.array([[0.0, NAN]]), "none")
+    assert total.tolist() == [[-0.5, 0.5]]
+    assert np.isnan(of_truth).all() and np.isnan(of_bias).all()
+
+
+def test_failure_policies_by_hand() -> None:
+    judge = np.array([[0.5, NAN], [0.2, 0.4]])
+    truth = np.ones((2, 2))
+    assert after_failures(judge, truth, "zero").tolist() == [[0.5, 0.0], [0.2, 0.4]]
+    dropped = after_failures(judge, truth, "drop_group")
+    assert np.isnan(dropped[0]).all() and dropped[1].tolist() == [0.2, 0.4]
+    mixed = after_failures(judge, truth, "unscored", truth_weight=0.5)
+    np.testing.assert_allclose(mixed, [[0.75, NAN], [0.6, 0.7]])
+    assert np.isnan(judge[0, 1])  # the scores given stay as they were
+    with pytest.raises(ValueError, match="abort"):
+        after_failures(judge, truth, "abort")
+
+
+def test_tied_and_dead_groups() -> None:
+    reward = np.array([[1.0, 2.0], [1.0, 1.0], [1.0, NAN], [0.0, 1.0]])
+    truth = np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [0.0, 1.0]])
+    np.testing.assert_array_equal(tied_groups(truth, reward), [1, 0, NAN, 0])
+    np.testing.assert_array_equal(dead_groups(reward), [0, 1, NAN, 0])
+
+
+def test_phi_and_youden_by_hand_and_by_sklearn_formula() -> None:
+    truth = np.array([[1.0, 1, 1, 1, 0, 0, 0, 0]])
+    judge = np.array([[0.9, 0.8, 0.5, 0.1, 0.7, 0.2, 0.1, NAN]])
+    found = yes_no(judge, truth)
+    tp, fn, fp, tn = 3, 1, 1, 2
+    assert found["tpr"] == 3 / 4 and found["fpr"] == pytest.approx(1 / 3)
+    assert found["j"] == pytest.approx(3 / 4 - 1 / 3)
+    phi = (tp * tn - fp * fn) / np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    assert found["phi"] == pytest.approx(phi)
+    constant = yes_no(np.ones((1, 8)), truth)
+    assert np.isnan(constant["phi"]) and constant["j"] == 0
+    assert np.isnan(yes_no(judge, np.ones((1, 8)))["j"])
+
+
+def test_gain_weighs_a_point_in_tied_groups_more() -> None:
+    reward = np.array([[0.0, 0.02], [0.0, 2.0], [1.0, 1.0]])
+    truth = np.array([[1.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
+    found = gains(reward, truth, eps=0.0)
+    root = np.sqrt(2)
+    assert found["gain_tied"] == pytest.approx(root / 0.02)
+    assert found["gain"] == pytest.approx((root / 0.02 + root / 2) / 2)
+    assert found["amplification"] == pytest.approx(100)
+
+
+def test_alignment_of_a_judge_with_itself_and_its_opposite(rng: np.random.Generator) -> None:
+    reward = rng.normal(size=(5, 4))
+    same, opposite = compare(reward, 3 * reward + 1, "none"), compare(reward, -reward, "group")
+    assert same["cosine"] == pytest.approx(1) and same["flips"] == 0
+    assert opposite["correlation"] == pytest.approx(-1) and opposite["flips"] == 1
+    assert np.isnan(compare(reward, np.ones((5, 4)), "group")["correlation"])
+    assert compare(reward, np.ones((5, 4)), "group")["silenced"] == 1
+
+
+def planted_run(rng: np.random.Generator, **changes: object) -> Run:
+    truth = rng.integers(0, 2, size=(24, 8)).astype(float)
+    z = rng.normal(size=(24, 8, 1))
+    judge = truth + 0.5 * z[..., 0]
+    given = {
+        "reward": judge,
+        "advantage": advantages(judge, "group"),
+        "truth": truth,
+        "judge": judge,
+        "features": z,
+        "names": ("z",),
+        "shadows": {"fair": truth, "against": -judge},
+    }
+    return Run("cell", "arm", 0, True, np.repeat([1, 2], 12), **{**given, **changes})
+
+
+def test_row_of_a_planted_run(rng: np.random.Generator) -> None:
+    run = planted_run(rng)
+    row = step_row(run)
+    assert row["bias/z"] == pytest.approx(0.5)
+    assert row["bias_r2"] == pytest.approx(1)
+    assert row["cov/z"] == pytest.approx(row["cov_truth/z"] + row["cov_bias/z"])
+    variance = run.features[..., 0].var(axis=1, ddof=1).mean()
+    assert row["cov_bias_none/z"] == pytest.approx(0.5 * variance)
+    assert row["check/group"] == 0 and row["check/none"] > 0.1
+    assert row["align/fair/cosine"] == row["align/truth/cosine"] > 0.5
+    assert row["align/against/flips"] == 1
+    for policy in ("unscored", "zero", "drop_group"):  # nothing failed
+        assert row[f"{policy}/cosine"] == pytest.approx(1)
+        assert row[f"{policy}/cov/z"] == pytest.approx(row["cov/z"])
+
+
+def test_step_holds_only_its_groups(rng: np.random.Generator) -> None:
+    run = planted_run(rng)
+    second = run.at(2)
+    assert second.reward.shape == (12, 8) and second.shadows["fair"].shape == (12, 8)
+    frame = ledger([run])
+    assert frame["step"].tolist() == [1, 2]
+    assert frame["cov/z"].mean() == pytest.approx(step_row(run)["cov/z"])
+
+
+def test_other_advantages_than_the_recorded_are_a_problem(rng: np.random.Generator) -> None:
+    run = planted_run(rng)
+    assert ledger([run]).attrs["problems"] == []
+    wrong = ledger([planted_run(rng, scale="none", advantage=run.advantage)])
+    assert len(wrong.attrs["problems"]) == 1
+    assert "scale_rewards=none" in wrong.attrs["problems"][0]
+
+
+def test_what_is_unknown_stays_unknown(rng: np.random.Generator) -> None:
+    none = np.full((24, 8), NAN)
+    row = step_row(planted_run(rng, truth=none))
+    for key in ("bias/z", "cov_truth/z", "cov_bias/z", "phi", "j", "tied", "bias_share"):
+        assert np.isnan(row[key]), key
+    assert np.isfinite(row["cov/z"])
+    unscored = step_row(planted_run(rng, judge=none, reward=none, advantage=none))
+    assert unscored["unscored"] == 1 and unscored["starved"] == 1
+    for key in ("cov/z", "dead", "gain", "check/group", "align/truth/cosine", "unscored/cov/z"):
+        assert np.isnan(unscored[key]), key
+
+
+def test_ledger_of_a_recorded_study(planted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = ledger(planted)
+    assert len(frame) == 3 * 3 * 6
+    flaky = frame[frame["arm"] == "sim-flaky"]
+    assert (flaky["unscored"] == 0.25).all()
+    assert (frame["dead"] == 1).all()  # every group of this study has equal rewards
+    # sim-flaky fails on one member of four: written as 0 its group comes to life.
+    assert (flaky["zero/cov/length"] == 0).all() and flaky["drop_group/cov/length"].isna().all()
+    runs, problems = read_runs(planted)
+    assert problems == [] and runs[0].reward.shape == (24, 4)
+    table = judge_table(runs, frame).set_index(["arm", "metric"])
+    assert table.loc[("sim-flaky", "unscored"), "mean"] == 0.25
+    assert table.loc[("sim-flaky", "unscored"), "n"] == 3
+    assert main([f"runs_dir={planted.parent}", "study=planted"]) == 0
+    assert "sim-verbose: 3 runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"truth": False},
+        {"scored": False},
+        {"constant": 0.5},
+        {"groups": 1, "members": 1},
+        {"seeds": 1, "judges": ("sim-fair",), "steps": 1},
+    ],
+)
+def test_poor_studies_are_printed_all_the_same(
+    make_study: Callable[..., Path], options: dict, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_study(**options)
+    assert main([f"runs_dir={folder.parent}", f"study={folder.name}"]) == 0
+    assert "nan" not in capsys.readouterr().out
+
+
+def test_command_line_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert main(["study=x", "colour=red"]) == 2
+    assert "colour" in capsys.readouterr().err
+    assert main([f"runs_dir={tmp_path}", "study=x"]) == 2
+    assert "no study folder" in capsys.readouterr().err
+    (tmp_path / "x").mkdir()
+    assert main([f"runs_dir={tmp_path}", "study=x"]) == 0
+    assert "No run" in capsys.readouterr().out
