@@ -34,7 +34,7 @@ def main() -> None:
     known, _ = parser.parse_known_args()
     print({name: os.environ.get(name) for name in SHOWN}, flush=True)
     if MODE == "die":
-        sys.exit("OutOfMemoryError: too little of sk-abcdefghijklmnop1234 on this card")
+        sys.exit("OutOfMemoryError: too little of sk-test-abcdefghijklmnop1234 on this card")
     if MODE == "hang":
         print("still loading weights", flush=True)
         time.sleep(600)

@@ -155,7 +155,7 @@ def test_one_replica_with_another_model_is_an_error(capsys, serving):
         (["judge=openai-compatible"], "judge.endpoint.url is empty"),
         (["judge=openai-compatible", "judge.endpoint.url=http://x/v1"], "endpoint.model is empty"),
         (["judge=qwq-plus"], "export DASHSCOPE_API_KEY=..."),
-        (["judge=sim-fair", "judge.sampling.salt=sk-abcdefghijklmnop1234"], "API key"),
+        (["judge=sim-fair", "judge.sampling.salt=sk-test-abcdefghijklmnop1234"], "API key"),
         (
             ["judge=qwen3-4b", "judge.endpoint.url=http://127.0.0.1:9/v1"],
             "python -m judges.serve judge=qwen3-4b",
