@@ -227,3 +227,25 @@ def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(tmp_path):
         assert cells.state(folder) == "done"
         roles = {row["role"] for row in rows(folder, "verdicts")}
         assert roles == {"acting", "shadow"}
+
+
+def test_one_failed_cell_is_said_and_can_be_continued(tmp_path):
+    """A starved run fails alone; the limit that stopped it is no part of its identity."""
+    arguments = (
+        "debug=tiny",
+        "judge=sim-fair,sim-flaky",
+        "seed=0",
+        "sweep.report=false",
+        "tracking=none",
+    )
+    first = sweep(tmp_path, *arguments, "judge.max_unscored_frac=0")
+    assert first.returncode == 1, first.stdout + first.stderr
+    states = {
+        folder.name.rsplit("-", 2)[0]: cells.state(folder)
+        for folder in cells.study_cells(tmp_path / "debug")
+    }
+    assert states == {"sim-fair": "done", "sim-flaky": "failed"}
+    assert "Starved" in first.stdout and "log.txt" in first.stdout
+    again = sweep(tmp_path, *arguments, "judge.max_unscored_frac=1")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "1 cells to run" in again.stdout
