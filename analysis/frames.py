@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.cells import flatten, study_cells
+from experiments.cells import flatten, identifying, study_cells
 from experiments.cells import state as cell_state
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ RUN_COLUMNS: dict[str, str] = {
     "git_commit": "str",
     "git_dirty": "object",
 }
-"""One row per cell. ``arm`` is the judge and every other declared factor but the seed."""
+"""One row per cell. ``arm`` is the judge, what differs between judges of its name, and every other
+declared factor but the seed."""
 
 AXES = ("arm", "judge", "judge_family", "judge_size", "policy", "reward", "seed", "state")
 """Run columns that every step, rollout and verdict carries; see `_with_axes` for two new names."""
@@ -119,6 +120,7 @@ def runs_frame(study_dir: Path | str) -> pd.DataFrame:
     extra = [name for name in factors if name not in _PLAIN]
     runs = _typed(pd.DataFrame(rows, columns=[*RUN_COLUMNS, *extra]), RUN_COLUMNS)
     runs["arm"] = _arms(runs, [name for name in factors if name not in ("judge", "seed")])
+    runs["arm"] += _variants(study_dir, runs)
     runs.attrs["problems"] = problems
     return runs
 
@@ -233,6 +235,32 @@ def _arms(runs: pd.DataFrame, factors: list[str]) -> pd.Series:
         if name in runs and runs[name].astype("str").nunique() > 1:
             arm = arm + f", {name}=" + runs[name].astype("str")
     return arm
+
+
+def _variants(study_dir: Path, runs: pd.DataFrame) -> pd.Series:
+    """``, key=value`` for what differs between the judges of one name, such as votes or grading.
+
+    The factor ``judge`` declares all of a judge: two settings of one preset are two arms, and
+    averaging them would call treatments replicates.
+    """
+    import pandas as pd
+
+    flats = {
+        cell: {
+            key.removeprefix("judge."): str(value)
+            for key, value in identifying(_config(study_dir / cell / "config.yaml", [])).items()
+            if key.startswith("judge.")
+        }
+        for cell in runs["cell"]
+    }
+    suffixes = pd.Series("", index=runs.index)
+    for _, alike in runs.groupby("judge", observed=True):
+        known = [flats[cell] for cell in alike["cell"]]
+        for key in sorted({key for flat in known for key in flat}):
+            values = [flat.get(key, "absent") for flat in known]
+            if len(set(values)) > 1:
+                suffixes[alike.index] += [f", {key}={value}" for value in values]
+    return suffixes
 
 
 def _config(path: Path, problems: list[str]) -> dict[str, Any]:

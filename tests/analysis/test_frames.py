@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from analysis.frames import (
     AXES,
@@ -163,3 +164,17 @@ def test_an_arm_names_every_other_factor_that_varies(make_study):
     runs = runs_frame(study)
     assert set(runs["arm"]) == {"sim-fair, trainer.steps=6", "sim-fair, trainer.steps=9"}
     assert set(runs["trainer.steps"]) == {6, 9}
+
+
+def test_two_settings_of_one_judge_are_two_arms(make_study):
+    study = make_study(judges=["sim-fair", "sim-verbose"], seeds=2, steps=1)
+    for cell in sorted(study.glob("sim-fair-*"))[:1]:
+        config = yaml.safe_load((cell / "config.yaml").read_text())
+        config["judge"].setdefault("sampling", {})["votes"] = 3
+        config["judge"]["endpoint"] = {**config["judge"].get("endpoint", {}), "url": "http://b"}
+        (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    arms = runs_frame(study).groupby("judge", observed=True)["arm"].unique()
+    assert len(arms["sim-fair"]) == 2
+    assert any(arm == "sim-fair, sampling.votes=3" for arm in arms["sim-fair"])
+    assert all("url" not in arm for arm in arms["sim-fair"])  # where it runs is no treatment
+    assert list(arms["sim-verbose"]) == ["sim-verbose"]
