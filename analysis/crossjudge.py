@@ -1,16 +1,24 @@
 """Every final policy under every judge: who likes what it taught, and what was given up for it.
 
-The matrix scores the last tenth of each run's rollouts by the acting judge, by every shadow judge
-that looked on, and by the rule truth. Own-judge inflation is what a policy gained with its own
-judge beyond what it gained with the others; substitution is one behaviour rising while another
-falls. The run is the unit throughout.
+    python -m analysis.crossjudge study=quickstart [least=0.25] [out=FILE] [figure=FILE]
+
+The matrix scores the last tenth of each run's rollouts by the acting judge, by every other judge
+that looked on or came later (`analysis.replays`), and by the rule truth. Own-judge inflation is
+what a policy gained with its own judge beyond what it gained with the others; substitution is one
+behaviour rising while another falls. The run is the unit throughout.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from analysis.command import study_command
+from experiments.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,6 +26,9 @@ if TYPE_CHECKING:
     from analysis.ledger import Run
 
 TRUTH = "truth"
+LEAST = 0.25
+"""SDs of first rollouts that a behaviour moves by in every run to count as moved."""
+USAGE = "python -m analysis.crossjudge study=quickstart [least=0.25] [runs_dir=runs] [out=FILE]"
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,9 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
         others = part[~part["own"]].groupby("cell", observed=True)["gain"].mean()
         excess = (own - others.reindex(own.index)).astype(float)
         found = mean_interval(excess.tolist())
-        note = found.note if len(others) else "no other judge looked on: type shadow=[NAME]"
+        note = (
+            found.note if len(others) else "no other judge looked on: type shadow=[NAME], or replay"
+        )
         lines.append(
             Inflation(
                 str(arm),
@@ -122,7 +135,7 @@ class Substitution:
     runs: int
 
 
-def substitutions(runs: Sequence[Run], least: float = 0.25) -> list[Substitution]:
+def substitutions(runs: Sequence[Run], least: float = LEAST) -> list[Substitution]:
     """Arms in which one behaviour rose and another fell, each by ``least`` SDs or more in every
     run.
 
@@ -228,3 +241,73 @@ def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> 
         axes.set(xlabel=labels[0], ylabel=labels[1])
         made.colorbar(mesh, ax=axes, label=labels[2])
     return made
+
+
+def study(folder: Path, least: float = LEAST) -> dict[str, Any]:
+    """Matrix, inflation, agreement and substitutions of a study's finished runs, as plain data.
+
+    Raises:
+        UserError: no finished run has rollouts.
+    """
+    from analysis.frames import runs_frame
+    from analysis.ledger import read_runs
+    from analysis.replays import with_replays
+
+    table = runs_frame(folder)
+    acting = dict(zip(table["cell"].astype("str"), table["judge"].astype("str"), strict=True))
+    read, problems = read_runs(folder)
+    runs, unread = with_replays([run for run in read if run.done], folder)
+    if not runs:
+        raise UserError(f"{folder} has no finished run with rollouts. Train one, or wait for it.")
+    shared = agreement(runs, acting)
+    return {
+        "study": folder.name,
+        "unit": "run",
+        "matrix": matrix(runs, acting).to_dict("records"),
+        "inflation": [asdict(one) for one in inflation(matrix(runs, acting))],
+        "agreement": {str(one): shared[one].to_dict() for one in shared},
+        "substitutions": [asdict(one) for one in substitutions(runs, least)],
+        "problems": problems + unread,
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; 0, or 2 after a user's error."""
+    import pandas as pd
+
+    try:
+        given, folder = study_command(arguments, ("least", "out", "figure"), USAGE)
+        try:
+            least = float(given.get("least", LEAST))
+        except ValueError as error:
+            raise UserError(f"least={given['least']} is no number. Type least=0.25.") from error
+        if not 0 < least < float("inf"):
+            raise UserError(f"least={given['least']} must be above 0. Type least=0.25.")
+        found = study(folder, least)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    table = pd.DataFrame(found["matrix"])
+    wide = table.pivot_table(index="arm", columns="judge", values="gain", observed=True)
+    print("Gain from the first to the last tenth of the steps, by the judge that scored:")
+    print(wide.round(3).to_string())
+    print("\nOwn-judge inflation [95 % t interval over runs]:")
+    print(pd.DataFrame(found["inflation"]).round(3).to_string(index=False))
+    for one in found["substitutions"]:
+        print(
+            f"{one['arm']}: {one['risen']} rose by {one['up']:.2f} SD or more in each of"
+            f" {one['runs']} runs, {one['fallen']} fell by {-one['down']:.2f} SD or more"
+        )
+    if not found["substitutions"]:
+        print(f"No behaviour rose while another fell by {least:g} SD in all runs of an arm.")
+    for problem in found["problems"]:
+        print(f"problem: {problem}")
+    if given.get("out"):
+        Path(given["out"]).write_text(json.dumps(found, indent=1), encoding="utf-8")
+    if given.get("figure"):
+        figure(table).savefig(given["figure"], dpi=150)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -3,8 +3,8 @@
     python -m analysis.dose study=dose-response [feature=length] [out=FILE] [figure=FILE]
 
 The run is the unit. A line, a monotone step function and an Emax curve are fitted to the shift of
-each run against the dose of its judge, with a trend test that permutes doses over runs. For natural
-judges, whose bias is itself an estimate, `corrected_slope` takes its error into account.
+each run against the dose of its judge, with a trend test that permutes doses over runs. Natural
+judges, whose bias is itself an estimate, are those of `analysis.natural`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.command import study_command
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 USAGE = "python -m analysis.dose study=dose-response [feature=length] [runs_dir=runs] [out=FILE]"
 DRAWS = 10_000
 """Permutations of the trend test, where not all can be counted."""
+EXACT = 7
+"""Runs up to which all orders are counted: 5,040 of 7."""
 FEWEST = 3
 """Different doses that a curve takes."""
 
@@ -128,42 +131,25 @@ def _aic(residuals: np.ndarray, parameters: int) -> float:
 
 
 def trend_p(dose: np.ndarray, response: np.ndarray, seed: int = 0, draws: int = DRAWS) -> float:
-    """Two-sided permutation p of the correlation of dose and response over runs."""
+    """Two-sided permutation p of the correlation of dose and response over runs.
+
+    All orders are counted where there are no more than ``draws``, and so many are drawn elsewhere.
+    """
+    from itertools import permutations
+    from math import factorial
+
     import numpy as np
 
     if len(dose) < FEWEST or np.ptp(dose) == 0 or np.ptp(response) == 0:
         return float("nan")
-    rng = np.random.default_rng(seed)
     x, y = dose - dose.mean(), response - response.mean()
-    found = abs(x @ y)
+    least = abs(x @ y) - 1e-9 * (abs(x) @ abs(y))  # equal on paper is equal here
+    if len(y) <= EXACT and factorial(len(y)) <= draws:
+        shuffled = np.array(list(permutations(y))) @ x
+        return float((abs(shuffled) >= least).mean())
+    rng = np.random.default_rng(seed)
     shuffled = rng.permuted(np.tile(y, (draws, 1)), axis=1) @ x
-    hits = int((np.abs(shuffled) >= found * (1 - 1e-12)).sum())
-    return (hits + 1) / (draws + 1)
-
-
-def corrected_slope(
-    bias: np.ndarray, error: np.ndarray, response: np.ndarray
-) -> tuple[float, float, float]:
-    """Slope of response on a bias that is itself measured with known error.
-
-    The plain slope is too flat by the reliability (Var(bias) - mean error^2) / Var(bias); dividing
-    by it corrects that.
-
-    Args:
-        bias: measured bias per judge, shape (J,).
-        error: its standard error, shape (J,).
-
-    Returns:
-        (corrected slope, plain slope, reliability); NaN where the errors explain all the spread.
-
-    Source: regression calibration for classical measurement error (Fuller 1987, ch. 1).
-    """
-    import numpy as np
-
-    plain = line(bias, response).slope
-    spread = float(np.var(bias, ddof=1))
-    reliability = (spread - float(np.mean(error**2))) / spread
-    return (plain / reliability if reliability > 0 else float("nan"), plain, reliability)
+    return (int((abs(shuffled) >= least).sum()) + 1) / (draws + 1)
 
 
 def study(folder: Path, feature: str) -> dict[str, Any]:
@@ -246,13 +232,7 @@ def figure(found: dict[str, Any]) -> Any:
 def main(arguments: Sequence[str]) -> int:
     """The command line; 0, or 2 after a user's error."""
     try:
-        given = dict(word.partition("=")[::2] for word in arguments)
-        unknown = sorted(given.keys() - {"study", "feature", "runs_dir", "out", "figure"})
-        if unknown or not given.get("study"):
-            raise UserError(f"{unknown[0] if unknown else 'study='} is wrong. Type: {USAGE}")
-        folder = Path(given.get("runs_dir", "runs")) / given["study"]
-        if not folder.is_dir():
-            raise UserError(f"There is no study folder {folder}. Type: {USAGE}")
+        given, folder = study_command(arguments, ("feature", "out", "figure"), USAGE)
         found = study(folder, given.get("feature", "length"))
     except UserError as error:
         print(error, file=sys.stderr)

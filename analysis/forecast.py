@@ -1,10 +1,10 @@
 """Which behaviour each judge would teach, before anybody trains: from the first rollouts alone.
 
 ``python -m analysis.forecast study=NAME judges=sim-fair,sim-verbose`` has every candidate score the
-rollouts of a study's first step, takes the advantages that GRPO would have made of them, and ranks
-the judges by the push E Cov(A, z) on each behaviour, with intervals over prompts. No training, no
-GPU. ``judges=study`` takes the judges of the study's own runs and compares the forecast with what
-became of them (``validate=true``).
+rollouts of a study's first step, makes of the scores the rewards and advantages that training would
+have made, and ranks the judges by the push E Cov(A, z) on each behaviour, with intervals over
+prompts. No training, no GPU. ``judges=study`` takes the judges of the study's own runs and compares
+the forecast with what became of them (``validate=true``).
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.command import study_command
+from analysis.ranking import Ranked, moved_most, rank, validate
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,10 +35,10 @@ USAGE = (
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Groups of first rollouts: rows (P,), answers (P, G) and their features (P, G, K)."""
+    """Groups of first rollouts: rows (P,), records (P, G) and the answers' features (P, G, K)."""
 
     rows: tuple[Row, ...]
-    answers: tuple[tuple[str, ...], ...]
+    records: tuple[tuple[dict[str, Any], ...], ...]
     features: np.ndarray
     names: tuple[str, ...]
 
@@ -59,38 +61,42 @@ class Push:
     unscored: float
 
 
-def pushes(judge: str, scores_P_G: np.ndarray, found: Rollouts, scale: str) -> list[Push]:
-    """The push of one judge on every feature.
+def covariances(rewards_P_G: np.ndarray, found: Rollouts, scale: str) -> np.ndarray:
+    """Cov(advantage, feature) inside each group, shape (P, K); NaN rewards are left out.
 
     Args:
-        scores_P_G: its scores, NaN where unscored; such rollouts are left out of their group.
         scale: ``scale_rewards`` of the training that is forecast.
     """
     import numpy as np
 
     from analysis.advantages import advantages
-    from analysis.intervals import mean_interval
     from analysis.transmission import group_cov
 
-    given = np.isfinite(scores_P_G)
-    made = np.where(given, advantages(scores_P_G, scale), np.nan)
-    covariance = group_cov(made, found.features)
+    made = np.where(np.isfinite(rewards_P_G), advantages(rewards_P_G, scale), np.nan)
+    return group_cov(made, found.features)
+
+
+def pushes(
+    judge: str, rewards_P_G: np.ndarray, found: Rollouts, scale: str, unscored: float | None = None
+) -> list[Push]:
+    """The push of one judge on every feature.
+
+    Args:
+        unscored: share of rollouts without a score; without it, that of those without a reward.
+    """
+    import numpy as np
+
+    from analysis.intervals import mean_interval
+
+    covariance = covariances(rewards_P_G, found, scale)
+    missing = float(1 - np.isfinite(rewards_P_G).mean()) if unscored is None else unscored
     lines = []
     for k, name in enumerate(found.names):
-        interval = mean_interval(covariance[:, k].tolist(), unit="prompt")
+        known = mean_interval(covariance[:, k].tolist(), unit="prompt")
         spread = float(np.nanstd(found.features[..., k]))
-        lines.append(
-            Push(
-                judge,
-                name,
-                interval.mean,
-                interval.low,
-                interval.high,
-                interval.mean / spread if spread > 0 else float("nan"),
-                interval.n,
-                float(1 - given.mean()),
-            )
-        )
+        in_sds = known.mean / spread if spread > 0 else float("nan")
+        ends = (known.mean, known.low, known.high)
+        lines.append(Push(judge, name, *ends, in_sds, known.n, missing))
     return lines
 
 
@@ -110,63 +116,90 @@ def first_rollouts(cells: Sequence[Cell], steps: int) -> Rollouts:
 
     task = cells[0].config.task
     known = {row.prompt_id: row for row in TASKS[task.name].rows(task, "train")}
-    groups: dict[tuple[str, ...], tuple[Row, tuple[str, ...]]] = {}
+    groups: dict[tuple[str, ...], tuple[Row, tuple[dict[str, Any], ...]]] = {}
+    needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules"]
     for cell in cells:
         for part in sorted((cell.dir / "rollouts").glob("*.parquet"))[:steps]:
-            columns = ["rollout_id", "group", "prompt_id", "answer"]
-            records = sorted(
-                pq.read_table(part, columns=columns).to_pylist(), key=lambda r: r["rollout_id"]
-            )
-            for group in sorted({record["group"] for record in records}):
-                own = [record for record in records if record["group"] == group]
-                texts = tuple(record["answer"] or "" for record in own)
-                groups.setdefault(
-                    (own[0]["prompt_id"], *texts), (known[own[0]["prompt_id"]], texts)
-                )
-    sizes = {len(texts) for _, texts in groups.values()}
+            columns = [name for name in needed if name in pq.read_schema(part).names]
+            records = pq.read_table(part, columns=columns).to_pylist()
+            for number in sorted({record["group"] for record in records}):
+                own = [record for record in records if record["group"] == number]
+                own.sort(key=lambda record: record["rollout_id"])
+                name = own[0]["prompt_id"]
+                key = (name, *(record["answer"] or "" for record in own))
+                groups.setdefault(key, (known[name], tuple(own)))
+    sizes = {len(members) for _, members in groups.values()}
     if len(sizes) != 1:
         raise UserError(
             f"The first rollouts of these runs have groups of {sorted(sizes) or 'no'} members."
             " A forecast needs recorded steps of one group size."
         )
-    rows, answers = zip(*groups.values(), strict=True)
-    measured = [[[features(text)[name] for name in FEATURES] for text in one] for one in answers]
-    return Rollouts(rows, answers, np.array(measured, dtype=float), tuple(FEATURES))
+    rows, members = zip(*groups.values(), strict=True)
+    measured = [
+        [[features(record["answer"] or "")[name] for name in FEATURES] for record in group]
+        for group in members
+    ]
+    return Rollouts(rows, members, np.array(measured, dtype=float), tuple(FEATURES))
 
 
-def score(judge: Judge, cell: Cell, found: Rollouts, store_path: Path) -> np.ndarray:
-    """The judge's scores of all groups, (P, G); NaN where it gave none."""
+def rewards(
+    judge: Judge, cell: Cell, found: Rollouts, store_path: Path
+) -> tuple[np.ndarray, np.ndarray]:
+    """The judge's scores of all groups and the rewards that ``cell`` makes of them, each (P, G).
+
+    NaN is a score or reward that is not there. Rows are put to the judge, failures treated and
+    parts added up as in training under the cell's configuration.
+    """
     import numpy as np
 
+    from experiments.rewards.checks import for_judge
+    from experiments.rewards.compose import compose, parts_of
+    from experiments.rewards.failure import apply_failure_policy
+    from experiments.rewards.ruled import verdict
     from experiments.rewards.scorer import judge_all, mean_score
     from experiments.tasks import oracle
     from judges.session import Session
     from judges.store import Store
 
-    items = [
-        (row, answer)
-        for row, answers in zip(found.rows, found.answers, strict=True)
-        for answer in answers
+    config = cell.config
+    flat = [
+        (row, for_judge(row, config.reward.rules), record)
+        for row, group in zip(found.rows, found.records, strict=True)
+        for record in group
     ]
-    size = len(found.answers[0])
-    with Store(store_path) as store, Session(judge, store, oracle(cell.config.task)) as session:
+    size = len(found.records[0])
+    with Store(store_path) as store, Session(judge, store, oracle(config.task)) as session:
         session.check()
+        items = [(asked, record["answer"] or "") for _, asked, record in flat]
         scores = [mean_score(votes) for votes in judge_all(session, items, size)]
-    values = [np.nan if value is None else value for value in scores]
-    return np.array(values, dtype=float).reshape(-1, size)
+    policy = "unscored" if judge.on_failure == "abort" else judge.on_failure
+    made = []
+    for (row, asked, record), score in zip(
+        flat, apply_failure_policy(scores, size, policy, 1.0), strict=True
+    ):
+        passed = [verdict(text) for text in record.get("rules") or ()]
+        parts = parts_of(row, asked, score, record["truth"], passed)
+        made.append(compose(config, parts, record["tokens"], record["answer"] or "")[0])
+    given, paid = (
+        np.array([np.nan if value is None else value for value in values]).reshape(-1, size)
+        for values in (scores, made)
+    )
+    return given, paid
 
 
-def candidates(given: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[str, Judge]:
-    """Label -> judge: presets by name, or with ``study`` those of the runs by arm.
+def candidates(given: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[str, Any]:
+    """Label -> (judge, cell whose configuration makes the reward): presets by name under that of
+    the first run, or with ``study`` the judge of each arm under its own.
 
     Raises:
         UserError: no such preset.
     """
     if given == "study":
-        return {arms[cell.name]: cell.config.judge for cell in cells}
+        found = {arms[cell.name]: (cell.config.judge, cell) for cell in cells}
+        return {arm: found[arm] for arm in dict.fromkeys(arms.values()) if arm in found}
     from judges.serve import Command, load
 
-    return {name: load(Command(name))[0] for name in given.split(",")}
+    return {name: (load(Command(name))[0], cells[0]) for name in given.split(",")}
 
 
 def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
@@ -175,6 +208,8 @@ def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
     Raises:
         UserError: no runs with rollouts, or judges that cannot be asked.
     """
+    import numpy as np
+
     from analysis.frames import runs_frame
     from experiments import cells as cells_module
 
@@ -189,54 +224,21 @@ def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
     runs = runs_frame(study_dir)
     arms = dict(zip(runs["cell"].astype("str"), runs["arm"].astype("str"), strict=True))
     rollouts = first_rollouts(found_cells, steps)
-    scale = found_cells[0].config.trainer.scale_rewards
     lines: list[Push] = []
-    for label, judge in candidates(judges, found_cells, arms).items():
-        bare = replace(judge, max_unscored_frac=1.0)
-        scores = score(bare, found_cells[0], rollouts, study_dir.parent / "verdicts.db")
-        lines += pushes(label, scores, rollouts, scale)
+    by_judge = {}
+    for label, (judge, cell) in candidates(judges, found_cells, arms).items():
+        scores, made = rewards(judge, cell, rollouts, study_dir.parent / "verdicts.db")
+        scale = cell.config.trainer.scale_rewards
+        lines += pushes(label, made, rollouts, scale, float(np.isnan(scores).mean()))
+        by_judge[label] = covariances(made, rollouts, scale)
     return {
         "study": study_dir.name,
-        "scale_rewards": scale,
         "steps": steps,
         "prompts": len(rollouts.rows),
         "unit": "prompt",
         "pushes": [asdict(line) for line in lines],
+        "ranks": [asdict(line) for line in rank(by_judge, rollouts.names)],
     }
-
-
-def validate(study_dir: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rank correlation of forecast push and observed shift over arms, per behaviour.
-
-    The observed shift of an arm is the mean over its finished runs; Spearman's rho and Kendall's
-    tau with their p values over the arms, NaN where fewer than three arms have both.
-    """
-    import numpy as np
-    from scipy import stats
-
-    from analysis.ledger import read_runs
-    from analysis.propagation import paths, tenths
-
-    runs = [run for run in read_runs(study_dir)[0] if run.done]
-    moved: dict[tuple[str, str], list[float]] = {}
-    for path in paths(runs):
-        moved.setdefault((path.arm, path.feature), []).append(tenths(path.level))
-    lines = []
-    for feature in dict.fromkeys(push["feature"] for push in found["pushes"]):
-        pairs = [
-            (push["push"], float(np.nanmean(moved[push["judge"], feature])))
-            for push in found["pushes"]
-            if push["feature"] == feature and (push["judge"], feature) in moved
-        ]
-        x, y = np.array([p for p in pairs if np.isfinite(p).all()]).reshape(-1, 2).T
-        nan = float("nan")
-        line = {"feature": feature, "arms": len(x), "rho": nan, "p": nan, "tau": nan}
-        if len(x) >= 3 and np.ptp(x) > 0 and np.ptp(y) > 0:
-            rho, tau = stats.spearmanr(x, y), stats.kendalltau(x, y)
-            line |= {"rho": float(rho.statistic), "p": float(rho.pvalue)}
-            line |= {"tau": float(tau.statistic)}
-        lines.append(line)
-    return lines
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -244,14 +246,8 @@ def main(arguments: Sequence[str]) -> int:
     import pandas as pd
 
     try:
-        given = dict(word.partition("=")[::2] for word in arguments)
-        legal = {"study", "judges", "steps", "validate", "runs_dir", "out", "figure"}
-        unknown = sorted(given.keys() - legal)
-        if unknown or not given.get("study"):
-            raise UserError(f"{unknown[0] if unknown else 'study='} is wrong. Type: {USAGE}")
-        folder = (Path(given.get("runs_dir", "runs")) / given["study"]).absolute()
-        if not folder.is_dir():
-            raise UserError(f"There is no study folder {folder}. Type: {USAGE}")
+        keys = ("judges", "steps", "validate", "out", "figure")
+        given, folder = study_command(arguments, keys, USAGE)
         steps = given.get("steps", "1")
         if not steps.isdecimal() or int(steps) < 1:
             raise UserError(f"steps={steps} is no number of steps. Type steps=1.")
@@ -266,6 +262,18 @@ def main(arguments: Sequence[str]) -> int:
     wide = table.pivot(index="judge", columns="feature", values="in_sds")
     print(f"Push at the first step, in SDs of each behaviour ({found['prompts']} prompts):")
     print(wide.round(3).to_string())
+    ranks = [Ranked(**line) for line in found["ranks"]]
+    for name in moved_most(found["pushes"]):
+        print(
+            f"\n{name}: push [95 % t interval over prompts], rank [95 % over prompts drawn again]"
+        )
+        own = table[table.feature == name].set_index("judge")
+        for line in sorted((r for r in ranks if r.feature == name), key=lambda r: r.rank):
+            row = own.loc[line.judge]
+            print(
+                f"  {line.rank}. [{line.low}, {line.high}] {line.judge}:"
+                f" {row.push:+.3g} [{row.low:+.3g}, {row.high:+.3g}]"
+            )
     if "validation" in found:
         print("\nForecast against the runs that were trained (rank correlation over arms):")
         print(pd.DataFrame(found["validation"]).round(3).to_string(index=False))
@@ -282,8 +290,7 @@ def figure(table: Any) -> Any:
 
     from analysis.figures import looks, style
 
-    spread = table.groupby("feature")["in_sds"].agg(lambda v: v.max() - v.min())
-    names = list(spread.sort_values(ascending=False).index[:4])
+    names = moved_most(table.to_dict("records"))
     judges = sorted(set(table["judge"]))
     with style():
         made, panels = plt.subplots(

@@ -27,6 +27,7 @@ def sections(study: Path | str, cells: Sequence[str]) -> list[str]:
     """All fragments for the runs ``cells`` of a study's folder."""
     from analysis.frames import runs_frame, steps_frame
     from analysis.ledger import read_runs
+    from analysis.replays import with_replays
 
     study_dir = Path(study)
     table = runs_frame(study_dir)
@@ -39,7 +40,7 @@ def sections(study: Path | str, cells: Sequence[str]) -> list[str]:
         *propagation_section(runs, logged),
         *onset_section(runs, study_dir),
         *frontier_section(runs, study_dir),
-        *judges_section(runs, acting),
+        *judges_section(with_replays(runs, study_dir)[0], acting),
     ]
 
 
@@ -109,7 +110,8 @@ def propagation_section(runs: Sequence[Run], logged: pd.DataFrame) -> list[str]:
     """Predicted beside observed shifts, where there are runs enough."""
     import pandas as pd
 
-    from analysis.propagation import FEWEST, calibrate, figure, paths, predict
+    from analysis.calibration import FEWEST, calibrate
+    from analysis.propagation import by_step, figure, paths, predict
 
     head = ["<h2>Does what was rewarded explain what was learned?</h2>"]
     long = [run for run in runs if len(set(run.step_P.tolist())) > 1]
@@ -121,11 +123,8 @@ def propagation_section(runs: Sequence[Run], logged: pd.DataFrame) -> list[str]:
                 f"others, which takes {FEWEST + 1} runs."
             ),
         ]
-    norms = logged[logged["metric"] == "policy/grad_norm"]
-    gradients: dict[str, dict[int, float]] = {}
-    for cell, step, value in norms[["cell", "step", "value"]].itertuples(index=False):
-        gradients.setdefault(str(cell), {})[int(step)] = float(value)
-    rows = predict(paths(long, gradients), "adam")
+    norms, rates = by_step(logged, "policy/grad_norm"), by_step(logged, "policy/learning_rate")
+    rows = predict(paths(long, norms, rates), "adam")
     lines = calibrate(rows)
     table = pd.DataFrame([asdict(line) for line in lines])
     known = table.dropna(subset=["r2"])

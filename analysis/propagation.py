@@ -5,19 +5,22 @@
 To first order a GRPO step moves E[z] by scale x E Cov(A, z), where the covariance is within groups
 and known from the run's own rollouts (`analysis.transmission`). The scale is not: it depends on
 optimiser, clipping and how the network shares weights, and it differs several times over between
-runs. So it is fitted on the *other* runs of the study and never on the run that it explains. The
-covariance is a sum over the truth's and the bias's part, and so is the prediction.
+runs. So the steps are weighed with what the optimiser logged, and what is left is fitted on the
+*other* runs of the study, never on the run that it explains. The covariance is a sum over the
+truth's and the bias's part, and so is the prediction.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.calibration import FEWEST, calibrate, fit_scale
+from analysis.command import study_command
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,11 +29,12 @@ if TYPE_CHECKING:
 
     from analysis.ledger import Run
 
+    Logged = Mapping[str, Mapping[int, float]]
+
 SCALES = ("plain", "adam")
-"""Facts the scale is multiplied with: none, or 1 / gradient norm. Adam divides a step by the
-gradient's own size, so the same covariance moves a policy further where gradients are small."""
-FEWEST = 3
-"""Runs that a scale is fitted on, at least."""
+"""How much of its push a step takes: ``plain`` the learning rate, less what gradient clipping took;
+``adam`` learning rate / gradient norm. Adam divides a step by the gradient's own size, so the same
+covariance moves a policy further where gradients are small, and clipping does not matter."""
 USAGE = "python -m analysis.propagation study=quickstart [runs_dir=runs] [scale=adam] [out=FILE]"
 
 
@@ -43,6 +47,8 @@ class Trajectory:
         push: E Cov(A, z) at each step, shape (T,).
         of_truth: the part of it that the truth makes; ``push - of_truth`` is the bias's.
         gradient: gradient norm at each step, shape (T,); NaN where it was not logged.
+        rate: learning rate at each step, shape (T,), or 1 where none was logged.
+        clip: largest gradient norm that was let through; 0 is any.
     """
 
     cell: str
@@ -52,11 +58,17 @@ class Trajectory:
     push: np.ndarray
     of_truth: np.ndarray
     gradient: np.ndarray
+    rate: np.ndarray | float = 1.0
+    clip: float = 0.0
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """One run and feature: shifts in the feature's own unit."""
+    """One run and feature: shifts in the feature's own unit.
+
+    ``scale`` is fitted on the other runs: movement per unit of cumulative push. ``low`` and
+    ``high`` are the 95 % prediction interval that their scatter gives this run.
+    """
 
     cell: str
     arm: str
@@ -66,36 +78,24 @@ class Predicted:
     of_truth: float
     of_bias: float
     scale: float
-    """Fitted on the other runs; movement per unit of cumulative push."""
     fitted_on: int
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """How predictions of one feature hold over runs; the run is the unit.
-
-    ``r2`` is 1 - SS(observed - predicted) / SS(observed - mean), which a bad prediction makes
-    negative. ``slope`` is of observed on predicted with its t interval: 1 is calibrated.
-    """
-
-    feature: str
-    runs: int
-    r2: float
-    correlation: float
-    slope: float
-    low: float
-    high: float
-    note: str = ""
+    low: float = float("nan")
+    high: float = float("nan")
 
 
 def paths(
-    runs: Sequence[Run], gradients: dict[str, dict[int, float]] | None = None
+    runs: Sequence[Run],
+    gradients: Logged | None = None,
+    rates: Logged | None = None,
+    clips: Mapping[str, float] | None = None,
 ) -> list[Trajectory]:
     """The path of every run and feature.
 
     Args:
         runs: as `analysis.ledger.read_runs` gives them.
         gradients: cell -> step -> gradient norm.
+        rates: cell -> step -> learning rate.
+        clips: cell -> ``trainer.max_grad_norm``.
     """
     import numpy as np
 
@@ -104,8 +104,10 @@ def paths(
     found = []
     for run in runs:
         steps = sorted(set(run.step_P.tolist()))
-        norms = (gradients or {}).get(run.cell, {})
+        norms, rated = ((logged or {}).get(run.cell, {}) for logged in (gradients, rates))
         gradient = np.array([norms.get(step, np.nan) for step in steps])
+        rate = np.array([rated.get(step, np.nan) for step in steps]) if rated else 1.0
+        clip = (clips or {}).get(run.cell, 0.0)
         shape = (len(steps), len(run.names))
         level, push, of_truth = (np.full(shape, np.nan) for _ in range(3))
         for row, step in enumerate(steps):
@@ -117,10 +119,9 @@ def paths(
             for out, part in ((push, total), (of_truth, truth)):
                 covariance = group_cov(part, here.features)
                 out[row] = [known_mean(covariance[:, k]) for k in range(len(run.names))]
-        found += [
-            Trajectory(run.cell, run.arm, name, level[:, k], push[:, k], of_truth[:, k], gradient)
-            for k, name in enumerate(run.names)
-        ]
+        for k, name in enumerate(run.names):
+            columns = (level[:, k], push[:, k], of_truth[:, k])
+            found.append(Trajectory(run.cell, run.arm, name, *columns, gradient, rate, clip))
     return found
 
 
@@ -134,61 +135,42 @@ def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
     """
     import numpy as np
 
-    steps = np.where(np.isfinite(part), part, 0.0)
     if scale == "adam":
-        known = np.isfinite(path.gradient) & (path.gradient > 0)
-        steps = np.divide(steps, path.gradient, out=np.zeros_like(steps), where=known)
+        known = path.gradient > 0
+        taken = np.divide(1.0, path.gradient, out=np.zeros_like(part), where=known)
+    else:
+        over = (path.gradient > path.clip) & (path.clip > 0)
+        taken = np.divide(path.clip, path.gradient, out=np.ones_like(part), where=over)
+    steps = np.nan_to_num(part * taken * path.rate, nan=0.0)
     return np.concatenate([[0.0], np.cumsum(steps)[:-1]])
-
-
-def fit_scale(others: Sequence[Trajectory], scale: str) -> float:
-    """Movement per unit of cumulative push: least squares through the origin over paths.
-
-    Every step of every path is a point (pushed so far, level - level at the first step); NaN where
-    nothing was pushed.
-    """
-    import numpy as np
-
-    above = below = 0.0
-    for path in others:
-        pushed = cumulative(path, path.push, scale)
-        moved = path.level - path.level[np.isfinite(path.level).argmax()]
-        known = np.isfinite(moved)
-        above += float(pushed[known] @ moved[known])
-        below += float(pushed[known] @ pushed[known])
-    return above / below if below > 0 else float("nan")
 
 
 def predict(found: Sequence[Trajectory], scale: str = "plain") -> list[Predicted]:
     """Observed and predicted shift of every run and feature, the scale from the other runs.
 
     The observed shift is that of `analysis.behaviour.run_shift`: last tenth of the steps minus
-    first tenth. The prediction is taken over the same tenths.
+    first tenth. The push is taken over the same tenths, and so is what the scale is fitted on.
 
     Raises:
         UserError: an unknown scale.
     """
+    import numpy as np
+
     if scale not in SCALES:
         raise UserError(f"scale={scale} is not known. Legal are {', '.join(SCALES)}.")
     rows = []
-    for path in found:
-        others = [o for o in found if o.feature == path.feature and o.cell != path.cell]
-        factor = fit_scale(others, scale) if len(others) >= FEWEST else float("nan")
-        of_truth = factor * tenths(cumulative(path, path.of_truth, scale))
-        predicted = factor * tenths(cumulative(path, path.push, scale))
-        rows.append(
-            Predicted(
-                path.cell,
-                path.arm,
-                path.feature,
-                tenths(path.level),
-                predicted,
-                of_truth,
-                predicted - of_truth,
-                factor,
-                len(others),
-            )
-        )
+    for feature in dict.fromkeys(path.feature for path in found):
+        own = [path for path in found if path.feature == feature]
+        push = np.array([tenths(cumulative(path, path.push, scale)) for path in own])
+        shift = np.array([tenths(path.level) for path in own])
+        for k, path in enumerate(own):
+            fit = fit_scale(np.delete(push, k), np.delete(shift, k))
+            factor = fit.factor if fit.runs >= FEWEST else float("nan")
+            of_truth = factor * tenths(cumulative(path, path.of_truth, scale))
+            all_of_it, half = factor * float(push[k]), fit.half(float(push[k]))
+            parts = (all_of_it, of_truth, all_of_it - of_truth, factor, fit.runs)
+            ends = (all_of_it - half, all_of_it + half)
+            rows.append(Predicted(path.cell, path.arm, feature, float(shift[k]), *parts, *ends))
     return rows
 
 
@@ -205,46 +187,38 @@ def tenths(values: np.ndarray) -> float:
     return float(np.nanmean(last) - np.nanmean(first))
 
 
-def calibrate(rows: Sequence[Predicted], level: float = 0.95) -> list[Calibration]:
-    """One line per feature: R2, correlation, and the slope of observed on predicted over runs."""
-    import numpy as np
-    from scipy import stats
+def kl_limit(run: Run, beta: float) -> dict[str, tuple[float, float]]:
+    """Where a KL penalty of ``beta`` would hold each feature, to first order: Cov(A, z) / beta.
 
-    lines = []
-    for feature in dict.fromkeys(row.feature for row in rows):
-        pairs = [(r.predicted, r.observed) for r in rows if r.feature == feature]
-        x, y = np.array([p for p in pairs if np.isfinite(p).all()]).reshape(-1, 2).T
-        nan = float("nan")
-        if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
-            why = f"{len(x)} runs with both numbers" if len(x) < FEWEST else "nothing varies"
-            lines.append(Calibration(feature, len(x), nan, nan, nan, nan, nan, why))
-            continue
-        r2 = 1 - float(((y - x) ** 2).sum() / ((y - y.mean()) ** 2).sum())
-        fit = stats.linregress(x, y)
-        half = float(stats.t.ppf((1 + level) / 2, len(x) - 2) * fit.stderr)
-        slope = float(fit.slope)
-        lines.append(
-            Calibration(feature, len(x), r2, float(fit.rvalue), slope, slope - half, slope + half)
-        )
-    return lines
+    The covariance is the mean within groups over the first recorded step, of the reward as it is
+    scaled for the trainer. Under a dose on z it is dose x Var(z) / beta beside the truth's part.
 
+    Returns:
+        Feature -> (shift, the truth's part of it); NaN without beta: nothing holds the policy back.
 
-def kl_limit(run: Run, beta: float) -> dict[str, float]:
-    """Where the KL-regularised optimum would move each feature, to first order: Cov(r, z) / beta.
-
-    The covariance is the mean within groups over the first recorded step. NaN without beta: nothing
-    holds the policy back.
-
-    Source: d E[z] / d reward at the optimum pi0 exp(r / beta).
+    Source: derivative of E[z] at the optimum pi0 exp(A / beta).
     """
-    from analysis.transmission import group_cov, known_mean
+    from analysis.transmission import group_cov, known_mean, split
 
     first = run.at(min(run.step_P.tolist()))
-    covariance = group_cov(first.reward, first.features)
+    parts = split(first.reward, first.truth, run.scale)[:2]
+    total, truth = (group_cov(part, first.features) for part in parts)
+    nan = float("nan")
     return {
-        name: known_mean(covariance[:, k]) / beta if beta > 0 else float("nan")
+        name: (known_mean(total[:, k]) / beta, known_mean(truth[:, k]) / beta)
+        if beta > 0
+        else (nan, nan)
         for k, name in enumerate(run.names)
     }
+
+
+def by_step(logged: pd.DataFrame, metric: str) -> dict[str, dict[int, float]]:
+    """Cell -> step -> value of one metric of `analysis.frames.steps_frame`."""
+    found: dict[str, dict[int, float]] = {}
+    own = logged[logged["metric"] == metric]
+    for cell, step, value in own[["cell", "step", "value"]].itertuples(index=False):
+        found.setdefault(str(cell), {})[int(step)] = float(value)
+    return found
 
 
 def study(folder: Path, scale: str) -> dict[str, Any]:
@@ -263,29 +237,45 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
             f"{folder} has {len(kept)} finished runs of two steps or more. The scale of a run is"
             f" fitted on the others, and that takes {FEWEST + 1} runs. Train more seeds or judges."
         )
-    gradients: dict[str, dict[int, float]] = {}
     logged = steps_frame(folder)
-    norms = logged[logged["metric"] == "policy/grad_norm"]
-    for cell, step, value in norms[["cell", "step", "value"]].itertuples(index=False):
-        gradients.setdefault(str(cell), {})[int(step)] = float(value)
-    rows = predict(paths(kept, gradients), scale)
-    beta = {run.cell: _beta(folder / run.cell) for run in kept}
+    trainers = {run.cell: _trainer(folder / run.cell) for run in kept}
+    found = paths(
+        kept,
+        by_step(logged, "policy/grad_norm"),
+        by_step(logged, "policy/learning_rate"),
+        {cell: float(trainer.get("max_grad_norm", 0.0)) for cell, trainer in trainers.items()},
+    )
+    rows = predict(found, scale)
+    observed = {(row.cell, row.feature): row.observed for row in rows}
+    limits = [
+        {
+            "cell": run.cell,
+            "feature": name,
+            "observed": observed[run.cell, name],
+            "limit": limit,
+            "of_truth": truth,
+            "of_bias": limit - truth,
+        }
+        for run in kept
+        if (beta := float(trainers[run.cell].get("beta", 0.0))) > 0
+        for name, (limit, truth) in kl_limit(run, beta).items()
+    ]
     return {
         "study": folder.name,
         "scale": scale,
         "unit": "run",
         "runs": [asdict(row) for row in rows],
         "calibration": [asdict(line) for line in calibrate(rows)],
-        "kl_limit": {run.cell: kl_limit(run, beta[run.cell]) for run in kept if beta[run.cell]},
+        "kl_limit": limits,
         "problems": problems,
     }
 
 
-def _beta(cell: Path) -> float:
+def _trainer(cell: Path) -> dict[str, Any]:
     import yaml
 
     config = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))
-    return float(config["trainer"]["beta"])
+    return config.get("trainer") or {}
 
 
 def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
@@ -331,24 +321,21 @@ def main(arguments: Sequence[str]) -> int:
     import pandas as pd
 
     try:
-        given = dict(word.partition("=")[::2] for word in arguments)
-        unknown = sorted(given.keys() - {"study", "runs_dir", "scale", "out", "figure"})
-        if unknown or not given.get("study"):
-            raise UserError(f"{unknown[0] if unknown else 'study='} is wrong. Type: {USAGE}")
-        folder = Path(given.get("runs_dir", "runs")) / given["study"]
-        if not folder.is_dir():
-            raise UserError(f"There is no study folder {folder}. Type: {USAGE}")
+        given, folder = study_command(arguments, ("scale", "out", "figure"), USAGE)
         found = study(folder, given.get("scale", "adam"))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
     rows, lines = pd.DataFrame(found["runs"]), pd.DataFrame(found["calibration"])
-    shown = lines.drop(columns="note").round(3)
-    print(shown.to_string(index=False))
+    print(lines.drop(columns="note").round(3).to_string(index=False))
     best = lines.sort_values("r2", ascending=False)["feature"].iloc[0]
     print(f"\n{best}, run by run (predicted with a scale fitted on the other runs):")
-    columns = ["cell", "observed", "predicted", "of_truth", "of_bias", "scale"]
-    print(rows[rows.feature == best][columns].round(3).to_string(index=False))
+    columns = ["cell", "observed", "predicted", "low", "high", "of_truth", "of_bias", "scale"]
+    print(rows[rows.feature == best][columns].to_string(index=False, float_format="%.3g"))
+    if found["kl_limit"]:
+        held = pd.DataFrame(found["kl_limit"])
+        print(f"\n{best}, observed beside what the KL penalty would hold (Cov(A, z) / beta):")
+        print(held[held.feature == best].to_string(index=False, float_format="%.3g"))
     for problem in found["problems"]:
         print(f"problem: {problem}")
     if given.get("out"):

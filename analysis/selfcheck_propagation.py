@@ -1,4 +1,7 @@
-"""Checks of `analysis.selfcheck` for the forecast push, the dose slope and own-judge inflation."""
+"""Checks of `analysis.selfcheck` for the way from bias to behaviour.
+
+Forecast, predicted shift, dose slope, slope on a measured bias, mediation, own-judge inflation.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +75,58 @@ def cross_judge(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     return {"own-judge inflation, t over runs": _trials(0.2, ends)}
 
 
+def prediction(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """One more run's shift from a scale fitted on eight others, less the shift it will have: 0."""
+    from analysis.calibration import fit_scale
+
+    ends = []
+    for _ in range(count):
+        push = rng.normal(0, 1, 9)
+        shift = 20 * push + rng.normal(0, 2, 9)
+        fit = fit_scale(push[:8], shift[:8])
+        error, half = fit.factor * push[8] - shift[8], fit.half(float(push[8]))
+        ends.append((error, error - half, error + half))
+    return {"predicted shift, 8 other runs": _trials(0.0, ends)}
+
+
+def measured(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """Slope 2 on the bias of 12 judges of SD 1, measured with error .3; mean shifts with .4.
+
+    At .5 the slope by moments has no mean any more: some draws are nearly all error.
+    """
+    import numpy as np
+
+    from analysis.natural import slopes
+
+    error, spread = np.full(12, 0.3), np.full(12, 0.4)
+    ends: dict[str, list[tuple[float, float, float]]] = {}
+    for _ in range(count):
+        true = rng.normal(0, 1, 12)
+        bias, shift = true + rng.normal(0, error), 2 * true + rng.normal(0, spread)
+        for one in slopes(bias, error, shift, spread):
+            ends.setdefault(one.method, []).append((one.slope, one.low, one.high))
+    return {
+        f"measured bias, {name}, 12 judges": _trials(2.0, ends[name])
+        for name in ("moments", "deming", "simex")
+    }
+
+
+def mediated(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """An effect of 40 x -.01 through the behaviour, beside a direct one, over 20 runs."""
+    import numpy as np
+
+    from analysis.mediation import mediate
+
+    dose = np.repeat([-0.1, 0.0, 0.05, 0.1, 0.15], 4)
+    ends = []
+    for seed in range(count):
+        length = 40 * dose + rng.normal(0, 2, len(dose))
+        truth = -0.01 * length - 0.3 * dose + rng.normal(0, 0.02, len(dose))
+        found = mediate(dose, length, truth, seed)
+        ends.append((found.indirect, found.low, found.high))
+    return {"mediated effect, Monte Carlo": _trials(-0.4, ends)}
+
+
 def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
     """Estimates and interval ends as arrays."""
     import numpy as np
@@ -82,4 +137,4 @@ def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
     return Trials(truth, estimate, low, high)
 
 
-CHECKS = (forecast, doses, cross_judge)
+CHECKS = (forecast, prediction, doses, measured, mediated, cross_judge)

@@ -1,7 +1,9 @@
 """The matrix by hand, inflation where it was planted, and behaviours that moved apart."""
 
 import dataclasses
+import json
 import math
+import shutil
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,11 +14,14 @@ from analysis.crossjudge import (
     agreement_figure,
     figure,
     inflation,
+    main,
     matrix,
     step_means,
     substitutions,
 )
 from analysis.ledger import Run, read_runs
+from analysis.replays import with_replays
+from judges import replay
 
 
 def run(cell, judge, truth, shadows, features=None, arm="a"):
@@ -111,3 +116,95 @@ def test_judges_that_never_met_have_no_agreement():
     made = agreement_figure(table)
     assert "not known" in {text.get_text() for text in made.axes[0].texts}
     plt.close(made)
+
+
+@pytest.fixture(scope="module")
+def replayed(small_study, tmp_path_factory):
+    """A copy of a real study whose rollouts a judge scored that never looked on, and its own."""
+    runs_dir = tmp_path_factory.mktemp("replayed")
+    shutil.copytree(small_study, runs_dir / "again")
+    words = ["study=again", f"runs_dir={runs_dir}"]
+    assert replay.main([*words, "judge=sim-structured"]) == 0
+    assert replay.main([*words, "out=own", "on_failure=zero"]) == 0
+    assert replay.main([*words, "judge=sim-fair", "+judge.simulated.doses.length=0.3"]) == 0
+    return runs_dir / "again"
+
+
+def test_replays_join_the_judges_that_looked_on(replayed):
+    runs, _ = read_runs(replayed)
+    joined, problems = with_replays(runs, replayed)
+    assert problems == []
+    for before, run in zip(runs, joined, strict=True):
+        new = set(run.shadows) - set(before.shadows)
+        # the run's own judge under another failure policy says nothing new; the dosed one does
+        assert "sim-structured" in new and len(new) == 2
+        dosed = (new - {"sim-structured"}).pop()
+        assert dosed == "sim-fair" if "flaky" in run.cell else dosed.startswith("sim-fair-")
+        assert np.isfinite(run.shadows["sim-structured"]).all()
+
+
+def test_replayed_scores_land_on_their_own_rollouts(replayed):
+    """A judge with a dose of length is above the truth where answers are long."""
+    runs, _ = with_replays(read_runs(replayed)[0], replayed)
+    run = next(run for run in runs if "fair" in run.cell)
+    dosed = next(scores for name, scores in run.shadows.items() if name.startswith("sim-fair"))
+    length = run.features[..., run.names.index("length")]
+    longer = length > np.median(length) + 1
+    assert (dosed - run.truth)[longer].mean() > (dosed - run.truth)[~longer].mean()
+
+
+def test_a_replay_of_other_groups_is_left_out_and_said(replayed, tmp_path):
+    study = tmp_path / "again"
+    shutil.copytree(replayed, study)
+    (folder,) = study.glob("replays/sim-structured-*")
+    for part in folder.glob("*/rollouts/step-000002.parquet"):
+        part.unlink()
+    runs, problems = with_replays(read_runs(study)[0], study)
+    assert len(problems) == 4 and all("other groups" in line for line in problems)
+    assert all("sim-structured" not in run.shadows for run in runs)
+
+
+def test_a_torn_replay_is_left_out_and_said(replayed, tmp_path):
+    study = tmp_path / "again"
+    shutil.copytree(replayed, study)
+    runs, _ = read_runs(study)
+    (torn,) = study.glob(f"replays/sim-structured-*/{runs[0].cell}/rollouts/step-000001.parquet")
+    torn.write_bytes(torn.read_bytes()[:100])
+    joined, (problem,) = with_replays(runs, study)
+    assert runs[0].cell in problem and "cannot be read" in problem
+    assert ["sim-structured" in run.shadows for run in joined] == [False, True, True, True]
+
+
+def test_verdicts_without_identities_are_told_apart_by_name(replayed, tmp_path):
+    """As other tools write them: the dosed sim-fair then counts as the sim-fair that trained."""
+    import pyarrow.parquet as pq
+
+    study = tmp_path / "again"
+    shutil.copytree(replayed, study)
+    for part in study.rglob("verdicts/*.parquet"):
+        pq.write_table(pq.read_table(part).drop_columns(["judge_id"]), part)
+    runs, problems = with_replays(read_runs(study)[0], study)
+    assert problems == []
+    for run in runs:
+        new = {"sim-structured"} if "fair" in run.cell else {"sim-structured", "sim-fair"}
+        assert set(run.shadows) == new | {"sim-verbose"}
+
+
+def test_the_command_line(replayed, tmp_path, capsys):
+    out = tmp_path / "c.json"
+    words = [f"study={replayed.name}", f"runs_dir={replayed.parent}"]
+    assert main([*words, f"out={out}", f"figure={tmp_path / 'c.png'}"]) == 0
+    found = json.loads(out.read_text())
+    assert {line["runs"] for line in found["inflation"]} == {2}
+    assert {"sim-structured", "truth"} <= {row["judge"] for row in found["matrix"]}
+    assert "Own-judge inflation" in capsys.readouterr().out
+    for wrong, said in (
+        ("least=much", "is no number"),
+        ("least=0", "above 0"),
+        ("judge=x", "judge is wrong"),
+    ):
+        assert main([*words, wrong]) == 2
+        assert said in capsys.readouterr().err
+    (tmp_path / "none").mkdir()
+    assert main(["study=none", f"runs_dir={tmp_path}"]) == 2
+    assert "no finished run" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.dose import corrected_slope, emax, figure, line, main, steps, trend_p
+from analysis.dose import emax, figure, line, main, steps, trend_p
 
 DOSES = np.repeat([-0.2, -0.1, 0.0, 0.1, 0.2], 4)
 
@@ -69,16 +69,22 @@ def test_a_trend_is_the_same_in_other_units(seed):
     assert trend_p(DOSES, response) == trend_p(3 * DOSES + 1, -2 * response + 5)
 
 
-def test_measurement_error_is_taken_out():
-    """Slope 2 on a true bias of SD 1 seen with error SD 1: plain about 1, corrected about 2."""
-    rng = np.random.default_rng(3)
-    true = rng.normal(size=4000)
-    seen, response = true + rng.normal(size=4000), 2 * true + rng.normal(0, 0.1, 4000)
-    corrected, plain, reliability = corrected_slope(seen, np.ones(4000), response)
-    assert plain == pytest.approx(1.0, abs=0.1)
-    assert corrected == pytest.approx(2.0, abs=0.2)
-    assert reliability == pytest.approx(0.5, abs=0.05)
-    assert math.isnan(corrected_slope(seen, np.full(4000, 2.0), response)[0])
+def test_few_runs_are_counted_and_not_drawn():
+    """Of the 24 orders of four runs two are as extreme as a perfect one, of 6 two, both ways."""
+    rising = np.array([1.0, 2.0, 3.0, 4.0])
+    assert trend_p(rising, rising**2) == pytest.approx(2 / 24)
+    assert trend_p(rising[:3], -rising[:3]) == pytest.approx(2 / 6)
+    # 3! x 3! x 2 of the 6! orders keep three equal doses and responses together
+    two = np.repeat([0.0, 1.0], 3)
+    assert trend_p(two, 5 * two) == pytest.approx(72 / 720)
+
+
+def test_drawn_and_counted_p_agree():
+    """Seven runs: counted over 5,040 orders, and drawn where fewer draws are asked for."""
+    rng = np.random.default_rng(4)
+    dose, response = np.arange(7.0), np.arange(7.0) / 2 + rng.normal(size=7)
+    drawn = trend_p(dose, response, draws=5000)
+    assert trend_p(dose, response) == pytest.approx(drawn, abs=0.02)
 
 
 def test_the_command_line_refuses_too_few_doses(small_study, capsys):

@@ -8,11 +8,11 @@ import pytest
 
 from analysis.forecast import Rollouts, main, pushes
 from analysis.planted import Fault, Tabular, simulate
+from analysis.ranking import moved_most, rank, validate
 
 
 def rollouts(features, names=("length",)):
-    shape = features.shape[:2]
-    return Rollouts((), (("",) * shape[1],) * shape[0], features, names)
+    return Rollouts((), (), features, names)
 
 
 def test_the_push_is_the_exact_expectation():
@@ -51,6 +51,41 @@ def test_unscored_rollouts_are_left_out_and_counted():
     assert part.unscored == pytest.approx(np.isnan(holed).mean())
     assert part.low < whole.push < part.high
     assert math.isnan(pushes("j", holed * np.nan, rollouts(data.features), "none")[0].push)
+    zeroed = pushes("j", np.nan_to_num(holed), rollouts(data.features), "none", 0.3)[0]
+    assert zeroed.unscored == 0.3 and abs(zeroed.push) < abs(whole.push)
+
+
+def test_ranks_are_sure_where_every_prompt_agrees_and_open_where_none_does():
+    """Judge a pushes up more than b on every prompt; on tone they differ by chance alone."""
+    rng = np.random.default_rng(3)
+    low, noise = rng.normal(size=(40, 1)), rng.normal(0, 1, (40, 2))
+    found = rank(
+        {
+            "b": np.hstack([low, noise[:, :1]]),
+            "a": np.hstack([low + 0.1, noise[:, 1:]]),
+            "z": np.hstack([low - 9, noise[:, :1] + 9]),
+        },
+        ("length", "tone"),
+    )
+    length = {line.judge: (line.rank, line.low, line.high) for line in found[:3]}
+    assert length == {"a": (1, 1, 1), "b": (2, 2, 2), "z": (3, 3, 3)}
+    tone = {line.judge: (line.low, line.high) for line in found[3:]}
+    assert tone == {"z": (1, 1), "a": (2, 3), "b": (2, 3)}
+
+
+def test_a_behaviour_without_a_push_has_no_rank():
+    one = np.array([[1.0, np.nan, 0.0]] * 5)
+    found = rank({"a": one, "b": 2 * one}, ("length", "keyword", "emoji"))
+    assert [(line.feature, line.judge, line.rank) for line in found] == [
+        ("length", "a", 2),
+        ("length", "b", 1),
+    ]
+
+
+def test_what_judges_differ_on_most_is_told_first():
+    spread = {"length": (0.1, 0.9), "tone": (0.0, 0.2), "emoji": (math.nan, 1.0)}
+    lines = [{"feature": name, "in_sds": value} for name, both in spread.items() for value in both]
+    assert moved_most(lines) == ["length", "tone"]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +100,7 @@ def test_candidates_that_were_never_trained(command, tmp_path, capsys):
     found = json.loads(out.read_text())
     judges = {push["judge"] for push in found["pushes"]}
     assert judges == {"sim-verbose", "sim-strict"} and "validation" not in found
+    assert {line["rank"] for line in found["ranks"]} <= {1, 2}
     # two seeds x two steps x two prompts; the arms' first step is shared, their second is not
     assert 8 <= found["prompts"] <= 12
     assert "Push at the first step" in capsys.readouterr().out
@@ -74,6 +110,59 @@ def test_the_study_s_own_judges_are_compared_with_what_became_of_them(command, c
     assert main(command) == 0
     shown = capsys.readouterr().out
     assert "rank correlation over arms" in shown and "sim-flaky" in shown
+
+
+def test_the_forecast_is_of_the_reward_and_not_of_the_score(small_study, tmp_path):
+    """A reward that is all truth: every judge pushes the same, whatever it is partial to."""
+    import shutil
+
+    import yaml
+
+    made = {}
+    for weight in (0.0, 1.0):
+        study = tmp_path / f"weight-{weight}"
+        shutil.copytree(small_study, study)
+        for cell in study.glob("sim-*"):
+            config = yaml.safe_load((cell / "config.yaml").read_text())
+            config["reward"]["truth_weight"] = weight
+            config["trainer"]["scale_rewards"] = "none"
+            (cell / "config.yaml").write_text(yaml.safe_dump(config))
+        out = tmp_path / "out.json"
+        words = [f"study={study.name}", f"runs_dir={tmp_path}", "judges=sim-fair,sim-structured"]
+        assert main([*words, f"out={out}"]) == 0
+        made[weight] = {
+            push["judge"]: push["push"]
+            for push in json.loads(out.read_text())["pushes"]
+            if push["feature"] == "bullets"
+        }
+    assert abs(made[0.0]["sim-structured"] - made[0.0]["sim-fair"]) > 0.001
+    assert made[1.0]["sim-structured"] == pytest.approx(made[1.0]["sim-fair"], abs=1e-12)
+    assert made[1.0]["sim-fair"] == pytest.approx(made[0.0]["sim-fair"], abs=1e-6)
+
+
+def test_four_arms_in_the_forecast_order_have_an_exact_p(monkeypatch, tmp_path):
+    """Of 24 orders of four arms one is this one and one its mirror: p = 2 / 24."""
+    from analysis import ledger
+    from analysis.ledger import Run
+
+    def trained(arm, rise):
+        features = np.array([0.0, 1.0, rise, rise + 1])[:, None].reshape(2, 2, 1)
+        nothing = np.zeros((2, 2))
+        return Run(
+            cell=arm, arm=arm, seed=0, done=True, step_P=np.array([1, 2]), reward=nothing,
+            advantage=nothing, truth=nothing, judge=nothing, features=features,
+            names=("length",),
+        )  # fmt: skip
+
+    arms = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 9.0}
+    trained_runs = [trained(arm, rise) for arm, rise in arms.items()]
+    monkeypatch.setattr(ledger, "read_runs", lambda folder: (trained_runs, []))
+    found = {
+        "pushes": [{"judge": arm, "feature": "length", "push": -1 / arms[arm]} for arm in arms]
+    }
+    (line,) = validate(tmp_path, found)
+    assert (line["rho"], line["tau"]) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert line["p"] == pytest.approx(2 / 24)
 
 
 @pytest.mark.parametrize(
