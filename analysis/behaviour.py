@@ -1,4 +1,4 @@
-"""Behaviour of the policy as numbers: features of every answer, step means, and a run's shift."""
+"""Behaviour of the policy as numbers: features of every answer, and how far a run moved."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from judges.features import FEATURES, features
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 UNITS: dict[str, str] = {
@@ -34,8 +35,8 @@ def study_keyword(runs: pd.DataFrame) -> str:
     return chosen[0] if chosen else ""
 
 
-def feature_frame(rollouts: pd.DataFrame, keyword: str = "") -> pd.DataFrame:
-    """Features of every rollout's answer: cell, arm, seed, step, rollout_id + one column each.
+def feature_array(answers: pd.Series, keyword: str = "") -> np.ndarray:
+    """Features of every answer, shape (N, K) in the order of ``FEATURES``.
 
     An answer that is missing (thinking that never ended) has NaN features: it was not measured.
     Equal answers are measured once.
@@ -43,42 +44,28 @@ def feature_frame(rollouts: pd.DataFrame, keyword: str = "") -> pd.DataFrame:
     import numpy as np
     import pandas as pd
 
-    codes, texts = pd.factorize(rollouts["answer"])
-    measured = [features(text, keyword) for text in texts]
+    codes, texts = pd.factorize(answers)
     values = np.full((len(texts) + 1, len(FEATURES)), np.nan)
-    for row, found in enumerate(measured):
-        values[row] = [found[name] for name in FEATURES]
+    for row, text in enumerate(texts):
+        values[row] = list(features(text, keyword).values())
     # factorize gives missing answers the code -1, which is the last row: all NaN.
-    columns = pd.DataFrame(values[codes], columns=list(FEATURES), index=rollouts.index)
-    return pd.concat([rollouts[["cell", "arm", "seed", "step", "rollout_id"]], columns], axis=1)
+    return values[codes]
 
 
-def step_means(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Mean of each column over the rollouts of one run and step, long.
+def ends(values_T: np.ndarray) -> tuple[float, float]:
+    """Means of the first and the last tenth of the steps (rounded up); NaN where none is known."""
+    import numpy as np
 
-    Columns: cell, arm, seed, step, metric, value. Missing values are left out of a mean; a step
-    without any gives NaN.
+    window = math.ceil(len(values_T) * TAIL)
+    parts = values_T[:window], values_T[len(values_T) - window :]
+    first, last = (float(np.nanmean(p)) if np.isfinite(p).any() else math.nan for p in parts)
+    return first, last
+
+
+def shift(values_T: np.ndarray) -> float:
+    """How far a run moved: the mean of its last tenth of the steps minus that of the first.
+
+    NaN for a single step, and where the first or the last tenth holds no value at all.
     """
-    keys = ["cell", "arm", "seed", "step"]
-    means = frame.groupby(keys, observed=True, sort=True)[columns].mean().reset_index()
-    return means.melt(id_vars=keys, value_vars=columns, var_name="metric", value_name="value")
-
-
-def run_shift(means: pd.DataFrame) -> pd.DataFrame:
-    """How far each run moved: cell, arm, seed, metric, first, last, shift, steps.
-
-    With w = ceil(recorded steps / 10): ``first`` is the mean of the first w step means, ``last``
-    that of the last w, ``shift`` last - first. A run of one step has no shift (NaN); neither has
-    one whose first or last w steps hold no value at all.
-    """
-    import pandas as pd
-
-    rows = []
-    keys = ["cell", "arm", "seed", "metric"]
-    for _, run in means.groupby(keys, observed=True, sort=True):
-        values = run.sort_values("step")["value"]
-        window = math.ceil(len(values) * TAIL)
-        first, last = values.iloc[:window].mean(), values.iloc[-window:].mean()
-        shift = last - first if len(values) > 1 else float("nan")
-        rows.append((*run[keys].iloc[0], first, last, shift, len(values)))
-    return pd.DataFrame(rows, columns=[*keys, "first", "last", "shift", "steps"])
+    first, last = ends(values_T)
+    return last - first if len(values_T) > 1 else math.nan

@@ -30,6 +30,14 @@ class Scale:
     squares: float
     runs: int
 
+    def at(self, push: float) -> tuple[float, float, float]:
+        """Predicted shift under a push, with the ends of its 95 % interval; NaN below three
+        runs."""
+        if self.runs < FEWEST:
+            return float("nan"), float("nan"), float("nan")
+        shift, half = self.factor * push, self.half(push)
+        return shift, shift - half, shift + half
+
     def half(self, push: float, level: float = 0.95) -> float:
         """Half the prediction interval of one more run with this push; NaN below three runs, and
         where nothing was pushed."""
@@ -67,6 +75,9 @@ class Calibration:
     ``r2`` is 1 - SS(observed - predicted) / SS(observed - mean), which a bad prediction makes
     negative. ``slope`` is of observed on predicted with its t interval: 1 is calibrated.
     ``inside`` is the share of runs whose 95 % prediction interval holds the observed shift.
+    ``r2_unseen`` and ``inside_unseen`` are of predictions with a scale from other arms only.
+    ``r2_repeated`` is of the mean of the arm's other runs in place of a prediction: what a
+    prediction is worth beyond repetition is seen against it.
     """
 
     feature: str
@@ -77,6 +88,10 @@ class Calibration:
     low: float
     high: float
     inside: float
+    arms: int = 0
+    r2_unseen: float = float("nan")
+    inside_unseen: float = float("nan")
+    r2_repeated: float = float("nan")
     note: str = ""
 
 
@@ -85,21 +100,52 @@ def calibrate(rows: Sequence[Predicted], level: float = 0.95) -> list[Calibratio
     import numpy as np
     from scipy import stats
 
+    names = ("observed", "predicted", "low", "high", "unseen", "unseen_low", "unseen_high")
     lines = []
     for feature in dict.fromkeys(row.feature for row in rows):
         own = [row for row in rows if row.feature == feature]
-        pairs = np.array([(row.predicted, row.observed, row.low, row.high) for row in own])
-        x, y, low, high = pairs[np.isfinite(pairs[:, :2]).all(axis=1)].T
+        columns = {name: np.array([getattr(row, name) for row in own]) for name in names}
+        observed, predicted = columns["observed"], columns["predicted"]
+        known = np.isfinite(observed) & np.isfinite(predicted)
+        x, y = predicted[known], observed[known]
         nan = float("nan")
+        others = (
+            len({row.arm for row, there in zip(own, known, strict=True) if there}),
+            _r2(observed, columns["unseen"]),
+            _inside(observed, columns["unseen_low"], columns["unseen_high"]),
+            _r2(observed, np.array([row.repeated for row in own])),
+        )
         if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
             why = f"{len(x)} runs with both numbers" if len(x) < FEWEST else "nothing varies"
-            lines.append(Calibration(feature, len(x), nan, nan, nan, nan, nan, nan, why))
+            blank = (nan, nan, nan, nan, nan, nan)
+            lines.append(Calibration(feature, len(x), *blank, *others, why))
             continue
-        r2 = 1 - float(((y - x) ** 2).sum() / ((y - y.mean()) ** 2).sum())
         fit = stats.linregress(x, y)
         half = float(stats.t.ppf((1 + level) / 2, len(x) - 2) * fit.stderr)
         slope = float(fit.slope)
-        inside = float(((low <= y) & (y <= high)).mean()) if np.isfinite(low).all() else nan
         ends = (slope - half, slope + half)
-        lines.append(Calibration(feature, len(x), r2, float(fit.rvalue), slope, *ends, inside))
+        inside = _inside(observed, columns["low"], columns["high"])
+        found = (_r2(observed, predicted), float(fit.rvalue), slope, *ends, inside)
+        lines.append(Calibration(feature, len(x), *found, *others))
     return lines
+
+
+def _r2(observed: np.ndarray, predicted: np.ndarray) -> float:
+    """1 - SS(observed - predicted) / SS(observed - mean) over the runs that have both; NaN below
+    three runs, and where nothing varies."""
+    import numpy as np
+
+    known = np.isfinite(observed) & np.isfinite(predicted)
+    y = observed[known]
+    if len(y) < FEWEST or np.ptp(y) == 0:
+        return float("nan")
+    return 1 - float(((y - predicted[known]) ** 2).sum() / ((y - y.mean()) ** 2).sum())
+
+
+def _inside(observed: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
+    """Share of the intervals that hold what was observed, NaN for none."""
+    import numpy as np
+
+    known = np.isfinite(observed) & np.isfinite(low) & np.isfinite(high)
+    held = (low <= observed) & (observed <= high)
+    return float(held[known].mean()) if known.any() else float("nan")

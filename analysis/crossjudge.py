@@ -2,38 +2,55 @@
 
     python -m analysis.crossjudge study=quickstart [least=0.25] [out=FILE] [figure=FILE]
 
-The matrix scores the last tenth of each run's rollouts by the acting judge, by every other judge
-that looked on or came later (`analysis.replays`), and by the rule truth. Own-judge inflation is
-what a policy gained with its own judge beyond what it gained with the others; substitution is one
-behaviour rising while another falls. The run is the unit throughout.
+The matrix scores the last tenth of each run's steps by the acting judge, by every other judge
+that looked on or came later (`analysis.replays`), and by the rule truth, each beside the acting
+judge on the rollouts that both scored: a judge that fails on bad answers would else gain by
+failing less. What a policy gained with its own judge beyond the others is inflation only as far
+as it is beyond the truth too. What was given up is in `analysis.substitution`. The run is the unit
+throughout.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.command import study_command
+from analysis.command import study_command, write_json
+from analysis.substitution import LEAST, base_of, substitutions, untold
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
-    from analysis.ledger import Run
+    from analysis.records import Run
 
 TRUTH = "truth"
-LEAST = 0.25
-"""SDs of first rollouts that a behaviour moves by in every run to count as moved."""
+ROUNDING = 1e-6
+"""Judges write scores to a few digits: a gain below this is what that leaves of none."""
 USAGE = "python -m analysis.crossjudge study=quickstart [least=0.25] [runs_dir=runs] [out=FILE]"
+COLUMNS = {
+    "own": "gain with the judge that trained, on the rollouts that the others scored as well",
+    "others": "mean gain with the other judges on those same rollouts",
+    "inflation": "own - others, with low and high: what the others do not see, good or bad",
+    "truth": "gain of the rule truth, on the rollouts that the own judge scored as well",
+    "beyond_truth": "own - truth on those, with truth_low and truth_high; none without a truth",
+    "reading": "inflated is what gained beyond the others and beyond the truth",
+}
+"""What the table of `inflation` says. Gains are from the first to the last tenth of the steps,
+intervals 95 % t over runs."""
 
 
 @dataclass(frozen=True)
 class Inflation:
-    """Gain of an arm's runs with their own judge minus the mean gain with the others."""
+    """What an arm's runs gained with their own judge beyond the others and beyond the truth.
+
+    `COLUMNS` says what each number is. ``inflation`` alone does not accuse a judge: where it is
+    right and the others are blind, policies gain with it too, and ``beyond_truth`` is 0.
+    """
 
     arm: str
     own: float
@@ -41,27 +58,40 @@ class Inflation:
     inflation: float
     low: float
     high: float
+    truth: float
+    beyond_truth: float
+    truth_low: float
+    truth_high: float
     runs: int
+    reading: str = ""
     note: str = ""
 
 
 def matrix(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
-    """One row per run and judge: cell, arm, seed, judge, first, last, gain.
+    """One row per run and judge.
 
     Args:
-        runs: as `analysis.ledger.read_runs` gives them.
+        runs: as `analysis.records.read_runs` gives them.
         acting: cell -> name of the judge that trained it; its own scores go under that name.
+
+    Returns:
+        cell, arm, seed, judge, ``own`` (whether it trained the run), ``first``, ``last`` and
+        ``gain`` over the rollouts that it and the own judge both scored, ``own_gain`` of the own
+        judge over the same ones, and ``common``, their share of the run's rollouts.
     """
+    import numpy as np
     import pandas as pd
 
-    from analysis.propagation import tenths
+    from analysis.behaviour import ends, shift
+    from analysis.records import step_means
 
     rows = []
     for run in runs:
         given = {acting[run.cell]: run.judge, **run.shadows, TRUTH: run.truth}
         for judge, scores in given.items():
-            means = step_means(run, scores)
-            window = -(-len(means) // 10)
+            both = np.isfinite(scores) & np.isfinite(run.judge)
+            means = step_means(run, np.where(both, scores, np.nan))
+            first, last = ends(means)
             rows.append(
                 {
                     "cell": run.cell,
@@ -69,145 +99,145 @@ def matrix(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
                     "seed": run.seed,
                     "judge": judge,
                     "own": judge == acting[run.cell],
-                    "first": _mean(means[:window]),
-                    "last": _mean(means[-window:]),
-                    "gain": tenths(means),
+                    "first": first,
+                    "last": last,
+                    "gain": shift(means),
+                    "own_gain": shift(step_means(run, np.where(both, run.judge, np.nan))),
+                    "common": float(both.sum() / (run.rollouts or both.size)),
                 }
             )
     return pd.DataFrame(rows)
 
 
-def step_means(run: Run, scores_P_G: Any) -> Any:
-    """Mean score of every step, shape (T,); NaN where none was scored."""
-    import numpy as np
-
-    steps = sorted(set(run.step_P.tolist()))
-    return np.array([_mean(scores_P_G[run.step_P == step]) for step in steps])
-
-
-def _mean(values: Any) -> float:
-    import numpy as np
-
-    known = np.asarray(values)[np.isfinite(values)]
-    return float(known.mean()) if known.size else float("nan")
-
-
 def inflation(table: pd.DataFrame) -> list[Inflation]:
-    """Own-judge inflation of every arm, with a t interval over its runs.
+    """Own gain of every arm beyond the other judges and beyond the truth, t intervals over runs.
 
-    The truth is none of the others; an arm that no other judge looked at has no inflation.
+    The truth is none of the others. Each judge is compared with the own one on the rollouts that
+    both scored, and a run's excess is the mean over its other judges; an arm that no other judge
+    looked at has none.
+
+    Args:
+        table: as `matrix` gives it.
     """
     from analysis.intervals import mean_interval
 
+    own_row = table[table["own"]].set_index("cell")["gain"]
     lines = []
-    for arm, part in table[table["judge"] != TRUTH].groupby("arm", observed=True, sort=False):
-        own = part[part["own"]].set_index("cell")["gain"]
-        others = part[~part["own"]].groupby("cell", observed=True)["gain"].mean()
-        excess = (own - others.reindex(own.index)).astype(float)
-        found = mean_interval(excess.tolist())
-        note = (
-            found.note if len(others) else "no other judge looked on: type shadow=[NAME], or replay"
+    for arm, part in table.groupby("arm", observed=True, sort=False):
+        known = part[~part["own"] & part["gain"].notna() & part["own_gain"].notna()]
+        columns = ["own_gain", "gain"]
+        cells = part["cell"].unique()
+        seen = known[known["judge"] != TRUTH].groupby("cell", observed=True)[columns].mean()
+        right = known[known["judge"] == TRUTH].set_index("cell")[columns]
+        found, true = (
+            mean_interval((one["own_gain"] - one["gain"]).reindex(cells).tolist())
+            for one in (seen, right)
         )
+        note = found.note
+        if part["judge"].isin([TRUTH, *part.loc[part["own"], "judge"]]).all():
+            note = "no other judge looked on: type shadow=[NAME], or replay"
         lines.append(
             Inflation(
-                str(arm),
-                float(own.mean()),
-                float(others.mean()) if len(others) else float("nan"),
-                found.mean,
-                found.low,
-                found.high,
-                found.n,
-                note,
+                arm=str(arm),
+                own=float((seen["own_gain"] if len(seen) else own_row.reindex(cells)).mean()),
+                others=float(seen["gain"].mean()),
+                inflation=found.mean,
+                low=found.low,
+                high=found.high,
+                truth=float(right["gain"].mean()),
+                beyond_truth=true.mean,
+                truth_low=true.low,
+                truth_high=true.high,
+                runs=found.n,
+                reading=_reading(found.low, true.low),
+                note=note,
             )
         )
     return lines
 
 
-@dataclass(frozen=True)
-class Substitution:
-    """Two behaviours of one arm that moved apart, in SDs between first rollouts."""
-
-    arm: str
-    risen: str
-    fallen: str
-    up: float
-    down: float
-    runs: int
-
-
-def substitutions(runs: Sequence[Run], least: float = LEAST) -> list[Substitution]:
-    """Arms in which one behaviour rose and another fell, each by ``least`` SDs or more in every
-    run.
-
-    Shifts are in SDs of the feature over the first step's rollouts; a behaviour that agrees in
-    sign over all runs of an arm is taken, so one odd run is no substitution.
-    """
-    import numpy as np
-
-    from analysis.propagation import paths, tenths
-
-    spread: dict[tuple[str, str], float] = {}
-    for run in runs:
-        first = run.at(min(run.step_P.tolist()))
-        for k, name in enumerate(run.names):
-            spread[run.cell, name] = float(np.nanstd(first.features[..., k]))
-    moved: dict[str, dict[str, list[float]]] = {}
-    for path in paths(runs):
-        sd = spread[path.cell, path.feature]
-        if sd > 0:
-            values = moved.setdefault(path.arm, {}).setdefault(path.feature, [])
-            values.append(tenths(path.level) / sd)
-    found = []
-    for arm, by_feature in moved.items():
-        risen = {name: min(v) for name, v in by_feature.items() if min(v) >= least}
-        fallen = {name: max(v) for name, v in by_feature.items() if max(v) <= -least}
-        found += [
-            Substitution(arm, up, down, risen[up], fallen[down], len(by_feature[up]))
-            for up in sorted(risen, key=lambda name: -risen[name])
-            for down in sorted(fallen, key=lambda name: fallen[name])
-        ]
-    return found
+def _reading(low: float, truth_low: float) -> str:
+    """What the lower ends of the two excesses allow to say; a missing end allows nothing."""
+    if low != low:
+        return "beyond the truth; no other judge to compare with" if truth_low > ROUNDING else ""
+    if not low > ROUNDING:
+        return "no gain beyond the others is seen"
+    if truth_low != truth_low:
+        return "beyond the others; no truth to tell inflation from improvement"
+    if truth_low > ROUNDING:
+        return "inflated: beyond the others and beyond the truth"
+    return "beyond the others, but not beyond the truth"
 
 
 def agreement(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
-    """Correlation of every two judges, and of each with the truth, inside groups.
+    """Correlation of every two judges, and of each with the truth, inside groups: mean over runs.
 
-    Scores of the same rollouts are centred within their group, because only differences inside a
-    group reach an advantage; pairs without common rollouts, or without spread, are NaN.
+    Scores of the rollouts that both judges scored are centred within their group, because only
+    differences inside a group reach an advantage, and correlated run by run.
 
     Returns:
-        A square frame, judges by judges, the truth last.
+        One row per ordered pair of judges, the truth last: ``judge``, ``other``, ``mean`` over
+        runs, ``low``, ``high`` (95 % t interval), ``n`` runs and ``note``. NaN for two that never
+        scored the same rollouts, or where one has no spread.
     """
-    import numpy as np
     import pandas as pd
 
-    parts = []
+    from analysis.intervals import mean_interval
+
+    found: dict[tuple[str, str], list[float]] = {}
+    judges: dict[str, None] = {}
     for run in runs:
         given = {acting[run.cell]: run.judge, **run.shadows, TRUTH: run.truth}
-        centred = {}
-        for name, scores in given.items():
-            known = np.isfinite(scores)
-            count = np.maximum(known.sum(axis=1, keepdims=True), 1)
-            mean = np.where(known, scores, 0.0).sum(axis=1, keepdims=True) / count
-            centred[name] = (scores - mean).ravel()
-        parts.append(pd.DataFrame(centred))
-    together = pd.concat(parts, ignore_index=True)
-    names = [name for name in together if name != TRUTH] + [TRUTH]
-    return together[names].corr(min_periods=3)
+        judges |= dict.fromkeys(given)
+        for one, a in given.items():
+            for other, b in given.items():
+                found.setdefault((one, other), []).append(_within_groups(a, b))
+    names = [name for name in judges if name != TRUTH] + [TRUTH]
+    rows = []
+    for one in names:
+        for other in names:
+            mean = mean_interval(found.get((one, other), []))
+            rows.append(
+                {"judge": one, "other": other, "mean": mean.mean, "low": mean.low}
+                | {"high": mean.high, "n": mean.n, "note": mean.note}
+            )
+    return pd.DataFrame(rows)
+
+
+def _within_groups(a_P_G: np.ndarray, b_P_G: np.ndarray) -> float:
+    """Correlation over all groups of what is left when each group's mean is taken away."""
+    import numpy as np
+
+    both = np.isfinite(a_P_G) & np.isfinite(b_P_G)
+    count = np.maximum(both.sum(axis=1, keepdims=True), 1)
+    centred = []
+    for scores in (a_P_G, b_P_G):
+        mean = np.where(both, scores, 0.0).sum(axis=1, keepdims=True) / count
+        centred.append(np.where(both, scores - mean, 0.0))
+    a, b = centred
+    size = ((a**2).sum() * (b**2).sum()) ** 0.5
+    # what centring leaves of equal scores is rounding, not spread
+    return float((a * b).sum() / size) if size > 1e-12 * both.sum() else float("nan")
+
+
+def mean_gains(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean gain over runs, arms by judges; NaN where a judge scored no run of an arm."""
+    return table.groupby(["arm", "judge"], observed=True)["gain"].mean().unstack("judge")
 
 
 def figure(table: pd.DataFrame) -> Any:
-    """Heat map of the mean gain of every arm (rows) under every judge (columns)."""
+    """Heat map of the mean gain over runs of every arm (rows) under every judge (columns)."""
     judges = [name for name in dict.fromkeys(table["judge"]) if name != TRUTH] + [TRUTH]
-    wide = table.pivot_table(index="arm", columns="judge", values="gain", observed=True)
-    wide = wide.reindex(columns=judges)
+    wide = mean_gains(table)[judges]
     labels = ("scored by", "trained under", "gain in score, first to last tenth")
     return heat_map(wide, labels, float(abs(wide).max().max()))
 
 
 def agreement_figure(table: pd.DataFrame) -> Any:
-    """Heat map of what `agreement` gives."""
-    return heat_map(table, ("", "", "correlation within groups"), 1.0)
+    """Heat map of the means that `agreement` gives."""
+    order = list(dict.fromkeys(table["judge"]))
+    wide = table.pivot(index="judge", columns="other", values="mean").reindex(order)[order]
+    return heat_map(wide, ("", "", "correlation within groups, mean over runs"), 1.0)
 
 
 def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> Any:
@@ -249,25 +279,27 @@ def study(folder: Path, least: float = LEAST) -> dict[str, Any]:
     Raises:
         UserError: no finished run has rollouts.
     """
-    from analysis.frames import runs_frame
-    from analysis.ledger import read_runs
+    from analysis.records import read_study
     from analysis.replays import with_replays
 
-    table = runs_frame(folder)
-    acting = dict(zip(table["cell"].astype("str"), table["judge"].astype("str"), strict=True))
-    read, problems = read_runs(folder)
-    runs, unread = with_replays([run for run in read if run.done], folder)
+    records = read_study(folder)
+    cells = records.table["cell"].astype("str")
+    acting = dict(zip(cells, records.table["judge"].astype("str"), strict=True))
+    runs, unread = with_replays([run for run in records.runs if run.done], folder)
     if not runs:
         raise UserError(f"{folder} has no finished run with rollouts. Train one, or wait for it.")
-    shared = agreement(runs, acting)
+    table = matrix(runs, acting)
     return {
         "study": folder.name,
         "unit": "run",
-        "matrix": matrix(runs, acting).to_dict("records"),
-        "inflation": [asdict(one) for one in inflation(matrix(runs, acting))],
-        "agreement": {str(one): shared[one].to_dict() for one in shared},
+        "matrix": table.to_dict("records"),
+        "inflation": [asdict(one) for one in inflation(table)],
+        "inflation_columns": COLUMNS,
+        "agreement": agreement(runs, acting).to_dict("records"),
+        "base_arm": base_of(runs),
         "substitutions": [asdict(one) for one in substitutions(runs, least)],
-        "problems": problems + unread,
+        "substitutions_untold": untold(runs),
+        "problems": records.problems + unread,
     }
 
 
@@ -284,29 +316,46 @@ def main(arguments: Sequence[str]) -> int:
         if not 0 < least < float("inf"):
             raise UserError(f"least={given['least']} must be above 0. Type least=0.25.")
         found = study(folder, least)
+        if given.get("out"):
+            write_json(given["out"], found)
+        if given.get("figure"):
+            figure(pd.DataFrame(found["matrix"])).savefig(given["figure"], dpi=150)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    table = pd.DataFrame(found["matrix"])
-    wide = table.pivot_table(index="arm", columns="judge", values="gain", observed=True)
-    print("Gain from the first to the last tenth of the steps, by the judge that scored:")
-    print(wide.round(3).to_string())
-    print("\nOwn-judge inflation [95 % t interval over runs]:")
-    print(pd.DataFrame(found["inflation"]).round(3).to_string(index=False))
-    for one in found["substitutions"]:
-        print(
-            f"{one['arm']}: {one['risen']} rose by {one['up']:.2f} SD or more in each of"
-            f" {one['runs']} runs, {one['fallen']} fell by {-one['down']:.2f} SD or more"
-        )
-    if not found["substitutions"]:
-        print(f"No behaviour rose while another fell by {least:g} SD in all runs of an arm.")
-    for problem in found["problems"]:
-        print(f"problem: {problem}")
-    if given.get("out"):
-        Path(given["out"]).write_text(json.dumps(found, indent=1), encoding="utf-8")
-    if given.get("figure"):
-        figure(table).savefig(given["figure"], dpi=150)
+    print(_text(found, least))
     return 0
+
+
+def _text(found: Mapping[str, Any], least: float) -> str:
+    """What the command prints."""
+    import pandas as pd
+
+    table = pd.DataFrame(found["matrix"])
+    wide = mean_gains(table)
+    lines = ["Gain from the first to the last tenth of the steps, by the judge that scored, on"]
+    lines += ["rollouts that the own judge scored as well; mean over runs:"]
+    lines += [wide.round(3).to_string(), "\nGain with the own judge [95 % t intervals over runs]:"]
+    lines.append(pd.DataFrame(found["inflation"]).round(3).to_string(index=False))
+    lines += [f"  {name}: {meaning}" for name, meaning in found["inflation_columns"].items()]
+    shared = pd.DataFrame(found["agreement"])
+    shared = shared[shared["judge"] < shared["other"]]
+    lines.append("\nCorrelation within groups, mean over runs [95 % t interval over runs]:")
+    lines += [shared.round(3).to_string(index=False), ""]
+    lines += [
+        f"{one['arm']}: {one['risen']} rose by {one['up']:.2f} SD or more beyond {one['base']} in"
+        f" each of {one['runs']} pairs of runs, {one['fallen']} fell by {-one['down']:.2f} SD or"
+        f" more; a bias-free arm would show any in {one['chance']:.2g} of studies"
+        for one in found["substitutions"]
+    ]
+    if found["substitutions_untold"]:
+        lines.append(found["substitutions_untold"])
+    elif not found["substitutions"]:
+        lines.append(
+            f"No behaviour rose while another fell by {least:g} SD beyond {found['base_arm']} in"
+            " all pairs of runs of an arm."
+        )
+    return "\n".join([*lines, *(f"problem: {problem}" for problem in found["problems"])])
 
 
 if __name__ == "__main__":

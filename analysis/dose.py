@@ -9,18 +9,21 @@ judges, whose bias is itself an estimate, are those of `analysis.natural`.
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.command import study_command
+from analysis.calibration import FEWEST as FEWEST_OTHERS
+from analysis.command import study_command, write_json
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from analysis.propagation import Trajectory
+    from analysis.records import Run
 
 USAGE = "python -m analysis.dose study=dose-response [feature=length] [runs_dir=runs] [out=FILE]"
 DRAWS = 10_000
@@ -153,7 +156,10 @@ def trend_p(dose: np.ndarray, response: np.ndarray, seed: int = 0, draws: int = 
 
 
 def study(folder: Path, feature: str) -> dict[str, Any]:
-    """Dose of every finished run, its shift, and the fits, as plain data.
+    """Dose of every finished run, its shift, the fits and the theory, as plain data.
+
+    ``runs`` has per run: dose, ``beta`` of its KL penalty, the shifts of the feature and of the
+    truth, and the ``first_order`` one of `first_order`.
 
     Raises:
         UserError: no simulated judges, or fewer than three doses of the feature.
@@ -161,71 +167,172 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
     import numpy as np
     import yaml
 
-    from analysis.ledger import read_runs
-    from analysis.propagation import paths, tenths
+    from analysis.behaviour import shift
+    from analysis.propagation import paths
+    from analysis.records import read_runs, step_means
 
     runs, problems = read_runs(folder)
-    done = {run.cell for run in runs if run.done}
-    doses, shifts, cells = [], [], []
-    for path in paths([run for run in runs if run.done]):
-        if path.feature != feature or path.cell not in done:
+    dosed, rows = [], []
+    for run in runs:
+        if not run.done or feature not in run.names:
             continue
-        config = yaml.safe_load((folder / path.cell / "config.yaml").read_text(encoding="utf-8"))
+        config = yaml.safe_load((folder / run.cell / "config.yaml").read_text(encoding="utf-8"))
         simulated = config["judge"].get("simulated")
-        if simulated is not None and np.isfinite(moved := tenths(path.level)):
-            doses.append(float(simulated["doses"].get(feature, 0.0)))
-            shifts.append(moved)
-            cells.append(path.cell)
-    dose, response = np.array(doses), np.array(shifts)
-    if len(set(doses)) < FEWEST:
+        if simulated is not None:
+            dosed.append(run)
+            dose = float(simulated["doses"].get(feature, 0.0))
+            beta = float((config.get("trainer") or {}).get("beta", 0.0))
+            rows.append({"cell": run.cell, "dose": dose, "beta": beta})
+    own = [path for path in paths(dosed) if path.feature == feature]
+    expected = first_order(dosed, own, {row["cell"]: row["beta"] for row in rows})
+    for run, path, row in zip(dosed, own, rows, strict=True):
+        row["shift"] = shift(path.level)
+        row["truth"] = shift(step_means(run, run.truth))
+        row["first_order"] = expected[run.cell]
+    rows = [row for row in rows if np.isfinite(row["shift"])]
+    dose, response = (np.array([row[key] for row in rows]) for key in ("dose", "shift"))
+    if len(np.unique(dose)) < FEWEST:
         raise UserError(
-            f"{folder} has finished runs under {len(set(doses))} doses of {feature}, and a curve"
-            f" takes {FEWEST}. Type: python -m experiments.sweep experiment=dose-response"
+            f"{folder} has finished runs under {len(np.unique(dose))} doses of {feature}, and a"
+            f" curve takes {FEWEST}. Type: python -m experiments.sweep experiment=dose-response"
         )
     return {
         "study": folder.name,
         "feature": feature,
         "unit": "run",
-        "runs": [
-            {"cell": cell, "dose": d, "shift": s}
-            for cell, d, s in zip(cells, doses, shifts, strict=True)
-        ],
+        "runs": rows,
         "line": asdict(line(dose, response)),
         "monotone": steps(dose, response),
         "emax": asdict(emax(dose, response)),
         "trend_p": trend_p(dose, response),
+        "theory": theory(rows),
         "problems": problems,
     }
 
 
-def figure(found: dict[str, Any]) -> Any:
-    """Shift of every run against its dose, with the line, the curve and the monotone fit."""
-    import matplotlib.pyplot as plt
+def first_order(
+    runs: Sequence[Run], own: Sequence[Trajectory], betas: Mapping[str, float]
+) -> dict[str, float]:
+    """Cell -> shift of one feature that theory says, NaN where it cannot say any.
+
+    Under a KL penalty it is where that holds the feature (`analysis.propagation.kl_limit`); else
+    what the run's steps have pushed, times the scale of the other runs without a penalty.
+
+    Args:
+        own: the path of the feature in each run.
+        betas: cell -> ``trainer.beta``.
+    """
+    from analysis.propagation import kl_limit, predict
+
+    free = predict([path for path in own if betas[path.cell] == 0], "adam")
+    expected = {row.cell: row.predicted for row in free}
+    for run, path in zip(runs, own, strict=True):
+        if betas[run.cell] > 0:
+            expected[run.cell] = kl_limit(run, betas[run.cell])[path.feature][0]
+    return expected
+
+
+def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """First-order shift against dose, one line for each beta among the runs of `study`.
+
+    ``points`` are (dose, mean over runs); ``slope`` is theirs over runs and ``amplification`` the
+    observed slope over it, NaN where there is no line; ``note`` says why there are no points.
+    """
     import numpy as np
 
+    nan = float("nan")
+    found = []
+    for beta in sorted({row["beta"] for row in rows}):
+        own = [row for row in rows if row["beta"] == beta]
+        dose, response, expected = (
+            np.array([row[key] for row in own]) for key in ("dose", "shift", "first_order")
+        )
+        known = np.isfinite(expected)
+        dose, response, expected = dose[known], response[known], expected[known]
+        points = [(float(one), float(expected[dose == one].mean())) for one in np.unique(dose)]
+        one = {"beta": beta, "points": points, "slope": nan, "amplification": nan, "note": ""}
+        if len(dose) >= FEWEST and np.ptp(dose) > 0:
+            one["slope"] = line(dose, expected).slope
+            if one["slope"] != 0:
+                one["amplification"] = line(dose, response).slope / one["slope"]
+        if not points:
+            one["note"] = f"No first-order prediction at beta = {beta:g}: " + (
+                "the first step has no two rewards and answers to compare within a group."
+                if beta > 0
+                else f"its scale is fitted on the other runs without a KL penalty, at least "
+                f"{FEWEST_OTHERS} with a logged gradient norm, and there are {len(own) - 1}."
+            )
+        found.append(one)
+    return found
+
+
+def caption(found: dict[str, Any]) -> str:
+    """What the theory's lines in `figure` are, or why there is none."""
+    said = []
+    for one in found["theory"]:
+        if one["note"]:
+            said.append(one["note"])
+            continue
+        source = (
+            f"First order at beta = {one['beta']:g}: where the KL penalty would hold "
+            f"{found['feature']} in the end, Cov(A, z) / beta of the first step (dose x Var(z) / "
+            "beta beside the truth's part)"
+            if one["beta"] > 0
+            else f"First order: covariance of advantage and {found['feature']}, summed over each "
+            "run's steps, times the scale fitted on the other runs"
+        )
+        ratio = f"; observed / predicted slope {one['amplification']:.2f}"
+        said.append(source + (ratio if one["slope"] == one["slope"] else "") + ".")
+    return " ".join(said)
+
+
+def figure(found: dict[str, Any]) -> Any:
+    """Shift of every run against its dose: line, curve, monotone fit, and the theory's lines.
+
+    A theory far off the runs is cut at the edge, so that the runs can be seen.
+    """
+    from textwrap import fill
+
+    import matplotlib.pyplot as plt
+    import numpy as np
+    import seaborn as sns
+
     from analysis.behaviour import unit
-    from analysis.figures import style
+    from analysis.figures import DASHES, style
 
     dose = np.array([run["dose"] for run in found["runs"]])
     shift = np.array([run["shift"] for run in found["runs"]])
     grid = np.linspace(dose.min(), dose.max(), 200)
     with style():
-        made, axes = plt.subplots(figsize=(5.5, 4), layout="constrained")
+        made, axes = plt.subplots(figsize=(6, 5), layout="constrained")
+        blue, orange, green, red = sns.color_palette("colorblind", 4)
         axes.axhline(0, color="0.7", linewidth=1)
-        axes.scatter(dose, shift, s=26, color="C0", zorder=3, label="run")
+        axes.scatter(dose, shift, s=26, color=blue, zorder=3, label="run")
         fit, bent = found["line"], found["emax"]
-        axes.plot(grid, fit["intercept"] + fit["slope"] * grid, color="C1", label="line")
+        axes.plot(grid, fit["intercept"] + fit["slope"] * grid, color=orange, label="line")
         if not np.isnan(bent["emax"]) and not bent["note"]:
             d = grid - dose.min()
             curve = bent["e0"] + bent["emax"] * d / (bent["ed50"] + d)
-            axes.plot(grid, curve, color="C2", linestyle="--", label="Emax")
+            axes.plot(grid, curve, color=green, linestyle="--", label="Emax")
         xs, ys = zip(*found["monotone"], strict=True)
-        axes.plot(xs, ys, color="C3", linestyle=":", marker="_", label="monotone")
+        axes.plot(xs, ys, color=red, linestyle=":", marker="_", label="monotone")
+        low, high = axes.get_ylim()
+        for k, one in enumerate(one for one in found["theory"] if one["points"]):
+            named = f"first order, beta = {one['beta']:g}" if one["beta"] > 0 else "first order"
+            xs, ys = zip(*one["points"], strict=True)
+            look: Any = {"linestyle": DASHES[k % len(DASHES)], "marker": "x", "markersize": 5}
+            axes.plot(xs, ys, color="0.25", linewidth=1.5, label=named, **look)
+        below, above = axes.get_ylim()
+        room, said = high - low, caption(found)
+        if below < low - room or above > high + room:
+            said += " A line leaves the panel."
         axes.set(
             xlabel=f"dose (score per SD of {found['feature']})",
             ylabel=f"shift in {found['feature']} ({unit(found['feature'])})",
+            ylim=(max(below, low - room), min(above, high + room)),
         )
-        axes.legend()
+        made.legend(loc="outside upper center", ncols=3)
+        made.supxlabel(fill(said, 92), fontsize=8.5, x=0.01, ha="left")
     return made
 
 
@@ -234,6 +341,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         given, folder = study_command(arguments, ("feature", "out", "figure"), USAGE)
         found = study(folder, given.get("feature", "length"))
+        if given.get("out"):
+            write_json(given["out"], found)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -245,8 +354,9 @@ def main(arguments: Sequence[str]) -> int:
     print(f"Emax: e0 {bent['e0']:.3g}, emax {bent['emax']:.3g}, ed50 {bent['ed50']:.3g};"
           f" AIC {bent['aic']:.1f} against {bent['aic_line']:.1f} of the line"
           f"{' (' + bent['note'] + ')' if bent['note'] else ''}")  # fmt: skip
-    if given.get("out"):
-        Path(given["out"]).write_text(json.dumps(found, indent=1), encoding="utf-8")
+    print(caption(found))
+    for problem in found["problems"]:
+        print(f"problem: {problem}")
     if given.get("figure"):
         figure(found).savefig(given["figure"], dpi=150)
     return 0

@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import behaviour, drift, frames
+from analysis import behaviour, drift
+from analysis.frames import NAMELESS
 from analysis.markup import bracket, estimate, number, p_value
+from analysis.records import read_study
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+
+    from analysis.records import Records, Run
 
 FEW_SEEDS = 5
 """Up to here no sign-flip test over seeds can reach p < .05."""
 SMALL_JUDGE = 1e9
 """Parameters below which a real judge is taken to show the path and not judging quality."""
-
-_ROLLOUTS = ("rollout_id", "step", "group", "member", "prompt", "completion", "answer")
-_SCORES = ("reward", "truth", "judge_score")
-_VERDICTS = ("rollout_id", "judge", "role", "outcome")
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,10 @@ class Evidence:
     """Every table of one study's report. Curves and shifts hold the usable cells only."""
 
     name: str
-    runs: pd.DataFrame
+    records: Records
     cells: list[str]
     """Cells that the estimates rest on: the finished ones, or all where none is finished."""
     base: str | None
-    keyword: str
-    rollouts: pd.DataFrame
-    verdicts: pd.DataFrame
     scores: pd.DataFrame
     features: pd.DataFrame
     """Step means by run, long, of the features that occur."""
@@ -50,47 +49,80 @@ class Evidence:
     feature_shifts: pd.DataFrame
     failures: pd.DataFrame
     failures_by_length: pd.DataFrame
-    problems: list[str]
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """One row per cell, in any state."""
+        return self.records.table
+
+    @property
+    def used(self) -> list[Run]:
+        """The runs that the estimates rest on."""
+        return [run for run in self.records.runs if run.cell in self.cells]
+
+    @property
+    def arms(self) -> list[str]:
+        """The base arm first, then the others by name."""
+        named = self.runs.loc[self.runs["judge"].ne(NAMELESS), "arm"]
+        return sorted(named.unique(), key=lambda arm: (arm != self.base, arm))
+
+    def of(self, arm: str) -> list[Run]:
+        """The recorded runs of one arm."""
+        return [run for run in self.records.runs if run.arm == arm]
 
 
 def gather(study_dir: Path | str) -> Evidence:
     """Read a study's folder and compute every table of its report."""
-    study_dir = Path(study_dir)
-    runs = frames.runs_frame(study_dir)
-    rollouts = frames.rollouts_frame(study_dir, [*_ROLLOUTS, *_SCORES], runs)
-    verdicts = frames.verdicts_frame(study_dir, _VERDICTS, runs)
-    cells = drift.usable_cells(runs)
-    keyword = behaviour.study_keyword(runs)
-    measured = behaviour.feature_frame(rollouts, keyword)
-    names = [name for name in behaviour.FEATURES if measured[name].nunique() > 1]
-    base = drift.base_arm(list(runs.loc[runs["cell"].isin(cells), "arm"].unique()))
-    scores = drift.run_curves(rollouts[rollouts["cell"].isin(cells)])
-    features = behaviour.step_means(measured[measured["cell"].isin(cells)], names)
+    import numpy as np
+
+    records = read_study(study_dir)
+    table = records.table
+    cells = drift.usable_cells(table)
+    used = [run for run in records.runs if run.cell in cells]
+    base = drift.base_arm(table[table["cell"].isin(cells)])
+    spread: dict[str, float] = {}
+    for k, name in enumerate(behaviour.FEATURES):
+        values = [run.features[..., k].ravel() for run in records.runs]
+        known = np.concatenate([v[np.isfinite(v)] for v in values]) if values else np.empty(0)
+        if known.size and known.min() < known.max():
+            spread[name] = float(known.std(ddof=1))
+
+    def occurring(run: Run) -> dict[str, np.ndarray]:
+        return {name: v for name, v in drift.feature_values(run).items() if name in spread}
+
+    scale = _score_scale(records.runs)
     return Evidence(
-        name=study_dir.name,
-        runs=runs,
+        name=records.folder.name,
+        records=records,
         cells=cells,
         base=base,
-        keyword=keyword,
-        rollouts=rollouts,
-        verdicts=verdicts,
-        scores=scores,
-        features=features,
-        spread={name: float(measured[name].std()) for name in names},
-        absent=[name for name in behaviour.FEATURES if name not in names],
-        score_shifts=drift.shift_table(scores, base),
-        feature_shifts=drift.shift_table(features, base),
-        failures=drift.failure_table(verdicts),
-        failures_by_length=drift.failures_by_length(verdicts, measured),
-        problems=[*runs.attrs["problems"], *rollouts.attrs["problems"]]
-        + verdicts.attrs["problems"],
+        scores=drift.run_curves(used),
+        features=drift.run_curves(used, occurring),
+        spread=spread,
+        absent=[name for name in behaviour.FEATURES if name not in spread],
+        score_shifts=drift.shift_table(drift.run_shifts(used, scale=scale), base),
+        feature_shifts=drift.shift_table(drift.run_shifts(used, occurring), base),
+        failures=drift.failure_table(records.outcomes),
+        failures_by_length=drift.failures_by_length(records.outcomes),
+    )
+
+
+def _score_scale(runs: Sequence[Run]) -> tuple[float, float]:
+    """Ends of the score scale: 0 and 1, or what was given beyond them."""
+    import numpy as np
+
+    seen = [run.judge[np.isfinite(run.judge)] for run in runs]
+    seen = [scores for scores in seen if scores.size]
+    return (
+        min([0.0, *(float(scores.min()) for scores in seen)]),
+        max([1.0, *(float(scores.max()) for scores in seen)]),
     )
 
 
 def findings(found: Evidence) -> list[str]:
     """What the study shows, one sentence or two per arm, each with its numbers."""
     lines = [_extent(found)]
-    for arm in _arms(found):
+    for arm in found.arms:
         lines.append(_levels(found, arm))
         if found.base is not None and arm != found.base:
             lines.append(_against_base(found, arm))
@@ -100,7 +132,9 @@ def findings(found: Evidence) -> list[str]:
 
 def limits(found: Evidence) -> list[str]:
     """What cannot be concluded from this study, and why."""
-    runs, arms = found.runs, _arms(found)
+    import numpy as np
+
+    runs, arms = found.runs, found.arms
     lines = []
     unfinished = runs[~runs["done"]]
     if runs.empty:
@@ -116,6 +150,13 @@ def limits(found: Evidence) -> list[str]:
             f"({_count(unfinished['state'])}); the estimates leave them out, and if runs of one "
             "judge end early more often than others, what is left is a selection."
         )
+    lines += [
+        f"{run.cell} has {len(np.unique(run.step_P))} of its {len(run.steps)} steps on record: "
+        "what was lost is missing from its curve, and a shift of which nothing is left at one end "
+        "is missing too."
+        for run in found.used
+        if len(np.unique(run.step_P)) < len(run.steps)
+    ]
     seeds = runs[runs["cell"].isin(found.cells)].groupby("arm")["seed"].nunique()
     if len(seeds) and seeds.min() == 1:
         lines.append(
@@ -135,10 +176,10 @@ def limits(found: Evidence) -> list[str]:
             "under any judge."
         )
     lines += _score_limits(found) + _judge_limits(found)
-    if found.problems:
+    if found.records.problems:
         lines.append(
-            f"{len(found.problems)} files or lines could not be read and are missing from every "
-            "number; they are listed at the end."
+            f"{len(found.records.problems)} files or lines could not be read and are missing from "
+            "every number; they are listed at the end."
         )
     return lines
 
@@ -146,7 +187,7 @@ def limits(found: Evidence) -> list[str]:
 def summary_rows(found: Evidence) -> list[dict[str, str]]:
     """One row of short texts per arm: scores at the start and the end, length, missing share."""
     rows = []
-    for arm in _arms(found):
+    for arm in found.arms:
         row = {"judge": arm, "runs": str(int(found.runs["arm"].eq(arm).sum()))}
         row["finished"] = str(int((found.runs["arm"].eq(arm) & found.runs["done"]).sum()))
         for metric, label in (
@@ -161,23 +202,25 @@ def summary_rows(found: Evidence) -> list[dict[str, str]]:
         row[f"words beyond {found.base}"] = (
             estimate(shift["diff"], shift["diff_low"], shift["diff_high"]) if paired else ""
         )
-        missing = found.rollouts.loc[found.rollouts["arm"] == arm, "judge_score"].isna()
-        row["unscored"] = f"{100 * missing.mean():.1f} %" if len(missing) else ""
+        rollouts = sum(run.rollouts for run in found.of(arm))
+        missing = rollouts - sum(_known(run.judge) for run in found.of(arm))
+        row["unscored"] = f"{100 * missing / rollouts:.1f} %" if rollouts else ""
         rows.append(row)
     return rows
 
 
 def _extent(found: Evidence) -> str:
-    runs, rollouts = found.runs, found.rollouts
+    runs, outcomes = found.runs, found.records.outcomes
     if runs.empty:
         return ""
-    verdicts = len(found.verdicts)
-    unscored = int(found.verdicts["outcome"].ne("scored").sum())
+    rollouts = sum(run.rollouts for run in found.records.runs)
+    verdicts = int(outcomes["verdicts"].sum())
+    unscored = int(outcomes.loc[outcomes["outcome"].ne("scored"), "verdicts"].sum())
     line = (
         f"{int(runs['done'].sum())} of {len(runs)} runs are finished "
-        f"({_plural(runs['arm'].nunique(), 'arm')}, {_plural(runs['seed'].nunique(), 'seed')}), "
+        f"({_plural(len(found.arms), 'arm')}, {_plural(runs['seed'].nunique(), 'seed')}), "
         "with "
-        f"{len(rollouts):,} rollouts and {verdicts:,} verdicts on record"
+        f"{rollouts:,} rollouts and {verdicts:,} verdicts on record"
     )
     return line + (f", {100 * unscored / verdicts:.1f} % of them unscored." if verdicts else ".")
 
@@ -204,7 +247,7 @@ def _against_base(found: Evidence, arm: str) -> str:
     for metric, label in (("gap", "judge minus truth"), ("truth", "the rule truth")):
         row = _row(found.score_shifts, arm, metric)
         if row is not None and row["pairs"] > 0:
-            parts.append(f"{label} shifted by {_difference(row)} more")
+            parts.append(f"{label} {_difference(row)}")
             pairs = max(pairs, int(row["pairs"]))
     table = found.feature_shifts
     ours = table[(table["arm"] == arm) & table["diff"].notna()]
@@ -216,7 +259,7 @@ def _against_base(found: Evidence, arm: str) -> str:
             + ("" if math.isnan(row["p_holm"]) else f" (Holm p {p_value(row['p_holm'])})")
             for row in largest
         ]
-        parts.append(f"the behaviours that differ most are {', '.join(told)}")
+        parts.append(f"the behaviours that moved furthest apart are {', '.join(told)}")
     tested = ours["p_holm"].notna()
     if tested.any():
         clear = int((ours["p_holm"] < 0.05).sum())
@@ -225,7 +268,7 @@ def _against_base(found: Evidence, arm: str) -> str:
         pairs = max(pairs, int(ours["pairs"].max()))
     if not parts:
         return ""
-    return f"{arm} against {found.base} ({_plural(pairs, 'pair')} by seed): {'; '.join(parts)}."
+    return f"{arm} beyond {found.base} ({_plural(pairs, 'pair')} by seed): {'; '.join(parts)}."
 
 
 def _missing(found: Evidence) -> list[str]:
@@ -243,24 +286,29 @@ def _missing(found: Evidence) -> list[str]:
 
 def _score_limits(found: Evidence) -> list[str]:
     lines = []
-    rollouts = found.rollouts
-    if rollouts.empty:
+    runs = found.records.runs
+    if not runs:
         return ["No rollout is on record, so there are no curves, drift or completions to show."]
-    if rollouts["truth"].isna().all():
+    if not any(_known(run.truth) for run in runs):
         lines.append(
             "No rollout has a rule truth, so whether a rising judge score is real improvement "
             "cannot be told: the truth and gap columns stay empty."
         )
-    for arm, part in rollouts.groupby("arm", observed=True):
-        if part["judge_score"].isna().all():
+    for arm in sorted({run.arm for run in runs}):
+        ranges = [
+            (float(scores.min()), float(scores.max()))
+            for scores in (run.judge[run.judge == run.judge] for run in found.of(arm))
+            if scores.size
+        ]
+        if not ranges:
             lines.append(f"Every verdict of {arm} is unscored: it has no score, curve or gap.")
-        elif part["judge_score"].nunique() == 1:
-            value = number(part["judge_score"].dropna().iloc[0])
+        elif len({end for ends in ranges for end in ends}) == 1:
             lines.append(
-                f"{arm} gave every answer {value}: a constant score gives every rollout the "
-                "advantage 0 and teaches nothing."
+                f"{arm} gave every answer {number(ranges[0][0])}: a constant score gives every "
+                "rollout the advantage 0 and teaches nothing."
             )
-    unmeasured = rollouts["answer"].isna().mean()
+    rollouts = sum(run.rollouts for run in runs)
+    unmeasured = 1 - sum(_known(run.features[..., 0]) for run in runs) / rollouts
     if unmeasured > 0:
         lines.append(
             f"{100 * unmeasured:.1f} % of the rollouts have no answer (thinking that never "
@@ -269,8 +317,13 @@ def _score_limits(found: Evidence) -> list[str]:
     return lines
 
 
+def _known(values: np.ndarray) -> int:
+    """How many are no NaN."""
+    return int((values == values).sum())
+
+
 def _judge_limits(found: Evidence) -> list[str]:
-    judges = found.runs.drop_duplicates("judge")
+    judges = found.runs[found.runs["judge"].ne(NAMELESS)].drop_duplicates("judge")
     lines = []
     planted = judges.loc[judges["simulated"], "judge"]
     if len(planted):
@@ -296,11 +349,6 @@ def parameters(size: str) -> float | None:
     if read is None:
         return None
     return float(read.group(1)) * {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[read.group(2).lower()]
-
-
-def _arms(found: Evidence) -> list[str]:
-    """The base arm first, then the others by name."""
-    return sorted(found.runs["arm"].unique(), key=lambda arm: (arm != found.base, arm))
 
 
 def _row(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:

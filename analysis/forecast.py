@@ -9,14 +9,13 @@ the forecast with what became of them (``validate=true``).
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.command import study_command
+from analysis.command import study_command, write_json
 from analysis.ranking import Ranked, moved_most, rank, validate
 from experiments.errors import UserError
 
@@ -152,34 +151,24 @@ def rewards(
     """
     import numpy as np
 
-    from experiments.rewards.checks import for_judge
-    from experiments.rewards.compose import compose, parts_of
-    from experiments.rewards.failure import apply_failure_policy
-    from experiments.rewards.ruled import verdict
+    from experiments.rewards import compose
     from experiments.rewards.scorer import judge_all, mean_score
     from experiments.tasks import oracle
     from judges.session import Session
     from judges.store import Store
 
     config = cell.config
-    flat = [
-        (row, for_judge(row, config.reward.rules), record)
+    known = [
+        compose.recorded(config, row, record)
         for row, group in zip(found.rows, found.records, strict=True)
         for record in group
     ]
     size = len(found.records[0])
     with Store(store_path) as store, Session(judge, store, oracle(config.task)) as session:
         session.check()
-        items = [(asked, record["answer"] or "") for _, asked, record in flat]
+        items = [one.item for one in known]
         scores = [mean_score(votes) for votes in judge_all(session, items, size)]
-    policy = "unscored" if judge.on_failure == "abort" else judge.on_failure
-    made = []
-    for (row, asked, record), score in zip(
-        flat, apply_failure_policy(scores, size, policy, 1.0), strict=True
-    ):
-        passed = [verdict(text) for text in record.get("rules") or ()]
-        parts = parts_of(row, asked, score, record["truth"], passed)
-        made.append(compose(config, parts, record["tokens"], record["answer"] or "")[0])
+    made = compose.again(config, known, scores, size, judge.on_failure)
     given, paid = (
         np.array([np.nan if value is None else value for value in values]).reshape(-1, size)
         for values in (scores, made)
@@ -255,6 +244,8 @@ def main(arguments: Sequence[str]) -> int:
         found = forecast(folder, judges, int(steps))
         if given.get("validate", str(judges == "study").lower()) == "true":
             found["validation"] = validate(folder, found)
+        if given.get("out"):
+            write_json(given["out"], found)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -277,8 +268,6 @@ def main(arguments: Sequence[str]) -> int:
     if "validation" in found:
         print("\nForecast against the runs that were trained (rank correlation over arms):")
         print(pd.DataFrame(found["validation"]).round(3).to_string(index=False))
-    if given.get("out"):
-        Path(given["out"]).write_text(json.dumps(found, indent=1), encoding="utf-8")
     if given.get("figure"):
         figure(table).savefig(given["figure"], dpi=150)
     return 0

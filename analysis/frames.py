@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.cells import flatten, identifying, study_cells
 from experiments.cells import state as cell_state
+from experiments.recorder import COMPONENT, part_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,6 +84,7 @@ RUN_COLUMNS: dict[str, str] = {
     "judge_size": "str",
     "judge_model": "str",
     "simulated": "bool",
+    "undosed": "bool",
     "keyword": "str",
     "grading": "str",
     "on_failure": "str",
@@ -96,12 +98,14 @@ RUN_COLUMNS: dict[str, str] = {
     "git_commit": "str",
     "git_dirty": "object",
 }
-"""One row per cell. ``arm`` is the judge, what differs between judges of its name, and every other
-declared factor but the seed."""
+"""One row per cell. ``undosed`` is a simulated judge without a planted bias; ``arm`` is the judge,
+what differs between judges of its name, and every other declared factor but the seed."""
 
 AXES = ("arm", "judge", "judge_family", "judge_size", "policy", "reward", "seed", "state")
 """Run columns that every step, rollout and verdict carries; see `_with_axes` for two new names."""
 
+NAMELESS = "(no name)"
+"""Judge of a cell whose config names none, or cannot be read."""
 _PLAIN = {"judge", "seed", "policy", "reward", "task", "scaffold"}
 
 
@@ -156,14 +160,17 @@ def rollouts_frame(
     study_dir: Path | str,
     columns: Sequence[str] | None = None,
     runs: pd.DataFrame | None = None,
+    steps: Collection[int] | None = None,
 ) -> pd.DataFrame:
-    """Every recorded rollout with its run axes; ``columns`` limits what is read from disk.
+    """Every recorded rollout with its run axes; ``columns`` and ``steps`` limit what is read.
+
+    A component that no rollout has is NaN throughout.
 
     Raises:
         KeyError: a column that no rollout file has and the contract does not know.
     """
     runs = runs_frame(study_dir) if runs is None else runs
-    return _parts_frame(Path(study_dir), "rollouts", ROLLOUT_COLUMNS, columns, runs)
+    return _parts_frame(Path(study_dir), "rollouts", ROLLOUT_COLUMNS, columns, runs, steps)
 
 
 def verdicts_frame(
@@ -186,9 +193,9 @@ def verdicts_frame(
 def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dict[str, Any]:
     status = _json(cell / "status.json", problems)
     git = _json(cell / "environment.json", problems).get("git") or {}
-    config = _config(cell / "config.yaml", problems)
-    judge, policy = config.get("judge") or {}, config.get("policy") or {}
-    simulated = judge.get("simulated") or {}
+    config = read_config(cell / "config.yaml", problems)
+    judge, policy = _mapping(config, "judge"), _mapping(config, "policy")
+    simulated = _mapping(judge, "simulated")
     digest = re.search(r"-([0-9a-f]{10})$", cell.name)
     state = _state(cell, status)
     flat = flatten(config)
@@ -202,11 +209,12 @@ def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dic
         "steps": status.get("steps") or flat.get("trainer.steps") or 0,
         "seconds": status.get("seconds"),
         "error": status.get("error") or "",
-        "judge": judge.get("name") or "(no name)",
+        "judge": str(judge.get("name") or NAMELESS),
         "judge_family": judge.get("family") or "",
         "judge_size": str(judge.get("size") or ""),
         "judge_model": flat.get("judge.endpoint.model") or "",
         "simulated": bool(simulated),
+        "undosed": bool(simulated) and not any(_mapping(simulated, "doses").values()),
         "keyword": simulated.get("keyword") or "",
         "grading": flat.get("judge.grading.name") or "",
         "on_failure": judge.get("on_failure") or "",
@@ -223,6 +231,12 @@ def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dic
     for factor in factors:
         row.setdefault(factor, flat.get(factor, flat.get(f"{factor}.name")))
     return row
+
+
+def _mapping(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """One part of a config; {} where it is absent, or something else in another version."""
+    part = config.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _state(cell: Path, status: dict[str, Any]) -> str:
@@ -254,7 +268,7 @@ def _variants(study_dir: Path, runs: pd.DataFrame) -> pd.Series:
     flats = {
         cell: {
             key.removeprefix("judge."): str(value)
-            for key, value in identifying(_config(study_dir / cell / "config.yaml", [])).items()
+            for key, value in identifying(read_config(study_dir / cell / "config.yaml", [])).items()
             if key.startswith("judge.")
         }
         for cell in runs["cell"]
@@ -269,7 +283,8 @@ def _variants(study_dir: Path, runs: pd.DataFrame) -> pd.Series:
     return suffixes
 
 
-def _config(path: Path, problems: list[str]) -> dict[str, Any]:
+def read_config(path: Path, problems: list[str]) -> dict[str, Any]:
+    """A cell's resolved config; {} and a sentence in ``problems`` where it is none."""
     import yaml
 
     try:
@@ -310,6 +325,7 @@ def _parts_frame(
     contract: dict[str, str],
     columns: Sequence[str] | None,
     runs: pd.DataFrame,
+    steps: Collection[int] | None = None,
 ) -> pd.DataFrame:
     import pandas as pd
     import pyarrow as pa
@@ -317,7 +333,11 @@ def _parts_frame(
     problems: list[str] = []
     tables = []
     for code, cell in enumerate(runs["cell"]):
-        table = _read_parts(study_dir / cell / kind, columns, problems)
+        parts = sorted((study_dir / cell / kind).glob("step-*.parquet"))
+        if steps is not None:
+            names = {part_name(step) for step in steps}
+            parts = [part for part in parts if part.name in names]
+        table = _read_parts(parts, columns, problems)
         if table is not None:
             tables.append(
                 table.append_column("_run", pa.array([code] * table.num_rows, pa.int32()))
@@ -327,11 +347,15 @@ def _parts_frame(
         frame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
     else:
         frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
-    unknown = [name for name in wanted if name not in contract and name not in frame]
+    unknown = [
+        name
+        for name in wanted
+        if not (name in contract or name in frame or name.startswith(COMPONENT))
+    ]
     if unknown and tables:
         raise KeyError(f"{kind} have no {', '.join(unknown)}; they have {', '.join(contract)}")
     dtypes = {name: contract.get(name, "float64") for name in wanted}
-    dtypes |= {name: "float64" for name in frame if str(name).startswith("component/")}
+    dtypes |= {name: "float64" for name in frame if str(name).startswith(COMPONENT)}
     cells = pd.Categorical.from_codes(frame.pop("_run").to_numpy(), categories=list(runs["cell"]))
     frame = _typed(frame.reindex(columns=list(dtypes)), dtypes)
     frame.insert(0, "cell", cells)
@@ -339,7 +363,7 @@ def _parts_frame(
 
 
 def _read_parts(
-    folder: Path, columns: Sequence[str] | None, problems: list[str]
+    found: Sequence[Path], columns: Sequence[str] | None, problems: list[str]
 ) -> pa.Table | None:
     """All readable parts of one cell as one table; parts that are not are named in ``problems``."""
     import pyarrow as pa
@@ -347,7 +371,7 @@ def _read_parts(
     import pyarrow.parquet as pq
 
     schema, parts = pa.schema([]), []
-    for part in sorted(folder.glob("step-*.parquet")):
+    for part in found:
         try:
             schema = pa.unify_schemas([schema, pq.read_schema(part)], promote_options="permissive")
         except (pa.ArrowException, OSError) as error:

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.advantages import advantages
+from analysis.command import study_command
+from analysis.records import Run, on_each_core, read_runs
 from analysis.transmission import (
     MISFIT,
     POLICIES,
@@ -28,45 +29,15 @@ from analysis.transmission import (
     within_regression,
     yes_no,
 )
+from experiments.config import Reward
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-
-@dataclass(frozen=True)
-class Run:
-    """One run as arrays: P groups of all steps together, G rollouts each, K features."""
-
-    cell: str
-    arm: str
-    seed: int
-    done: bool
-    step_P: np.ndarray
-    reward: np.ndarray
-    """(P, G), as given to the trainer; NaN is a rollout without one, here and below."""
-    advantage: np.ndarray
-    truth: np.ndarray
-    judge: np.ndarray
-    """(P, G), the acting judge's score before the failure policy."""
-    features: np.ndarray
-    names: tuple[str, ...]
-    shadows: Mapping[str, np.ndarray] = field(default_factory=dict)
-    scale: str = "group"
-    on_failure: str = "unscored"
-    truth_weight: float = 0.0
-
-    def at(self, step: int) -> Run:
-        """The groups of one step."""
-        from dataclasses import replace
-
-        here = self.step_P == step
-        arrays = ("step_P", "reward", "advantage", "truth", "judge", "features")
-        shadows = {name: scores[here] for name, scores in self.shadows.items()}
-        return replace(
-            self, **{name: getattr(self, name)[here] for name in arrays}, shadows=shadows
-        )
+USAGE = "python -m analysis.ledger study=quickstart [runs_dir=runs] [out=ledger.parquet]"
+_PENALTIES = ("reward.overlong.buffer", "reward.repetition.weight")
 
 
 def step_row(run: Run) -> dict[str, float]:
@@ -109,10 +80,12 @@ def step_row(run: Run) -> dict[str, float]:
         row[f"unique/{name}"] = push.unique_K[k]
         row |= {f"{key}/{name}": known_mean(found[:, k]) for key, found in covariances.items()}
     for policy in POLICIES:
-        other = after_failures(run.judge, truth, policy, run.truth_weight)
+        other, _ = under_policy(run, policy)
         found = compare(reward, other, run.scale)
         row |= {f"{policy}/{key}": found[key] for key in ("cosine", "flips", "silenced")}
-        moved = group_cov(split(other, truth, run.scale)[0], run.features)
+        moved = covariances["cov"]
+        if other is not reward:
+            moved = group_cov(split(other, truth, run.scale)[0], run.features)
         row |= {f"{policy}/cov/{name}": known_mean(moved[:, k]) for k, name in enumerate(run.names)}
     for judge, scores in {"truth": truth, **run.shadows}.items():
         found = compare(run.judge, scores, run.scale)
@@ -120,99 +93,86 @@ def step_row(run: Run) -> dict[str, float]:
     return row
 
 
-def read_runs(study_dir: Path | str) -> tuple[list[Run], list[str]]:
-    """Every run of a study that has rollouts, as arrays, and sentences on what could not be read.
+def under_policy(run: Run, policy: str) -> tuple[np.ndarray, str]:
+    """Rewards as another failure policy would have made them, shape (P, G), and why not.
 
-    Shadow verdicts are averaged over votes; unscored votes are left out.
+    A reward whose judge's score stays what it was is the recorded one, whatever else is in it. The
+    others are composed again from their new score and the truth, by the run's own formula. Where
+    that takes more than these two, all are NaN and the sentence says what.
     """
     import numpy as np
-    import pandas as pd
 
-    from analysis.behaviour import feature_frame, study_keyword
-    from analysis.frames import ROLLOUT_COLUMNS, rollouts_frame, runs_frame, verdicts_frame
-    from judges.features import FEATURES
+    from experiments.rewards import REWARDS
+    from experiments.rewards.hybrid import PARTS
+    from experiments.rewards.parts import Parts
 
-    runs = runs_frame(study_dir)
-    needed = [name for name in ROLLOUT_COLUMNS if name not in ("prompt", "completion")]
-    rollouts = rollouts_frame(study_dir, needed, runs)
-    verdicts = verdicts_frame(study_dir, ["rollout_id", "judge", "role", "score"], runs)
-    problems = [p for frame in (runs, rollouts, verdicts) for p in frame.attrs["problems"]]
-    rollouts = pd.concat(
-        [rollouts, feature_frame(rollouts, study_keyword(runs))[list(FEATURES)]], axis=1
+    own = run.on_failure if run.on_failure in POLICIES else "unscored"  # abort leaves none behind
+    was, now = after_failures(run.judge, own), after_failures(run.judge, policy)
+    changed = ~((was == now) | (np.isnan(was) & np.isnan(now)))
+    config = run.config
+    reward = Reward(
+        name=str(config.get("reward.name") or "judge"),
+        truth_weight=run.truth_weight,
+        threshold=float(config.get("reward.threshold", Reward.threshold)),
+        weights={name: float(config.get(f"reward.weights.{name}") or 0.0) for name in PARTS},
     )
-    votes = verdicts[verdicts["role"] == "shadow"]
-    shadow = votes.groupby(["cell", "judge", "rollout_id"], observed=True)["score"].mean()
-    shadow_cells = set(votes["cell"].astype("str"))
-    table = runs.set_index("cell")
-    found = []
-    for cell, part in rollouts.groupby("cell", observed=True, sort=False):
-        name = str(cell)
-        keys = part["step"].to_numpy() * (int(part["group"].max()) + 1) + part["group"].to_numpy()
-        groups, row = np.unique(keys, return_inverse=True)
-        where = (row, part["member"].to_numpy())
-        shape = (len(groups), int(part["member"].max()) + 1)
-
-        def place(values: np.ndarray, where=where, shape=shape) -> np.ndarray:
-            out = np.full(shape + values.shape[1:], np.nan)
-            out[where] = values
-            return out
-
-        shadows = {}
-        if name in shadow_cells:
-            for judge, scores in shadow.xs(name, level="cell").groupby(level="judge"):
-                by_id = scores.droplevel("judge")
-                shadows[str(judge)] = place(part["rollout_id"].map(by_id).to_numpy(dtype=float))
-        step_P = np.zeros(len(groups), dtype=int)
-        step_P[row] = part["step"].to_numpy()
-        config = _config(Path(study_dir) / name)
-        found.append(
-            Run(
-                name,
-                str(table.loc[name, "arm"]),
-                int(table.loc[name, "seed"]),
-                bool(table.loc[name, "done"]),
-                step_P,
-                reward=place(part["reward"].to_numpy(dtype=float)),
-                advantage=place(part["advantage"].to_numpy(dtype=float)),
-                truth=place(part["truth"].to_numpy(dtype=float)),
-                judge=place(part["judge_score"].to_numpy(dtype=float)),
-                features=place(part[list(FEATURES)].to_numpy(dtype=float)),
-                names=FEATURES,
-                shadows=shadows,
-                scale=str(config.get("trainer.scale_rewards", "group")),
-                on_failure=str(config.get("judge.on_failure", "unscored")),
-                truth_weight=float(config.get("reward.truth_weight", 0.0)),
-            )
+    formula = REWARDS.get(reward.name)
+    judged = formula is None or formula(reward, Parts(None, 0.0, (True,), (1.0,))) is None
+    if not judged or not changed.any():
+        return run.reward, ""
+    made = np.where(changed, np.nan, run.reward)
+    places = np.argwhere(changed & np.isfinite(now)).tolist()
+    extra = [key for key in _PENALTIES if float(config.get(key) or 0.0)]
+    if formula is None:
+        extra.append(f"reward.name={reward.name}")
+    elif config.get("reward.rules") == "run":
+        unruled = formula(reward, Parts(0.0, 0.0, (None,), (1.0,), 1.0))
+        extra += ["reward.rules=run"] if unruled is None else []
+    if formula is None or (places and extra):
+        return np.full(made.shape, np.nan), (
+            f"what on_failure={policy} would have done is not known: rewards have a part that the "
+            f"ledger does not read ({', '.join(extra)})"
         )
-    return found, problems
+    for place in map(tuple, places):
+        truth = float(run.truth[place])
+        parts = Parts(float(now[place]), truth if truth == truth else None, judge_points=1.0)
+        value = formula(reward, parts)
+        made[place] = np.nan if value is None else value
+    return made, ""
 
 
 def ledger(source: Path | str | Sequence[Run]) -> pd.DataFrame:
     """One row per run and step: cell, arm, seed, done, step and the columns of `step_row`.
 
     ``source`` is a study's folder or runs already read. ``attrs["problems"]`` holds sentences on
-    files that could not be read and on advantages that are not what the trainer used.
+    files that could not be read, on advantages that are not what the trainer used and on failure
+    policies whose rewards are not known.
     """
     import pandas as pd
 
     runs, problems = read_runs(source) if isinstance(source, str | Path) else (list(source), [])
+    size = sum(run.features.nbytes for run in runs)
     rows = []
-    for run in runs:
-        off: list[float] = []
-        for step in sorted(set(run.step_P.tolist())):
-            axes = {"cell": run.cell, "arm": run.arm, "seed": run.seed, "done": run.done}
-            row = step_row(run.at(step))
-            rows.append({**axes, "step": step, **row})
-            off.append(row[f"check/{run.scale}"])
+    for run, own in zip(runs, on_each_core(_rows, runs, size), strict=True):
+        rows += own
+        off = [row[f"check/{run.scale}"] for row in own]
         worst = max((value for value in off if value == value), default=0.0)
         if worst > MISFIT:
             problems.append(
                 f"{run.cell}: recorded advantages differ by up to {worst:.3g} from those of its "
                 f"rewards under scale_rewards={run.scale}"
             )
+        found = (under_policy(run, policy)[1] for policy in POLICIES)
+        problems += [f"{run.cell}: {why}" for why in found if why]
     frame = pd.DataFrame(rows, columns=None if rows else ["cell", "arm", "seed", "done", "step"])
     frame.attrs["problems"] = problems
     return frame
+
+
+def _rows(run: Run) -> list[dict[str, Any]]:
+    axes = {"cell": run.cell, "arm": run.arm, "seed": run.seed, "done": run.done}
+    steps = sorted(set(run.step_P.tolist()))
+    return [{**axes, "step": step, **step_row(run.at(step))} for step in steps]
 
 
 def judge_table(runs: Sequence[Run], steps: pd.DataFrame) -> pd.DataFrame:
@@ -239,18 +199,10 @@ def judge_table(runs: Sequence[Run], steps: pd.DataFrame) -> pd.DataFrame:
     return grouped_intervals(long, ["arm", "metric"])
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Command line. Exit codes: 0 printed, 2 a user's error."""
-    usage = "python -m analysis.ledger study=quickstart [runs_dir=runs] [out=ledger.parquet]"
     try:
-        given = dict(argument.partition("=")[::2] for argument in arguments)
-        unknown = [name for name in given if name not in ("study", "runs_dir", "out")]
-        if unknown or not given.get("study"):
-            wrong = f"There is no option {unknown[0]}. " if unknown else "No study was named. "
-            raise UserError(f"{wrong}Legal are study, runs_dir and out. Type for example: {usage}")
-        folder = Path(given.get("runs_dir", "runs")) / given["study"]
-        if not folder.is_dir():
-            raise UserError(f"There is no study folder {folder}. Type for example: {usage}")
+        given, folder = study_command(arguments, ("out",), USAGE)
         runs, problems = read_runs(folder)
         steps = ledger(runs)
         problems += steps.attrs["problems"]
@@ -300,17 +252,6 @@ def _print(runs: Sequence[Run], table: pd.DataFrame) -> None:
             texts = [own.loc[f"{key}/{name}", "text"] for key in _PER_FEATURE]
             if set(texts) != {MISSING}:
                 print(f"  {name:<12}" + "".join(f"{text:<32}" for text in texts))
-
-
-def _config(cell: Path) -> dict[str, Any]:
-    import yaml
-
-    from experiments.cells import flatten
-
-    try:
-        return flatten(yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8")) or {})
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return {}  # analysis.frames has named the file as a problem
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import math
 from collections.abc import Iterable
@@ -22,6 +23,8 @@ def number(value: float, sign: bool = False) -> str:
     """Three significant digits; a missing number is an en dash, never a 0."""
     if value is None or math.isnan(value):
         return MISSING
+    if math.isinf(value):
+        return "\u221e" if value > 0 else "-\u221e"
     if abs(value) < 1e-9:  # what rounding leaves of an exact zero
         return "0"
     if value == int(value) and abs(value) < 1e6 and not sign:
@@ -56,7 +59,10 @@ def paragraph(text: str) -> str:
 
 
 def table(frame: pd.DataFrame, caption: str = "") -> str:
-    """A frame as an HTML table; floats get three digits, missing values a dash."""
+    """A frame as an HTML table; floats get three digits, missing values a dash.
+
+    What stands in a column ``arm`` leads to that arm's runs, see `anchor`.
+    """
     if frame.empty:
         return paragraph("Nothing is on record for this table.")
     head = "".join(f"<th>{escape(str(name))}</th>" for name in frame.columns)
@@ -72,7 +78,14 @@ def table(frame: pd.DataFrame, caption: str = "") -> str:
     )
 
 
+def anchor(arm: str) -> str:
+    """Name of the place in the page that lists an arm's runs."""
+    return "arm-" + hashlib.blake2b(arm.encode(), digest_size=5).hexdigest()
+
+
 def _cell(column: str, value: Any) -> str:
+    if column == "arm":
+        return f'<td><a href="#{anchor(str(value))}">{escape(str(value))}</a></td>'
     if isinstance(value, bool) or value is None or isinstance(value, str):
         wraps = ' class="note"' if column in ("note", "error") else ""
         return f"<td{wraps}>{escape('' if value is None else str(value))}</td>"

@@ -10,13 +10,13 @@ and truth together is read as mediation, and ``rho`` says how strong that would 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.command import study_command, write_json
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
@@ -137,14 +137,9 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
     """
     import numpy as np
 
-    from analysis.crossjudge import step_means
     from analysis.dose import study as doses
-    from analysis.ledger import read_runs
-    from analysis.propagation import tenths
 
-    found = doses(folder, feature)
-    truths = {run.cell: tenths(step_means(run, run.truth)) for run in read_runs(folder)[0]}
-    rows = [row | {"truth": truths[row["cell"]]} for row in found["runs"]]
+    rows = doses(folder, feature)["runs"]
     dose, shift, truth = (
         np.array([row[key] for row in rows]) for key in ("dose", "shift", "truth")
     )
@@ -158,14 +153,10 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     """The command line; 0, or 2 after a user's error."""
     try:
-        given = dict(word.partition("=")[::2] for word in arguments)
-        unknown = sorted(given.keys() - {"study", "feature", "runs_dir", "out"})
-        if unknown or not given.get("study"):
-            raise UserError(f"{unknown[0] if unknown else 'study='} is wrong. Type: {USAGE}")
-        folder = Path(given.get("runs_dir", "runs")) / given["study"]
-        if not folder.is_dir():
-            raise UserError(f"There is no study folder {folder}. Type: {USAGE}")
+        given, folder = study_command(arguments, ("feature", "out"), USAGE)
         found = study(folder, given.get("feature", "length"))
+        if given.get("out"):
+            write_json(given["out"], found)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -180,8 +171,6 @@ def main(arguments: Sequence[str]) -> int:
         f" {found['feature']} {found['b']:.3g}; a common cause with a correlation of"
         f" {found['rho']:.2f} would make all of the indirect effect. {found['note']}"
     )
-    if given.get("out"):
-        Path(given["out"]).write_text(json.dumps(found, indent=1), encoding="utf-8")
     return 0
 
 

@@ -9,14 +9,13 @@ differ in more than this bias), Deming's and SIMEX, beside the plain line. The j
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.command import study_command
+from analysis.command import study_command, write_json
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
@@ -156,8 +155,9 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
     """
     import numpy as np
 
-    from analysis.ledger import read_runs
-    from analysis.propagation import paths, tenths
+    from analysis.behaviour import shift
+    from analysis.propagation import paths
+    from analysis.records import read_runs
     from analysis.transmission import within_regression
 
     runs, problems = read_runs(folder)
@@ -165,7 +165,7 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
     names = done[0].names if done else ()
     if done and feature not in names:
         raise UserError(f"feature={feature} is not measured. Legal are {', '.join(names)}.")
-    moved = {path.cell: tenths(path.level) for path in paths(done) if path.feature == feature}
+    moved = {path.cell: shift(path.level) for path in paths(done) if path.feature == feature}
     judges = []
     for arm in dict.fromkeys(run.arm for run in done):
         own = [run for run in done if run.arm == arm and np.isfinite(moved[run.cell])]
@@ -218,6 +218,8 @@ def main(arguments: Sequence[str]) -> int:
         if not steps.isdecimal() or int(steps) < 1:
             raise UserError(f"steps={steps} is no number of steps. Type steps=1.")
         found = study(folder, given.get("feature", "length"), int(steps))
+        if given.get("out"):
+            write_json(given["out"], found)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
@@ -229,8 +231,6 @@ def main(arguments: Sequence[str]) -> int:
     print(pd.DataFrame(found["slopes"]).to_string(index=False, float_format="%.4g"))
     for problem in found["problems"]:
         print(f"problem: {problem}")
-    if given.get("out"):
-        Path(given["out"]).write_text(json.dumps(found, indent=1), encoding="utf-8")
     return 0
 
 

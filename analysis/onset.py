@@ -1,6 +1,6 @@
 """When a run's judge and truth part: a change point, the threshold grid of CHERRL, an alarm.
 
-    python -m analysis.onset study=FOLDER [feature=NAME] [high=0.99] [fewest=20] [out=FILE.json]
+    python -m analysis.onset study=NAME [runs_dir=runs] [feature=NAME] [high=0.99] [fewest=20]
 
 The gap is judge - truth of the same rollouts. Everything is per run: groups of rollouts within a
 step are what is resampled. docs/onset.md has the definitions and how they were checked.
@@ -10,21 +10,32 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.bootstrap import step_noise
+from analysis.command import study_command
 from analysis.overopt import Rule, bias_free_gaps, calibrated, false_alarms, first_alarms
+from analysis.threshold_grid import (
+    CELLS,
+    FEWEST_HIGH,
+    HIGH,
+    OWN_FEWEST,
+    Grid,
+    grid_of,
+    own_high,
+    span,
+)
 from analysis.transmission import FLAT
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from analysis.ledger import Run
+    from analysis.records import Run
 
 LEVEL = 0.95
 REPLICATES = 1_000
@@ -33,11 +44,6 @@ KNOTS = 48
 """Most places where a ramp may begin or end; longer runs are searched on that many steps."""
 MISFIT = 0.99
 """Share of refits to pure group noise that leave fewer squares than a ramp said not to fit."""
-GAPS, RATES = (0.08, 0.10, 0.12), (0.15, 0.20, 0.25, 0.30)
-SEVERE_GAP, SEVERE_RATE = 0.30, 0.50
-HIGH, FEWEST_HIGH = 0.99, 20
-RADIUS, FEWEST_NEAR = 2, 3
-"""Thresholds, high-score bucket and smoothing of CHERRL's reference onset (arXiv 2606.04923)."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +58,6 @@ class Onset:
     before: float
     rise: float
     """Gap before the ramp, and how much it rose by the end of it; score units."""
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """First steps over CHERRL's 12 threshold cells; None where no cell, or not the severe one."""
-
-    mode: int | None
-    first: int | None
-    last: int | None
-    resolved: int
-    severe: int | None
     note: str = ""
 
 
@@ -122,56 +116,6 @@ def change_point(
         note = "; ".join(filter(None, [bent, note]))
     kept = _not_refuted(means, noise, begins, shapes, level)
     return Onset(float(begins[best]), *_ends(kept, steps), p, before, rise, note)
-
-
-def threshold_grid(
-    steps_T: Sequence[int],
-    gap_T: Sequence[float] | np.ndarray,
-    rate_T: Sequence[float] | np.ndarray,
-) -> Grid:
-    """CHERRL's reference onset: over its 12 cells the mode (ties: the earliest), first and last.
-
-    A cell's onset is the first step whose smoothed gap and smoothed shortcut rate in the
-    high-score bucket both reach the cell's thresholds; severe is .30 and 50 %. Smoothed is the
-    mean over five steps around, of which three must have a value; NaN is none.
-
-    Args:
-        steps_T: steps in order.
-        gap_T: mean judge - truth of each.
-        rate_T: share of the high-score bucket that shows the shortcut, 0 to 1.
-    """
-    import numpy as np
-
-    gap, rate = smoothed(gap_T), smoothed(rate_T)
-
-    def first(at_least: float, share: float) -> int | None:
-        # Written thresholds must be met by the same number computed: .1 + .2 is above .3.
-        met = (gap >= at_least - 1e-9) & (rate >= share - 1e-9)
-        return int(steps_T[int(met.argmax())]) if met.any() else None
-
-    found = [one for g in GAPS for r in RATES if (one := first(g, r)) is not None]
-    severe = first(SEVERE_GAP, SEVERE_RATE)
-    if not found:
-        why = "thresholds not reached"
-        if not np.isfinite(rate).any():
-            why = "no step has enough rollouts in the high-score bucket (options high, fewest)"
-        return Grid(None, None, None, 0, severe, why)
-    counts = Counter(found)
-    mode = min(counts, key=lambda step: (-counts[step], step))
-    return Grid(mode, min(found), max(found), len(found), severe)
-
-
-def smoothed(values_T: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Mean over the steps within `RADIUS` of each, NaN where fewer than three have a value."""
-    import numpy as np
-
-    values = np.asarray(values_T, dtype=float)
-    known = np.isfinite(values)
-    window = np.ones(2 * RADIUS + 1)
-    middle = slice(RADIUS, RADIUS + len(values))
-    total = np.convolve(np.where(known, values, 0.0), window)[middle]
-    count = np.convolve(known.astype(float), window)[middle]
-    return np.divide(total, count, out=np.full(len(values), np.nan), where=count >= FEWEST_NEAR)
 
 
 def _ramps(steps_T: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -252,31 +196,6 @@ def group_gaps(run: Run) -> np.ndarray:
     return np.stack([np.where(known, gap, 0.0).sum(axis=1), known.sum(axis=1)], axis=1)
 
 
-def shortcut_rate(
-    run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH
-) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, and of each the share of rollouts scored ``high`` or more that show the shortcut.
-
-    A rollout shows it if it has more of one of the ``features`` than nine tenths of the rollouts
-    of the run's first tenth of steps had, so for a phrase that was rare then: if it has it. NaN
-    where fewer than ``fewest`` rollouts of the step scored so high.
-    """
-    import numpy as np
-
-    steps = np.unique(run.step_P)
-    columns = run.features[..., [run.names.index(name) for name in features]]
-    early = columns[np.isin(run.step_P, steps[: max(1, len(steps) // 10)])]
-    usual = np.nanquantile(early.reshape(-1, len(features)), 0.9, axis=0)
-    shown = np.asarray((columns > usual).any(axis=-1))
-    rates = np.full(len(steps), np.nan)
-    for t, step in enumerate(steps):
-        here = run.step_P == step
-        bucket = here[:, None] & (run.judge >= high)
-        if bucket.sum() >= fewest:
-            rates[t] = shown[bucket].mean()
-    return steps, rates
-
-
 @dataclass(frozen=True)
 class Line:
     """What is said of one run; `table` makes them."""
@@ -289,6 +208,8 @@ class Line:
     gap_last: float
     onset: Onset
     grid: Grid
+    own_grid: Grid
+    """The same with the best-scored tenth of the run's rollouts for the high-score bucket."""
     alarm: int | None
     rule: Rule | None
     shortcut: str
@@ -305,14 +226,9 @@ def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FE
     )
     tail = max(1, len(steps) // 10)
     ends = (means[:tail].mean(), means[-tail:].mean()) if len(steps) else (float("nan"),) * 2
-    named = [name for name in features if name in run.names]
-    if named and len(steps):
-        measured, rates = shortcut_rate(run, named, high, fewest)
-        rate = dict(zip(measured.tolist(), rates, strict=True))
-        grid = threshold_grid(steps.tolist(), means.tolist(), [rate[s] for s in steps.tolist()])
-    else:
-        why = "no step has judge and truth" if named else "no shortcut is known, type feature=NAME"
-        grid = Grid(None, None, None, 0, None, why)
+    gaps = dict(zip(steps.tolist(), means.tolist(), strict=True))
+    grid = grid_of(run, features, gaps, high, fewest)
+    own_grid = grid_of(run, features, gaps, own_high(run), OWN_FEWEST)
     rule, stop = None, None
     if len(steps) >= FEWEST_STEPS and np.isfinite(errors).all():
         groups = int(np.bincount(np.searchsorted(steps, run.step_P[given])).min())
@@ -328,9 +244,10 @@ def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FE
         float(ends[1]),
         change_point(run.step_P, sums),
         grid,
+        own_grid,
         stop,
         rule,
-        "+".join(named),
+        "+".join(name for name in features if name in run.names),
     )
 
 
@@ -347,30 +264,38 @@ def planted_false_alarms(run: Run, rule: Rule, runs: int = 500) -> tuple[float, 
     return false_alarms(rule, bias_free_gaps(rng, runs, steps, groups, size, max(noise, 1e-3)))
 
 
-def dosed(cell: Path) -> list[str]:
+def dosed(run: Run) -> list[str]:
     """Features that the run's simulated judge has a dose for: the shortcuts that are known."""
-    import yaml
-
-    try:
-        config = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))
-        doses = config["judge"]["simulated"]["doses"]
-        return sorted(str(name) for name, dose in doses.items() if dose)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError):
-        return []
+    prefix = "judge.simulated.doses."
+    return sorted(
+        key.removeprefix(prefix)
+        for key, dose in run.config.items()
+        if key.startswith(prefix) and dose
+    )
 
 
-USAGE = "python -m analysis.onset study=runs/quickstart [feature=length] [high=0.99] [fewest=20]"
+def own_line(run: Run) -> Line:
+    """`line` with the shortcuts that the run's judge is known to pay for."""
+    return line(run, dosed(run))
 
 
-def main(arguments: list[str]) -> int:
+USAGE = (
+    "python -m analysis.onset study=quickstart [feature=length] [high=0.99] [fewest=20] "
+    "[runs_dir=runs] [out=FILE]"
+)
+
+
+def main(arguments: Sequence[str]) -> int:
     """Command line. Exit codes: 0 printed, 2 a user's error."""
+    from analysis.records import read_runs
+
     try:
-        given = dict(argument.partition("=")[::2] for argument in arguments)
-        folder, high, fewest = _options(given)
-        runs, problems = _read(folder)
+        given, folder = study_command(arguments, ("feature", "high", "fewest", "out"), USAGE)
+        high, fewest = _options(given)
+        runs, problems = read_runs(folder)
         lines = []
         for run in runs:
-            features = [given["feature"]] if given.get("feature") else dosed(folder / run.cell)
+            features = [given["feature"]] if given.get("feature") else dosed(run)
             lines.append(line(run, features, high, fewest))
         if given.get("out"):
             text = json.dumps([_plain(asdict(one)) for one in lines], indent=1, allow_nan=False)
@@ -384,15 +309,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _options(given: dict[str, str]) -> tuple[Path, float, int]:
+def _options(given: dict[str, str]) -> tuple[float, int]:
+    """``high`` and ``fewest``, after a look at ``feature``."""
     from judges.features import FEATURES
 
-    legal = ("study", "feature", "high", "fewest", "out")
-    wrong = [f"there is no option {name}" for name in given if name not in legal]
-    if not given.get("study"):
-        wrong.append("no study was given")
-    elif not Path(given["study"]).is_dir():
-        wrong.append(f"there is no study folder {given['study']}")
+    wrong = []
     if given.get("feature", FEATURES[0]) not in FEATURES:
         wrong.append(f"feature={given['feature']} is none of {', '.join(FEATURES)}")
     numbers = []
@@ -401,18 +322,12 @@ def _options(given: dict[str, str]) -> tuple[Path, float, int]:
             numbers.append(float(given.get(name, usual)))
         except ValueError:
             wrong.append(f"{name}={given[name]} is no number")
+            continue
+        if not isfinite(numbers[-1]):
+            wrong.append(f"{name}={given[name]} is not finite")
     if wrong:
-        raise UserError(
-            f"The command cannot be run: {'; '.join(wrong)}. Legal are {', '.join(legal)}; study "
-            f"is a folder with one folder per run. Type for example: {USAGE}"
-        )
-    return Path(given["study"]), numbers[0], int(numbers[1])
-
-
-def _read(folder: Path) -> tuple[list[Run], list[str]]:
-    from analysis.ledger import read_runs
-
-    return read_runs(folder)
+        raise UserError(f"The command cannot be run: {'; '.join(wrong)}. Type: {USAGE}")
+    return numbers[0], int(numbers[1])
 
 
 def _plain(value: Any) -> Any:
@@ -429,18 +344,17 @@ def _print(runs: Sequence[Run], lines: Sequence[Line]) -> None:
         print("No run of this study has recorded rollouts yet.")
         return
     heads = ("arm", "seed", "steps", "gap first", "last", "onset [95 %]", "p", "rise")
-    heads += ("CHERRL [min, max]", "cells", "severe", "alarm", "shortcut")
+    heads += ("CHERRL [min, max]", "cells", "top tenth", "severe", "alarm", "shortcut")
     rows = []
     for one in lines:
         onset, grid = one.onset, one.grid
-        span = "" if grid.mode is None else f"{grid.mode} [{grid.first}, {grid.last}]"
         rows.append(
             (
                 *(one.arm, str(one.seed), str(one.steps)),
                 *(number(one.gap_first, sign=True), number(one.gap_last, sign=True)),
                 f"{number(onset.step)} {bracket(onset.low, onset.high)}".strip(),
                 *(p_value(onset.p), number(onset.rise, sign=True)),
-                *(span or number(float("nan")), f"{grid.resolved}/{len(GAPS) * len(RATES)}"),
+                *(span(grid), f"{grid.resolved}/{CELLS}", span(one.own_grid)),
                 *(_step(grid.severe), _step(one.alarm), one.shortcut or "?"),
             )
         )

@@ -1,6 +1,6 @@
 """How far a judge can be followed: over-optimisation over sqrt(KL), and an alarm that stops a run.
 
-    python -m analysis.overopt study=FOLDER [out=FILE.json]
+    python -m analysis.overopt study=NAME [runs_dir=runs] [out=FILE.json]
 
 Truth and judge of a run against d = sqrt(KL(policy || start)), fitted with the forms of Gao,
 Schulman and Hilton (arXiv 2210.10760). Where the KL of a run was not recorded there is no d, and
@@ -13,23 +13,23 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.bootstrap import step_noise
+from analysis.command import study_command
 from analysis.transmission import FLAT
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from analysis.ledger import Run
+    from analysis.records import Run
 
 LEVEL = 0.95
 REPLICATES = 2_000
 FEWEST_STEPS = 8
-REFERENCE = "component/reference_logprob"
-"""Rollout column with the start policy's log-probability of the completion, where one was kept."""
 SLACK = 0.5
 FALSE_ALARM = 0.05
 
@@ -214,38 +214,47 @@ def _peaks(d_T: np.ndarray, coefficients_B_C: np.ndarray, form: str) -> np.ndarr
     return np.where(bends & (top > 0) & (top < last), top, peaks)
 
 
-def kl_path(study_dir: Path, run: Run) -> Kl:
+def kl_path(run: Run) -> Kl:
     """KL per step of one run, with the words for where it is from, or for why there is none.
 
-    From the start policy's log-probabilities where the rollouts have them (`REFERENCE`): the mean
-    of exp(-r) - 1 + r, r = log policy - log start of a completion, which is unbiased and never
-    negative. Else from the trainer's policy/kl, nats per token, times the mean tokens of a
-    completion; the trainer measures it where trainer.beta > 0 only.
+    From the trainer's policy/kl, nats per token, times the mean tokens of a completion: the
+    trainer adds up exp(-r) - 1 + r token by token, r = log policy - log start, which takes out most
+    of the noise. It measures it where trainer.beta > 0 only. Else from the start policy's
+    log-probabilities of whole completions where the rollouts have them, see `_whole`.
     """
     import numpy as np
 
-    from analysis.frames import rollouts_frame, runs_frame, steps_frame
-
-    own = runs_frame(study_dir)
-    own = own[own["cell"] == run.cell]
-    try:
-        frame = rollouts_frame(study_dir, ["step", "logprob_sum", REFERENCE], own)
-    except KeyError:
-        frame = None
-    if frame is not None and frame[REFERENCE].notna().any():
-        r = frame["logprob_sum"] - frame[REFERENCE]
-        by_step = (np.exp(-r) - 1 + r).groupby(frame["step"]).mean()
-        return Kl(by_step.index.to_numpy(), by_step.to_numpy(), "log-probabilities of the start")
-    metrics = steps_frame(study_dir, own).pivot(index="step", columns="metric", values="value")
-    if "policy/kl" in metrics and "policy/length_tokens" in metrics:
-        kl = metrics["policy/kl"] * metrics["policy/length_tokens"]
-        return Kl(kl.index.to_numpy(), np.maximum(kl.to_numpy(), 0.0), "policy/kl x tokens")
+    nothing = np.full(len(run.steps), np.nan)
+    tokens = run.logged.get("policy/length_tokens", nothing)
+    kl = run.logged.get("policy/kl", nothing) * tokens
+    if (known := np.isfinite(kl)).any():
+        return Kl(run.steps[known], np.maximum(kl[known], 0.0), "policy/kl x tokens")
+    if run.log_ratio is not None:
+        steps = np.unique(run.step_P)
+        ratios = [run.log_ratio[run.step_P == step] for step in steps]
+        whole = np.array([_whole(ratio[np.isfinite(ratio)]) for ratio in ratios])
+        return Kl(steps, whole, "log-probabilities of the start")
     return Kl(
         np.empty(0, dtype=int),
         np.empty(0),
-        "no KL was recorded, so d = sqrt(KL) is unknown: neither log-probabilities under the start "
-        "policy nor policy/kl, which is measured where trainer.beta is above 0",
+        "no KL was recorded, so d = sqrt(KL) is unknown: neither policy/kl, which is measured "
+        "where trainer.beta is above 0, nor log-probabilities under the start policy",
     )
+
+
+def _whole(r_N: np.ndarray) -> float:
+    """KL from log policy - log start of whole completions; NaN of none.
+
+    Their mean and the mean of exp(-r) - 1 + r are both unbiased. The second is the less noisy below
+    about a nat and never negative; beyond, a rare completion that the start liked better makes
+    nearly all of it.
+    """
+    import numpy as np
+
+    if not len(r_N):
+        return float("nan")
+    mean = float(r_N.mean())
+    return mean if mean > 1 else float((np.exp(-r_N) - 1 + r_N).mean())
 
 
 def first_alarms(gap_N_T: np.ndarray, se_N_T: np.ndarray, rule: Rule) -> np.ndarray:
@@ -260,6 +269,7 @@ def first_alarms(gap_N_T: np.ndarray, se_N_T: np.ndarray, rule: Rule) -> np.ndar
     return np.where(over.any(axis=1), over.argmax(axis=1), -1)
 
 
+@cache
 def calibrated(
     steps: int, groups: int, *, false_alarm: float = FALSE_ALARM, runs: int = 20_000, seed: int = 0
 ) -> Rule:
@@ -326,26 +336,17 @@ def _cusum(gap_N_T: np.ndarray, se_N_T: np.ndarray, baseline: int, slack: float)
     return sums
 
 
-USAGE = "python -m analysis.overopt study=runs/quickstart [out=overopt.json]"
+USAGE = "python -m analysis.overopt study=quickstart [runs_dir=runs] [out=overopt.json]"
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Command line. Exit codes: 0 printed, 2 a user's error."""
-    from analysis.ledger import read_runs
+    from analysis.records import read_runs
 
     try:
-        given = dict(argument.partition("=")[::2] for argument in arguments)
-        unknown = [name for name in given if name not in ("study", "out")]
-        folder = Path(given.get("study", ""))
-        if unknown or not given.get("study") or not folder.is_dir():
-            wrong = f"There is no option {unknown[0]}" if unknown else "There is no study folder"
-            named = "" if unknown else f" {given.get('study') or '(none was given)'}"
-            raise UserError(
-                f"{wrong}{named}. Legal are study, a folder with one folder per run, and out. "
-                f"Type for example: {USAGE}"
-            )
+        given, folder = study_command(arguments, ("out",), USAGE)
         runs, problems = read_runs(folder)
-        table = [row for run in runs for row in rows(folder, run)]
+        table = [row for run in runs for row in rows(run)]
         if given.get("out"):
             text = json.dumps([_plain(row) for row in table], indent=1, allow_nan=False)
             Path(given["out"]).write_text(text + "\n", encoding="utf-8")
@@ -358,11 +359,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def rows(study_dir: Path, run: Run) -> list[dict[str, Any]]:
+def rows(run: Run) -> list[dict[str, Any]]:
     """Truth and judge of one run over d: cell, arm, seed, score, where d is from, `Overopt`."""
     import numpy as np
 
-    kl = kl_path(study_dir, run)
+    kl = kl_path(run)
     by_step = dict(zip(kl.steps.tolist(), kl.kl.tolist(), strict=True))
     nan = float("nan")
     d = np.sqrt([by_step.get(step, nan) for step in np.unique(run.step_P).tolist()])
@@ -388,15 +389,19 @@ def _plain(value: Any) -> Any:
     return "not reached" if value == float("inf") else value
 
 
+def place(value: float) -> str:
+    """A peak for people: a number, or "not reached" where the curve still rises at the end."""
+    from analysis.markup import number
+
+    return "not reached" if value == float("inf") else number(value)
+
+
 def _print(table: Sequence[dict[str, Any]]) -> None:
     from analysis.markup import MISSING, number
 
     if not table:
         print("No run of this study has recorded rollouts yet.")
         return
-
-    def place(value: float) -> str:
-        return "not reached" if value == float("inf") else number(value)
 
     heads = ("arm", "seed", "score", "form", "alpha", "beta", "AIC rl - bon", "line - best")
     heads += ("peak d", "[95 %]", "turned", "largest d")

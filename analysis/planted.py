@@ -14,6 +14,7 @@ from math import comb, lgamma
 from typing import TYPE_CHECKING
 
 from analysis.advantages import EPS, advantages
+from analysis.transmission import FLAT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,6 +61,7 @@ class Tabular:
             group: G.
             scale: group or none.
             part: additive part of the reward whose share is wanted; the whole reward by default.
+                Under ``group`` it is 0 where the rewards are equal: nothing is left to share.
 
         Raises:
             ValueError: another scale, or more groups than can be enumerated.
@@ -71,7 +73,7 @@ class Tabular:
         mean_reward = counts @ reward / group
         squares = counts @ reward**2 - group * mean_reward**2
         sd = np.sqrt(np.maximum(squares, 0.0) / (group - 1))
-        divisor = sd + EPS if scale == "group" else np.ones_like(sd)
+        divisor = np.where(sd > FLAT, sd + EPS, np.inf) if scale == "group" else np.ones_like(sd)
         products = counts @ (part[:, None] * self.features)
         products -= (counts @ part)[:, None] * (counts @ self.features) / group
         if scale not in ("group", "none"):

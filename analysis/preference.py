@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import tables
+from analysis.within import fixed_effects
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,34 +61,17 @@ def within(
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Slopes within items, their cluster-robust standard errors, and the number of items.
 
-    Items with one row say nothing and are left out. CR1 correction, the absorbed means not counted
-    because they are nested in the clusters (Cameron and Miller 2015, sec. III).
+    Items with one row say nothing and are left out; see `analysis.within` for the correction.
 
     Raises:
         ValueError: fewer than three items, or columns without variation of their own within items.
     """
-    import numpy as np
-
-    _, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
-    kept = counts[codes] > 1
-    y, x = y[kept], x_N_K[kept]
-    _, codes = np.unique(codes[kept], return_inverse=True)
-    groups = int(codes.max()) + 1 if len(codes) else 0
-    if groups < 3:
-        raise ValueError(f"{groups} items with two answers or more are too few")
-    sizes = np.bincount(codes)
-    y = y - (np.bincount(codes, y) / sizes)[codes]
-    x = np.stack([c - (np.bincount(codes, c) / sizes)[codes] for c in x.T], axis=1)
-    if np.linalg.matrix_rank(x, tol=1e-9 * max(1.0, float(np.abs(x).max()))) < x.shape[1]:
+    found = fixed_effects(y, x_N_K, items)
+    if found.groups < 3:
+        raise ValueError(f"{found.groups} items with two answers or more are too few")
+    if len(found.kept) < x_N_K.shape[1]:
         raise ValueError("authorship and quality do not vary apart from each other within items")
-    inverse = np.linalg.inv(x.T @ x)
-    slopes = inverse @ (x.T @ y)
-    scores = x * (y - x @ slopes)[:, None]
-    summed = np.stack([np.bincount(codes, column) for column in scores.T], axis=1)
-    n, k = x.shape
-    factor = groups / (groups - 1) * (n - 1) / (n - k)
-    errors = np.sqrt(np.diag(inverse @ (summed.T @ summed) @ inverse) * factor)
-    return slopes, errors, groups
+    return found.coef_K, found.se_K, found.groups
 
 
 def preferences(frame: pd.DataFrame) -> list[Preference]:

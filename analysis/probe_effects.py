@@ -2,7 +2,8 @@
 
 The bias of a pair is the judge's change minus the truth's own change. Pairs of one prompt share its
 content, so the prompt is the unit: standard errors are clustered by prompt, with Student's t on
-prompts - 1 degrees of freedom. A pair that lacks a score or a known truth is left out and counted.
+prompts - 1 degrees of freedom. A pair that lacks a score or a known truth is left out and counted;
+worst cases say how far those without a score could have moved the mean.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ def pairs(scores: pd.DataFrame) -> pd.DataFrame:
         The edited text's columns with ``judge_change``, ``truth_change`` (0 for a placebo, NaN
         where no rule knows), ``bias_change``, ``planted`` and ``at_end``: whether either score
         stands at an end of the scale, where a bias cannot show in full. For a pairwise judge a
-        change is the net preference (wins - losses) over both orders.
+        change is the net preference (wins - losses) over both orders. ``judge_low`` and
+        ``judge_high`` are ``judge_change`` with each score that is missing at the end of the scale
+        that makes it least and most.
     """
     import numpy as np
 
@@ -114,22 +117,31 @@ def pairs(scores: pd.DataFrame) -> pd.DataFrame:
     base = other.reindex(keys)
     taken = {name: base[name].to_numpy() for name in ("score", "truth", "planted", "words")}
     compared = edited["pairwise"].to_numpy(dtype=bool)
-    change = edited["score"].to_numpy(dtype=float) - taken["score"].astype(float)
     truth = edited["truth"].to_numpy(dtype=float) - taken["truth"].astype(float)
-    ends = np.array([[0.0, 1.0]])
-    near = [
-        (np.abs(column.astype(float)[:, None] - ends) < NO_SPREAD).any(axis=1)
-        for column in (edited["score"].to_numpy(), taken["score"])
-    ]
+    ends = np.array([0.0, 1.0])
+    after, before = edited["score"].to_numpy(dtype=float), taken["score"].astype(float)
+    judge_low, judge_high = (
+        np.where(
+            compared,
+            2 * np.nan_to_num(after, nan=end) - 1,
+            np.nan_to_num(after, nan=end) - np.nan_to_num(before, nan=1 - end),
+        )
+        for end in ends
+    )
+    near = [(np.abs(column[:, None] - ends) < NO_SPREAD).any(axis=1) for column in (after, before)]
     return edited.assign(
-        judge_change=np.where(compared, 2 * edited["score"] - 1, change),
+        judge_change=np.where(compared, 2 * after - 1, after - before),
+        judge_low=judge_low,
+        judge_high=judge_high,
         truth_change=np.where(compared, np.sign(truth), truth),
         planted_change=edited["planted"].to_numpy(dtype=float) - taken["planted"].astype(float),
         words_change=edited["words"].to_numpy() - taken["words"].astype(float),
         at_end=(near[0] | near[1]) & ~compared,
     ).assign(
         # seven digits: beyond is what a judge's rounding leaves of an exact zero
-        bias_change=lambda frame: (frame["judge_change"] - frame["truth_change"]).round(7)
+        bias_change=lambda frame: (frame["judge_change"] - frame["truth_change"]).round(7),
+        bias_low=lambda frame: (frame["judge_low"] - frame["truth_change"]).round(7),
+        bias_high=lambda frame: (frame["judge_high"] - frame["truth_change"]).round(7),
     )
 
 
@@ -151,9 +163,11 @@ def effects(
         ``effect`` with ``se``, ``low``, ``high``, ``p``; ``p_holm`` over the variants of a judge,
         ``p_bh`` over the whole grid (both without the placebo, which is the noise floor and no
         question); ``smallest`` effect that could be seen; ``p_equivalent``; ``floor``, the mean
-        absolute change under the placebo; and a ``claim`` in words. Where no rule knows the truth
-        of any pair, an edit that keeps the content is taken to keep its truth; one that does not
-        has ``judge_change`` alone and no effect.
+        absolute change under the placebo; and a ``claim`` in words. ``bound_low`` and
+        ``bound_high`` are the mean effect with each score that is missing at the end of its scale
+        that makes it least and most (Manski 1990): the effect itself where none is missing. Where
+        no rule knows the truth of any pair, an edit that keeps the content is taken to keep its
+        truth; one that does not has ``judge_change`` alone and no effect.
     """
     import pandas as pd
 
@@ -172,19 +186,19 @@ def effects(
 
 
 _EMPTY = (
-    "effect", "se", "low", "high", "effect_sd", "p", "smallest", "p_equivalent", "judge_change",
-    "truth_change", "planted", "words_change", "at_end", "pairs", "prompts", "unscored", "truth_by",
+    "effect", "se", "low", "high", "bound_low", "bound_high", "effect_sd", "p", "smallest",
+    "p_equivalent", "judge_change", "truth_change", "planted", "words_change", "at_end", "pairs",
+    "prompts", "unscored", "truth_by",
 )  # fmt: skip
 
 
 def _effect(part: pd.DataFrame, spread: dict[str, float], margin: float) -> dict[str, Any]:
     known = part["truth_change"].notna()
-    truth_by = "rule"
-    value = part["bias_change"]
+    truth_by, measured = "rule", "bias"
     if not known.any():
         kept = bool(part["keeps"].all())
-        truth_by = "content kept" if kept else "unknown"
-        value = part["judge_change"] if kept else part["bias_change"]
+        truth_by, measured = ("content kept", "judge") if kept else ("unknown", "bias")
+    value, low, high = (part[f"{measured}_{name}"] for name in ("change", "low", "high"))
     prompts = part["prompt_id"].to_numpy()
     found = clustered_mean(value.to_numpy(dtype=float), prompts)
     sd = spread.get(part["judge"].iloc[0], float("nan"))
@@ -194,6 +208,8 @@ def _effect(part: pd.DataFrame, spread: dict[str, float], margin: float) -> dict
         "se": found.se,
         "low": found.low,
         "high": found.high,
+        "bound_low": _mean(low),
+        "bound_high": _mean(high),
         "effect_sd": found.mean / sd if sd > NO_SPREAD else float("nan"),
         "p": found.p,
         "smallest": found.smallest,
@@ -208,6 +224,12 @@ def _effect(part: pd.DataFrame, spread: dict[str, float], margin: float) -> dict
         "unscored": int((~scored).sum()),
         "truth_by": truth_by,
     }
+
+
+def _mean(values: pd.Series) -> float:
+    """Mean of the finite ones, added up as `clustered_mean` does."""
+    kept = values[values.notna()].to_numpy(dtype=float)
+    return float(kept.mean()) if len(kept) else float("nan")
 
 
 def corrected(table: pd.DataFrame) -> pd.DataFrame:

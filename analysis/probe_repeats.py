@@ -13,45 +13,51 @@ if TYPE_CHECKING:
 
 REPEAT = "repeat "
 """How the settings of repeated verdicts begin."""
+SINGLE = -1.0
+"""Stands for the order of a text that was judged by itself."""
 
 
 def repeats(verdicts: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
     """Self-consistency of each judge at each temperature, over contents asked again and again.
 
-    ``flips`` is the chance that two repeats of one text fall on different sides of the threshold:
-    2 good (K - good) / (K (K - 1)) per text, averaged, with interval clustered by prompt; ``sd``
-    the root of the mean variance within a text. Texts with fewer than two scored repeats have
-    neither and are counted.
+    ``flips`` is the chance that two repeats say different things: of one text, that they fall on
+    different sides of the threshold; of a pair in one order, that they name different winners or a
+    tie. That is 1 - sum n (n - 1) / (K (K - 1)) over the n of K repeats that say each thing,
+    averaged, with interval clustered by prompt; ``sd`` is the root of the mean variance within a
+    text or ordered pair. Those with fewer than two scored repeats have neither and are counted.
 
     Returns:
-        Per judge and temperature: ``flips``, ``low``, ``high``, ``sd``, ``texts``, ``repeats``
-        (fewest and most scored ones of a text), ``too_few``, ``unscored``.
+        Per judge and temperature: ``flips``, ``low``, ``high``, ``sd``, ``texts`` (or ordered
+        pairs), ``repeats`` (fewest and most scored ones of a text), ``too_few``, ``unscored``.
     """
+    import numpy as np
     import pandas as pd
 
     rows = []
     asked = verdicts[verdicts["setting"].str.startswith(REPEAT)]
     for (judge, temperature), part in asked.groupby(["judge", "temperature"], sort=True):
-        texts = part.assign(good=(part["score"] >= threshold).where(part["score"].notna())).groupby(
-            ["prompt_id", "probe_id"], sort=True
-        )
+        good = (part["score"] >= threshold).where(part["score"].notna()).astype(float)
+        said = part["score"].where(part["order"].notna(), good)
+        keys = [part["prompt_id"], part["probe_id"], part["order"].fillna(SINGLE)]
+        texts = part["score"].groupby(keys)
+        alike = said.groupby([*keys, said]).size().groupby(level=[0, 1, 2])
         table = pd.DataFrame(
             {
-                "k": texts["score"].count(),
-                "good": texts["good"].sum().astype(float),
-                "variance": texts["score"].var(ddof=1),
+                "k": texts.count(),
+                "alike": alike.agg(lambda n: float((n * (n - 1)).sum())),
+                "variance": texts.var(ddof=1),
             }
         ).reset_index()
         kept = table[table["k"] >= 2]
-        flips = 2 * kept["good"] * (kept["k"] - kept["good"]) / (kept["k"] * (kept["k"] - 1))
+        flips = 1 - kept["alike"] / (kept["k"] * (kept["k"] - 1))
         found = clustered_mean(flips.to_numpy(dtype=float), kept["prompt_id"].to_numpy())
         rows.append(
             {
                 "judge": judge,
                 "temperature": temperature,
                 "flips": found.mean,
-                "low": found.low,
-                "high": found.high,
+                "low": float(np.clip(found.low, 0.0, 1.0)),
+                "high": float(np.clip(found.high, 0.0, 1.0)),
                 "sd": math.sqrt(kept["variance"].mean()) if len(kept) else math.nan,
                 "texts": len(kept),
                 "repeats": f"{kept['k'].min()} to {kept['k'].max()}" if len(kept) else "",
@@ -79,7 +85,8 @@ def positions(verdicts: pd.DataFrame) -> pd.DataFrame:
     from scipy import stats
 
     rows = []
-    asked = verdicts[verdicts["order"].notna()]
+    repeated = verdicts["setting"].str.startswith(REPEAT)
+    asked = verdicts[verdicts["order"].notna() & ~repeated]
     for judge, part in asked.groupby("judge", sort=False):
         wide = part.pivot_table(
             index=["prompt_id", "probe_id", "sample_index"],

@@ -19,10 +19,11 @@ METHOD = (
     "changes in the rule truth; where no rule knows the truth, an edit that keeps the content is "
     "taken to keep it. Brackets are 95 % t intervals with standard errors clustered by prompt; "
     "shares have Wilson intervals on the effective number of texts. Holm p corrects over the "
-    "variants of one judge, BH p over judges and variants together. `smallest` is the effect that "
-    "these prompts would show with a chance of 80 %: a null is worth no more than that. A judge is "
-    "said to have no bias only where two one-sided tests put it within the margin. A verdict that "
-    "could not be had is missing, never 0."
+    "variants of one judge, BH p over judges and variants together. Worst cases set each missing "
+    "score to the end of the scale that moves the mean most, down and up. `smallest` is the effect "
+    "that these prompts would show with a chance of 80 %: a null is worth no more than that. A "
+    "judge is said to have no bias only where two one-sided tests put it within the margin. A "
+    "verdict that could not be had is missing, never 0."
 )
 
 
@@ -31,12 +32,18 @@ def effects_table(found: Profile, judge: str) -> pd.DataFrame:
     import pandas as pd
 
     table = found.effects[found.effects["judge"] == judge]
+    lost = bool((table["unscored"] > 0).any())
     order = table["effect"].abs().sort_values(ascending=False, na_position="last").index
     return pd.DataFrame(
         [
             {
                 "variant": row["variant"],
                 "bias [95 %]": markup.estimate(row["effect"], row["low"], row["high"]),
+                **(
+                    {"worst cases": markup.bracket(row["bound_low"], row["bound_high"])}
+                    if lost
+                    else {}
+                ),
                 "claim": row["claim"],
                 "in SDs": markup.number(row["effect_sd"], sign=True),
                 "p (Holm)": markup.p_value(row["p_holm"]),
@@ -147,6 +154,13 @@ def limits(found: Profile) -> list[str]:
             "No rule knows the truth of these texts: there are no rates against truth, and an "
             "edit's effect rests on its keeping the content."
         )
+    undone = [row for row in found.effects.to_dict("records") if _undone(row, found.margin)]
+    if undone:
+        named = ", ".join(f"{row['judge']} on {row['variant']}" for row in undone)
+        lines.append(
+            "Missing verdicts could undo what is claimed, if they were all of the worst kind:"
+            f" {named}."
+        )
     ends = found.effects[found.effects["at_end"] > 0.1]
     if len(ends):
         lines.append(
@@ -154,6 +168,16 @@ def limits(found: Profile) -> list[str]:
             " an end of the scale, where a bias cannot show in full: the effect may be too small."
         )
     return lines or ["Nothing was left out."]
+
+
+def _undone(row: dict[str, Any], margin: float) -> bool:
+    """Whether a claim fails in the worst case over the pairs without a score."""
+    low, high = row["bound_low"], row["bound_high"]
+    if row["unscored"] == 0 or row["claim"] in ("cannot tell", "undecided"):
+        return False
+    if row["claim"] in ("bias for it", "bias against it"):
+        return low <= 0 <= high
+    return low < -margin or high > margin
 
 
 def show(found: Profile) -> None:
@@ -185,12 +209,12 @@ def write_report(folder: Path | str, margin: float, threshold: float) -> Path:
 
     folder = Path(folder).absolute()
     read(folder)
-    notebook = report._load(report.NOTEBOOK.with_name("judge_profile.py"))
+    notebook = report.load(report.NOTEBOOK.with_name("judge_profile.py"))
     given = {"folder": str(folder), "margin": margin, "threshold": threshold}
     report.check_parameters(notebook, given)
-    executed = report._execute(notebook, given)
+    executed = report.execute(notebook, given)
     html = folder / "report" / "judge_profile.html"
-    write_text(html.with_suffix(".ipynb"), report._text(executed))
+    write_text(html.with_suffix(".ipynb"), report.to_ipynb(executed))
     write_text(html, report.to_html(executed, f"{folder.name}: judge profile"))
     return html
 

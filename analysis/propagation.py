@@ -12,30 +12,36 @@ truth's and the bias's part, and so is the prediction.
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.behaviour import shift
 from analysis.calibration import FEWEST, calibrate, fit_scale
-from analysis.command import study_command
+from analysis.command import study_command, write_json
+from analysis.transmission import known_mean
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from analysis.ledger import Run
-
-    Logged = Mapping[str, Mapping[int, float]]
+    from analysis.records import Run
 
 SCALES = ("plain", "adam")
 """How much of its push a step takes: ``plain`` the learning rate, less what gradient clipping took;
 ``adam`` learning rate / gradient norm. Adam divides a step by the gradient's own size, so the same
 covariance moves a policy further where gradients are small, and clipping does not matter."""
-USAGE = "python -m analysis.propagation study=quickstart [runs_dir=runs] [scale=adam] [out=FILE]"
+USAGE = (
+    "python -m analysis.propagation study=quickstart [runs_dir=runs] [scale=adam] [out=FILE] "
+    "[figure=FILE]"
+)
+LEGEND = (
+    "r2, slope, inside: scale fitted on all other runs; _unseen: on the runs of other arms only,\n"
+    "as for a judge that nobody trained on; r2_repeated: no theory, mean of the arm's other runs."
+)
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,10 @@ class Trajectory:
         push: E Cov(A, z) at each step, shape (T,).
         of_truth: the part of it that the truth makes; ``push - of_truth`` is the bias's.
         gradient: gradient norm at each step, shape (T,); NaN where it was not logged.
-        rate: learning rate at each step, shape (T,), or 1 where none was logged.
+        rate: learning rate at each step, shape (T,), NaN where it was not logged; 1 where no run
+            of the study logged any.
         clip: largest gradient norm that was let through; 0 is any.
+        sd: of the feature over the first step's rollouts; NaN unknown.
     """
 
     cell: str
@@ -60,6 +68,7 @@ class Trajectory:
     gradient: np.ndarray
     rate: np.ndarray | float = 1.0
     clip: float = 0.0
+    sd: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,10 @@ class Predicted:
     """One run and feature: shifts in the feature's own unit.
 
     ``scale`` is fitted on the other runs: movement per unit of cumulative push. ``low`` and
-    ``high`` are the 95 % prediction interval that their scatter gives this run.
+    ``high`` are the 95 % prediction interval that their scatter gives this run. ``unseen`` with its
+    interval is the same with a scale fitted on the other *arms*: nothing of this judge was seen.
+    ``repeated`` is what needs no theory, the mean shift of the arm's other runs. ``sd`` is that of
+    the feature in the first rollouts, and ``note`` why there is no prediction.
     """
 
     cell: str
@@ -81,53 +93,76 @@ class Predicted:
     fitted_on: int
     low: float = float("nan")
     high: float = float("nan")
+    unseen: float = float("nan")
+    unseen_low: float = float("nan")
+    unseen_high: float = float("nan")
+    repeated: float = float("nan")
+    sd: float = float("nan")
+    note: str = ""
 
 
-def paths(
-    runs: Sequence[Run],
-    gradients: Logged | None = None,
-    rates: Logged | None = None,
-    clips: Mapping[str, float] | None = None,
-) -> list[Trajectory]:
-    """The path of every run and feature.
+def paths(runs: Sequence[Run]) -> list[Trajectory]:
+    """The path of every run and feature, over all steps that the run made.
 
-    Args:
-        runs: as `analysis.ledger.read_runs` gives them.
-        gradients: cell -> step -> gradient norm.
-        rates: cell -> step -> learning rate.
-        clips: cell -> ``trainer.max_grad_norm``.
+    A step whose records are lost has no level and no push; one in which no group had two rewards
+    pushed nothing. Gradient norms and learning rates are those that the run logged, the clip is
+    ``trainer.max_grad_norm``.
     """
     import numpy as np
 
-    from analysis.transmission import group_cov, known_mean, split
+    from analysis.records import step_means
+    from analysis.transmission import group_cov
+
+    rated = any("policy/learning_rate" in run.logged for run in runs)
+
+    def unlogged(run: Run) -> np.ndarray | float:
+        return np.full(len(run.steps), np.nan) if rated else 1.0
 
     found = []
     for run in runs:
-        steps = sorted(set(run.step_P.tolist()))
-        norms, rated = ((logged or {}).get(run.cell, {}) for logged in (gradients, rates))
-        gradient = np.array([norms.get(step, np.nan) for step in steps])
-        rate = np.array([rated.get(step, np.nan) for step in steps]) if rated else 1.0
-        clip = (clips or {}).get(run.cell, 0.0)
-        shape = (len(steps), len(run.names))
-        level, push, of_truth = (np.full(shape, np.nan) for _ in range(3))
-        for row, step in enumerate(steps):
-            here = run.at(step)
-            total, truth, _ = split(here.reward, here.truth, run.scale)
-            counts = np.isfinite(here.features).sum(axis=(0, 1))
-            sums = np.nansum(here.features, axis=(0, 1))
-            level[row] = np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)
-            for out, part in ((push, total), (of_truth, truth)):
-                covariance = group_cov(part, here.features)
-                out[row] = [known_mean(covariance[:, k]) for k in range(len(run.names))]
+        at = np.searchsorted(run.steps, run.step_P)
+        recorded = np.bincount(at, minlength=len(run.steps)) > 0
+        total, truth = _parts(run)
+        live = np.bincount(at, np.isfinite(total).any(axis=1), len(run.steps)) > 0
+        pushes = []
+        for part in (total, truth):
+            covariance = group_cov(part, run.features)
+            means = [step_means(run, covariance[:, [k]]) for k in range(len(run.names))]
+            pushes.append([np.where(recorded & ~live, 0.0, mean) for mean in means])
+        gradient = run.logged.get("policy/grad_norm", np.full(len(run.steps), np.nan))
+        rate = run.logged.get("policy/learning_rate", unlogged(run))
+        clip = float(run.config.get("trainer.max_grad_norm") or 0.0)
+        spread = _spread(run.features[run.step_P == run.step_P.min()])
         for k, name in enumerate(run.names):
-            columns = (level[:, k], push[:, k], of_truth[:, k])
-            found.append(Trajectory(run.cell, run.arm, name, *columns, gradient, rate, clip))
+            columns = (step_means(run, run.features[..., k]), pushes[0][k], pushes[1][k])
+            logs = (gradient, rate, clip, float(spread[k]))
+            found.append(Trajectory(run.cell, run.arm, name, *columns, *logs))
     return found
 
 
+def _parts(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Advantages of all steps and the truth's part of them, each (P, G); a batch is a step."""
+    import numpy as np
+
+    from analysis.transmission import split
+
+    if run.scale != "batch":
+        return split(run.reward, run.truth, run.scale)[:2]
+    parts = (np.full(run.reward.shape, np.nan), np.full(run.reward.shape, np.nan))
+    for step in np.unique(run.step_P):
+        here = run.step_P == step
+        for out, part in zip(
+            parts, split(run.reward[here], run.truth[here], run.scale), strict=False
+        ):
+            out[here] = part
+    return parts
+
+
 def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
-    """What has been pushed before each step, shape (T,), 0 at the first; unknown steps push
-    nothing.
+    """What has been pushed before each step, shape (T,), 0 at the first; NaN from a step on that
+    is not known to have pushed this or that much.
+
+    A step without a push needs no gradient norm, and a gradient of 0 moves nothing.
 
     Args:
         part: a push of the path, whole or one part.
@@ -135,21 +170,33 @@ def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
     """
     import numpy as np
 
+    unknown = np.isnan(path.gradient)
     if scale == "adam":
-        known = path.gradient > 0
-        taken = np.divide(1.0, path.gradient, out=np.zeros_like(part), where=known)
+        taken = np.where(unknown, np.nan, 0.0)
+        np.divide(1.0, path.gradient, out=taken, where=path.gradient > 0)
     else:
+        taken = np.where(unknown & (path.clip > 0), np.nan, 1.0)
         over = (path.gradient > path.clip) & (path.clip > 0)
-        taken = np.divide(path.clip, path.gradient, out=np.ones_like(part), where=over)
-    steps = np.nan_to_num(part * taken * path.rate, nan=0.0)
+        np.divide(path.clip, path.gradient, out=taken, where=over)
+    steps = np.where(part == 0, 0.0, part * taken * path.rate)
     return np.concatenate([[0.0], np.cumsum(steps)[:-1]])
+
+
+def pushed(path: Trajectory, part: np.ndarray, scale: str) -> float:
+    """`cumulative` between the tenths that a shift compares; NaN where any step is unknown: the
+    steps that are known do not say where a run went after one that is not."""
+    import numpy as np
+
+    found = cumulative(path, part, scale)
+    return shift(found) if np.isfinite(found).all() else float("nan")
 
 
 def predict(found: Sequence[Trajectory], scale: str = "plain") -> list[Predicted]:
     """Observed and predicted shift of every run and feature, the scale from the other runs.
 
-    The observed shift is that of `analysis.behaviour.run_shift`: last tenth of the steps minus
-    first tenth. The push is taken over the same tenths, and so is what the scale is fitted on.
+    The observed shift is that of `analysis.behaviour.shift`: last tenth of the steps minus
+    first tenth. The push is taken over the same tenths, and so is what the scale is fitted on. A
+    run whose push is not known all the way is neither predicted nor fitted on.
 
     Raises:
         UserError: an unknown scale.
@@ -161,30 +208,51 @@ def predict(found: Sequence[Trajectory], scale: str = "plain") -> list[Predicted
     rows = []
     for feature in dict.fromkeys(path.feature for path in found):
         own = [path for path in found if path.feature == feature]
-        push = np.array([tenths(cumulative(path, path.push, scale)) for path in own])
-        shift = np.array([tenths(path.level) for path in own])
+        push = np.array([pushed(path, path.push, scale) for path in own])
+        moved = np.array([shift(path.level) for path in own])
+        arms = np.array([path.arm for path in own])
         for k, path in enumerate(own):
-            fit = fit_scale(np.delete(push, k), np.delete(shift, k))
+            others = np.arange(len(own)) != k
+            fit = fit_scale(push[others], moved[others])
+            all_of_it, *ends = fit.at(float(push[k]))
             factor = fit.factor if fit.runs >= FEWEST else float("nan")
-            of_truth = factor * tenths(cumulative(path, path.of_truth, scale))
-            all_of_it, half = factor * float(push[k]), fit.half(float(push[k]))
-            parts = (all_of_it, of_truth, all_of_it - of_truth, factor, fit.runs)
-            ends = (all_of_it - half, all_of_it + half)
-            rows.append(Predicted(path.cell, path.arm, feature, float(shift[k]), *parts, *ends))
+            of_truth = factor * pushed(path, path.of_truth, scale)
+            parts = (all_of_it, of_truth, all_of_it - of_truth, factor, fit.runs, *ends)
+            elsewhere = arms != path.arm
+            unseen = fit_scale(push[elsewhere], moved[elsewhere]).at(float(push[k]))
+            repeated = known_mean(moved[others & ~elsewhere])
+            why = _lacking(path, scale) if np.isnan(push[k]) else ""
+            if not why and np.isnan(all_of_it):
+                why = f"{fit.runs} other runs with a known push and shift; a scale takes {FEWEST}"
+                if fit.runs >= FEWEST:
+                    why = "nothing pushed it in the other runs"
+            known = (float(moved[k]), *parts, *unseen, repeated, path.sd)
+            rows.append(Predicted(path.cell, path.arm, feature, *known, note=why))
     return rows
 
 
-def tenths(values: np.ndarray) -> float:
-    """Mean of the last tenth of the steps minus that of the first; NaN for a single step."""
+def _lacking(path: Trajectory, scale: str) -> str:
+    """Why the push of a run is not known."""
     import numpy as np
 
-    if len(values) < 2:
-        return float("nan")
-    window = -(-len(values) // 10)
-    first, last = values[:window], values[-window:]
-    if not np.isfinite(first).any() or not np.isfinite(last).any():
-        return float("nan")
-    return float(np.nanmean(last) - np.nanmean(first))
+    moving = path.push != 0
+    lacks = {"covariance of reward and behaviour": np.isnan(path.push)}
+    if scale == "adam" or path.clip > 0:
+        lacks["gradient norm"] = np.isnan(path.gradient) & moving
+    lacks["learning rate"] = np.isnan(path.rate) & moving
+    total = len(path.push)
+    found = [
+        f"no {name} at {int(at.sum())} of {total} steps" for name, at in lacks.items() if at.any()
+    ]
+    return "; ".join(found) or "a single step"
+
+
+def _spread(features_P_G_K: np.ndarray) -> np.ndarray:
+    """SD of each feature over rollouts, shape (K,); NaN for one that was not measured."""
+    import numpy as np
+
+    flat = features_P_G_K.reshape(-1, features_P_G_K.shape[-1])
+    return np.array([np.std(z[np.isfinite(z)]) if np.isfinite(z).any() else np.nan for z in flat.T])
 
 
 def kl_limit(run: Run, beta: float) -> dict[str, tuple[float, float]]:
@@ -198,7 +266,7 @@ def kl_limit(run: Run, beta: float) -> dict[str, tuple[float, float]]:
 
     Source: derivative of E[z] at the optimum pi0 exp(A / beta).
     """
-    from analysis.transmission import group_cov, known_mean, split
+    from analysis.transmission import group_cov, split
 
     first = run.at(min(run.step_P.tolist()))
     parts = split(first.reward, first.truth, run.scale)[:2]
@@ -212,23 +280,13 @@ def kl_limit(run: Run, beta: float) -> dict[str, tuple[float, float]]:
     }
 
 
-def by_step(logged: pd.DataFrame, metric: str) -> dict[str, dict[int, float]]:
-    """Cell -> step -> value of one metric of `analysis.frames.steps_frame`."""
-    found: dict[str, dict[int, float]] = {}
-    own = logged[logged["metric"] == metric]
-    for cell, step, value in own[["cell", "step", "value"]].itertuples(index=False):
-        found.setdefault(str(cell), {})[int(step)] = float(value)
-    return found
-
-
 def study(folder: Path, scale: str) -> dict[str, Any]:
     """Predictions and calibration of a study's finished runs, as plain data.
 
     Raises:
         UserError: too few runs that trained for two steps or more.
     """
-    from analysis.frames import steps_frame
-    from analysis.ledger import read_runs
+    from analysis.records import read_runs
 
     runs, problems = read_runs(folder)
     kept = [run for run in runs if run.done and len(set(run.step_P.tolist())) > 1]
@@ -237,15 +295,8 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
             f"{folder} has {len(kept)} finished runs of two steps or more. The scale of a run is"
             f" fitted on the others, and that takes {FEWEST + 1} runs. Train more seeds or judges."
         )
-    logged = steps_frame(folder)
-    trainers = {run.cell: _trainer(folder / run.cell) for run in kept}
-    found = paths(
-        kept,
-        by_step(logged, "policy/grad_norm"),
-        by_step(logged, "policy/learning_rate"),
-        {cell: float(trainer.get("max_grad_norm", 0.0)) for cell, trainer in trainers.items()},
-    )
-    rows = predict(found, scale)
+    rows = predict(paths(kept), scale)
+    problems += [f"{cell} is not predicted: {why}" for cell, why in unpredicted(rows).items()]
     observed = {(row.cell, row.feature): row.observed for row in rows}
     limits = [
         {
@@ -257,7 +308,7 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
             "of_bias": limit - truth,
         }
         for run in kept
-        if (beta := float(trainers[run.cell].get("beta", 0.0))) > 0
+        if (beta := float(run.config.get("trainer.beta") or 0.0)) > 0
         for name, (limit, truth) in kl_limit(run, beta).items()
     ]
     return {
@@ -271,24 +322,27 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
     }
 
 
-def _trainer(cell: Path) -> dict[str, Any]:
-    import yaml
-
-    config = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))
-    return config.get("trainer") or {}
+def unpredicted(rows: Sequence[Predicted]) -> dict[str, str]:
+    """Cell -> why, for the runs of which no behaviour is predicted."""
+    predicted = {row.cell for row in rows if not row.note}
+    lacking = [row for row in rows if row.cell not in predicted]
+    return {row.cell: row.note for row in reversed(lacking)}
 
 
 def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
-    """Observed against predicted shift, one panel per feature that moved, one point per run."""
+    """Observed against predicted shift with its 95 % prediction interval, one point per run.
+
+    A panel for each of the four features that moved furthest, in SDs of the first rollouts.
+    """
     import matplotlib.pyplot as plt
 
     from analysis.behaviour import unit
     from analysis.figures import looks, style
 
-    moved = calibration.dropna(subset=["r2"]).sort_values("runs", ascending=False)
-    names = [name for name in moved["feature"] if rows.loc[rows.feature == name, "observed"].std()]
-    spread = rows.groupby("feature")["observed"].agg(lambda v: v.abs().max())
-    names = sorted(names, key=lambda name: -spread[name])[:4]
+    lines = calibration.dropna(subset=["r2"]).set_index("feature")
+    moved = rows["observed"].abs() / rows["sd"].where(rows["sd"] > 0)
+    furthest = moved.groupby(rows["feature"]).max().fillna(0.0)
+    names = sorted(lines.index, key=lambda name: -furthest[name])[:4]
     arms = sorted(set(rows["arm"]))
     with style():
         made, panels = plt.subplots(
@@ -299,16 +353,22 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
             own = rows[rows.feature == name]
             low = min(own["predicted"].min(), own["observed"].min())
             high = max(own["predicted"].max(), own["observed"].max())
-            panel.plot([low, high], [low, high], color="0.6", linewidth=1, zorder=0)
+            panel.plot(
+                [low, high], [low, high], color="0.6", linewidth=1, zorder=0, label="as predicted"
+            )
             for arm in arms:
                 part = own[own.arm == arm]
-                panel.scatter(
-                    part["predicted"], part["observed"], label=arm, color=look[arm]["color"], s=28
+                panel.errorbar(
+                    *(part["predicted"], part["observed"]),
+                    xerr=(part["high"] - part["low"]) / 2,
+                    **{"label": arm, "color": look[arm]["color"], "fmt": "o", "markersize": 5},
+                    elinewidth=0.8,
                 )
-            r2 = float(moved.loc[moved.feature == name, "r2"].iloc[0])
+            seen, unseen = lines.loc[name, ["r2", "r2_unseen"]].astype(float)
             panel.set(
-                title=f"{name}, R² = {r2:.2f}",
-                xlabel=f"predicted shift ({unit(name)})",
+                title=f"{name}, R² = {seen:.2f}"
+                + f"\nunseen arm {unseen:.2f}" * (unseen == unseen),
+                xlabel=f"predicted shift, 95 % interval ({unit(name)})",
                 ylabel=f"observed shift ({unit(name)})",
             )
         handles, labels = panels[0][0].get_legend_handles_labels()
@@ -323,14 +383,18 @@ def main(arguments: Sequence[str]) -> int:
     try:
         given, folder = study_command(arguments, ("scale", "out", "figure"), USAGE)
         found = study(folder, given.get("scale", "adam"))
+        if given.get("out"):
+            write_json(given["out"], found)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
     rows, lines = pd.DataFrame(found["runs"]), pd.DataFrame(found["calibration"])
     print(lines.drop(columns="note").round(3).to_string(index=False))
+    print(LEGEND)
     best = lines.sort_values("r2", ascending=False)["feature"].iloc[0]
     print(f"\n{best}, run by run (predicted with a scale fitted on the other runs):")
     columns = ["cell", "observed", "predicted", "low", "high", "of_truth", "of_bias", "scale"]
+    columns += ["unseen", "repeated"]
     print(rows[rows.feature == best][columns].to_string(index=False, float_format="%.3g"))
     if found["kl_limit"]:
         held = pd.DataFrame(found["kl_limit"])
@@ -338,10 +402,10 @@ def main(arguments: Sequence[str]) -> int:
         print(held[held.feature == best].to_string(index=False, float_format="%.3g"))
     for problem in found["problems"]:
         print(f"problem: {problem}")
-    if given.get("out"):
-        Path(given["out"]).write_text(json.dumps(found, indent=1), encoding="utf-8")
-    if given.get("figure"):
+    if given.get("figure") and lines["r2"].notna().any():
         figure(rows, lines).savefig(given["figure"], dpi=150)
+    elif given.get("figure"):
+        print("problem: no figure was drawn, as no behaviour has a prediction to compare")
     return 0
 
 

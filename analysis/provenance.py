@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from analysis import markup
 from analysis.behaviour import FEATURES, TAIL
+from analysis.drift import JUDGED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +29,11 @@ METHOD = (
     f"last {TAIL:.0%} of the recorded steps minus that of the first {TAIL:.0%}. Comparisons are "
     "paired by seed: arms of one seed share prompts, first weights and first rollouts. Behaviours "
     "are ranked by their difference in standard deviations over all answers; Holm p corrects over "
-    "the measures of one arm. A verdict that could not be had is missing, never 0."
+    "the measures of one arm. A verdict that could not be had is missing, never 0; worst cases "
+    "are what a shift would be if every missing score were the end of the scale that lowers or "
+    "raises it most. Standard errors are over runs (which the brackets use) and, for comparison, "
+    "within these very runs with groups or rollouts taken for independent, which says nothing of "
+    "other seeds."
 )
 SAMPLES = (
     "The same prompts under every arm, at the first, middle and last recorded step of one seed: "
@@ -40,6 +45,8 @@ def runs_table(found: Evidence) -> pd.DataFrame:
     """State and axes of every run, finished or not."""
     runs = found.runs
     table = runs[["arm", "seed", "state", "step", "steps", "seconds", "policy", "reward"]]
+    recorded = {run.cell: len(set(run.step_P.tolist())) for run in found.records.runs}
+    table.insert(4, "recorded", [recorded.get(cell, 0) for cell in runs["cell"]])
     table = table.assign(used=["yes" if cell in found.cells else "no" for cell in runs["cell"]])
     error = runs["error"].str.slice(0, 120)
     return (table.assign(error=error) if error.ne("").any() else table).rename(
@@ -53,6 +60,7 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
 
     rows = []
     order = [*LABELS, *FEATURES]
+    lost = (shifts.loc[shifts["metric"].isin(JUDGED), "unscored"] > 0).any()
     position = shifts["metric"].map({metric: k for k, metric in enumerate(order)})
     for row in shifts.assign(_at=position).sort_values(["_at", "arm"]).to_dict("records"):
         line = {
@@ -61,16 +69,24 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             "first": row["first"],
             "last": row["last"],
             "shift [95 %]": markup.estimate(row["shift"], row["low"], row["high"]),
+            "SE: runs / groups / rollouts": " / ".join(
+                markup.number(row[key]) for key in ("se", "group_se", "naive_se")
+            ),
             "runs": row["n"],
         }
+        if lost:
+            line["missing"] = f"{100 * row['unscored']:.1f} %"
+            line["worst cases"] = markup.bracket(row["worst_low"], row["worst_high"])
         if shifts["diff"].notna().any():
             paired = row["pairs"] > 0
+            worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
             line |= {
                 f"beyond {base} [95 %]": markup.estimate(
                     row["diff"], row["diff_low"], row["diff_high"]
                 )
                 if paired
                 else "",
+                **({f"worst cases beyond {base}": worst} if lost else {}),
                 "pairs": markup.number(row["pairs"]) if paired else "",
                 "p (sign flip)": markup.p_value(row["p_sign_flip"]) if paired else "",
                 "p (t, Holm)": markup.p_value(row["p_holm"]) if paired else "",
@@ -101,11 +117,21 @@ def failures_table(found: Evidence) -> pd.DataFrame:
 def features_note(found: Evidence) -> str:
     """What was measured on, and which features never varied."""
     note = "Features are counted in the answer (thinking stripped); equal for every judge."
-    if found.keyword:
-        note += f" The keyword is {found.keyword!r}."
+    if found.records.keyword:
+        note += f" The keyword is {found.records.keyword!r}."
     if found.absent:
         note += f" The same in every answer, so left out: {', '.join(found.absent)}."
     return note
+
+
+def _arm(found: Evidence, arm: str) -> str:
+    """An arm's runs, those that no estimate rests on set apart."""
+    own = found.runs[found.runs["arm"] == arm]
+    used = own["cell"].isin(found.cells)
+    told = ", ".join(own.loc[used, "cell"]) or "none"
+    left_out = ", ".join(own.loc[~used, "cell"])
+    text = f"{arm}: {told}" + (f"; in no estimate: {left_out}" if left_out else "")
+    return f'<p id="{markup.anchor(arm)}">{markup.escape(text)}</p>'
 
 
 def provenance(found: Evidence) -> list[str]:
@@ -113,6 +139,8 @@ def provenance(found: Evidence) -> list[str]:
     import pandas as pd
 
     runs = found.runs
+    rollouts = {run.cell: run.rollouts for run in found.records.runs}
+    verdicts = found.records.outcomes.groupby("cell")["verdicts"].sum().to_dict()
     table = pd.DataFrame(
         {
             "run": runs["cell"],
@@ -121,27 +149,30 @@ def provenance(found: Evidence) -> list[str]:
             "judge model": runs["judge_model"],
             "grading": runs["grading"],
             "on failure": runs["on_failure"],
-            "rollouts": [int((found.rollouts["cell"] == cell).sum()) for cell in runs["cell"]],
-            "verdicts": [int((found.verdicts["cell"] == cell).sum()) for cell in runs["cell"]],
+            "rollouts": [rollouts.get(cell, 0) for cell in runs["cell"]],
+            "verdicts": [int(verdicts.get(cell, 0)) for cell in runs["cell"]],
             "commit": [
                 commit[:10] + (" + changes" if dirty is True else "")
                 for commit, dirty in zip(runs["git_commit"], runs["git_dirty"], strict=True)
             ],
         }
     )
-    used = ", ".join(found.cells) or "none"
     packages = ", ".join(
         f"{name} {version(name)}" for name in ("judgedrift", "numpy", "pandas", "scipy")
     )
     parts = [
-        markup.table(table),
+        "<h3>Runs behind each arm</h3>",
+        *(_arm(found, arm) for arm in found.arms),
         markup.paragraph(
-            f"Every estimate above rests on the runs {used} (unit: the run, interval: 95 % t). "
+            "Where a table does not say otherwise its unit is the run and its intervals are 95 % t "
+            "over the runs of an arm. Onsets and peaks are of single runs and resample groups of "
+            "rollouts; predicted shifts have prediction intervals over the other runs. "
             f"Computed with {packages}."
         ),
+        markup.table(table),
         "<p>To make it again: <code>python -m analysis.report "
         f"study={markup.escape(found.name)}</code></p>",
     ]
-    if found.problems:
-        parts += ["<h3>Could not be read</h3>", markup.sentences(found.problems)]
+    if found.records.problems:
+        parts += ["<h3>Could not be read</h3>", markup.sentences(found.records.problems)]
     return parts

@@ -89,15 +89,16 @@ def validate(study_dir: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
     import numpy as np
     from scipy import stats
 
+    from analysis.behaviour import shift
     from analysis.dose import trend_p
-    from analysis.ledger import read_runs
-    from analysis.propagation import paths, tenths
+    from analysis.propagation import paths
+    from analysis.records import read_runs
     from analysis.transmission import known_mean
 
     runs = [run for run in read_runs(study_dir)[0] if run.done]
     moved: dict[tuple[str, str], list[float]] = {}
     for path in paths(runs):
-        moved.setdefault((path.arm, path.feature), []).append(tenths(path.level))
+        moved.setdefault((path.arm, path.feature), []).append(shift(path.level))
     lines = []
     for feature in dict.fromkeys(push["feature"] for push in found["pushes"]):
         pairs = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-    from analysis.ledger import Run
+    from analysis.records import Run
 
 
 def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[str]]:

@@ -58,14 +58,14 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
     study_dir = Path(study_dir).absolute()
     if not study_dir.is_dir():
         raise UserError(_no_study(study_dir))
-    notebook = _load(NOTEBOOK)
+    notebook = load(NOTEBOOK)
     given = {**(parameters or {}), "study_dir": str(study_dir)}
     check_parameters(notebook, given)
-    executed = _execute(notebook, given)
+    executed = execute(notebook, given)
     folder = study_dir / "report"
     html = folder / "bias_report.html"
     write_text(folder / "summary.json", json.dumps({"rows": _summary(executed)}, indent=1))
-    write_text(folder / "bias_report.ipynb", _text(executed))
+    write_text(folder / "bias_report.ipynb", to_ipynb(executed))
     write_text(html, to_html(executed, f"{study_dir.name}: bias report"))
     return html
 
@@ -116,7 +116,12 @@ def to_html(notebook: Any, title: str) -> str:
     )
 
 
-def _load(source: Path) -> Any:
+def load(source: Path) -> Any:
+    """A notebook of the source tree.
+
+    Raises:
+        UserError: it is not there.
+    """
     import jupytext
 
     if not source.exists():
@@ -128,7 +133,8 @@ def _load(source: Path) -> Any:
     return jupytext.read(source, fmt="py:percent")
 
 
-def _execute(notebook: Any, parameters: dict[str, Any]) -> Any:
+def execute(notebook: Any, parameters: dict[str, Any]) -> Any:
+    """The notebook after a run of all cells in a kernel of this very Python."""
     from ipykernel.kernelspec import get_kernel_dict
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
@@ -170,7 +176,8 @@ def _summary(notebook: Any) -> list[dict[str, str]]:
     return []
 
 
-def _text(notebook: Any) -> str:
+def to_ipynb(notebook: Any) -> str:
+    """A notebook in Jupyter's own format."""
     import nbformat
 
     return nbformat.writes(notebook)

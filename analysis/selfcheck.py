@@ -6,18 +6,26 @@ its 95 % intervals that hold the truth must lie in the Monte Carlo band, else th
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from analysis import selfcheck_onset, selfcheck_propagation
+from analysis import selfcheck_judges, selfcheck_onset, selfcheck_propagation
+from analysis.command import write_json
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
+
+    class Check(Protocol):
+        """Replications of some estimators on planted data, by the name of their row."""
+
+        __qualname__: str
+
+        def __call__(self, rng: np.random.Generator, count: int, /) -> dict[str, Trials]: ...
+
+    from analysis.planted import Tabular
 
 LEVEL = 0.95
 FEWEST = 500
@@ -49,13 +57,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Trials:
-    """What one estimator said over R replications: estimates and interval ends, each (R,)."""
+    """What one estimator said over R replications: estimates and interval ends, each (R,).
+
+    ``at_least`` marks what may be safer than it claims, as an exact test on whole numbers is: its
+    coverage has no upper band.
+    """
 
     truth: float
     estimate: np.ndarray
     low: np.ndarray
     high: np.ndarray
     nominal: float = LEVEL
+    at_least: bool = False
 
 
 def band(nominal: float, replications: int, rows: int) -> tuple[float, float]:
@@ -76,6 +89,7 @@ def judge_coverage(name: str, trials: Trials, rows: int) -> Row:
     low, high = band(trials.nominal, len(error), rows)
     bias, rmse = float(error.mean()), float(np.sqrt((error**2).mean()))
     share = float(covered.mean())
+    high = 1.0 if trials.at_least else high
     return Row(name, trials.truth, bias, rmse, share, trials.nominal, low, high, len(error))
 
 
@@ -131,10 +145,9 @@ def ledger_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """Columns of the ledger over runs of a tabular policy, against the sum over all groups."""
     import numpy as np
 
-    from analysis.ledger import Run, step_row
     from analysis.planted import Tabular
 
-    group, prompts, dose = 4, 64, 0.2
+    group, dose = 4, 0.2
     table = Tabular(
         truth=np.array([1.0, 0.0, 0.0, 1.0]),
         features=np.array([[0.0], [1.0], [-0.5], [2.0]]),
@@ -154,21 +167,32 @@ def ledger_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         "dead": weights[one_answer].sum(),
     }
 
-    def one_run() -> dict[str, float]:
-        answers = table.sample(rng, prompts, group)
-        scores = reward[answers]
-        run = Run(
-            *("", "", 0, True, np.ones(prompts, dtype=int)),
-            reward=scores,
-            advantage=np.full(scores.shape, np.nan),
-            truth=table.truth[answers],
-            judge=scores,
-            features=table.features[answers],
-            names=("z",),
-        )
-        return step_row(run)
+    return _over_runs(truths, lambda: _tabular_row(rng, table, reward, group), count, "ledger")
 
-    return _over_runs(truths, one_run, count, "ledger")
+
+def coarse_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """The parts of the push under a judge of three levels, which finds many groups equal that are
+    not: there neither part reaches the policy."""
+    import numpy as np
+
+    from analysis.planted import Tabular
+
+    group = 4
+    table = Tabular(
+        truth=np.array([1.0, 0.6, 0.3, 0.0]),
+        features=np.array([[0.0], [1.0], [-0.5], [2.0]]),
+        logits=np.log([0.15, 0.4, 0.3, 0.15]),
+    )
+    reward = np.array([1.0, 0.5, 0.5, 0.0])
+    counts, weights = table.every_group(group)
+    dead = counts @ (reward == 0.5) == group
+    dead |= counts.max(axis=1) == group
+    truths = {
+        "cov_truth/z": table.expected_cov(reward, group, part=table.truth)[0],
+        "cov_bias/z": table.expected_cov(reward, group, part=reward - table.truth)[0],
+        "dead": weights[dead].sum(),
+    }
+    return _over_runs(truths, lambda: _tabular_row(rng, table, reward, group), count, "coarse")
 
 
 def noise_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -176,8 +200,9 @@ def noise_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     import numpy as np
     from scipy.stats import norm
 
-    from analysis.ledger import Run, step_row
+    from analysis.ledger import step_row
     from analysis.planted import Fault, simulate
+    from analysis.records import Run
 
     tpr, fpr, p, miss, slope = 0.85, 0.2, 0.4, 0.2, 0.15
     q = p * tpr + (1 - p) * fpr
@@ -241,20 +266,33 @@ def failures(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     return {"failure share, Wilson": Trials(share, counts / n, low, high)}
 
 
-CHECKS: tuple[Callable[[np.random.Generator, int], dict[str, Trials]], ...] = (
-    *(run_level, regression, ledger_columns, noise_columns, drift, failures),
+CHECKS: tuple[Check, ...] = (
+    *(run_level, regression, ledger_columns, coarse_columns, noise_columns, drift, failures),
     *selfcheck_onset.CHECKS,
     *selfcheck_propagation.CHECKS,
+    *selfcheck_judges.CHECKS,
 )
 
 
 def coverage_table(replications: int = FEWEST, seed: int = 0) -> list[Row]:
     """One row per estimator, each over ``replications`` planted data sets."""
+    return _table(CHECKS, replications, seed)
+
+
+def known_faults(replications: int = FEWEST, seed: int = 0) -> list[Row]:
+    """The same of intervals that are known to be wrong where the row plants its data."""
+    return _table(selfcheck_judges.FAILING, replications, seed)
+
+
+def _table(checks: Iterable[Check], replications: int, seed: int) -> list[Row]:
+    """The rows of some checks, each with random numbers of its own whatever stands beside it."""
+    from zlib import crc32
+
     import numpy as np
 
-    streams = np.random.default_rng(seed).spawn(len(CHECKS))
     trials: dict[str, Trials] = {}
-    for check, rng in zip(CHECKS, streams, strict=True):
+    for check in checks:
+        rng = np.random.default_rng([seed, crc32(check.__qualname__.encode())])
         trials |= check(rng, replications)
     return [judge_coverage(name, found, len(trials)) for name, found in trials.items()]
 
@@ -266,24 +304,30 @@ def main(arguments: list[str]) -> int:
         replications = _options(given)
         rows = coverage_table(replications)
         if given.get("out"):
-            table = [asdict(row) | {"ok": row.ok} for row in rows]
-            Path(given["out"]).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+            write_json(given["out"], [asdict(row) | {"ok": row.ok} for row in rows])
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
     print(f"{'estimator':<38}{'truth':>9}{'bias':>10}{'RMSE':>9}{'cover':>8}  band")
     for row in rows:
-        print(
-            f"{row.estimator:<38}{row.truth:>9.4f}{row.bias:>+10.5f}{row.rmse:>9.4f}"
-            f"{row.coverage:>8.3f}  [{row.low:.3f}, {row.high:.3f}]{'' if row.ok else '  OUTSIDE'}"
-        )
+        print(_line(row))
     bad = [row.estimator for row in rows if not row.ok]
     print(
         f"{len(rows)} estimators, {replications} replications each, {len(bad)} outside the band"
         f"{': ' + ', '.join(bad) if bad else ''}. The bands together fail a correct build in "
         f"{FALSE_ALARM:.0%} of seeds; the seed is fixed."
     )
+    faults = known_faults(replications)
+    if faults:
+        print("Known not to cover, and not counted above:", *map(_line, faults), sep="\n")
     return 1 if bad else 0
+
+
+def _line(row: Row) -> str:
+    return (
+        f"{row.estimator:<38}{row.truth:>9.4f}{row.bias:>+10.5f}{row.rmse:>9.4f}"
+        f"{row.coverage:>8.3f}  [{row.low:.3f}, {row.high:.3f}]{'' if row.ok else '  OUTSIDE'}"
+    )
 
 
 def _options(given: Mapping[str, str]) -> int:
@@ -306,6 +350,29 @@ def _from_intervals(truth: float, found: Iterable[object]) -> Trials:
     return Trials(truth, ends[:, 0], ends[:, 1], ends[:, 2])
 
 
+def _tabular_row(
+    rng: np.random.Generator, table: Tabular, reward: np.ndarray, group: int, prompts: int = 64
+) -> dict[str, float]:
+    """The ledger's row of one step of ``prompts`` sampled groups; ``reward`` is of every answer."""
+    import numpy as np
+
+    from analysis.ledger import step_row
+    from analysis.records import Run
+
+    answers = table.sample(rng, prompts, group)
+    scores = reward[answers]
+    run = Run(
+        *("", "", 0, True, np.ones(prompts, dtype=int)),
+        reward=scores,
+        advantage=np.full(scores.shape, np.nan),
+        truth=table.truth[answers],
+        judge=scores,
+        features=table.features[answers],
+        names=("z",),
+    )
+    return step_row(run)
+
+
 def _by_runs(truth: float, values_R_S: np.ndarray) -> Trials:
     from analysis.intervals import mean_interval
 
@@ -326,24 +393,12 @@ def _over_runs(
 
 
 def _shifts(values_N_T: np.ndarray) -> np.ndarray:
-    """`analysis.behaviour.run_shift` of N runs of T steps, shape (N,)."""
+    """`analysis.behaviour.shift` of N runs of T steps, shape (N,)."""
     import numpy as np
-    import pandas as pd
 
-    from analysis.behaviour import run_shift
+    from analysis.behaviour import shift
 
-    runs, steps = values_N_T.shape
-    frame = pd.DataFrame(
-        {
-            "cell": np.repeat(np.arange(runs), steps),
-            "arm": "planted",
-            "seed": np.repeat(np.arange(runs), steps),
-            "step": np.tile(np.arange(steps), runs),
-            "metric": "z",
-            "value": values_N_T.ravel(),
-        }
-    )
-    return run_shift(frame).sort_values("cell")["shift"].to_numpy()
+    return np.array([shift(values) for values in values_N_T])
 
 
 if __name__ == "__main__":

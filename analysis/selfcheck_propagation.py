@@ -1,6 +1,6 @@
 """Checks of `analysis.selfcheck` for the way from bias to behaviour.
 
-Forecast, predicted shift, dose slope, slope on a measured bias, mediation, own-judge inflation.
+Forecast, predicted shift, dose slope, slope on a measured bias, mediation.
 """
 
 from __future__ import annotations
@@ -52,27 +52,6 @@ def doses(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         "dose slope, t over runs": _trials(30.0, ends),
         "dose trend p <= .05, no response": _trials(0.0, null),
     }
-
-
-def cross_judge(rng: np.random.Generator, count: int) -> dict[str, Trials]:
-    """Own gain .3 against .1 with the others, over 5 runs that differ by SD .1 in each."""
-    import pandas as pd
-
-    from analysis.crossjudge import inflation
-
-    ends = []
-    for _ in range(count):
-        rows = []
-        for run in range(5):
-            for judge, gain in (("own", 0.3), ("b", 0.1), ("c", 0.1)):
-                moved = gain + rng.normal(0, 0.1)
-                own = judge == "own"
-                rows.append(
-                    {"cell": str(run), "arm": "a", "judge": judge, "own": own, "gain": moved}
-                )
-        (one,) = inflation(pd.DataFrame(rows))
-        ends.append((one.inflation, one.low, one.high))
-    return {"own-judge inflation, t over runs": _trials(0.2, ends)}
 
 
 def prediction(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -137,4 +116,4 @@ def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
     return Trials(truth, estimate, low, high)
 
 
-CHECKS = (forecast, prediction, doses, measured, mediated, cross_judge)
+CHECKS = (forecast, prediction, doses, measured, mediated)

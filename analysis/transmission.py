@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.advantages import EPS, advantages, alignment, sign_flips, silenced
+from analysis.within import fixed_effects
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,41 +67,26 @@ def within_regression(
 
     y = np.asarray(values_P_G, dtype=float)
     x = np.asarray(features_P_G_K, dtype=float)
-    total = x.shape[-1]
-    measured = np.asarray(np.isfinite(x).any(axis=(0, 1)))
-    known = np.isfinite(y) & np.isfinite(x[..., measured]).all(axis=-1)
-    known &= known.sum(axis=1, keepdims=True) > 1
-    used = known.any(axis=1)
-    y, x, known = y[used], x[used], known[used]
-    y, x = _centred(y, known), _centred(x, known)
-    groups, n = len(y), int(known.sum())
-    kept = [k for k in _independent(x.reshape(-1, total)) if measured[k]]
+    measured = np.flatnonzero(np.isfinite(x).any(axis=(0, 1)))
+    x = x[..., measured]
+    known = np.isfinite(y) & np.isfinite(x).all(axis=-1)
+    group = np.broadcast_to(np.arange(len(y))[:, None], y.shape)
+    found = fixed_effects(y[known], x[known], group[known], flat=FLAT)
+    kept = measured[list(found.kept)]
     dropped = tuple(name for k, name in enumerate(names) if k not in kept)
-    coef, se, unique = (np.full(total, np.nan) for _ in range(3))
-    free = n - groups - len(kept)
-    if not kept or free <= 0:
-        why = "no feature varies within a group" if n and not kept else "too few rollouts"
-        return Regression(tuple(names), coef, se, unique, np.nan, n, groups, dropped, why)
-    x = x[..., kept]
-    size = np.sqrt((x**2).sum(axis=(0, 1)))
-    x = x / size
-    inverse = np.linalg.inv(np.einsum("pgk,pgl->kl", x, x))
-    b = inverse @ np.einsum("pgk,pg->k", x, y)
-    left = y - x @ b
-    spread = float((y**2).sum())
-    notes = [f"{groups} groups, SE too small"] if groups < max(FEW_GROUPS, 2 * len(kept)) else []
-    coef[kept] = b / size
-    if groups > 1:
-        pull = np.einsum("pgk,pg->pk", x, left)
-        factor = groups / (groups - 1) * (n - 1) / (n - len(kept))
-        se[kept] = np.sqrt(np.diag(inverse @ (pull.T @ pull) @ inverse) * factor) / size
-    r2 = np.nan
-    if spread > FLAT**2 * n:
-        r2 = 1 - float((left**2).sum()) / spread
-        unique[kept] = b**2 / np.diag(inverse) / spread
-    else:
+    coef, se, unique = (np.full(len(names), np.nan) for _ in range(3))
+    coef[measured], se[measured], unique[measured] = found.coef_K, found.se_K, found.unique_K
+    few = found.groups < max(FEW_GROUPS, 2 * len(kept))
+    notes = [f"{found.groups} groups, SE too small"] if few else []
+    if found.n and not len(kept):
+        notes = ["no feature varies within a group"]
+    elif found.free <= 0 or not len(kept):
+        notes = ["too few rollouts"]
+    elif not np.isfinite(found.r2):
         notes.append("nothing varies within a group")
-    return Regression(tuple(names), coef, se, unique, r2, n, groups, dropped, "; ".join(notes))
+    return Regression(
+        tuple(names), coef, se, unique, found.r2, found.n, found.groups, dropped, "; ".join(notes)
+    )
 
 
 def group_cov(advantages_P_G: np.ndarray, features_P_G_K: np.ndarray) -> np.ndarray:
@@ -125,8 +111,9 @@ def split(
     """Advantages and their additive parts: (total, of truth, of reward - truth), each (P, G).
 
     Both parts are divided by what divides the total (the group's or the batch's sd of the reward),
-    so they add up exactly. Rollouts without a reward are NaN in all three; a group in which a
-    rewarded rollout has no truth is NaN in both parts.
+    so they add up exactly. Where that sd is 0 nothing reaches the policy, and neither part does:
+    eps divides only a reward that varies. Rollouts without a reward are NaN in all three; a group
+    in which a rewarded rollout has no truth is NaN in both parts.
     """
     import numpy as np
 
@@ -137,19 +124,21 @@ def split(
     truth = np.where(scored, truth_P_G, np.nan)
     known = (np.isfinite(truth) | ~scored).all(axis=1, keepdims=True) & scored
     divisor = np.ones((len(rewards), 1))
+    flat = np.zeros((len(rewards), 1), dtype=bool)
     if scale == "group":
         divisor = _sd(rewards, 1) + eps
+        flat = _range(rewards, scored)[:, None] <= FLAT
     elif scale == "batch":
         divisor = divisor * (_sd(rewards.reshape(1, -1), 1) + eps)
-    of_truth = np.where(known, _centred(truth, known) / divisor, np.nan)
-    of_bias = np.where(known, _centred(rewards - truth, known) / divisor, np.nan)
-    return total, of_truth, of_bias
+        flat |= _range(rewards.reshape(1, -1), np.isfinite(rewards).reshape(1, -1)) <= FLAT
+    of_truth = np.where(flat, 0.0, _centred(truth, known) / divisor)
+    # what rounding left of a flat group's total is the judge's, so that the parts still add up
+    of_bias = np.where(flat, total, _centred(rewards - truth, known) / divisor)
+    return total, np.where(known, of_truth, np.nan), np.where(known, of_bias, np.nan)
 
 
-def after_failures(
-    judge_P_G: np.ndarray, truth_P_G: np.ndarray, policy: str, truth_weight: float = 0.0
-) -> np.ndarray:
-    """Rewards as another failure policy would have given them, shape (P, G); NaN is no reward.
+def after_failures(judge_P_G: np.ndarray, policy: str) -> np.ndarray:
+    """The judge's scores as a failure policy lets the reward see them, (P, G); NaN is no score.
 
     Raises:
         ValueError: another policy than unscored, zero or drop_group.
@@ -164,7 +153,7 @@ def after_failures(
         judge[missing.any(axis=1)] = np.nan
     elif policy != "unscored":
         raise ValueError(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
-    return judge if truth_weight == 0 else (1 - truth_weight) * judge + truth_weight * truth_P_G
+    return judge
 
 
 def tied_groups(truth_P_G: np.ndarray, rewards_P_G: np.ndarray) -> np.ndarray:
@@ -293,24 +282,3 @@ def bias_share(of_truth: np.ndarray, of_bias: np.ndarray) -> float:
 
     bias, truth = float(np.nansum(of_bias**2)), float(np.nansum(of_truth**2))
     return bias / (bias + truth) if bias + truth > 0 else float("nan")
-
-
-def _independent(columns_N_K: np.ndarray) -> list[int]:
-    """Columns that vary and are no combination of columns before them (Gram-Schmidt)."""
-    import numpy as np
-
-    basis: list[np.ndarray] = []
-    kept = []
-    for k in range(columns_N_K.shape[1]):
-        column = columns_N_K[:, k]
-        size = float(np.sqrt(column @ column))
-        if not size > FLAT * max(1, len(column)) ** 0.5:
-            continue
-        rest = column / size
-        for axis in basis:
-            rest = rest - (rest @ axis) * axis
-        left = float(np.sqrt(rest @ rest))
-        if left > 1e-5:
-            basis.append(rest / left)
-            kept.append(k)
-    return kept

@@ -11,31 +11,38 @@ import dataclasses
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.config import Cost
 from experiments.errors import UserError
+from experiments.files import read_json, write_json
 
 if TYPE_CHECKING:
     from analysis.probes import Profile
     from experiments.config import Judge, Task
     from judges.probes import Source, Variant
-    from judges.store import Store
+    from judges.probes.allowance import Allowance
 
 USAGE = (
     "python -m experiments.probe judge=A,B [set=instruct-mini|TASK|FILE.jsonl] [n=64]"
     " [select=facility|random|stratified] [bases=correct,partial] [variants=NAME,...]"
     " [repeats=5] [temperatures=0,0.7,1] [keyword=robust] [rewriter=JUDGE] [margin=0.05]"
     " [threshold=0.5] [seed=0] [out=NAME|FOLDER] [runs_dir=runs] [report=true]"
-    " [judge.KEY=VALUE ...] [task.KEY=VALUE ...]"
+    " [cost.max_calls=N] [cost.max_usd=X] [judge.KEY=VALUE ...] [task.KEY=VALUE ...]"
 )
 KEYS = (
     "judge", "set", "n", "select", "bases", "variants", "repeats", "temperatures", "keyword",
     "rewriter", "margin", "threshold", "seed", "out", "runs_dir", "report",
+    "cost.max_calls", "cost.max_usd",
 )  # fmt: skip
 NUMBERS = {"n": int, "repeats": int, "seed": int, "margin": float, "threshold": float}
+LIMITS = {"max_calls": int, "max_usd": float}
+SPENT = "spent.json"
+"""What all commands on one folder spent; a limit of ``cost`` is on the sum."""
 PROBE = {
     "probe_id": "string",
     "prompt_id": "string",
@@ -75,6 +82,8 @@ class Command:
     out: str = ""
     runs_dir: Path = Path("runs")
     report: bool = False
+    cost: Cost = field(default_factory=Cost)
+    """Limits on what all commands on one folder may spend, the rewriter included."""
     overrides: list[str] = field(default_factory=list)
 
     @property
@@ -112,6 +121,14 @@ def read_command(arguments: Sequence[str]) -> Command:
         values["report"] = values["report"] == "true"
     if "runs_dir" in values:
         values["runs_dir"] = Path(values["runs_dir"])
+    limits = {name: values.pop(f"cost.{name}", "null") for name in LIMITS}
+    values["cost"] = Cost(
+        **{
+            name: _number(f"cost.{name}", limits[name], kind)
+            for name, kind in LIMITS.items()
+            if limits[name] != "null"
+        }
+    )
     return Command(values.pop("judge"), overrides=overrides, **values)
 
 
@@ -133,6 +150,8 @@ class Done:
     calls: int
     hits: int
     notes: list[str]
+    whole: bool
+    """Whether everything was asked: no limit of ``cost`` was in the way."""
 
 
 def run(command: Command) -> Done:
@@ -143,12 +162,19 @@ def run(command: Command) -> Done:
     """
     from experiments import selection
     from experiments.recorder import write_part
+    from judges.budget import Spent
+    from judges.probes.allowance import Allowance
     from judges.probes.asking import ask
+    from judges.probes.model import rewritten
     from judges.probes.sets import is_file, load_set
     from judges.store import Store
 
     judges, task = _load(command)
     _refuse_strangers(command, judges)
+    writer = _writer(command)
+    folder = command.folder
+    everybody = judges if writer is None else [*judges, writer]
+    allowance = Allowance(command.cost, everybody, Spent(**read_json(folder / SPENT)))
     found = load_set(command.set, None if is_file(command.set) else task, command.seed)
     chosen = selection.choose(
         [source.row.prompt_text() for source in found.sources],
@@ -163,29 +189,29 @@ def run(command: Command) -> Done:
     if len(sources) < command.n:
         notes.append(f"the set has {len(sources)} prompts, and {command.n} were asked for")
     command.runs_dir.mkdir(parents=True, exist_ok=True)
-    with Store(command.runs_dir / "verdicts.db") as store:
-        if command.rewriter:
-            sources, lost, calls = _rewritten(command, sources, store)
+    with Store(command.runs_dir / "verdicts.db") as store, _kept(allowance, folder):
+        if writer is not None:
+            sources, lost, calls = rewritten(writer, sources, store, allowance)
             notes += lost
         probes, missing = _variants(command, sources)
         notes += [f"{count} x {why}" for why, count in sorted(missing.items())]
         print(f"{len(probes)} texts of {len(sources)} prompts for each judge", flush=True)
         rows: list[dict[str, Any]] = []
         for judge in judges:
+            known = _oracle(judge, task)
             asked = ask(
-                judge, probes, store, _oracle(judge, task), command.repeats, command.temperatures
+                judge, probes, store, known, command.repeats, command.temperatures, allowance
             )
             rows += asked.rows
             calls, hits = calls + asked.calls, hits + asked.hits
-    folder = command.folder
+    unasked = _unasked(rows, command.cost, allowance)
+    notes += unasked
     folder.mkdir(parents=True, exist_ok=True)
-    from experiments.files import write_json
-
     write_part(folder / "probes.parquet", [p.as_row(command.keyword) for p in probes], PROBE)
     write_part(folder / "verdicts.parquet", rows, _verdict_columns())
     manifest = _manifest(command, judges, sources, probes, notes)
     write_json(folder / "manifest.json", manifest)
-    return Done(folder, calls, hits, notes)
+    return Done(folder, calls, hits, notes, not unasked)
 
 
 def _load(command: Command) -> tuple[list[Judge], Task]:
@@ -222,15 +248,44 @@ def _oracle(judge: Judge, task: Task) -> Any:
     return oracle(task) if judge.simulated is not None else None
 
 
-def _rewritten(
-    command: Command, sources: list[Source], store: Store
-) -> tuple[list[Source], list[str], int]:
-    from judges.probes.model import rewritten
+def _writer(command: Command) -> Judge | None:
     from judges.serve import Command as Preset
     from judges.serve import load
 
-    writer, _ = load(Preset(command.rewriter))
-    return rewritten(writer, sources, store)
+    return load(Preset(command.rewriter))[0] if command.rewriter else None
+
+
+@contextmanager
+def _kept(allowance: Allowance, folder: Path) -> Generator[None]:
+    """Record what was spent, also where the command is stopped half-way."""
+    before = allowance.spent
+    try:
+        yield
+    finally:
+        if allowance.spent != before:
+            write_json(folder / SPENT, dataclasses.asdict(allowance.spent))
+
+
+def _unasked(rows: Sequence[dict[str, Any]], cost: Cost, allowance: Allowance) -> list[str]:
+    """One line for each judge and setting that a limit of ``cost`` cut short."""
+    asked = Counter((row["judge"], row["setting"]) for row in rows)
+    lost = Counter(
+        (row["judge"], row["setting"]) for row in rows if allowance.reason in row["reason"]
+    )
+    if not lost:
+        return []
+    limits = {name: limit for name, limit in dataclasses.asdict(cost).items() if limit is not None}
+    more = " ".join(f"cost.{name}={2 * limit:g}" for name, limit in limits.items())
+    spent = f"{allowance.spent.calls} calls and ${allowance.spent.usd:.4f}"
+    lines = [
+        f"{count} of {asked[judge, setting]} verdicts of {judge} ({setting}) were not asked for"
+        for (judge, setting), count in lost.items()
+    ]
+    return [
+        *lines,
+        f"the limits of cost had no room for them: this folder has spent {spent}. To go on, raise"
+        f" the limit and run the same command again: {more}",
+    ]
 
 
 def _variants(command: Command, sources: Sequence[Source]) -> tuple[list[Variant], Counter[str]]:
@@ -281,7 +336,7 @@ def _manifest(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line. Exit codes: 0 probed, 2 a user's error."""
+    """Command line. Exit codes: 0 probed, 1 cut short by a limit of cost, 2 a user's error."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if any(argument in ("-h", "--help") for argument in given):
         print(f"{__doc__}\n{USAGE}")
@@ -303,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    return 0
+    return 0 if done.whole else 1
 
 
 if __name__ == "__main__":

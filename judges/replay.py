@@ -189,25 +189,15 @@ def _step(
     import numpy as np
 
     from analysis.advantages import advantages
-    from experiments.rewards.checks import for_judge
-    from experiments.rewards.compose import compose, parts_of
-    from experiments.rewards.failure import apply_failure_policy
-    from experiments.rewards.ruled import verdict as ruled
+    from experiments.rewards import compose
     from experiments.rewards.scorer import judge_all, mean_score
 
     config = cell.config
     size = config.trainer.group_size
-    rules = config.reward.rules
-    asked = {name: for_judge(row, rules) for name, row in rows.items()}
-    items = [(asked[record["prompt_id"]], record["answer"] or "") for record in records]
-    votes_N = judge_all(session, items, size)
+    known = [compose.recorded(config, rows[record["prompt_id"]], record) for record in records]
+    votes_N = judge_all(session, [one.item for one in known], size)
     scores = [mean_score(votes) for votes in votes_N]
-    limited = apply_failure_policy(scores, size, policy, 1.0)
-    rewards = []
-    for record, score, (row, answer) in zip(records, limited, items, strict=True):
-        passed = [ruled(text) for text in record.get("rules") or ()]
-        parts = parts_of(rows[record["prompt_id"]], row, score, record["truth"], passed)
-        rewards.append(compose(config, parts, record["tokens"], answer)[0])
+    rewards = compose.again(config, known, scores, size, policy)
     given = np.array([np.nan if value is None else value for value in rewards]).reshape(-1, size)
     found = advantages(given, config.trainer.scale_rewards).ravel().tolist()
     again = [

@@ -30,6 +30,7 @@ from judges.verdict import Outcome, Reply, Verdict
 if TYPE_CHECKING:
     from experiments.config import Endpoint, Judge
     from experiments.tasks.row import Row, Truth
+    from judges.probes.allowance import Allowance
     from judges.store import Store
     from judges.transport import Asgi
     from judges.verdict import Parsed
@@ -56,6 +57,7 @@ class Session:
         store: where replies are kept and found; None asks anew each time.
         oracle: (prompt text, answer) -> truth; what a simulated judge knows.
         calls_before: calls that a simulated judge has answered in earlier processes of this run.
+        allowance: what may be spent; without one nothing is held back.
 
     Raises:
         UserError: the judge's settings cannot work.
@@ -67,6 +69,7 @@ class Session:
         store: Store | None,
         oracle: Callable[[str, str], Truth | None] | None = None,
         calls_before: int = 0,
+        allowance: Allowance | None = None,
     ) -> None:
         _check_settings(judge)
         self.judge = judge
@@ -76,6 +79,7 @@ class Session:
         # what a drifting judge says depends on when it is asked: the store cannot know it again
         drifts = judge.simulated is not None and judge.simulated.drift_per_1000 != 0.0
         self._store = None if drifts else store
+        self._allowance = allowance
         self._grading = build_grading(judge)
         check_dialect(judge, _carried(self._grading))
         self._app = _simulated(judge, oracle, calls_before)
@@ -115,7 +119,7 @@ class Session:
             [self._question(grading, ask, index) for ask in asks]
             for asks, (_, _, index) in zip(asked, drawn, strict=True)
         ]
-        first = self._parts(grading, questions)
+        first = self._parts(questions)
         follow = [
             [
                 self._question(grading, narrow, index, self._left(part))
@@ -124,7 +128,7 @@ class Session:
             ]
             for parts, (row, answer, index) in zip(first, drawn, strict=True)
         ]
-        second = self._parts(grading, follow)
+        second = self._parts(follow)
         found = []
         for number, (row, _, index) in enumerate(drawn):
             parts = first[number] + second[number]
@@ -143,16 +147,11 @@ class Session:
         Raises:
             UserError: the grading judges single answers, or there is only one answer.
         """
-        if not is_group(self._grading):
-            raise UserError(
-                f"judge.grading.name={self._grading.name} judges each answer by itself and cannot"
-                " compare a group; choose judge.grading.name=pairwise or listwise."
-            )
-        grading: GroupGrading = self._grading
+        grading = self._comparing()
         check_group(grading.name, len(answers))
         asks = grading.group_asks(row, answers)
         questions = [self._question(grading, ask, index) for ask in asks]
-        (parts,) = self._parts(grading, [questions])
+        (parts,) = self._parts([questions])
         found = grading.group_combine(row, answers, [(part.ask, part.parsed) for part in parts])
         return [
             self._verdict(
@@ -163,6 +162,43 @@ class Session:
             )
             for member, parsed in enumerate(found)
         ]
+
+    def ask_verdicts(
+        self, groups: Sequence[tuple[Row, Sequence[str]]], index: int = 0
+    ) -> list[list[Verdict]]:
+        """One verdict on every request about each (row, answers), as the grading orders them.
+
+        For ``pairwise`` and two answers: as given, then swapped; a score says how far the answer
+        shown first is preferred.
+
+        Raises:
+            UserError: the grading judges single answers.
+        """
+        grading = self._comparing()
+        questions = [
+            [self._question(grading, ask, index) for ask in grading.group_asks(row, answers)]
+            for row, answers in groups
+        ]
+        return [
+            [
+                self._verdict([question], index, part.parsed, joined([part]))
+                for question, part in zip(own, parts, strict=True)
+            ]
+            for own, parts in zip(questions, self._parts(questions), strict=True)
+        ]
+
+    def replies(self, asked: Sequence[tuple[Reading, Ask]]) -> list[Part]:
+        """The replies to requests of other gradings than the judge's own."""
+        (parts,) = self._parts([[self._question(grading, ask, 0) for grading, ask in asked]])
+        return parts
+
+    def _comparing(self) -> GroupGrading:
+        if not is_group(self._grading):
+            raise UserError(
+                f"judge.grading.name={self._grading.name} judges each answer by itself and cannot"
+                " compare a group; choose judge.grading.name=pairwise or listwise."
+            )
+        return self._grading
 
     def check(self) -> None:
         """Find out before any training whether this judge can be asked.
@@ -258,13 +294,11 @@ class Session:
         used = 0.0 if part.got.from_cache else part.got.attempted.latency_s
         return self.judge.endpoint.deadline_s - used
 
-    def _parts(
-        self, grading: Reading, questions: Sequence[Sequence[_Question]]
-    ) -> list[list[Part]]:
+    def _parts(self, questions: Sequence[Sequence[_Question]]) -> list[list[Part]]:
         """Obtain and read the replies to all questions at once, grouped as they were given."""
         got = iter(self._fetch([question for group in questions for question in group]))
         return [
-            [read_part(grading, question.ask, next(got)) for question in group]
+            [read_part(question.bound.grading, question.ask, next(got)) for question in group]
             for group in questions
         ]
 
@@ -273,11 +307,19 @@ class Session:
         stored = self._store.get_many(keys) if self._store is not None and keys else {}
         missing = [question for question in questions if question.key not in stored]
         self.hits += len(questions) - len(missing)
-        fresh = iter(self._loop.run(self._obtain_all(missing)) if missing else [])
+        fresh = iter(self._fresh(missing) if missing else [])
         return [
             _from_value(stored[question.key]) if question.key in stored else next(fresh)
             for question in questions
         ]
+
+    def _fresh(self, missing: Sequence[_Question]) -> list[Got]:
+        def send(wanted: Sequence[_Question]) -> list[Got]:
+            return self._loop.run(self._obtain_all(wanted))
+
+        if self._allowance is None:
+            return send(missing)
+        return self._allowance.spend(self.judge, missing, send)
 
     async def _obtain_all(self, wanted: Sequence[_Question]) -> list[Got]:
         waiters: list[Awaitable[Got]] = []

@@ -11,16 +11,16 @@
 # %%
 from IPython.display import HTML, display
 
-from analysis import drift, figures, markup, pathway, provenance
-from analysis.findings import findings, gather, limits, summary_rows
+from analysis import drift, figures, findings, markup, pathway, pathway_sections, provenance
 
 # %% tags=["parameters"]
 study_dir = ""  # the study's folder, e.g. runs/quickstart
 sample_prompts = 2  # prompts shown side by side at the first, middle and last step
 
 # %%
-found = gather(study_dir)
-display({provenance.SUMMARY_MIME: summary_rows(found), "text/html": ""}, raw=True)
+found = findings.gather(study_dir)
+path = pathway.trace(found.records, found.cells)
+display({provenance.SUMMARY_MIME: findings.summary_rows(found), "text/html": ""}, raw=True)
 
 
 def show(*fragments: str) -> None:
@@ -31,9 +31,9 @@ def show(*fragments: str) -> None:
 show(
     f"<h1>Bias report: {markup.escape(found.name)}</h1>",
     "<h2>Findings</h2>",
-    markup.sentences(findings(found)),
+    markup.sentences([*findings.findings(found), *pathway.findings(path)]),
     "<h2>What cannot be concluded</h2>",
-    markup.sentences(limits(found)),
+    markup.sentences([*findings.limits(found), *pathway.limits(path)]),
     markup.paragraph(provenance.METHOD),
 )
 
@@ -94,7 +94,7 @@ else:
 show(markup.paragraph(provenance.features_note(found)))
 
 # %%
-show(*pathway.sections(study_dir, found.cells))
+show(*pathway_sections.sections(path))
 
 # %%
 show(
@@ -110,11 +110,12 @@ if (found.failures["unscored"] > 0).any():
         )
     )
 else:
-    show(markup.paragraph(f"All {len(found.verdicts):,} verdicts on record are scored."))
+    verdicts = int(found.records.outcomes["verdicts"].sum())
+    show(markup.paragraph(f"All {verdicts:,} verdicts on record are scored."))
 
 # %%
 samples = drift.sample_completions(
-    found.rollouts[found.rollouts["cell"].isin(found.cells)], sample_prompts
+    drift.sample_rollouts(found.records, found.cells), sample_prompts
 )
 show("<h2>What the answers look like</h2>", markup.paragraph(provenance.SAMPLES))
 show(markup.samples(samples) or markup.paragraph("No completion is on record."))

@@ -1,10 +1,11 @@
-"""Shared pieces: the command line as a user calls it, and one small finished study."""
+"""Shared pieces: the command line as a user calls it, a small finished study, a page as read."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,24 @@ def sweep(runs_dir: Path, *arguments: str, **environment: str) -> subprocess.Com
         timeout=500,
         env=os.environ | {"COLUMNS": "200"} | environment,
     )
+
+
+class Page(HTMLParser):
+    """What a browser would load, and what a reader would read."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
+
+    def handle_data(self, data):
+        self.text += " " + data
 
 
 @pytest.fixture(scope="session")

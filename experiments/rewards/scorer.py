@@ -16,8 +16,7 @@ from experiments.answers import answer_of
 from experiments.config import Study
 from experiments.recorder import COMPONENT, rollout_id
 from experiments.rewards.checks import for_judge
-from experiments.rewards.compose import compose, parts_of
-from experiments.rewards.failure import apply_failure_policy
+from experiments.rewards.compose import Known, composed
 from experiments.rewards.ruled import RuleRunner, rule_metrics, spoken
 from experiments.tasks.row import Row, Truth
 from judges.verdict import Outcome, Verdict
@@ -119,21 +118,16 @@ class Scorer:
         ruled = time.perf_counter()
         checked = self.rules.check(rows, given) if self.rules is not None else [()] * len(rows)
         ruled = time.perf_counter() - ruled
-        limited = apply_failure_policy(
-            scores,
-            group_size,
-            self.config.judge.on_failure,
-            self.config.judge.max_unscored_frac,
-        )
-        rewards: list[float | None] = []
-        terms: list[dict[str, float | None]] = []
-        for index, row in enumerate(rows):
-            passed = [result.passed for result in checked[index]]
-            asked = self.asked[row.prompt_id]
-            parts = parts_of(row, asked, limited[index], truths[index], passed)
-            found = compose(self.config, parts, len(completion_ids[index]), given[index])
-            rewards.append(found[0])
-            terms.append(found[1])
+        known = [
+            Known(row, asked, text, len(ids), truth, tuple(result.passed for result in results))
+            for row, (asked, text), ids, truth, results in zip(
+                rows, items, completion_ids, truths, checked, strict=True
+            )
+        ]
+        policy, most = self.config.judge.on_failure, self.config.judge.max_unscored_frac
+        found = composed(self.config, known, scores, group_size, policy, most)
+        rewards = [reward for reward, _ in found]
+        terms = [term for _, term in found]
 
         names = [rollout_id(step, index) for index in range(len(texts))]
         verdicts = _verdict_rows(step, names, "acting", self.acting.judge.name, votes_N)

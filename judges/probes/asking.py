@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.errors import UserError
-from judges.joining import joined
 from judges.probes.variants import Variant
 from judges.verdict import Verdict
 
 if TYPE_CHECKING:
     from experiments.config import Judge
-    from experiments.tasks.row import Row, Truth
+    from experiments.tasks.row import Truth
+    from judges.probes.allowance import Allowance
     from judges.session import Session
     from judges.store import Store
 
@@ -23,6 +23,10 @@ PROFILE = "profile"
 """The setting of verdicts by the judge as it is configured."""
 AS_GIVEN, SWAPPED = 0, 1
 """Orders of a pair: the counterpart shown first, or the edited text."""
+
+
+Pair = tuple[Variant, Variant]
+"""A text and its counterpart."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,38 +45,55 @@ def ask(
     oracle: Oracle | None = None,
     repeats: int = 0,
     temperatures: Sequence[float] = (),
+    allowance: Allowance | None = None,
 ) -> Asked:
     """All verdicts of one judge on the probes.
 
     A pairwise judge is shown each edited text beside its counterpart, in both orders; any other
     judges each text by itself. The contents as they are (no edit) are judged ``repeats`` times
-    more at each temperature, by judges of single answers.
+    more at each temperature: by themselves, or each beside the best of its prompt.
+
+    Args:
+        allowance: what may be spent; a verdict that it has no room for is ``aborted``.
 
     Raises:
         UserError: the judge cannot be asked, or compares in a way that has no pairs.
     """
-    rows: list[dict[str, Any]] = []
-    calls = hits = 0
-    with _session(judge, store, oracle) as session:
+    from judges.session import Session
+
+    with Session(judge, store, oracle, allowance=allowance) as session:
         session.check()
         pairwise = session.compares
-        rows += _pairs(session, judge, probes) if pairwise else _singles(session, probes)
-        calls, hits = calls + session.calls, hits + session.hits
-    contents = [probe for probe in probes if probe.bias == "content"]
-    if pairwise or repeats < 2 or not contents:
+        rows = _pairs(session, _edited(probes)) if pairwise else _singles(session, probes)
+        calls, hits = session.calls, session.hits
+    again = [probe for probe in probes if probe.bias == "content"]
+    beside = _ranked(again)
+    if repeats < 2 or not (beside if pairwise else again):
         return Asked(rows, calls, hits)
     for temperature in temperatures:
         sampling = dataclasses.replace(judge.sampling, temperature=temperature, votes=repeats)
-        with _session(dataclasses.replace(judge, sampling=sampling), store, oracle) as session:
-            rows += _singles(session, contents, f"repeat T={temperature:g}")
+        other, setting = dataclasses.replace(judge, sampling=sampling), f"repeat T={temperature:g}"
+        with Session(other, store, oracle, allowance=allowance) as session:
+            rows += (
+                _pairs(session, beside, setting) if pairwise else _singles(session, again, setting)
+            )
             calls, hits = calls + session.calls, hits + session.hits
     return Asked(rows, calls, hits)
 
 
-def _session(judge: Judge, store: Store | None, oracle: Oracle | None) -> Session:
-    from judges.session import Session
+def _edited(probes: Sequence[Variant]) -> list[Pair]:
+    """Each edited text with its counterpart."""
+    known = {probe.probe_id: probe for probe in probes}
+    return [(probe, known[probe.against]) for probe in probes if probe.against is not None]
 
-    return Session(judge, store, oracle)
+
+def _ranked(contents: Sequence[Variant]) -> list[Pair]:
+    """Each content of a prompt with the first one that the prompt has, which is the best."""
+    best: dict[str, Variant] = {}
+    for probe in contents:
+        best.setdefault(probe.row.prompt_id, probe)
+    pairs = [(probe, best[probe.row.prompt_id]) for probe in contents]
+    return [(probe, first) for probe, first in pairs if probe.text != first.text]
 
 
 def _singles(
@@ -86,47 +107,22 @@ def _singles(
     ]
 
 
-def _pairs(session: Session, judge: Judge, probes: Sequence[Variant]) -> list[dict[str, Any]]:
-    """Each edited text beside its counterpart, in both orders, ``sampling.votes`` times."""
+def _pairs(session: Session, pairs: Sequence[Pair], setting: str = PROFILE) -> list[dict[str, Any]]:
+    """Each text beside its counterpart, in both orders, ``sampling.votes`` times."""
+    judge = session.judge
     if judge.grading.name != "pairwise":
         raise UserError(
             f"judge={judge.name} grades by {judge.grading.name}, which has no pairs to swap. Probe"
             " it with judge.grading.name=pairwise, or with a grading of single answers, for"
             " example judge.grading.name=likert."
         )
-    known = {probe.probe_id: probe for probe in probes}
-    edited = [probe for probe in probes if probe.against is not None]
-    pairs = [(probe.row, known[str(probe.against)].text, probe.text) for probe in edited]
-    rows = []
-    for index in range(judge.sampling.votes):
-        found = both_orders(session, pairs, index)
-        for probe, orders in zip(edited, found, strict=True):
-            rows += [
-                _record(verdict, judge, probe, PROFILE, order)
-                for order, verdict in zip((AS_GIVEN, SWAPPED), orders, strict=True)
-            ]
-    return rows
-
-
-def both_orders(
-    session: Session, pairs: Sequence[tuple[Row, str, str]], index: int = 0
-) -> list[tuple[Verdict, Verdict]]:
-    """The two verdicts of each (row, first, second): as given, and with the second shown first.
-
-    A score says how far the text shown first is preferred: 1, 0.5 for a tie, 0.
-    """
-    grading = session._grading
-    asked = [grading.group_asks(row, [first, second]) for row, first, second in pairs]
-    questions = [[session._question(grading, ask, index) for ask in asks] for asks in asked]
-    found = session._parts(grading, questions)
-    said = [
-        [
-            session._verdict([question], index, part.parsed, joined([part]))
-            for question, part in zip(own, parts, strict=True)
-        ]
-        for own, parts in zip(questions, found, strict=True)
+    shown = [(probe.row, (other.text, probe.text)) for probe, other in pairs]
+    return [
+        _record(verdict, judge, probe, setting, order)
+        for index in range(judge.sampling.votes)
+        for (probe, _), orders in zip(pairs, session.ask_verdicts(shown, index), strict=True)
+        for order, verdict in zip((AS_GIVEN, SWAPPED), orders, strict=True)
     ]
-    return [(verdicts[AS_GIVEN], verdicts[SWAPPED]) for verdicts in said]
 
 
 def _record(

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.errors import UserError
 from judges.fence import fence
-from judges.grading.asking import Bound, Whole
+from judges.grading.asking import Whole
 from judges.grading.base import prompt_sha, readable
-from judges.identity import request_key
-from judges.joining import read_part
 from judges.probes.variants import Source
 from judges.verdict import Outcome, Parsed, Reply
 
 if TYPE_CHECKING:
     from experiments.config import Judge
     from experiments.tasks.row import Row
+    from judges.probes.allowance import Allowance
     from judges.store import Store
 
 INSTRUCTIONS = {
@@ -71,7 +70,10 @@ class _Free:
 
 
 def rewritten(
-    judge: Judge, sources: Sequence[Source], store: Store | None
+    judge: Judge,
+    sources: Sequence[Source],
+    store: Store | None,
+    allowance: Allowance | None = None,
 ) -> tuple[list[Source], list[str], int]:
     """The sources with every slot filled that was empty and that the model could fill.
 
@@ -81,7 +83,7 @@ def rewritten(
     Raises:
         UserError: the rewriter is simulated, or its endpoint cannot be asked.
     """
-    from judges.session import Session, _Question
+    from judges.session import Session
 
     if judge.simulated is not None:
         raise UserError(
@@ -96,18 +98,16 @@ def rewritten(
     ]
     found = [dict(source.given) for source in sources]
     lost: Counter[str] = Counter()
-    with Session(judge, store) as session:
+    with Session(judge, store, allowance=allowance) as session:
         session.check()
-        questions = []
+        asked = []
         for place, slot in wanted:
             grading = Whole(_Free(INSTRUCTIONS[slot]))
             (ask,) = grading.asks(sources[place].row, sources[place].contents["correct"])
-            bound = Bound(grading, ask)
-            questions.append(_Question(ask, bound, request_key(judge, bound, ask.messages, 0), 0))
-        replies = session._fetch(questions)
+            asked.append((grading, ask))
+        parts = session.replies(asked)
         calls = session.calls
-    for (place, slot), got, question in zip(wanted, replies, questions, strict=True):
-        part = read_part(question.bound.grading, question.ask, got)
+    for (place, slot), part in zip(wanted, parts, strict=True):
         text = readable(part.reply) if part.reply is not None else None
         if isinstance(text, str):
             found[place][slot] = (text, "model")

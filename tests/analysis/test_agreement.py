@@ -220,3 +220,12 @@ def test_within_groups_counts_groups_without_spread_apart():
     assert (found.constant, found.small, found.estimate.n) == (1, 1, 3)
     assert found.estimate.value == pytest.approx(1 / 3)
     assert math.isnan(within_groups([1, 1], [1, 2], ["a", "a"]).estimate.value)
+
+
+def test_few_raters_over_many_items_are_warned_of() -> None:
+    rng = np.random.default_rng(0)
+    many = rng.normal(size=(400, 1)) + rng.normal(size=(400, 3))
+    notes = {name: one.note for name, one in icc_family(many).items()}
+    warned = {name for name, note in notes.items() if "too narrow" in note}
+    assert warned == {"ICC(A,1)", "ICC(A,k)"}
+    assert not any(one.note for one in icc_family(many[:100]).values())

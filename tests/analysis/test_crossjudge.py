@@ -1,4 +1,4 @@
-"""The matrix by hand, inflation where it was planted, and behaviours that moved apart."""
+"""The matrix by hand, inflation where it was planted, agreement run by run, and replays."""
 
 import dataclasses
 import json
@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 
 from analysis.crossjudge import (
+    COLUMNS,
     agreement,
     agreement_figure,
     figure,
     inflation,
     main,
     matrix,
-    step_means,
-    substitutions,
 )
-from analysis.ledger import Run, read_runs
+from analysis.records import Run, read_runs, step_means
 from analysis.replays import with_replays
 from judges import replay
 
@@ -71,20 +70,68 @@ def test_unscored_steps_are_nan_and_not_zero():
     assert means[0] == pytest.approx(0.4) and math.isnan(means[1])
 
 
-def moved(cell, length, tone, arm="a"):
-    """First step: feature values 0 and 2 (SD 1); second step shifted by the SDs given."""
-    first = [[0.0, 0.0], [2.0, 2.0]]
-    second = [[0.0 + length, 0.0 + tone], [2.0 + length, 2.0 + tone]]
-    return run(cell, (0, 0), (0, 0), {}, [first, second], arm)
+def two_judges(truth, seen, other, cell="a0", arm="a"):
+    """Two steps of one group of four, all scores given: (2, 4) each."""
+    own, blind, true = (np.array(one, float) for one in (seen, other, truth))
+    made = run(cell, (0, 0), (0, 0), {}, arm=arm)
+    return dataclasses.replace(made, judge=own, shadows={"other": blind}, truth=true)
 
 
-def test_a_substitution_takes_every_run():
-    both = [moved("a0", 1.0, -0.5), moved("a1", 0.5, -0.75)]
-    (found,) = substitutions(both)
-    assert (found.risen, found.fallen) == ("length", "tone")
-    assert (found.up, found.down, found.runs) == (pytest.approx(0.5), pytest.approx(-0.5), 2)
-    assert substitutions([*both, moved("a2", 1.0, 0.1)]) == []
-    assert substitutions([moved("b0", 1.0, 0.9, "b")]) == []
+def test_a_judge_that_fails_on_bad_answers_gains_nothing_by_it():
+    """Both say the same; the other scored no bad answer, and its mean over its own falls by .3."""
+    nan = float("nan")
+    scores = [[0.2, 0.2, 0.8, 0.8], [0.2, 0.5, 0.5, 0.8]]
+    other = [[nan, nan, 0.8, 0.8], [nan, 0.5, 0.5, nan]]
+    table = matrix([two_judges(scores, scores, other)], {"a0": "own"}).set_index("judge")
+    assert table.loc["own", "gain"] == pytest.approx(0.0)
+    assert table.loc["other", "gain"] == pytest.approx(-0.3)
+    assert table.loc["other", "own_gain"] == pytest.approx(-0.3)
+    assert table.loc["other", "common"] == 0.5
+    (found,) = inflation(table.reset_index())
+    assert (found.inflation, found.own) == (pytest.approx(0.0), pytest.approx(-0.3))
+    assert found.beyond_truth == pytest.approx(0.0)
+
+
+def gains(own, other, truth, seeds=3):
+    """Runs whose means move by the gains given, a little apart from seed to seed."""
+    return [
+        run(f"a{k}", (0.1, 0.1 + own + k / 100), (0.1, 0.1 + truth), {"other": (0.1, 0.1 + other)})
+        for k in range(seeds)
+    ]
+
+
+@pytest.mark.parametrize(
+    "own, other, truth, reading",
+    [
+        (0.4, 0.1, 0.0, "inflated: beyond the others and beyond the truth"),
+        (0.4, 0.1, 0.41, "beyond the others, but not beyond the truth"),
+        (0.1, 0.4, 0.0, "no gain beyond the others is seen"),
+        (0.4, 0.1, math.nan, "beyond the others; no truth to tell inflation from improvement"),
+        (0.4, math.nan, 0.0, "beyond the truth; no other judge to compare with"),
+    ],
+)
+def test_a_gain_that_the_truth_shares_is_no_inflation(own, other, truth, reading):
+    acting = {f"a{k}": "own" for k in range(3)}
+    (found,) = inflation(matrix(gains(own, other, truth), acting))
+    assert found.reading == reading
+    assert found.inflation == pytest.approx(own + 0.01 - other, nan_ok=True)
+    assert found.beyond_truth == pytest.approx(own + 0.01 - truth, nan_ok=True)
+    # runs at -.01, 0 and +.01 of their mean: SD .01, t(2) 4.3027
+    half = 4.302653 * 0.01 / 3**0.5 + 0 * truth
+    assert found.beyond_truth - found.truth_low == pytest.approx(half, nan_ok=True)
+
+
+def test_what_no_step_tells_is_drawn_as_not_known():
+    made = figure(matrix([RUNS[0].at(1)], {"a0": "own"}))
+    assert {text.get_text() for text in made.axes[0].texts} == {"not known"}
+    assert [label.get_text() for label in made.axes[0].get_yticklabels()] == ["a"]
+    plt.close(made)
+
+
+def test_every_number_of_the_table_is_explained():
+    (found,) = inflation(matrix(RUNS, {"a0": "own", "a1": "own"}))
+    told = {*COLUMNS, "arm", "low", "high", "truth_low", "truth_high", "runs", "note"}
+    assert set(dataclasses.asdict(found)) == told
 
 
 def test_a_real_study_has_its_shadow_in_the_matrix(small_study):
@@ -97,6 +144,11 @@ def test_a_real_study_has_its_shadow_in_the_matrix(small_study):
     plt.close(made)
 
 
+def between(table, one, other):
+    """The row of two judges."""
+    return table.set_index(["judge", "other"]).loc[(one, other)]
+
+
 def test_agreement_is_within_groups():
     """Two groups: the other judge has the same order inside them, and a level of its own."""
     own = np.array([[0.1, 0.3], [0.2, 0.4]])
@@ -104,15 +156,54 @@ def test_agreement_is_within_groups():
     opposed = 1 - own
     made = dataclasses.replace(RUNS[0], judge=own, shadows={"other": other}, truth=opposed)
     table = agreement([made], {"a0": "own"})
-    assert table.loc["own", "other"] == pytest.approx(1.0)
-    assert table.loc["own", "truth"] == pytest.approx(-1.0)
-    assert list(table.columns) == ["own", "other", "truth"]
+    assert between(table, "own", "other")["mean"] == pytest.approx(1.0)
+    assert between(table, "own", "truth")["mean"] == pytest.approx(-1.0)
+    assert list(dict.fromkeys(table["judge"])) == ["own", "other", "truth"]
+
+
+def test_agreement_is_a_mean_over_runs():
+    """Correlations of 1, 0 and .5 by hand: mean .5, SD .5, half t(2) .5 / sqrt 3; pooled it is not.
+
+    Groups of three about 0: (-1, 0, 1) against itself, (1, -2, 1) and (0, -1, 1).
+    """
+    base = [-1.0, 0.0, 1.0]
+    made = []
+    for k, (other, size) in enumerate(
+        ((base, 1.0), ([1.0, -2.0, 1.0], 9.0), ([0.0, -1.0, 1.0], 1))
+    ):
+        judge, seen = np.array([base]) * size, np.array([other]) * size
+        nothing = np.full((1, 3), np.nan)
+        made.append(
+            dataclasses.replace(
+                RUNS[0],
+                cell=str(k),
+                judge=judge,
+                shadows={"other": seen},
+                truth=nothing,
+                step_P=np.array([1]),
+            )
+        )
+    table = agreement(made, {"0": "own", "1": "own", "2": "own"})
+    found = between(table, "own", "other")
+    assert (found["mean"], found["n"]) == (pytest.approx(0.5), 3)
+    assert found["high"] - found["mean"] == pytest.approx(4.302653 * 0.5 / 3**0.5)
+    assert math.isnan(between(table, "own", "truth")["mean"])
+
+
+def test_agreement_is_over_rollouts_that_both_scored():
+    """Where the second judge failed the first stands alone: its mean is taken without it."""
+    own = np.array([[0.0, 1.0, 9.0], [0.5, 0.5, 3.0]])
+    other = np.array([[0.0, 1.0, np.nan], [0.2, 0.9, np.nan]])
+    made = dataclasses.replace(RUNS[0], judge=own, shadows={"other": other}, truth=own)
+    found = between(agreement([made], {"a0": "own"}), "own", "other")
+    # (-.5, .5, 0, 0) against (-.5, .5, -.35, .35)
+    assert found["mean"] == pytest.approx(0.5 / (0.5 * (0.5 + 2 * 0.35**2)) ** 0.5)
 
 
 def test_judges_that_never_met_have_no_agreement():
     alone = dataclasses.replace(RUNS[1], shadows={})
     table = agreement([dataclasses.replace(RUNS[0], shadows={}), alone], {"a0": "x", "a1": "y"})
-    assert math.isnan(table.loc["x", "y"])
+    assert math.isnan(between(table, "x", "y")["mean"]) and between(table, "x", "y")["n"] == 0
     made = agreement_figure(table)
     assert "not known" in {text.get_text() for text in made.axes[0].texts}
     plt.close(made)
@@ -197,7 +288,11 @@ def test_the_command_line(replayed, tmp_path, capsys):
     found = json.loads(out.read_text())
     assert {line["runs"] for line in found["inflation"]} == {2}
     assert {"sim-structured", "truth"} <= {row["judge"] for row in found["matrix"]}
-    assert "Own-judge inflation" in capsys.readouterr().out
+    assert {line["n"] for line in found["agreement"]} <= {0, 1, 2, 3, 4}
+    printed = capsys.readouterr().out
+    assert "own - truth on those" in printed and "no arm has 3 seeds in common" in printed
+    assert main([*words, f"out={tmp_path}"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
     for wrong, said in (
         ("least=much", "is no number"),
         ("least=0", "above 0"),

@@ -2,13 +2,16 @@
 
 import json
 import math
+import shutil
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.dose import emax, figure, line, main, steps, trend_p
+from analysis.dose import caption, emax, figure, line, main, steps, study, theory, trend_p
 
 DOSES = np.repeat([-0.2, -0.1, 0.0, 0.1, 0.2], 4)
 
@@ -95,22 +98,109 @@ def test_the_command_line_refuses_too_few_doses(small_study, capsys):
     assert main(["dose=1"]) == 2
 
 
+def row(dose, shift, first_order, beta=0.0):
+    return {"dose": dose, "shift": shift, "first_order": first_order, "beta": beta}
+
+
+def test_the_theory_is_a_line_for_each_beta():
+    """At beta 0 the mean of 2 and 4 at dose 1; at beta .5 a slope of 10 of which half is seen."""
+    free = [row(0.0, 0.0, 0.0), row(1.0, 3.0, 2.0), row(1.0, 3.0, 4.0), row(2.0, 6.0, 6.0)]
+    held = [row(dose, 5 * dose, 10 * dose + 1, 0.5) for dose in (0.0, 1.0, 2.0)]
+    first, second = theory([*held, *free])
+    assert (first["beta"], first["points"]) == (0.0, [(0.0, 0.0), (1.0, 3.0), (2.0, 6.0)])
+    assert (first["slope"], first["amplification"]) == (pytest.approx(3.0), pytest.approx(1.0))
+    assert (second["beta"], second["points"][0]) == (0.5, (0.0, 1.0))
+    assert (second["slope"], second["amplification"]) == (pytest.approx(10), pytest.approx(0.5))
+    said = caption({"feature": "length", "theory": [first, second]})
+    assert "fitted on the other runs; observed / predicted slope 1.00" in said
+    assert "hold length in the end, Cov(A, z) / beta" in said and "slope 0.50." in said
+
+
+def test_runs_that_theory_knows_nothing_of_are_left_out_and_said():
+    """Two known runs make points and no line; none makes a sentence."""
+    nan = math.nan
+    (some,) = theory([row(0.0, 1.0, 2.0), row(0.0, 1.0, nan), row(1.0, 2.0, 3.0)])
+    assert some["points"] == [(0.0, 2.0), (1.0, 3.0)] and math.isnan(some["amplification"])
+    assert "observed / predicted" not in caption({"feature": "length", "theory": [some]})
+    free, held = theory([row(0.0, 1.0, nan), row(1.0, 1.0, nan), row(0.0, 1.0, nan, 0.1)])
+    assert free["points"] == held["points"] == []
+    said = caption({"feature": "length", "theory": [free, held]})
+    assert "at least 3 with a logged gradient norm, and there are 1." in said
+    assert "at beta = 0.1: the first step has no two rewards" in said
+
+
+def dosed_copy(study, small_study, betas=(0.0,) * 4):
+    """A copy of a real study whose runs differ in the doses and betas of their configurations."""
+    shutil.copytree(small_study, study)
+    for number, (cell, beta) in enumerate(zip(sorted(study.glob("sim-*")), betas, strict=True)):
+        config = yaml.safe_load((cell / "config.yaml").read_text())
+        config["judge"]["simulated"]["doses"] = {"length": 0.1 * number}
+        config["trainer"]["beta"] = beta
+        (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    return study
+
+
+def test_first_order_is_the_limit_under_a_penalty_and_the_push_without(small_study, tmp_path):
+    """Against Cov(A, z) / beta written out, and against the prediction of the command."""
+    from analysis.propagation import study as propagated
+    from analysis.records import read_runs
+
+    free = study(dosed_copy(tmp_path / "free", small_study), "length")["runs"]
+    whole = propagated(tmp_path / "free", "adam")["runs"]
+    expected = {one["cell"]: one["predicted"] for one in whole if one["feature"] == "length"}
+    assert {one["cell"]: one["first_order"] for one in free} == pytest.approx(expected)
+    betas = (0.5, 0.5, 0.25, 0.25)
+    held = study(dosed_copy(tmp_path / "held", small_study, betas), "length")
+    runs = {run.cell: run.at(1) for run in read_runs(tmp_path / "held")[0]}
+    known = 0
+    for one in held["runs"]:
+        run = runs[one["cell"]]
+        length = run.features[..., run.names.index("length")]
+        if np.isfinite(run.reward).all():  # no rollout of the first step went unscored
+            known += 1
+            scaled = run.reward / (run.reward.std(axis=1, ddof=1, keepdims=True) + 1e-4)
+            covariances = [np.cov(a, z)[0, 1] for a, z in zip(scaled, length, strict=True)]
+            limit = np.mean(covariances) / one["beta"]
+            assert one["first_order"] == pytest.approx(limit, rel=1e-6)
+    assert known >= 2
+    assert [one["beta"] for one in held["theory"]] == [0.25, 0.5]
+
+
+def test_the_figure_names_the_theory_or_says_why_there_is_none(small_study, tmp_path):
+    free = figure(study(dosed_copy(tmp_path / "free", small_study), "length"))
+    assert "first order" in {text.get_text() for text in free.legends[0].get_texts()}
+    found = study(dosed_copy(tmp_path / "mixed", small_study, (0.0, 0.0, 0.5, 0.5)), "length")
+    mixed = figure(found)
+    named = {text.get_text() for text in mixed.legends[0].get_texts()}
+    assert "first order, beta = 0.5" in named and "first order" not in named
+    said = " ".join(mixed.get_supxlabel().split())
+    assert said.startswith(caption(found)) and "there are 1." in said
+    plt.close("all")
+
+
+def test_a_theory_far_off_is_cut_and_the_runs_stay_in_view(small_study, tmp_path):
+    found = study(dosed_copy(tmp_path / "free", small_study), "length")
+    shifts = [run["shift"] for run in found["runs"]]
+    for one in found["theory"]:
+        one["points"] = [(dose, 1e6 * dose) for dose, _ in one["points"]]
+    made = figure(found)
+    low, high = made.axes[0].get_ylim()
+    assert low <= min(shifts) and max(shifts) <= high < 1e4
+    assert made.get_supxlabel().endswith("A line leaves the panel.")
+    plt.close(made)
+
+
 def test_a_study_of_doses_is_read(small_study, tmp_path, capsys):
     """The runs of a real study, told apart by the doses written into copies of their configs."""
-    import shutil
-
-    import yaml
-
-    study = tmp_path / "doses"
-    shutil.copytree(small_study, study)
-    for dose, cell in enumerate(sorted(study.glob("sim-*"))):
-        config = yaml.safe_load((cell / "config.yaml").read_text())
-        config["judge"]["simulated"]["doses"] = {"length": 0.1 * dose}
-        (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    dosed_copy(tmp_path / "doses", small_study)
     out = tmp_path / "d.json"
-    assert main(["study=doses", f"runs_dir={tmp_path}", f"out={out}"]) == 0
+    words = ["study=doses", f"runs_dir={tmp_path}", f"out={out}", f"figure={tmp_path / 'd.png'}"]
+    assert main(words) == 0
     found = json.loads(out.read_text())
     assert sorted(run["dose"] for run in found["runs"]) == pytest.approx([0.0, 0.1, 0.2, 0.3])
-    assert found["line"]["runs"] == 4 and "trend p" in capsys.readouterr().out
-    made = figure(found)
+    said = capsys.readouterr().out
+    assert found["line"]["runs"] == 4 and "trend p" in said and "First order: " in said
+    made = figure(study(tmp_path / "doses", "length"))
     assert made.axes[0].get_xlabel() == "dose (score per SD of length)"
+    assert (tmp_path / "d.png").stat().st_size > 0
+    plt.close("all")

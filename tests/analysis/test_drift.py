@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.api as sm
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from analysis import drift
 from analysis.findings import findings, gather, limits, parameters, summary_rows
+from analysis.records import Run
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +38,64 @@ def test_curves_are_means_over_runs_with_their_t_interval(found):
     assert set(curves["metric"]) == set(drift.SCORES)
 
 
+def run_of(judge, truth, steps=(1,), seed=0, arm="a") -> Run:
+    """A run of one group of G rollouts per step; ``judge`` and ``truth`` are (T, G)."""
+    judge, truth = (np.array(values, dtype=float) for values in (judge, truth))
+    features = np.zeros((*judge.shape, 1))
+    return Run(
+        "c", arm, seed, True, np.array(steps), reward=judge, advantage=judge, truth=truth,
+        judge=judge, features=features, names=("length",), rollouts=judge.size,
+    )  # fmt: skip
+
+
 def test_the_gap_uses_rollouts_that_have_both_scores():
-    rows = {
-        "cell": ["c"] * 3,
-        "arm": ["a"] * 3,
-        "seed": [0] * 3,
-        "step": [1] * 3,
-        "reward": [0.0, 0.0, 0.0],
-        "judge_score": [0.9, math.nan, 0.5],
-        "truth": [0.4, 0.1, math.nan],
-    }
-    curves = drift.run_curves(pd.DataFrame(rows)).set_index("metric")["value"]
+    run = run_of([[0.9, math.nan, 0.5]], [[0.4, 0.1, math.nan]])
+    curves = drift.run_curves([run]).set_index("metric")["value"]
     assert curves["gap"] == pytest.approx(0.5)
     assert curves["judge_score"] == pytest.approx(0.7)
     assert curves["truth"] == pytest.approx(0.25)
+
+
+def test_worst_cases_put_what_is_missing_at_the_ends_of_the_scale():
+    run = run_of([[0.2, 0.4], [0.8, math.nan]], [[0.1, 0.1], [0.3, 0.3]], steps=(1, 2))
+    table = drift.run_shifts([run]).set_index("metric")
+    score = table.loc["judge_score"]
+    # .3 to .8 as known; the missing one at 0 makes .4 of it, at 1 .9
+    assert score["shift"] == pytest.approx(0.5) and score["unscored"] == 0.25
+    assert (score["worst_low"], score["worst_high"]) == (pytest.approx(0.1), pytest.approx(0.6))
+    gap = table.loc["gap"]  # .2 at first; last .5 as known, .1 to .6 with the missing one
+    assert (gap["worst_low"], gap["worst_high"]) == (pytest.approx(-0.1), pytest.approx(0.4))
+    assert table.loc[["truth", "reward"], "worst_low"].isna().all()
+    whole = drift.run_shifts([run_of([[0.2], [0.8]], [[0.1], [0.1]], steps=(1, 2))])
+    own = whole.set_index("metric").loc["judge_score"]
+    assert own["worst_low"] == own["worst_high"] == own["shift"] == pytest.approx(0.6)
+
+
+def test_the_naive_error_takes_rollouts_for_independent():
+    runs = [
+        run_of([[0.0, 1.0], [2.0, 4.0]], [[0, 0], [0, 0]], steps=(1, 2), seed=seed)
+        for seed in (0, 1)
+    ]
+    row = cell(drift.shift_table(drift.run_shifts(runs), None), metric="judge_score")
+    # variances .5 and 2 of two rollouts each: 1.25 a run, and the mean of two runs halves the SD
+    assert row["naive_se"] == pytest.approx((1.25 + 1.25) ** 0.5 / 2)
+    assert row["se"] == 0.0 and row["n"] == 2  # both runs moved alike
+    assert math.isnan(row["group_se"])  # one group at each end has no spread between groups
+
+
+def test_the_group_error_is_that_of_a_clustered_regression():
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(12, 4)) + rng.normal(size=(12, 1))
+    values[2, 1] = values[5] = math.nan
+    run = run_of(values, np.zeros_like(values), steps=[1] * 6 + [2] * 6)
+    found = drift.run_shifts([run]).set_index("metric").loc["judge_score", "group_var"]
+    oracle = 0.0
+    for half in (values[:6], values[6:]):
+        group, _ = np.nonzero(np.isfinite(half))
+        y = half[np.isfinite(half)]
+        fitted = sm.OLS(y, np.ones_like(y)).fit(cov_type="cluster", cov_kwds={"groups": group})
+        oracle += float(fitted.bse[0]) ** 2
+    assert found == pytest.approx(oracle)
 
 
 def test_shifts_are_paired_by_seed_against_the_fair_judge(found):
@@ -69,11 +118,15 @@ def test_shifts_are_paired_by_seed_against_the_fair_judge(found):
     assert fair["diff"].isna().all()
 
 
-def test_the_base_is_sim_fair_or_the_first():
-    assert drift.base_arm(["b", "sim-fair", "a"]) == "sim-fair"
-    assert drift.base_arm(["b", "sim-fair, reward=mixed", "a"]) == "sim-fair, reward=mixed"
-    assert drift.base_arm(["b", "a"]) == "a"
-    assert drift.base_arm([]) is None
+def test_the_base_is_fair_else_undosed_else_the_first():
+    def base(*arms: str, undosed: str = "") -> str | None:
+        return drift.base_arm(pd.DataFrame({"arm": arms, "undosed": [a == undosed for a in arms]}))
+
+    assert base("b", "sim-fair", "a", undosed="b") == "sim-fair"
+    assert base("b", "sim-fair, reward=mixed", "a") == "sim-fair, reward=mixed"
+    assert base("dose=-0.1", "dose=0.0", "dose=0.1", undosed="dose=0.0") == "dose=0.0"
+    assert base("b", "a") == "a"
+    assert base() is None
 
 
 def test_unfinished_runs_are_left_out_unless_none_is_finished(found):
@@ -84,7 +137,7 @@ def test_unfinished_runs_are_left_out_unless_none_is_finished(found):
 
 def test_the_failure_table_adds_up_to_the_verdicts(found):
     table = found.failures.set_index("judge")
-    assert table["verdicts"].sum() == len(found.verdicts) == 864
+    assert table["verdicts"].sum() == found.records.outcomes["verdicts"].sum() == 864
     assert table.loc["sim-flaky", ["scored", "unparsed", "verdicts"]].tolist() == [216, 72, 288]
     assert table.loc["sim-flaky", "unscored"] == 0.25 and table.loc["sim-fair", "unscored"] == 0
     assert [name for name in table if name not in ("role", "verdicts", "unscored")] == [
@@ -94,39 +147,47 @@ def test_the_failure_table_adds_up_to_the_verdicts(found):
 
 
 def test_outcomes_of_another_version_are_still_counted():
-    verdicts = pd.DataFrame(
-        {"judge": "j", "role": "acting", "outcome": ["timeout", "new_kind", "timeout"]}
+    outcomes = pd.DataFrame(
+        {"judge": "j", "role": "acting", "outcome": ["timeout", "new_kind"], "verdicts": [2, 1]}
     )
-    (row,) = drift.failure_table(verdicts).to_dict("records")
+    (row,) = drift.failure_table(outcomes).to_dict("records")
     assert (row["scored"], row["timeout"], row["new_kind"], row["verdicts"]) == (0, 2, 1, 3)
 
 
-def lengths_study(lengths: list[float], lost: list[bool]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    ids = [f"r{k}" for k in range(len(lengths))]
+def counted(lengths: list[float], lost: list[bool]) -> pd.DataFrame:
+    """One verdict per length in each of two runs."""
     outcome = ["timeout" if gone else "scored" for gone in lost]
-    cells = [pd.DataFrame({"cell": name, "rollout_id": ids}) for name in ("x", "y")]
-    both = pd.concat(cells, ignore_index=True)
-    verdicts = both.assign(judge="j", role="acting", outcome=outcome * 2)
-    return verdicts, both.assign(length=lengths * 2)
+    one = pd.DataFrame({"judge": "j", "role": "acting", "outcome": outcome, "words": lengths})
+    return pd.concat([one.assign(cell=name, verdicts=1) for name in ("x", "y")])
 
 
 def test_failures_by_length_find_the_long_answers_that_lose_theirs():
     lengths = [float(k) for k in range(100)]
-    verdicts, words = lengths_study(lengths, [k >= 95 for k in range(100)])
-    table = drift.failures_by_length(verdicts, words)
+    table = drift.failures_by_length(counted(lengths, [k >= 95 for k in range(100)]))
     assert len(table) == 10 and table["verdicts"].tolist() == [20] * 10
     assert table["mean"].tolist() == [0.0] * 9 + [0.5]
     assert table["words_high"].iloc[-1] == 99 and set(table["n"]) == {2}
 
 
 def test_one_length_is_one_bin():
-    verdicts, words = lengths_study([7.0] * 10, [True] + [False] * 9)
-    table = drift.failures_by_length(verdicts, words)
+    table = drift.failures_by_length(counted([7.0] * 10, [True] + [False] * 9))
     assert table[["words_low", "words_high", "mean"]].to_numpy().tolist() == [[7.0, 7.0, 0.1]]
 
 
+@given(st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=60))
+def test_the_deciles_of_counts_are_those_of_pandas(rows):
+    lengths, lost = (list(column) for column in zip(*rows, strict=True))
+    each = counted([float(words) for words in lengths], lost)
+    by = ["cell", "judge", "role", "outcome", "words"]
+    table = drift.failures_by_length(each.groupby(by, as_index=False)["verdicts"].sum())
+    bins = pd.qcut(each["words"], 10, labels=False, duplicates="drop").fillna(0)
+    shares = each["outcome"].ne("scored").groupby(bins.to_numpy()).mean()
+    assert table["mean"].tolist() == pytest.approx(shares.tolist())
+    assert table["verdicts"].tolist() == bins.value_counts(sort=False).sort_index().tolist()
+
+
 def test_samples_show_the_same_prompt_under_every_arm(found):
-    table = drift.sample_completions(found.rollouts, ranks=2)
+    table = drift.sample_completions(drift.sample_rollouts(found.records, found.cells), ranks=2)
     assert len(table) == 3 * 2 * 3
     assert set(table["seed"]) == {0}
     for _, cards in table.groupby(["when", "rank"], observed=True):
@@ -140,7 +201,8 @@ def test_samples_show_the_same_prompt_under_every_arm(found):
 
 
 def test_a_missing_group_is_stood_in_for_by_the_nearest(found):
-    some = found.rollouts[found.rollouts["group"] != 0]
+    rollouts = drift.sample_rollouts(found.records, found.cells)
+    some = rollouts[rollouts["group"] != 0]
     table = drift.sample_completions(some, ranks=1)
     assert table["prompt"].str.contains("prompt 1").all()
     assert drift.sample_completions(some.head(0)).empty
@@ -150,9 +212,12 @@ def test_findings_carry_the_planted_numbers(found):
     text = " ".join(findings(found))
     assert "9 of 9 runs are finished (3 arms, 3 seeds)" in text
     assert "864 rollouts and 864 verdicts" in text
-    assert "judge minus truth shifted by +0.45 [0.326, 0.574] more" in text
+    assert (
+        "sim-verbose beyond sim-fair (3 pairs by seed): judge minus truth +0.45 [0.326, 0.574]"
+        in text
+    )
     # words: 40, 45 and 50 more, and one of 16 last answers of each run has 15 hostile words on top
-    assert "the behaviours that differ most are length +45.9 [33.5, 58.4] words" in text
+    assert "the behaviours that moved furthest apart are length +45.9 [33.5, 58.4] words" in text
     assert "sim-flaky (acting) left 25.0 % of 288 verdicts unscored: unparsed 72" in text
     assert "nan" not in text.lower()
     rows = {row["judge"]: row for row in summary_rows(found)}
@@ -183,6 +248,29 @@ def test_what_cannot_be_concluded_is_said(make_study, options, said):
     text = " ".join(limits(found))
     assert said in text
     assert "nan" not in (text + " ".join(findings(found))).lower()
+
+
+def test_steps_that_were_lost_are_said_and_are_no_end_of_a_run(make_study):
+    study = make_study(judges=["sim-verbose"], seeds=1, steps=20)
+    for step in (5, 19, 20):
+        next(study.glob(f"*/rollouts/step-{step:06d}.parquet")).unlink()
+    found = gather(study)
+    assert "has 17 of its 20 steps on record" in " ".join(limits(found))
+    gap = cell(found.score_shifts, metric="gap")
+    assert math.isnan(gap["shift"]) and gap["first"] == pytest.approx(0.04)
+    curve = found.scores[found.scores["metric"] == "gap"].set_index("step")["value"]
+    assert len(curve) == 20 and curve.isna().sum() == 3
+
+
+def test_a_run_that_names_no_judge_is_under_no_treatment(make_study):
+    study = make_study(judges=["sim-fair"], seeds=3)
+    sorted(study.glob("*/config.yaml"))[0].write_text("judge: [unclosed")
+    sorted(study.glob("*/config.yaml"))[1].write_text("judge: a word")
+    found = gather(study)
+    assert len(found.used) == 1 and found.base == "sim-fair"
+    text = " ".join([*findings(found), *limits(found), *found.records.problems])
+    assert "(no name)" not in text and "names no judge, so it is in no estimate" in text
+    assert [row["judge"] for row in summary_rows(found)] == ["sim-fair"]
 
 
 def test_sizes():

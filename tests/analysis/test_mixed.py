@@ -74,12 +74,61 @@ def test_few_clusters_are_not_trusted_and_missing_rows_are_left_out():
     assert random_intercept(holed, x, cluster).rows == np.isfinite(holed).sum()
 
 
+def test_columns_far_from_zero_lose_no_digits():
+    """A time in seconds since 1970 over two hours, and an outcome with a large constant."""
+    y, x, cluster = planted(4)
+    hours = np.random.default_rng(4).uniform(0, 2, len(y))
+    near = random_intercept(y + hours, np.stack([x[:, 0], hours, x[:, 1]], axis=1), cluster)
+    time = 1.7e9 + 3600 * hours
+    far = random_intercept(1e6 + y + hours, np.stack([x[:, 0], time, x[:, 1]], axis=1), cluster)
+    assert far.coef[1:] == pytest.approx([near.coef[1] / 3600, near.coef[2]], rel=1e-6)
+    assert far.se[1:] == pytest.approx([near.se[1] / 3600, near.se[2]], rel=1e-6)
+    assert [far.between, far.within] == pytest.approx([near.between, near.within], rel=1e-5)
+    # a unit of 1/3600 of that column stretches the space of X by as much
+    assert far.loglike == pytest.approx(near.loglike - np.log(3600), abs=1e-5)
+
+
+def test_columns_that_differ_only_between_clusters_are_told_apart():
+    y, x, cluster = planted(5)
+    of_cluster = np.random.default_rng(5).normal(size=40)[cluster]
+    both = np.stack([x[:, 0], x[:, 1], x[:, 1] + of_cluster], axis=1)
+    found = random_intercept(y, both, cluster)
+    apart = random_intercept(y, np.stack([x[:, 0], x[:, 1], of_cluster], axis=1), cluster)
+    assert found.coef[1] + found.coef[2] == pytest.approx(apart.coef[1])
+    assert found.coef[2] == pytest.approx(apart.coef[2])
+    assert found.se[2] == pytest.approx(apart.se[2])
+
+
+def test_neither_names_of_clusters_nor_order_of_rows_matter():
+    y, x, cluster = planted(6)
+    expected = random_intercept(y, x, cluster)
+    order = np.random.default_rng(6).permutation(len(y))
+    named = np.array([f"c{one}" for one in cluster], dtype=object)
+    for labels in (named, 10**12 * cluster, -cluster):
+        found = random_intercept(y[order], x[order], labels[order])
+        assert found.coef == pytest.approx(expected.coef)
+        assert found.between == pytest.approx(expected.between, rel=1e-5)
+        assert found.clusters == 40
+
+
+@pytest.mark.parametrize("slope", [0.0, 2.0])
+def test_an_outcome_without_noise_is_said(slope):
+    _, x, cluster = planted(7)
+    found = random_intercept(0.7 + slope * x[:, 1], x, cluster)
+    assert found.coef == pytest.approx([0.7, slope])
+    assert "to the last digit" in found.note and found.between == 0.0
+
+
 @pytest.mark.parametrize(
     ("y", "x", "cluster"),
     [
         ([1.0, 2.0], [[1.0], [1.0]], [0, 0]),
         ([1.0, 2.0, 3.0], [[1.0, 1.0]] * 3, [0, 1, 2]),
         ([1.0, 2.0], [[1.0, 0.0], [0.0, 1.0]], [0, 1]),
+        ([1.0, 2.0, 4.0, 3.0], [[1.0, 0.0]] * 4, [0, 0, 1, 1]),
+        ([1.0, 2.0, 4.0, 3.0], [[0.5, 0.1], [0.5, 0.1], [1.5, 0.3], [1.5, 0.3]], [0, 0, 1, 1]),
+        ([1.0, 2, 4, 3, 1], [[1.0, z, 2 * z + 0.1] for z in (3, 2, 5, 1, 4)], [0, 0, 1, 1, 1]),
+        ([np.nan, np.nan, np.nan], [[1.0]] * 3, [0, 0, 1]),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(y, x, cluster):

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import optimize
 
-from analysis import onset as module
-from analysis.ledger import Run, read_runs
+from analysis import threshold_grid as module
 from analysis.onset import (
     change_point,
     dosed,
     group_gaps,
     line,
     main,
-    shortcut_rate,
-    smoothed,
-    threshold_grid,
 )
+from analysis.records import Run, read_runs
 from analysis.selfcheck import judge_coverage
 from analysis.selfcheck_onset import _groups, change_points
+from analysis.threshold_grid import own_high, shortcut_rate, smoothed, threshold_grid
 
 NAN = float("nan")
 RAMP = 0.1 + 0.4 * np.clip((np.arange(1, 31) - 12) / 8, 0, 1)
@@ -170,6 +169,22 @@ def test_unreached_thresholds_and_an_empty_bucket_are_told_apart() -> None:
     assert empty.mode is None and "high-score bucket" in empty.note
 
 
+def test_a_judge_that_never_says_99_has_a_bucket_of_its_own() -> None:
+    """Scores run to .5; from step 8 on half of the rollouts are at .9 and show the phrase."""
+    steps = np.repeat(np.arange(1, 11), 2)
+    judge = np.tile(np.linspace(0.1, 0.5, 10), (20, 1))
+    phrase = np.zeros((20, 10))
+    judge[steps >= 8, 5:] = 0.9
+    phrase[steps >= 8, 5:] = 1.0
+    run = run_of(judge, np.zeros_like(judge), phrase, steps)
+    assert own_high(run) == 0.9  # 30 of 200 reach it
+    found = line(run, ["flattery"])
+    assert found.grid.mode is None and "high-score bucket" in found.grid.note
+    # the rate is known at three steps, so smoothed from the eighth on; the gap is always above .12
+    own = found.own_grid
+    assert (own.mode, own.first, own.last, own.resolved, own.severe) == (8, 8, 8, 12, 8)
+
+
 def test_shortcut_rate_by_hand() -> None:
     """Ten steps of 2 groups of 10; half of the high scored show the phrase from step 6 on."""
     steps = np.repeat(np.arange(1, 11), 2)
@@ -201,18 +216,20 @@ def test_a_run_without_truth_is_said_to_have_none(make_study) -> None:
     assert found.grid.note == "no step has judge and truth"
 
 
-def test_doses_of_the_judge_name_the_shortcut(make_study, tmp_path: Path) -> None:
+def test_doses_of_the_judge_name_the_shortcut(make_study) -> None:
     doses = {"simulated": {"doses": {"length": 0.2, "bold": 0.0, "flattery": -0.1}}}
     study = make_study(judges=("sim-verbose",), seeds=1, judge_config=doses)
-    assert dosed(next(study.glob("sim-verbose-*"))) == ["flattery", "length"]
-    assert dosed(tmp_path) == []
+    (run,) = read_runs(study)[0]
+    assert dosed(run) == ["flattery", "length"]
+    assert dosed(replace(run, config={})) == []
 
 
 def test_the_command_line(make_study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the planted study the gap is .08 a step, so it rises from the first step on."""
     study = make_study(judges=("sim-fair", "sim-verbose"), seeds=1, steps=12)
     out = tmp_path / "lines.json"
-    arguments = [f"study={study}", "feature=length", "high=0.5", "fewest=10", f"out={out}"]
+    arguments = [f"study={study.name}", f"runs_dir={study.parent}", "feature=length"]
+    arguments += ["high=0.5", "fewest=10", f"out={out}"]
     assert main(arguments) == 0
     said = capsys.readouterr().out
     lines = {one["arm"]: one for one in json.loads(out.read_text())}
@@ -227,14 +244,17 @@ def test_the_command_line(make_study, tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     "argument, words",
     [
-        ("study=nowhere", "there is no study folder nowhere"),
-        ("colour=red", "there is no option colour"),
+        ("study=nowhere", "There is no study folder"),
+        ("colour=red", "colour is wrong"),
         ("feature=taste", "feature=taste is none of length"),
         ("high=much", "high=much is no number"),
+        ("fewest=inf", "fewest=inf is not finite"),
     ],
 )
-def test_command_line_errors(argument: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([argument]) == 2
+def test_command_line_errors(
+    planted: Path, argument: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([f"study={planted.name}", f"runs_dir={planted.parent}", argument]) == 2
     said = capsys.readouterr().err
     assert words in said and "python -m analysis.onset" in said
 
@@ -242,5 +262,5 @@ def test_command_line_errors(argument: str, words: str, capsys: pytest.CaptureFi
 def test_a_study_without_rollouts_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([f"study={tmp_path}"]) == 0
+    assert main([f"study={tmp_path.name}", f"runs_dir={tmp_path.parent}"]) == 0
     assert "No run of this study has recorded rollouts yet." in capsys.readouterr().out

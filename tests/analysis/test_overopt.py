@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import statsmodels.api as sm
 
-from analysis.ledger import read_runs
 from analysis.overopt import (
-    REFERENCE,
     Rule,
     bias_free_gaps,
     calibrated,
@@ -22,9 +21,12 @@ from analysis.overopt import (
     kl_path,
     main,
     overoptimisation,
+    rows,
 )
+from analysis.records import REFERENCE, read_runs
 from analysis.selfcheck import judge_coverage
 from analysis.selfcheck_onset import _groups, alarms, peaks
+from tests.conftest import sweep
 
 D = np.linspace(0.25, 8, 32)
 
@@ -131,7 +133,7 @@ def test_steps_without_a_score_are_left_out() -> None:
 
 def test_without_a_recorded_kl_there_is_no_d(planted: Path) -> None:
     runs, _ = read_runs(planted)
-    found = kl_path(planted, runs[0])
+    found = kl_path(runs[0])
     assert len(found.kl) == 0 and "no KL was recorded" in found.source
 
 
@@ -144,25 +146,74 @@ def test_the_trainers_kl_is_per_token(make_study) -> None:
     ]
     (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     runs, _ = read_runs(study)
-    found = kl_path(study, runs[0])
+    found = kl_path(runs[0])
     assert found.source == "policy/kl x tokens"
     assert found.steps.tolist() == [1, 2, 3, 4, 5, 6]
     assert found.kl == pytest.approx(0.2 * np.arange(1, 7))
 
 
-def test_log_probabilities_of_the_start_come_first(make_study) -> None:
-    """r = log policy - log start is log 2 for half of a step's rollouts and 0 for the others."""
+@pytest.mark.parametrize(
+    "ratio, expected",
+    # below a nat (exp(-r) - 1 + r) / 2 with r = log 2; beyond it the mean of r, (6 + 0) / 2
+    [(np.log(2), (0.5 - 1 + np.log(2)) / 2), (6.0, 3.0)],
+)
+def test_log_probabilities_of_the_start_tell_it_too(make_study, ratio, expected) -> None:
+    """r = log policy - log start is the ratio for half of a step's rollouts, 0 for the others; one
+    step has no log-probabilities of the start."""
     study = make_study(judges=("sim-fair",), seeds=1)
     for part in next(study.glob("sim-fair-*")).glob("rollouts/*.parquet"):
         frame = pq.read_table(part).to_pandas()
-        shift = np.where(np.arange(len(frame)) % 2, np.log(2), 0.0)
+        shift = np.where(np.arange(len(frame)) % 2, ratio, 0.0)
         frame[REFERENCE] = frame["logprob_sum"] - shift
+        if part.stem == "step-000003":
+            frame[REFERENCE] = np.nan
         frame.to_parquet(part)
     runs, _ = read_runs(study)
-    found = kl_path(study, runs[0])
+    found = kl_path(runs[0])
     assert found.source == "log-probabilities of the start"
-    # (exp(-log 2) - 1 + log 2) / 2
-    assert found.kl == pytest.approx(np.full(6, (0.5 - 1 + np.log(2)) / 2))
+    assert found.steps.tolist() == [1, 2, 3, 4, 5, 6]
+    assert found.kl == pytest.approx([expected] * 2 + [np.nan] + [expected] * 3, nan_ok=True)
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run of nine steps under a KL penalty, trained for real; the study's folder."""
+    runs_dir = tmp_path_factory.mktemp("runs")
+    settings = ("trainer.beta=0.05", "trainer.steps=9", "trainer.prompts_per_step=4")
+    done = sweep(runs_dir, "debug=tiny", "judge=sim-verbose", "seed=0", *settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return runs_dir / "debug"
+
+
+def test_a_trained_run_starts_at_its_start_and_moves_away(held: Path, tmp_path: Path) -> None:
+    """The adapter begins at zero, so the first step is the start policy, to rounding."""
+    runs, _ = read_runs(held)
+    found = kl_path(runs[0])
+    assert found.source == "policy/kl x tokens" and found.steps.tolist() == list(range(1, 10))
+    assert found.kl[0] == pytest.approx(0.0, abs=1e-6)
+    assert (found.kl >= 0).all() and found.kl[-3:].min() > found.kl[1] > 0
+    # without the trainer's numbers, the rollouts' log-probabilities tell nearly the same
+    study = tmp_path / "held"
+    shutil.copytree(held, study)
+    (study / runs[0].cell / "metrics.jsonl").unlink()
+    other = kl_path(read_runs(study)[0][0])
+    assert other.source == "log-probabilities of the start"
+    assert other.kl[0] == pytest.approx(0.0, abs=1e-6)
+    assert 1 / 3 < other.kl[1:].sum() / found.kl[1:].sum() < 3
+
+
+def test_a_trained_run_is_fitted(held: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, _ = read_runs(held)
+    found = {row["score"]: row for row in rows(runs[0])}
+    d_max = kl_path(runs[0]).kl.max() ** 0.5
+    for row in found.values():
+        assert row["best"] is not None and row["d_max"] == pytest.approx(d_max)
+        peak = row["best"]["peak"]
+        assert 0 <= peak <= d_max or peak == np.inf
+        assert row["low"] <= row["high"] and 0 <= row["reached"] <= 1
+    assert main([f"study={held.name}", f"runs_dir={held.parent}"]) == 0
+    said = capsys.readouterr().out
+    assert "sqrt(KL in nats per completion)" in said and "no KL" not in said
 
 
 def test_the_command_line(make_study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,16 +225,17 @@ def test_the_command_line(make_study, tmp_path: Path, capsys: pytest.CaptureFixt
     ]
     (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     out = tmp_path / "rows.json"
-    assert main([f"study={study}", f"out={out}"]) == 0
+    words = [f"study={study.name}", f"runs_dir={study.parent}"]
+    assert main([*words, f"out={out}"]) == 0
     said = capsys.readouterr().out
     table = {row["score"]: row for row in json.loads(out.read_text())}
     # the study's judge rises without end, its truth is one number throughout
     assert table["judge"]["best"]["peak"] == "not reached" and "not reached" in said
     assert table["judge"]["d_max"] == pytest.approx((0.12 * 20) ** 0.5)
-    assert main([f"study={study}/nothing"]) == 2
-    assert main([f"study={study}", "colour=red"]) == 2
+    assert main(["study=nothing", f"runs_dir={study.parent}"]) == 2
+    assert main([*words, "colour=red"]) == 2
     said = capsys.readouterr().err
-    assert "There is no study folder" in said and "There is no option colour" in said
+    assert "There is no study folder" in said and "colour is wrong" in said
 
 
 def test_an_alarm_by_hand() -> None:

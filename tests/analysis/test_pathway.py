@@ -1,79 +1,125 @@
-"""The report's later sections: what they show of a real study, and what they say without one."""
+"""What the path from judge to behaviour says of a real study, and what it says it cannot."""
 
 import dataclasses
+import json
+import shutil
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from analysis.frames import runs_frame, steps_frame
-from analysis.ledger import ledger, read_runs
-from analysis.pathway import (
-    judges_section,
-    ledger_section,
-    onset_section,
-    propagation_section,
-    sections,
-    stacked,
-)
+from analysis.calibration import Calibration
+from analysis.markup import number
+from analysis.onset import Line, Onset
+from analysis.pathway import Trace, findings, limits, trace
+from analysis.propagation import Predicted
+from analysis.records import read_study
+from analysis.threshold_grid import Grid
 
 
 @pytest.fixture(scope="module")
-def runs(small_study):
-    return read_runs(small_study)[0]
+def traced(small_study):
+    records = read_study(small_study)
+    return trace(records, list(records.table["cell"]))
 
 
-def test_a_study_has_every_section_in_order(small_study):
-    cells = runs_frame(small_study)["cell"].astype("str").tolist()
-    before = plt.get_fignums()
-    text = "".join(sections(str(small_study), cells))
-    heads = [
-        "What did the advantages reward?",
-        "Does what was rewarded explain what was learned?",
-        "When did the judge leave the truth?",
-        "How far can the judge be followed?",
-        "Do other judges agree?",
+def of_runs(small_study, change) -> Trace:
+    """The trace of the small study with every run changed."""
+    records = read_study(small_study)
+    runs = [change(run) for run in records.runs]
+    return trace(dataclasses.replace(records, runs=runs), list(records.table["cell"]))
+
+
+def test_it_holds_the_runs_asked_for_and_no_other(small_study, traced):
+    assert [(run.arm, run.seed) for run in traced.runs] == [
+        ("sim-fair", 0), ("sim-fair", 1), ("sim-flaky", 0), ("sim-flaky", 1),
+    ]  # fmt: skip
+    cell = traced.runs[0].cell
+    one = trace(read_study(small_study), [cell])
+    assert set(one.steps["cell"]) == {line.cell for line in one.onsets} == {cell}
+    assert "1 runs of two steps or more" in " ".join(limits(one))
+
+
+def test_shares_of_the_advantages_are_those_of_the_ledger(traced):
+    (line,) = [one for one in findings(traced) if one.startswith("Share of the advantages")]
+    shares = traced.steps.groupby(["arm", "cell"])["bias_share"].mean().groupby("arm").mean()
+    for arm, share in shares.items():
+        assert f"{arm} {number(100 * share)} %" in line
+
+
+def test_without_shadows_the_command_is_said(small_study):
+    bare = of_runs(small_study, lambda run: dataclasses.replace(run, shadows={}))
+    assert "type shadow=[NAME,NAME]" in " ".join(limits(bare))
+    assert not any("gained" in line for line in findings(bare))
+
+
+def test_a_replay_that_cannot_be_read_is_said(small_study, traced, tmp_path):
+    study, cell = tmp_path / "again", traced.runs[0].cell
+    shutil.copytree(small_study, study)
+    part = study / "replays" / "sim-strict" / cell / "verdicts" / "step-000001.parquet"
+    part.parent.mkdir(parents=True)
+    part.write_text("no parquet")
+    (problem,) = trace(read_study(study), [cell]).problems
+    assert f"replays/sim-strict/{cell} cannot be read and is left out" in problem
+
+
+def test_curves_over_kl_have_a_peak_or_say_that_it_is_not_reached(make_study):
+    study = make_study(judges=("sim-verbose",), seeds=1, steps=12)
+    (cell,) = study.glob("sim-verbose-*")
+    lines = [
+        {"step": step, "metrics": {"policy/kl": 0.01 * step, "policy/length_tokens": 20.0}}
+        for step in range(1, 13)
     ]
-    places = [text.index(head) for head in heads]
-    assert places == sorted(places)
-    assert "Gain in score from the first" in text[places[-1] :]  # a shadow judge looked on
-    assert plt.get_fignums() == before
+    (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = trace(read_study(study), [cell.name])
+    assert any(line.startswith("The truth peaks at sqrt KL: sim-verbose seed 0") for line in
+               findings(found))  # fmt: skip
+    assert not any("Over-optimisation" in line for line in limits(found))
 
 
-def test_only_the_cells_asked_for_are_in_it(small_study, runs):
-    cell = runs[0].cell
-    text = "".join(sections(small_study, [cell]))
-    assert "which takes 4 runs" in text
-    assert runs[-1].arm not in text.split("When did the judge")[1].split("Do other judges")[0] or (
-        runs[-1].arm == runs[0].arm
+def test_without_kl_over_optimisation_is_said_to_be_unknown(traced):
+    (line,) = [one for one in limits(traced) if one.startswith("Over-optimisation")]
+    assert "no KL was recorded" in line
+
+
+def line_of(arm: str, seed: int, step: float) -> Line:
+    nan, grid = float("nan"), Grid(None, None, None, 0, None)
+    onset = Onset(step, step, step, 0.01 if step == step else 0.5, 0.0, 0.1)
+    return Line(f"{arm}{seed}", arm, seed, 9, 0.0, nan, onset, grid, grid, None, None, "")
+
+
+def test_sentences_of_what_began_and_what_was_explained(traced):
+    """Three arms by hand: one rises at 4 and 6, one in one run of two, one never."""
+    nan = float("nan")
+    begun = {"a": (6.0, 4.0), "b": (nan, 5.0), "c": (nan, nan)}
+    lines = [line_of(arm, seed, step) for arm, at in begun.items() for seed, step in enumerate(at)]
+
+    def one(feature: str, r2: float) -> Calibration:
+        return Calibration(feature, 4, r2, 0.9, 1.0, 0.8, 1.2, 1.0, 2, 0.25, 1.0, 0.75)
+
+    names = traced.runs[0].names
+    spread = {name: float(np.nanstd(np.concatenate([r.features[..., k].ravel() for r in
+              traced.runs]))) for k, name in enumerate(names)}  # fmt: skip
+    moved = sorted((name for name in names if spread[name] > 0), key=spread.__getitem__)[-3:]
+    predicted = [
+        Predicted("x", "a", name, sds * spread[name], 0.0, 0.0, 0.0, 1.0, 3)
+        for name, sds in zip(moved, (1.0, -1.0, 0.01), strict=True)
+    ]
+    found = dataclasses.replace(
+        traced,
+        onsets=lines,
+        predicted=predicted,
+        calibration=[one(moved[0], 0.93), one(moved[1], 0.2), one(moved[2], 0.99)],
+        unpredicted="",
     )
-
-
-def test_the_stacked_ledger_adds_up_to_what_is_explained(runs):
-    steps = ledger(runs)
-    unique = [name for name in steps if name.startswith("unique/")]
-    made = stacked(steps, unique)
-    assert [axes.get_title(loc="left") for axes in made.axes] == sorted(set(steps["arm"]))
-    plt.close(made)
-
-
-def test_no_variance_is_said_and_not_drawn(runs):
-    flat = [dataclasses.replace(run, reward=np.full_like(run.reward, 0.5)) for run in runs]
-    assert "No step has rewards that differ" in "".join(ledger_section(flat))
-
-
-def test_too_few_runs_are_said(small_study, runs):
-    text = "".join(propagation_section(runs[:2], steps_frame(small_study)))
-    assert "2 runs of two steps or more" in text
-
-
-def test_without_shadows_the_command_is_said(runs):
-    bare = [dataclasses.replace(run, shadows={}) for run in runs]
-    text = "".join(judges_section(bare, {run.cell: "j" for run in runs}))
-    assert "Type shadow=[NAME,NAME]" in text
-
-
-def test_a_gap_that_was_never_measured_has_no_onset(small_study, runs):
-    blind = [dataclasses.replace(run, truth=np.full_like(run.truth, np.nan)) for run in runs]
-    text = "".join(onset_section(blind, small_study))
-    assert text.count("none") == len(runs)
+    text = " ".join(findings(found))
+    assert "rises under a" not in text
+    assert (
+        "Judge minus truth begins to rise under a at steps 4 to 6 (2 of 2 runs), under b at step 5 "
+        "(1 of 2 runs), and is not seen to elsewhere." in text
+    )
+    assert (
+        f"explains what was learned for {moved[0]} R2 0.93 over 4 runs (0.25 with the step size "
+        "from other arms; repeating the arm's other runs 0.75)." in text
+    )
+    assert f"Moved, but not as the advantages predict: {moved[1]} (R2 0.20)." in text
+    assert moved[2] not in text.split("What was rewarded")[1].split("Judge minus truth")[0]

@@ -130,7 +130,7 @@ def failing_on_length(rng: np.random.Generator) -> tuple[Simulated, float]:
 
 def test_failure_as_zero_teaches_shortness(rng: np.random.Generator) -> None:
     data, theory = failing_on_length(rng)
-    zero = after_failures(data.judge, data.truth, "zero")
+    zero = after_failures(data.judge, "zero")
     assert theory == pytest.approx(-0.0700, abs=0.002)
     assert near(push(zero, data.features, "none"), theory)
     assert push(zero, data.features)[0] == pytest.approx(-0.145, abs=0.008)

@@ -107,6 +107,35 @@ def test_repeats_by_hand():
     assert (row["texts"], row["too_few"], row["unscored"], row["repeats"]) == (2, 1, 3, "2 to 3")
 
 
+def test_repeats_of_pairs_by_hand():
+    shown = {
+        (0, "a"): (1.0, 0.5, 0.0),  # no two of three alike
+        (1, "a"): (0.0, 0.0, 1.0),  # one pair of three alike
+        (0, "b"): (0.5, 0.5, math.nan),
+        (1, "b"): (1.0, math.nan, math.nan),
+    }
+    rows = [
+        (prompt, f"{prompt}/1", order, score)
+        for (order, prompt), scores in shown.items()
+        for score in scores
+    ]
+    table = verdicts(*rows, columns="prompt_id probe_id order score")
+    row = probe_repeats.repeats(table.assign(setting="repeat T=1", temperature=1.0)).iloc[0]
+    assert row["flips"] == pytest.approx((1 + 2 / 3 + 0) / 3)
+    assert row["low"] == 0.0 and row["high"] == 1.0, (
+        "two prompts say little, but no share is below 0"
+    )
+    assert (row["texts"], row["too_few"], row["unscored"]) == (3, 1, 3)
+
+
+def test_a_judge_without_any_repeat_that_was_scored_has_no_flips():
+    table = verdicts(("a", "a/1", math.nan), columns="prompt_id probe_id score").assign(
+        setting="repeat T=1", temperature=1.0, order=math.nan
+    )
+    row = probe_repeats.repeats(table).iloc[0]
+    assert math.isnan(row["flips"]) and (row["texts"], row["too_few"]) == (0, 1)
+
+
 def test_positions_by_hand():
     # (score of the one shown first as given, swapped)
     shown = [(1, 1)] * 6 + [(0, 0)] + [(1, 0)] * 2 + [(0.5, 0.5)] + [(0.5, 1)] + [(1, math.nan)]
@@ -116,7 +145,9 @@ def test_positions_by_hand():
         for order, score in enumerate(both)
     ]
     table = verdicts(*rows, columns="prompt_id probe_id sample_index order score")
-    row = probe_repeats.positions(table.assign(setting="profile")).iloc[0]
+    table = table.assign(setting="profile")
+    again = table.assign(setting="repeat T=1", score=1.0)
+    row = probe_repeats.positions(pd.concat([table, again])).iloc[0]
     assert (row["first_first"], row["second_second"], row["half_ties"]) == (6, 1, 1)
     assert row["consistent"] == pytest.approx(3 / 11) and row["pairs"] == 11
     assert row["unscored"] == 1

@@ -188,6 +188,44 @@ def test_failures_stay_missing_and_are_counted():
     assert (effects(pairs(fair), {})["unscored"] == 0).all()
 
 
+def test_worst_cases_by_hand():
+    probes = texts(6).assign(truth=0.5)
+    table = probes.rename(columns={"length": "words"}).assign(
+        judge="j", pairwise=False, planted=np.nan, score=0.5
+    )
+    hedged = table.index[table["variant"] == "hedged"]
+    table.loc[hedged, "score"] = [0.6, 0.6, 0.6, 0.6, math.nan, math.nan]
+    base = table["probe_id"] == table.loc[hedged[5], "against"]
+    table.loc[base, "score"] = math.nan
+    emoji = table.index[table["variant"] == "emoji"]
+    table.loc[emoji[0], ["score", "truth"]] = math.nan, math.nan
+    found = effects(pairs(table), {}).set_index("variant")
+    row = found.loc["hedged"]
+    assert row["effect"] == pytest.approx(0.1) and row["unscored"] == 2
+    # four of 0.1; one of -0.5 to 0.5; one with neither side, of -1 to 1
+    assert row["bound_low"] == pytest.approx((0.4 - 0.5 - 1) / 6)
+    assert row["bound_high"] == pytest.approx((0.4 + 0.5 + 1) / 6)
+    row = found.loc["emoji"]
+    assert row["unscored"] == 2, "its own score, and the base of another"
+    # the pair without a truth has no effect to bound; the other lacks its base alone
+    assert row["bound_low"] == pytest.approx((0 * 4 - 0.5) / 5)
+    assert row["bound_high"] == pytest.approx((0 * 4 + 0.5) / 5)
+
+
+def test_worst_cases_hold_whatever_the_missing_scores_were():
+    probes = texts(12)
+    whole = judged(probes, Simulated(doses={"length": 0.05}, noise_sd=0.1))
+    known = effects(pairs(whole), {})
+    assert (known["bound_low"] == known["effect"]).all(), "nothing is missing"
+    assert (known["bound_high"] == known["effect"]).all()
+    for seed in range(5):
+        drop = np.random.default_rng(seed).random(len(whole)) < 0.3
+        found = effects(pairs(whole.assign(score=whole["score"].mask(drop))), {})
+        assert (found["bound_low"] <= known["effect"]).all()
+        assert (known["effect"] <= found["bound_high"]).all()
+        assert (found["bound_low"] < found["bound_high"]).any()
+
+
 def test_no_score_at_all_gives_no_number():
     probes = texts(4).assign(score=np.nan)
     table = probes.rename(columns={"length": "words"}).assign(
@@ -254,7 +292,13 @@ def test_a_pairwise_score_is_the_win_of_the_edited_text_over_both_orders():
     assert placebo["truth_change"].eq(0.0).all()
     verbose = paired[paired["variant"] == "yverbose"]
     assert verbose["truth_change"].eq(-1.0).all()
-    assert effects(paired, {}).set_index("variant").loc["yverbose", "effect"] == pytest.approx(2.0)
+    found = effects(paired, {}).set_index("variant")
+    assert found.loc["yverbose", "effect"] == pytest.approx(2.0)
+    (lost,) = found.index[found["unscored"] > 0]
+    truth = found.loc[lost, "truth_change"]
+    # two of three won; the third could have been anything from -1 to 1
+    assert found.loc[lost, "bound_low"] == pytest.approx((2 - 1) / 3 - truth)
+    assert found.loc[lost, "bound_high"] == pytest.approx(1 - truth)
     longer = probe_levels.length_preference(table, paired).iloc[0]
     assert (longer["judge_longer"], longer["truth_longer"]) == (1.0, 0.0)
 

@@ -2,12 +2,13 @@
 
 import json
 import math
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from analysis.calibration import Scale, calibrate, fit_scale
-from analysis.ledger import Run
 from analysis.planted import Tabular
 from analysis.propagation import (
     Predicted,
@@ -18,8 +19,9 @@ from analysis.propagation import (
     main,
     paths,
     predict,
-    tenths,
+    pushed,
 )
+from analysis.records import Run
 from experiments.errors import UserError
 
 TRUTH = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
@@ -68,7 +70,7 @@ def test_predictions_hold_out_of_sample(predicted):
     length = next(line for line in calibrate(predicted) if line.feature == "length")
     assert length.runs == 12
     assert length.r2 > 0.9 and length.correlation > 0.97
-    assert length.low < length.slope < length.high
+    assert length.low < 1 < length.high < 1.2
 
 
 def test_the_split_is_the_bias_where_there_is_one_and_nothing_where_there_is_none(predicted):
@@ -100,9 +102,108 @@ def test_cumulative_push_by_hand():
     path = trajectory([1.0, 2.0, 5.0], gradient=[2.0, 4.0, 1.0])
     assert cumulative(path, path.push, "plain").tolist() == [0.0, 1.0, 3.0]
     assert cumulative(path, path.push, "adam").tolist() == [0.0, 0.5, 1.0]
-    gap = trajectory([1.0, np.nan, 1.0])
-    assert cumulative(gap, gap.push, "plain").tolist() == [0.0, 1.0, 1.0]
-    assert cumulative(gap, gap.push, "adam").tolist() == [0.0, 0.0, 0.0]  # no norm on record
+    still = trajectory([1.0, 2.0, 1.0], gradient=[2.0, 0.0, 1.0])
+    assert cumulative(still, still.push, "adam").tolist() == [0.0, 0.5, 0.5]
+
+
+def test_what_is_unknown_is_not_a_push_of_nothing():
+    """NaN from the step on, under Adam without a norm and under a clip without one; a step that
+    pushes nothing needs no norm, and the last step's comes after the last level."""
+    nan = math.nan
+    gap = trajectory([1.0, nan, 1.0, 1.0])
+    np.testing.assert_array_equal(cumulative(gap, gap.push, "plain"), [0, 1, nan, nan])
+    np.testing.assert_array_equal(cumulative(gap, gap.push, "adam"), [0, nan, nan, nan])
+    lost = trajectory([1.0, 2.0, 4.0], gradient=[nan, 2.0, 2.0], clip=1.0)
+    np.testing.assert_array_equal(cumulative(lost, lost.push, "plain"), [0, nan, nan])
+    dead = trajectory([1.0, 0.0, 4.0], gradient=[2.0, nan, nan])
+    np.testing.assert_array_equal(cumulative(dead, dead.push, "adam"), [0, 0.5, 0.5])
+    assert pushed(dead, dead.push, "adam") == 0.5 and math.isnan(pushed(gap, gap.push, "plain"))
+
+
+@pytest.mark.parametrize("missing", [range(1, 21), [7]])
+def test_a_run_without_its_log_is_neither_predicted_nor_fitted_on(runs, missing):
+    runs = [replace(run, logged={"policy/grad_norm": np.full(20, 2.0)}) for run in runs]
+    lacking = runs[4].cell
+
+    def of_tone(norms):
+        own = [replace(runs[4], logged={"policy/grad_norm": norms})]
+        rows = predict(paths([*runs[:4], *own, *runs[5:]]), "adam")
+        return {row.cell: row for row in rows if row.feature == "tone"}
+
+    whole = of_tone(np.full(20, 2.0))
+    without = predict(paths([run for run in runs if run.cell != lacking]), "adam")
+    rows = of_tone(np.where(np.isin(np.arange(1, 21), missing), np.nan, 2.0))
+    own = rows[lacking]
+    assert math.isnan(own.predicted) and math.isnan(own.low) and math.isnan(own.unseen)
+    assert own.observed == whole[lacking].observed
+    assert own.note == f"no gradient norm at {len(missing)} of 20 steps"
+    for row in without:
+        if row.feature == "tone":
+            assert rows[row.cell].predicted == row.predicted and rows[row.cell].fitted_on == 10
+            assert rows[row.cell].note == ""
+    assert of_tone(np.array([2.0] * 19 + [np.nan])) == whole  # nothing comes after the last
+
+
+def test_a_run_without_learning_rates_is_not_taken_for_one_at_rate_one(runs):
+    told = [replace(run, logged={"policy/learning_rate": np.full(20, 0.5)}) for run in runs[1:]]
+    rows = predict(paths([runs[0], *told]))
+    first, *others = (row for row in rows if row.feature == "length")
+    assert math.isnan(first.predicted) and first.note == "no learning rate at 20 of 20 steps"
+    assert all(math.isfinite(row.predicted) for row in others)
+
+
+def test_lost_steps_are_unknown_and_unscored_ones_push_nothing(runs):
+    run = replace(runs[-1], config={"trainer.steps": 20})
+    kept = run.step_P != 5
+    arrays = ("step_P", "reward", "advantage", "truth", "judge", "features")
+    lost = replace(run, **{name: getattr(run, name)[kept] for name in arrays})
+    path = paths([lost])[0]
+    assert len(path.level) == 20 and np.flatnonzero(np.isnan(path.level)).tolist() == [4]
+    rows = predict([*paths(runs[:-1]), *paths([lost])])
+    (row,) = (row for row in rows if row.note and row.feature == "length")
+    assert row.cell == lost.cell and math.isnan(row.predicted)
+    assert row.note == "no covariance of reward and behaviour at 1 of 20 steps"
+    silent = replace(run, reward=np.where(kept[:, None], run.reward, np.nan))
+    path = paths([silent])[0]
+    assert path.push[4] == 0 and path.of_truth[4] == 0 and np.isfinite(path.level).all()
+
+
+def test_the_parts_of_a_five_level_judge_are_not_divided_by_nothing():
+    """Step by hand: a group whose scores are equal while truth is not, and one (0, 1) without
+    bias. Truth's share of the push is all of it: half of .5 / (sqrt .5 + eps)."""
+    judge = np.array([[0.5, 0.5], [0.0, 1.0]])
+    truth = np.array([[0.4, 0.6], [0.0, 1.0]])
+    features = np.array([[3.0, 9.0], [0.0, 1.0]])[..., None]
+    facts = (np.ones(2, int), judge, judge * 0, truth, judge, features, ("length",))
+    (path,) = paths([Run("c", "a", 0, True, *facts)])
+    assert path.push[0] == pytest.approx(0.25 / (0.5**0.5 + 1e-4))
+    assert path.of_truth[0] == pytest.approx(path.push[0])
+    assert path.sd == pytest.approx(np.std([3.0, 9.0, 0.0, 1.0]))
+
+
+def test_an_arm_out_and_a_repetition_by_hand():
+    """Arm a moves by 2 per push, b by 4. From the other arm, a run of a is predicted at 4 and not
+    2, and b's at half; the means of the arm's other runs are 2, and 8, 6, 6 for 4, 8, 8."""
+    moves = {"a": [(1, 2), (1, 2), (1, 2)], "b": [(1, 4), (2, 8), (2, 8)]}
+    found = [
+        Trajectory(
+            *(f"{arm}{n}", arm, "length", np.array([0.0, moved])),
+            *(np.array([float(push), 0.0]), np.zeros(2), np.full(2, np.nan)),
+        )
+        for arm, pairs in moves.items()
+        for n, (push, moved) in enumerate(pairs)
+    ]
+    rows = predict(found)
+    assert [row.unseen for row in rows] == pytest.approx([4, 4, 4, 2, 4, 4])
+    assert [row.unseen_low for row in rows] == pytest.approx([4, 4, 4, 2, 4, 4])  # no scatter
+    assert [row.repeated for row in rows] == pytest.approx([2, 2, 2, 8, 6, 6])
+    (line,) = calibrate(rows)
+    total = 3 * 4 + 16 + 64 + 64 - 26**2 / 6
+    assert (line.arms, line.inside_unseen) == (2, 0.0)
+    assert line.r2_unseen == pytest.approx(1 - (3 * 4 + 4 + 16 + 16) / total)
+    assert line.r2_repeated == pytest.approx(1 - (16 + 4 + 4) / total)
+    alone = predict([path for path in found if path.arm == "b"])
+    assert all(math.isnan(row.unseen) for row in alone)  # there is no other arm
 
 
 def test_learning_rate_and_clipping_are_in_the_push():
@@ -118,15 +219,16 @@ def test_a_run_at_another_rate_is_predicted_with_it():
     """Three runs at rate .1 explain a fourth at .03 only where the rate is among the facts."""
     seen = [train(seed, 0.6, rate=0.1, prompts=400) for seed in (0, 1, 2)]
     slow = train(3, 0.6, rate=0.03, prompts=400)
-    rates = {run.cell: dict.fromkeys(range(1, 21), 0.1) for run in seen}
-    rates[slow.cell] = dict.fromkeys(range(1, 21), 0.03)
+    rates = [np.full(20, 0.1)] * 3 + [np.full(20, 0.03)]
+    facts = [
+        replace(run, logged={"policy/learning_rate": rate})
+        for run, rate in zip([*seen, slow], rates, strict=True)
+    ]
     blind, told = (
         next(
-            row
-            for row in predict(paths([*seen, slow], rates=facts))
-            if (row.cell, row.feature) == (slow.cell, "length")
+            row for row in predict(paths(given)) if (row.cell, row.feature) == (slow.cell, "length")
         )
-        for facts in (None, rates)
+        for given in ([*seen, slow], facts)
     )
     assert told.predicted == pytest.approx(told.observed, rel=0.25)
     assert told.predicted == pytest.approx(blind.predicted * 0.3, rel=1e-6)
@@ -156,15 +258,10 @@ def test_a_prediction_interval_holds_one_more_run():
     assert 364 <= held <= 395
 
 
-def test_tenths_of_twenty_steps_are_two_at_each_end():
-    assert tenths(np.arange(20.0)) == pytest.approx(18.5 - 0.5)
-    assert math.isnan(tenths(np.array([1.0])))
-    assert math.isnan(tenths(np.array([np.nan, 1.0, 2.0])))
-
-
 def test_too_few_runs_predict_nothing(runs):
     rows = predict(paths(runs[:3]))
     assert all(math.isnan(row.predicted) and row.fitted_on == 2 for row in rows)
+    assert rows[0].note == "2 other runs with a known push and shift; a scale takes 3"
     line = calibrate(rows)[0]
     assert math.isnan(line.r2) and line.note == "0 runs with both numbers"
 
@@ -210,7 +307,18 @@ def test_the_figure_has_a_panel_per_feature_that_moved(predicted):
     made = figure(rows, lines)
     titles = [axes.get_title(loc="left") for axes in made.axes]
     assert [title.split(",")[0] for title in titles] == ["length", "tone"]
-    assert made.axes[0].get_xlabel() == "predicted shift (words)"
+    assert made.axes[0].get_xlabel() == "predicted shift, 95 % interval (words)"
+    bars = made.axes[0].containers[0].lines[2][0].get_segments()  # of the first arm
+    first = rows[(rows.feature == "length") & (rows.arm == sorted(set(rows.arm))[0])]
+    assert [tuple(bar[:, 0]) for bar in bars] == [
+        pytest.approx(ends) for ends in zip(first.low, first.high, strict=True)
+    ]
+    plt.close(made)
+    # one feature in thousandths of its unit is no larger a shift
+    ends = ["observed", "predicted", "low", "high", "sd"]
+    rows.loc[rows.feature == "tone", ends] *= 1000
+    made = figure(rows, lines)
+    assert [axes.get_title(loc="left").split(",")[0] for axes in made.axes] == ["length", "tone"]
     plt.close(made)
 
 
@@ -221,17 +329,43 @@ def test_the_command_line(small_study, tmp_path, capsys):
     assert main([*words, f"figure={tmp_path / 'p.png'}"]) == 0
     found = json.loads(out.read_text())
     assert {row["fitted_on"] for row in found["runs"]} == {3}
-    assert "run by run" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "run by run" in printed
     assert found["kl_limit"] == []
+    assert all(row["predicted"] is None for row in found["runs"] if row["feature"] == "keyword")
+    assert "r2_repeated: no theory" in printed
     assert main(["study=nothing", f"runs_dir={tmp_path}"]) == 2
     assert "no study folder" in capsys.readouterr().err
     assert main(["judge=x"]) == 2
 
 
+def test_a_damaged_config_is_said_and_its_run_left_out(small_study, tmp_path, capsys):
+    study = tmp_path / "damaged"
+    shutil.copytree(small_study, study)
+    cells = sorted(study.glob("sim-*"))
+    shutil.copytree(cells[0], study / f"{cells[0].name}b")
+    (study / f"{cells[0].name}b" / "config.yaml").write_text("judge: [unclosed")
+    out = tmp_path / "p.json"
+    assert main(["study=damaged", f"runs_dir={tmp_path}", f"out={out}"]) == 0
+    said = capsys.readouterr().out
+    assert f"{cells[0].name}b" in said and "config" in said.split("problem: ")[1]
+    assert {row["cell"] for row in json.loads(out.read_text())["runs"]} == {c.name for c in cells}
+
+
+def test_a_study_without_logged_norms_says_so(small_study, tmp_path, capsys):
+    study = tmp_path / "unlogged"
+    shutil.copytree(small_study, study)
+    for cell in study.glob("sim-*"):
+        (cell / "metrics.jsonl").unlink()
+    words = ["study=unlogged", f"runs_dir={tmp_path}", f"figure={tmp_path / 'p.png'}"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert said.count("is not predicted: no gradient norm at ") == 4
+    assert "no figure was drawn" in said and not (tmp_path / "p.png").exists()
+
+
 def test_a_kl_penalty_puts_its_limit_beside_the_shift(small_study, tmp_path, capsys):
     """Copies of finished runs whose configuration has a penalty: limit = Cov(A, z) / beta."""
-    import shutil
-
     import yaml
 
     study = tmp_path / "held"

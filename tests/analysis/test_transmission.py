@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from analysis.advantages import advantages
-from analysis.ledger import Run, judge_table, ledger, main, read_runs, step_row
+from analysis.ledger import judge_table, ledger, main, step_row, under_policy
+from analysis.records import Run, read_runs
 from analysis.transmission import (
     after_failures,
+    bias_share,
     compare,
     dead_groups,
     gains,
@@ -111,17 +114,141 @@ def test_group_without_truth_is_not_split() -> None:
     assert np.isnan(of_truth).all() and np.isnan(of_bias).all()
 
 
+def test_equal_rewards_have_no_parts_however_truth_varies() -> None:
+    """A judge on five levels gives both answers of the first group .5; the second group's parts
+    are all truth: -+ .5 over the sd of (0, 1)."""
+    reward, truth = np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([[0.4, 0.6], [0.0, 1.0]])
+    total, of_truth, of_bias = split(reward, truth, "group", eps=0.0001)
+    half = 0.5 / (0.5**0.5 + 0.0001)
+    np.testing.assert_allclose(total, [[0, 0], [-half, half]])
+    np.testing.assert_allclose(of_truth, [[0, 0], [-half, half]])
+    np.testing.assert_array_equal(of_bias, np.zeros((2, 2)))
+    assert bias_share(of_truth, of_bias) == 0
+    _, of_truth, of_bias = split(reward[:1], truth[:1], "batch")  # the whole batch is flat
+    assert (of_truth == 0).all() and (of_bias == 0).all()
+    _, of_truth, of_bias = split(reward, truth, "batch")  # here another group divides it
+    spread = 0.5 / 1.5**0.5 + 0.0001  # sd of (.5, .5, 0, 1)
+    np.testing.assert_allclose(of_truth[0], [-0.1 / spread, 0.1 / spread])
+    np.testing.assert_allclose(of_bias[0], -of_truth[0])
+
+
+def test_rounding_in_a_flat_group_is_no_reward_for_truth() -> None:
+    reward, truth = np.array([[0.3, 0.1 + 0.2]]), np.array([[0.0, 1.0]])
+    total, of_truth, of_bias = split(reward, truth, "group")
+    np.testing.assert_array_equal(of_truth, [[0.0, 0.0]])
+    np.testing.assert_array_equal(of_bias, total)
+    assert abs(total).max() < 1e-11
+
+
+def test_the_ledger_of_a_five_level_judge() -> None:
+    """Groups (truth, score, length): a dead one and a live one without bias. Mean over groups of
+    Cov(A, z) is half the live one's: .5 x (1 / sqrt 2) / (1 + eps sqrt 2)."""
+    truth, judge = np.array([[0.4, 0.6], [0.0, 1.0]]), np.array([[0.5, 0.5], [0.0, 1.0]])
+    length = np.array([[3.0, 9.0], [0.0, 1.0]])[..., None]
+    row = step_row(
+        Run("c", "a", 0, True, np.ones(2, int), judge, NAN * judge, truth, judge, length, ("z",))
+    )
+    expected = 0.5 * 0.5 / (0.5**0.5 + 1e-4)
+    assert row["cov/z"] == pytest.approx(expected)
+    assert row["cov_truth/z"] == pytest.approx(expected)
+    assert row["cov_bias/z"] == pytest.approx(0, abs=1e-12)
+    assert row["bias_share"] == 0 and row["dead"] == 0.5
+
+
 def test_failure_policies_by_hand() -> None:
     judge = np.array([[0.5, NAN], [0.2, 0.4]])
-    truth = np.ones((2, 2))
-    assert after_failures(judge, truth, "zero").tolist() == [[0.5, 0.0], [0.2, 0.4]]
-    dropped = after_failures(judge, truth, "drop_group")
+    assert after_failures(judge, "zero").tolist() == [[0.5, 0.0], [0.2, 0.4]]
+    dropped = after_failures(judge, "drop_group")
     assert np.isnan(dropped[0]).all() and dropped[1].tolist() == [0.2, 0.4]
-    mixed = after_failures(judge, truth, "unscored", truth_weight=0.5)
-    np.testing.assert_allclose(mixed, [[0.75, NAN], [0.6, 0.7]])
+    np.testing.assert_array_equal(after_failures(judge, "unscored"), judge)
     assert np.isnan(judge[0, 1])  # the scores given stay as they were
     with pytest.raises(ValueError, match="abort"):
-        after_failures(judge, truth, "abort")
+        after_failures(judge, "abort")
+
+
+def failing_run(on_failure: str = "unscored", **config: object) -> Run:
+    """Two groups; the judge has no score of the second rollout. Truth is 1 throughout."""
+    judge = np.array([[0.6, NAN], [0.2, 0.4]])
+    flat = {f"reward.{key.replace('__', '.')}": value for key, value in config.items()}
+    weight = float(str(config.get("truth_weight", 0.0)))
+    return Run(
+        *("c", "a", 0, True, np.ones(2, int)),
+        reward=np.array([[7.0, NAN], [8.0, 9.0]]),
+        advantage=np.zeros((2, 2)),
+        truth=np.ones((2, 2)),
+        judge=judge,
+        features=np.zeros((2, 2, 1)),
+        names=("z",),
+        on_failure=on_failure,
+        truth_weight=weight,
+        config=flat,
+    )
+
+
+@pytest.mark.parametrize(
+    "config, at_zero",
+    [
+        ({}, 0.0),
+        ({"truth_weight": 0.25}, 0.25),
+        ({"name": "binary", "threshold": -0.5}, 1.0),
+        ({"name": "binary"}, 0.0),
+        ({"name": "hybrid", "weights__judge": 0.5, "weights__truth": 2.0}, 2.0),
+        ({"name": "verif"}, 0.0),
+        ({"name": "rubric"}, 0.0),
+        ({"name": "rule"}, NAN),  # the judge has no say: the reward stays as it is on record
+        ({"rules": "run"}, 0.0),  # the rules are run and are not in this reward
+    ],
+)
+def test_a_failure_as_zero_goes_through_the_runs_own_reward(
+    config: dict[str, object], at_zero: float
+) -> None:
+    """All but the failed rollout keep what is on record, whatever that was made of."""
+    run = failing_run(**config)
+    found, why = under_policy(run, "zero")
+    np.testing.assert_allclose(found, [[7.0, at_zero], [8.0, 9.0]])
+    assert why == ""
+    np.testing.assert_array_equal(under_policy(run, "unscored")[0], run.reward)
+
+
+def test_what_dropping_groups_took_is_composed_again() -> None:
+    """A run that dropped the first group: its scored rollout is worth .75 x .6 + .25 x 1."""
+    run = failing_run("drop_group", truth_weight=0.25)
+    run.reward[0] = NAN
+    np.testing.assert_allclose(under_policy(run, "unscored")[0], [[0.7, NAN], [8, 9]])
+    np.testing.assert_allclose(under_policy(run, "zero")[0], [[0.7, 0.25], [8, 9]])
+    dropped = under_policy(failing_run("abort"), "drop_group")[0]
+    np.testing.assert_array_equal(dropped, [[NAN, NAN], [8, 9]])
+
+
+@pytest.mark.parametrize(
+    "config, said",
+    [
+        ({"name": "verif", "rules": "run"}, "reward.rules=run"),
+        ({"overlong__buffer": 5}, "reward.overlong.buffer"),
+        ({"repetition__weight": 0.1}, "reward.repetition.weight"),
+        ({"name": "elsewhere"}, "reward.name=elsewhere"),
+    ],
+)
+def test_a_reward_of_unknown_parts_is_not_made_up(config: dict[str, object], said: str) -> None:
+    run = failing_run(**config)
+    found, why = under_policy(run, "zero")
+    assert np.isnan(found).all() and said in why
+    frame = ledger([run])
+    assert frame["zero/cosine"].isna().all() and frame["zero/cov/z"].isna().all()
+    problems = [line for line in frame.attrs["problems"] if "on_failure=zero" in line]
+    assert len(problems) == 1 and problems[0].startswith("c: ") and said in problems[0]
+
+
+def test_a_policy_that_changes_nothing_changes_nothing(rng: np.random.Generator) -> None:
+    """Half the reward is a rule's, as in VerIF; every rollout was scored."""
+    run = planted_run(rng)
+    reward = 0.5 * run.judge + 0.5 * (run.features[..., 0] > 0)
+    run = replace(run, reward=reward, config={"reward.name": "verif", "reward.rules": "run"})
+    row = step_row(run)
+    for policy in ("unscored", "zero", "drop_group"):
+        assert row[f"{policy}/cosine"] == pytest.approx(1)
+        assert row[f"{policy}/flips"] == row[f"{policy}/silenced"] == 0
+        assert row[f"{policy}/cov/z"] == row["cov/z"]
 
 
 def test_tied_and_dead_groups() -> None:

@@ -1,10 +1,43 @@
-"""A small real model that several evaluations ask."""
+"""A small real model that several evaluations ask, four IFEval prompts, and a pool of sandboxes."""
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from experiments.evaluation import ifeval
+from experiments.sandbox import tiers
+from experiments.sandbox.pool import Pool
+
+PROMPTS = {
+    "Say hello without commas.": [("punctuation:no_comma", {})],
+    "Quote three words.": [
+        ("startend:quotation", {}),
+        ("length_constraints:number_words", {"relation": "at least", "num_words": 3}),
+    ],
+    "Give me JSON.": [("detectable_format:json_format", {})],
+    "Draw a letter.": [
+        (
+            "keywords:letter_frequency",
+            {"letter": "#", "let_frequency": 1, "let_relation": "at least"},
+        )
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """Two sandboxes; the test is skipped where nothing isolates."""
+    try:
+        tiers.find()
+    except tiers.SandboxUnavailable as error:
+        pytest.skip(str(error))
+    with Pool(2) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
@@ -30,4 +63,26 @@ def little(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "little"
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """A data folder with the four prompts above; the test is skipped without the shared data."""
+    shared = ifeval.data_root()
+    if shared is None:
+        pytest.skip("needs the shared data (punkt)")
+    folder = tmp_path / "data"
+    (folder / "ifeval").mkdir(parents=True)
+    shutil.copytree(shared / ifeval.PUNKT_FOLDER, folder / ifeval.PUNKT_FOLDER)
+    rows = [
+        {
+            "key": key,
+            "prompt": text,
+            "instruction_id_list": [name for name, _ in instructions],
+            "kwargs": [kwargs for _, kwargs in instructions],
+        }
+        for key, (text, instructions) in enumerate(PROMPTS.items())
+    ]
+    (folder / ifeval.PROMPTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder

@@ -4,10 +4,9 @@ from collections import Counter
 
 import pytest
 
-from analysis.behaviour import feature_frame, run_shift, step_means
-from analysis.drift import run_curves
-from analysis.frames import rollouts_frame
+from analysis.drift import feature_values, run_shifts
 from analysis.intervals import mean_interval, paired_difference
+from analysis.records import read_runs
 from experiments.cells import load_cell, study_cells
 from experiments.plan import expected
 from experiments.recorder import recorded
@@ -26,13 +25,11 @@ def study(tmp_path_factory):
 @pytest.fixture(scope="module")
 def shifts(study):
     """How far each run moved, per metric."""
-    rollouts = rollouts_frame(study)
-    lengths = run_shift(step_means(feature_frame(rollouts), ["length"]))
-    scores = run_shift(run_curves(rollouts))
+    runs, _ = read_runs(study)
     return {
         (arm, metric): group.set_index("seed")["shift"]
-        for frame in (lengths, scores)
-        for (arm, metric), group in frame.groupby(["arm", "metric"], observed=True)
+        for frame in (run_shifts(runs, feature_values), run_shifts(runs))
+        for (arm, metric), group in frame.groupby(["arm", "metric"])
     }
 
 

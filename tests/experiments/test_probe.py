@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from analysis import markup
+from analysis.probe_report import effects_table
+from analysis.probes import profile
 from experiments import probe
 from experiments.errors import UserError
+from tests.conftest import Page
 
 SMALL = ["judge=sim-verbose,sim-fair", "n=8", "repeats=2", "temperatures=0.7"]
-
-
-class Page(HTMLParser):
-    """What a browser would load, and what a reader would read."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.tags: list[str] = []
-        self.text = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
-
-    def handle_data(self, data):
-        self.text += " " + data
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +120,51 @@ def test_a_file_is_probed_by_a_judge_with_an_endpoint(tmp_path, monkeypatch, cap
     assert f"{len(lost)} of {len(rows)} verdicts of openai-compatible are missing" in shown
 
 
+def test_a_limit_of_cost_stops_and_a_higher_one_goes_on(tmp_path, capsys):
+    command = [*SMALL, "variants=hedged", f"runs_dir={tmp_path}"]
+    folder = tmp_path / "probes" / "instruct-mini"
+
+    def read() -> tuple[list[dict], dict, str]:
+        verdicts = pq.read_table(folder / "verdicts.parquet").to_pylist()
+        shown = " ".join(capsys.readouterr().out.split())
+        return verdicts, json.loads((folder / "spent.json").read_text()), shown
+
+    assert probe.main([*command, "cost.max_calls=60"]) == 1
+    verdicts, spent, shown = read()
+    # per judge 8 prompts x (4 contents + 2 edits), then 8 x 4 contents twice
+    assert spent == {"calls": 60, "usd": 0.0} and len(verdicts) == 2 * (48 + 64)
+    assert [row["score"] is None for row in verdicts] == [False] * 60 + [True] * 164
+    assert {row["outcome"] for row in verdicts[60:]} == {"aborted"}
+    assert "52 of 64 verdicts of sim-verbose (repeat T=0.7) were not asked for" in shown
+    assert "48 of 48 verdicts of sim-fair (profile) were not asked for" in shown
+    assert "has spent 60 calls" in shown and "cost.max_calls=120" in shown
+    assert "sim-fair has no scored pair" in shown
+    assert "sim-verbose changes by" in shown, "it was asked all of its edits"
+    assert probe.main([*command, "cost.max_calls=60"]) == 1
+    assert read()[1]["calls"] == 60, "the limit is on the folder"
+    assert probe.main([*command, "cost.max_calls=224"]) == 0
+    verdicts, spent, shown = read()
+    assert spent["calls"] == 224 and {row["outcome"] for row in verdicts} == {"scored"}
+    assert "not asked" not in shown and "164 judge calls made; 60 verdicts came from" in shown
+
+
+def test_what_missing_verdicts_could_undo_is_said(tmp_path, capsys):
+    command = ["judge=sim-flaky", "n=12", "variants=hedged,placebo", f"runs_dir={tmp_path}"]
+    assert probe.main([*command, "repeats=0", "judge.simulated.noise_sd=0"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Missing verdicts could undo what is claimed" in shown
+    found = profile(tmp_path / "probes" / "instruct-mini")
+    table = effects_table(found, "sim-flaky").set_index("variant")
+    row = found.effects.set_index("variant").loc["placebo"]
+    assert row["unscored"] > 0 and row["bound_low"] < row["effect"] < row["bound_high"]
+    worst = markup.bracket(row["bound_low"], row["bound_high"])
+    assert table.loc["placebo", "worst cases"] == worst
+    fair = tmp_path / "fair"
+    probe.run(probe.read_command(["judge=sim-fair", "n=3", "variants=placebo", f"runs_dir={fair}"]))
+    whole = profile(fair / "probes" / "instruct-mini")
+    assert "worst cases" not in effects_table(whole, "sim-fair"), "nothing is missing"
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
@@ -145,6 +175,10 @@ def test_a_file_is_probed_by_a_judge_with_an_endpoint(tmp_path, monkeypatch, cap
         (["judge=sim-fair", "repeats=-1"], "repeats=-1"),
         (["judge=sim-fair", "report=maybe"], "report=maybe"),
         (["judge=sim-fair", "temperatures=hot"], "temperatures=hot"),
+        (["judge=sim-fair", "cost.max_calls=0"], "allows nothing"),
+        (["judge=sim-fair", "cost.max_calls=few"], "cost.max_calls=few"),
+        (["judge=qwen3-8b", "cost.max_usd=1", "n=3"], "has no price"),
+        (["judge=sim-fair", "cost.max_cents=1"], "cost.max_cents=1"),
         (["judge=nobody"], "judge=nobody is no preset"),
         (["judge=sim-fair", "set=nothing"], "set=nothing is no set"),
         (["judge=sim-fair", "set=healthbench"], "knows the rule truth"),

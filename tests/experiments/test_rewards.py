@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.config import Judge, Overlong, Repetition, Reward, Sampling
+from experiments.config import Judge, Overlong, Repetition, Reward, Sampling, Study
 from experiments.errors import UserError
 from experiments.rewards import REWARDS
 from experiments.rewards.checks import check_reward, for_judge
+from experiments.rewards.compose import again, composed, recorded
 from experiments.rewards.failure import POLICIES, Starved, apply_failure_policy
 from experiments.rewards.parts import Parts, rule_part
 from experiments.rewards.penalties import overlong, repetition
@@ -170,6 +171,40 @@ def test_only_zero_turns_a_missing_verdict_into_a_number(scores, policy):
             assert after == (0.0 if policy == "zero" else None)
         elif after is not None:
             assert after == before
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("unscored", [0.5, None, 0.0, 1.0]),
+        ("zero", [0.5, 0.0, 0.0, 1.0]),
+        ("drop_group", [None, None, 0.0, 1.0]),
+        ("abort", [0.5, None, 0.0, 1.0]),
+    ],
+)
+def test_recorded_rollouts_are_rewarded_as_training_would_have(policy, expected):
+    """A product of judge and rules: half of the rules hold, then none ran, one fails, one holds."""
+    config = Study(reward=Reward(name="verif", rules="run"))
+    known = [
+        recorded(config, RULED, {"answer": "a", "tokens": 1, "truth": None, "rules": rules})
+        for rules in (["0:1 passed", "0:2 failed"], None, ["0:1 failed"], ["0:1 passed vacuous"])
+    ]
+    scores = [1.0, None, 1.0, 1.0]
+    assert again(config, known, scores, 2, policy) == expected
+    if policy == "abort":
+        with pytest.raises(Starved):
+            composed(config, known, scores, 2, policy)
+
+
+def test_a_record_without_an_answer_is_asked_as_an_empty_one():
+    config = Study(reward=Reward(rules="judge", repetition=Repetition(1.0, 1)))
+    record = {"answer": None, "tokens": 3, "truth": 0.5}
+    one = recorded(config, RULED, record)
+    row, answer = one.item
+    assert answer == "" and len(row.criteria) == 2 and one.row is RULED
+    ((reward, terms),) = composed(config, [one], [0.75], 1, "unscored")
+    assert reward == 0.75
+    assert terms == {"judge": 0.75, "truth": 0.5, "repetition": 0.0}
 
 
 class PairJudge:

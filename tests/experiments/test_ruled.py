@@ -3,8 +3,6 @@
 import pytest
 
 from experiments.rewards.ruled import RuleRunner, rule_metrics, spoken, verdict
-from experiments.sandbox import tiers
-from experiments.sandbox.pool import Pool
 from experiments.tasks.row import Rule, make_row
 
 SHORT = "def check_following(instruction, response):\n    return len(response.split()) < 3"
@@ -13,13 +11,8 @@ ECHO = "def check_following(instruction, response):\n    return instruction in r
 
 
 @pytest.fixture(scope="module")
-def runner():
-    try:
-        tiers.find()
-    except tiers.SandboxUnavailable as error:
-        pytest.skip(str(error))
-    with Pool(1) as pool:
-        yield RuleRunner(pool)
+def runner(pool):
+    return RuleRunner(pool)
 
 
 def row(*sources):

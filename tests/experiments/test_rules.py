@@ -7,8 +7,6 @@ import pytest
 from experiments import rules
 from experiments.errors import UserError
 from experiments.rules import audit, check_rules, infeasible, main, read_rows, rule_row
-from experiments.sandbox import tiers
-from experiments.sandbox.pool import Pool
 from experiments.tasks.where import FILES, data_folder
 
 DATA = data_folder() / FILES["verinstruct-verif"]
@@ -16,16 +14,6 @@ DEF = "def check_following(instruction, response):\n    "
 SHORT = DEF + "return len(response.split()) < 3"
 KIND = DEF + "import re\n    return re.search('please', response)"
 BROKEN = DEF + "return undefined"
-
-
-@pytest.fixture(scope="module")
-def pool():
-    try:
-        tiers.find()
-    except tiers.SandboxUnavailable as error:
-        pytest.skip(str(error))
-    with Pool(2) as made:
-        yield made
 
 
 def record(*pairs, prompt="Write."):

@@ -1,12 +1,13 @@
 """Features on texts whose counts can be done by hand."""
 
+import re
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.features import FEATURES, features
+from judges.features import CONFIDENCE, FEATURES, FLATTERY, HEDGES, features
 
 SAMPLE = """Great question! What a wonderful day!
 # Answer
@@ -63,6 +64,23 @@ def test_no_text_has_no_features():
 )
 def test_near_misses(name, text, count):
     assert features(text)[name] == count
+
+
+PIECES = ["what a", "great", "Wonderful", "clearly", "no doubt", "might", "I think", "sure"]
+JOINTS = [" ", "  ", "\n", "-", "'", "\u2019", ", ", "_", "", "é", "."]
+
+
+@given(st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(JOINTS)), max_size=8))
+def test_phrases_are_counted_wherever_they_stand(parts):
+    """However words are joined: as one alternation of all phrases counts them."""
+    text = "".join(piece + joint for piece, joint in parts)
+    found = features(text)
+    for name, phrases in (("flattery", FLATTERY), ("confidence", CONFIDENCE), ("hedges", HEDGES)):
+        either = "|".join(
+            r"\s+".join(map(re.escape, phrase.split()))
+            for phrase in sorted(phrases, key=len, reverse=True)
+        )
+        assert found[name] == len(re.findall(rf"\b(?:{either})\b", text.lower())), text
 
 
 def test_the_keyword_is_a_whole_word_in_any_case():

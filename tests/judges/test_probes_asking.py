@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from experiments.config import Endpoint, Grading, Judge, Sampling, Simulated
+from experiments.config import Cost, Endpoint, Grading, Judge, Sampling, Simulated
 from experiments.errors import UserError
 from experiments.tasks.row import make_row
 from judges.fence import fenced
 from judges.probes import Source, variants
+from judges.probes.allowance import Allowance
 from judges.probes.asking import ask
 from judges.probes.model import INSTRUCTIONS, rewritten
+from judges.session import Session
 from judges.store import Store
 
 ROW = make_row(({"role": "user", "content": "Where is it?"},))
@@ -102,6 +104,55 @@ def test_a_pairwise_judge_sees_both_orders(app, store):
     assert len(done.rows) == len(edited) * 2 * 2, "two orders, two votes, no repeats"
     assert {(row["order"], row["score"]) for row in done.rows} == {(0, 1.0), (1, 1.0)}
     assert {row["probe_id"] for row in done.rows} == {one.probe_id for one in edited}
+
+
+def test_a_pairwise_judge_sees_each_content_beside_the_best_again_and_again(app, store):
+    app.say = lambda body: "[[A]]" if body["temperature"] else "[[B]]"
+    contents = {"correct": "It is 4 km off.", "partial": "It is off.", "policy": "It is 4 km off."}
+    made, _ = variants(Source(ROW, contents), only=["hedged"])
+    done = ask(judge("pairwise"), made, store, repeats=3, temperatures=(0.0, 1.0))
+    first = [row for row in done.rows if row["setting"] == "profile"]
+    assert len(first) == 2 * 2, "two edited texts in two orders"
+    again = [row for row in done.rows if row["setting"] != "profile"]
+    partial = next(one.probe_id for one in made if one.variant == "ypartial")
+    assert {row["probe_id"] for row in again} == {partial}, "the same text twice is no pair"
+    assert len(again) == 2 * 2 * 3, "temperatures, orders, repeats"
+    assert {(row["setting"], row["order"], row["score"]) for row in again} == {
+        (f"repeat T={heat}", order, float(heat)) for heat in (0, 1) for order in (0, 1)
+    }
+    assert {row["sample_index"] for row in again} == {0, 1, 2}
+
+
+def test_a_limit_leaves_the_rest_missing_and_the_store_is_free(app, store):
+    made, _ = variants(SOURCE)
+    few = Allowance(Cost(max_calls=5), [judge()])
+    done = ask(judge(), made, store, repeats=2, temperatures=(0.7,), allowance=few)
+    assert done.calls == len(app.bodies) == few.spent.calls == 5
+    missing = [row for row in done.rows if row["outcome"] == "aborted"]
+    assert len(missing) == len(done.rows) - 5 > 0
+    assert all(row["score"] is None and row["attempts"] == 0 for row in missing)
+    assert all("cost.max_calls=5" in row["reason"] for row in missing)
+    kept = [row["outcome"] for row in done.rows]
+    none = Allowance(Cost(max_calls=5), [judge()], few.spent)
+    again = ask(judge(), made, store, repeats=2, temperatures=(0.7,), allowance=none)
+    assert again.calls == 0 and [row["outcome"] for row in again.rows] == kept
+    rest = ask(judge(), made, store, repeats=2, temperatures=(0.7,))
+    assert {row["outcome"] for row in rest.rows} == {"scored"}
+    assert rest.calls == len(missing), "what was not asked is not taken for asked"
+
+
+def test_a_rewriter_s_texts_are_paid_for_too(app, store):
+    app.say = lambda body: "Written anew."
+    one = Allowance(Cost(max_calls=1), [judge()])
+    filled, lost, calls = rewritten(judge(), [SOURCE], store, one)
+    assert calls == 1 and len(filled[0].given) == 1
+    assert len(lost) == len(INSTRUCTIONS) - 1 and all("aborted" in line for line in lost)
+
+
+def test_a_judge_of_single_answers_has_no_verdict_on_a_pair(app, store):
+    with Session(judge(), store) as session, pytest.raises(UserError, match="cannot compare"):
+        session.ask_verdicts([(ROW, ("a", "b"))])
+    assert app.bodies == []
 
 
 def test_order_zero_shows_the_counterpart_first(app, store):

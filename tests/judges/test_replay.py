@@ -60,6 +60,13 @@ def test_another_judge_is_asked_and_its_verdicts_are_kept(small_study):
     assert all(row["judge_score"] >= row["original_score"] for row in rows(first))
 
 
+def test_a_judge_that_would_stop_a_run_leaves_the_unscored_unscored(small_study):
+    replay(small_study, "judge=sim-flaky", "judge.on_failure=abort", "out=abort")
+    (first, *_) = cells_of(small_study, "abort", "sim-fair")
+    missing = [row for row in rows(first) if row["judge_score"] is None]
+    assert missing and all(row["reward"] is None for row in missing)
+
+
 def test_a_replay_that_was_stopped_goes_on(small_study):
     replay(small_study, "judge=sim-strict", "out=again")
     parts = sorted((small_study / "replays" / "again").glob("*/rollouts/*.parquet"))

@@ -28,16 +28,6 @@ LITERALS = st.recursive(
 )
 
 
-@pytest.fixture(scope="module")
-def pool():
-    try:
-        tiers.find()
-    except tiers.SandboxUnavailable as error:
-        pytest.skip(str(error))
-    with Pool(2) as made:
-        yield made
-
-
 def one(pool, source, *args, function="f", **limits):
     return pool.run([Call(source, function, args, Limits(**limits))])[0]
 

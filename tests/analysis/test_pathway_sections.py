@@ -1,0 +1,129 @@
+"""The report's later sections: their order, their tables, and words in place of empty figures."""
+
+import dataclasses
+import warnings
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.pathway import trace
+from analysis.pathway_sections import (
+    frontier,
+    frontier_section,
+    judges_section,
+    ledger_section,
+    ledger_table,
+    onset_section,
+    propagation_section,
+    sections,
+    stacked,
+)
+from analysis.records import read_study
+
+
+@pytest.fixture(scope="module")
+def traced(small_study):
+    records = read_study(small_study)
+    return trace(records, list(records.table["cell"]))
+
+
+def changed(small_study, **values):
+    """The trace of the small study with these arrays filled with one number in every run."""
+    records = read_study(small_study)
+    runs = [
+        dataclasses.replace(
+            run, **{name: np.full_like(run.reward, value) for name, value in values.items()}
+        )
+        for run in records.runs
+    ]
+    return trace(dataclasses.replace(records, runs=runs), list(records.table["cell"]))
+
+
+def test_every_section_is_there_in_order_and_no_figure_stays_open(traced):
+    before = plt.get_fignums()
+    text = "".join(sections(traced))
+    heads = [
+        "What did the advantages reward?",
+        "Does what was rewarded explain what was learned?",
+        "When did the judge leave the truth?",
+        "How far can the judge be followed?",
+        "Do other judges agree?",
+    ]
+    places = [text.index(head) for head in heads]
+    assert places == sorted(places)
+    assert "Gain in score from the first" in text[places[-1] :]  # a shadow judge looked on
+    assert plt.get_fignums() == before
+
+
+def test_the_stacked_areas_add_up_to_what_is_explained(traced):
+    unique = [name for name in traced.steps if name.startswith("unique/")]
+    made = stacked(traced.steps, unique)
+    for axes in made.axes:
+        own = traced.steps[traced.steps["arm"] == axes.get_title(loc="left")]
+        by_step = own.groupby("step")[[*unique, "advantage_r2"]].mean()
+        alone = by_step[unique].clip(lower=0.0).sum(axis=1)
+        corners = [area.get_paths()[0].vertices for area in axes.collections if area.get_paths()]
+        tops = {
+            step: max(y for points in corners for x, y in points if x == step)
+            for step in by_step.index[by_step["advantage_r2"].notna()]
+        }
+        assert tops
+        for step, top in tops.items():
+            # features beyond the five that are drawn are in neither
+            assert top <= max(alone[step], by_step["advantage_r2"][step]) + 1e-9
+            assert top >= by_step["advantage_r2"][step] - 1e-9
+    plt.close(made)
+
+
+def test_the_ledger_has_an_interval_and_the_runs_in_every_cell():
+    rows = [("a", "dead", 0.5, 0.25, 0.75, 3), ("b", "dead", 0.1, np.nan, np.nan, 1)]
+    rows += [("a", "phi", np.nan, np.nan, np.nan, 0), ("b", "phi", np.nan, np.nan, np.nan, 0)]
+    columns = ["arm", "metric", "mean", "low", "high", "n"]
+    (row,) = ledger_table(pd.DataFrame(rows, columns=columns)).to_dict("records")
+    assert row["a (3 runs)"] == "0.5 [0.25, 0.75]" and row["b (1 run)"] == "0.1"
+
+
+def test_no_variance_is_said_and_not_drawn(small_study):
+    flat = changed(small_study, reward=0.5)
+    assert "No step has rewards that differ" in "".join(ledger_section(flat))
+
+
+def test_too_few_runs_are_said(small_study, traced):
+    few = trace(read_study(small_study), [run.cell for run in traced.runs[:2]])
+    assert "2 runs of two steps or more" in "".join(propagation_section(few))
+
+
+def test_without_shadows_the_command_is_said(traced):
+    bare = [dataclasses.replace(run, shadows={}) for run in traced.runs]
+    text = "".join(judges_section(dataclasses.replace(traced, runs=bare)))
+    assert "Type shadow=[NAME,NAME]" in text
+
+
+def test_a_gap_that_was_never_measured_has_no_onset(small_study):
+    blind = changed(small_study, truth=np.nan)
+    text = "".join(onset_section(blind))
+    assert "none seen" not in text and "<td>\N{EN DASH}</td>" in text
+    assert "No rule knows the truth" in "".join(frontier_section(blind))
+
+
+def test_an_unscored_study_has_a_sentence_for_a_frontier(small_study):
+    unscored = changed(small_study, judge=np.nan, reward=np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert frontier(unscored.runs) is None
+        assert "there is no path" in "".join(frontier_section(unscored))
+
+
+def test_a_run_that_is_not_predicted_is_named(traced):
+    lost, *_ = cells = [run.cell for run in traced.runs]
+    rows = [
+        dataclasses.replace(
+            row, note="no gradient norm at 2 of 2 steps" if row.cell == lost else ""
+        )
+        for row in traced.predicted
+    ]
+    text = "".join(propagation_section(dataclasses.replace(traced, predicted=rows)))
+    assert f"Not predicted: {lost} (no gradient norm at 2 of 2 steps)." in text
+    assert not any(cell in text.split("Not predicted:")[1] for cell in cells[1:])

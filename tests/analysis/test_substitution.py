@@ -1,0 +1,111 @@
+"""Behaviours that moved apart beyond the base arm, and how often they do so by chance."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.records import Run
+from analysis.substitution import base_of, false_alarm, substitutions, untold
+
+
+def moved(arm, seed, *shifts, config=None):
+    """First step: every feature 0 and 2 (SD 1); second step shifted by the SDs given."""
+    first = np.repeat([[0.0], [2.0]], len(shifts), axis=1)
+    nothing = np.full((2, 2), np.nan)
+    return Run(
+        cell=f"{arm}{seed}", arm=arm, seed=seed, done=True, step_P=np.array([1, 2]), reward=nothing,
+        advantage=nothing, truth=nothing, judge=nothing, features=np.stack([first, first + shifts]),
+        names=tuple(f"z{k}" for k in range(len(shifts))), config=config or {},
+    )  # fmt: skip
+
+
+BASE = [moved("sim-fair", seed, 0.1 * seed, -0.3) for seed in range(3)]
+
+
+def test_it_is_what_lies_beyond_the_base_arm_in_every_pair():
+    """Beyond 0, .1, .2 and -.3: (.9, .6, 1.0) and (-.5, -.6, -.7)."""
+    arm = [moved("a", 0, 0.9, -0.8), moved("a", 1, 0.7, -0.9), moved("a", 2, 1.2, -1.0)]
+    (found,) = substitutions([*BASE, *arm])
+    assert (found.arm, found.base, found.risen, found.fallen) == ("a", "sim-fair", "z0", "z1")
+    assert (found.up, found.down) == (pytest.approx(0.6), pytest.approx(-0.5))
+    assert found.runs == 3
+    assert substitutions([*BASE, *arm], least=0.65) == []
+    odd = [*arm[:2], moved("a", 2, 1.2, -0.4)]
+    assert substitutions([*BASE, *odd]) == []
+
+
+def test_what_all_training_does_is_no_substitution():
+    learnt = [moved(arm, seed, 1.5, -1.5) for arm in ("sim-fair", "a") for seed in range(4)]
+    assert substitutions(learnt) == [] and untold(learnt) == ""
+
+
+def test_seeds_that_one_arm_lacks_are_no_pairs():
+    """Seed 2 is not in the base arm, so two pairs are left, and two tell nothing."""
+    arm = [moved("a", seed, 1.0, -1.0) for seed in (0, 1, 5)]
+    assert substitutions([*BASE, *arm]) == []
+    assert "no arm has 3 seeds in common with sim-fair" in untold([*BASE, *arm])
+    more = [*arm, moved("a", 2, 1.0, -1.0)]
+    assert [one.runs for one in substitutions([*BASE, *more])] == [3]
+
+
+def test_a_single_arm_cannot_be_told():
+    alone = [moved("a", seed, 1.0, -1.0) for seed in range(4)]
+    assert base_of(alone) is None and substitutions(alone) == []
+    assert "there is one arm" in untold(alone)
+
+
+def test_the_base_is_the_undosed_judge():
+    dosed, plain = ({"judge.simulated.doses.length": dose} for dose in (0.2, 0.0))
+    arms = [moved("a", 0, 0.0, config=dosed), moved("b", 0, 0.0, config=plain)]
+    assert base_of(arms) == "b"
+    assert base_of([*arms, moved("sim-fair", 0, 0.0)]) == "sim-fair"
+
+
+def test_features_without_spread_and_answers_are_left_out():
+    flat = [moved("sim-fair", seed, 0.0, 0.0, 0.0) for seed in range(3)]
+    arm = [moved("a", seed, 1.0, -1.0, -1.0) for seed in range(3)]
+    for run in [*flat, *arm]:
+        run.features[..., 1] = 3.0
+        run.features[..., 2] = np.nan
+    assert substitutions([*flat, *arm]) == [] and untold([*flat, *arm]) == ""
+    for run in [*flat, *arm]:
+        run.features[:] = np.nan
+    assert substitutions([*flat, *arm]) == [] and "both shifts" in untold([*flat, *arm])
+
+
+def test_arms_that_moved_by_nothing_known_have_none():
+    """A single step has no shift: neither arm can have moved, and nothing breaks."""
+    arm = [moved("a", seed, 1.0, -1.0) for seed in range(3)]
+    assert len(substitutions([*BASE, *arm])) == 1
+    assert substitutions([run.at(1) for run in [*BASE, *arm]]) == []
+    stuck = [*BASE, *(run.at(1) for run in arm)]
+    assert substitutions(stuck) == [] and "both shifts are known" in untold(stuck)
+
+
+def test_the_false_alarm_by_hand():
+    """One behaviour cannot do both; two with p = 1/4 each way: 1 - 2 (3/4)^2 + (1/2)^2."""
+    scatter = 0.25 / stats.norm.isf(0.25) / 2**0.5
+    assert false_alarm(np.array([scatter]), 1) == pytest.approx(0.0)
+    assert false_alarm(np.array([scatter, scatter, np.nan]), 1) == pytest.approx(0.125)
+    assert false_alarm(np.array([0.0, scatter]), 3) == pytest.approx(0.0)
+    assert math.isnan(false_alarm(np.array([np.nan]), 3))
+    told = [false_alarm(np.full(11, 0.3), pairs) for pairs in (2, 3, 4, 5)]
+    assert told == pytest.approx([0.33, 0.042, 0.0037, 0.0003], rel=0.02)
+
+
+def test_bias_free_arms_show_it_as_often_as_is_said():
+    """200 planted studies of two alike arms that drift by .5 SD: the closed form, not 58 %."""
+    rng, alarms = np.random.default_rng(0), 0
+    drift = np.linspace(-0.5, 0.5, 6)
+    for _ in range(200):
+        runs = [
+            moved(arm, seed, *(drift + rng.normal(0, 0.8, 6)))
+            for arm in ("sim-fair", "a")
+            for seed in range(3)
+        ]
+        alarms += bool(substitutions(runs))
+    expected = false_alarm(np.full(6, 0.8), 3)
+    low, high = stats.binom(200, expected).interval(0.999)
+    assert expected > 0.05 and low <= alarms <= high

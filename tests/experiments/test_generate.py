@@ -1,0 +1,198 @@
+"""Responses that a model, a cell's adapter or an endpoint generates for the evaluations."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from experiments.errors import UserError
+from experiments.evaluate import main
+from experiments.evaluation import generate
+from experiments.evaluation.generate import Decoding, Local
+from experiments.evaluation.responses import read_responses
+from tests.experiments.conftest import PROMPTS
+
+
+@pytest.fixture(scope="session")
+def adapter(little) -> Path:
+    """A LoRA adapter of that model that does not leave it as it was."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaForCausalLM
+
+    torch.manual_seed(1)
+    lora = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    folder = little.parent / "adapter"
+    model = get_peft_model(LlamaForCausalLM.from_pretrained(little), lora)
+    model.save_pretrained(str(folder))
+    return folder
+
+
+def test_a_model_answers_and_a_second_call_asks_for_the_rest_only(root, tmp_path, little, capsys):
+    out, kept = tmp_path / "o.json", tmp_path / "r.jsonl"
+    command = ["ifeval", f"data.root={root}", f"model={little}", f"out={out}", "max_tokens=5"]
+    command += [f"responses_out={kept}", "batch=2"]
+    assert main([*command, "limit=3"]) == 0
+    first = kept.read_text()
+    assert json.loads(out.read_text())["n_missing"] == 1
+    rows = [json.loads(line) for line in first.splitlines()]
+    assert {row["prompt"] for row in rows} == set(list(PROMPTS)[:3])
+    assert all(0 < row["tokens"] <= 5 and row["stop"] in ("stop", "length") for row in rows)
+    kept.write_text(first + '{"prompt": "Draw a le')  # a killed writer leaves this
+    assert main(command) == 0
+    assert kept.read_text().startswith(first)
+    found = json.loads(out.read_text())
+    assert (found["n_missing"], found["n_prompts"]) == (0, 4)
+    assert found["model"].startswith("little@") and found["generation"]["max_tokens"] == 5
+    capsys.readouterr()
+    assert main([*command, "temperature=1"]) == 2
+    assert "was made with" in capsys.readouterr().err
+
+
+def test_batches_and_sampling_do_not_change_what_they_should_not(tmp_path, little):
+    def answers(decoding: Decoding, batch: int, name: str) -> dict[str, str]:
+        source = generate.from_folder(str(little), None, decoding, Local(batch=batch))
+        generate.fill(source, list(PROMPTS), tmp_path / name)
+        return {one.prompt: str(one.text) for one in read_responses(tmp_path / name)}
+
+    greedy = answers(Decoding(max_tokens=6), 1, "one")
+    assert greedy == answers(Decoding(max_tokens=6), 4, "four")  # padding is not read
+    warm = Decoding(temperature=1.0, max_tokens=6)
+    drawn = answers(warm, 2, "warm")
+    assert drawn != greedy and drawn == answers(warm, 2, "again")
+
+
+def test_a_prompt_longer_than_the_context_is_missing(tmp_path, little):
+    source = generate.from_folder(str(little), None, Decoding(max_tokens=4), Local())
+    generate.fill(source, ["Zq " * 90], tmp_path / "r")
+    (row,) = read_responses(tmp_path / "r")
+    assert row.text is None and "context of 64" in row.fields["error"]
+
+
+def test_an_adapter_answers_for_itself_and_for_its_own_base_only(tmp_path, little, adapter):
+    decoding, local = Decoding(max_tokens=8), Local(dtype="float32")
+    base = generate.from_folder(str(little), None, decoding, local)
+    tuned = generate.from_folder(None, adapter, decoding, local)
+    template = generate.from_folder(
+        str(little), None, decoding, Local(chat_template="{{ messages[0]['content'] }}!")
+    )
+    assert tuned.model.startswith(base.model + " + adapter@")
+    texts = []
+    for source in (base, tuned):
+        rows: list[dict] = []
+        source.answer(list(PROMPTS), rows.append)
+        texts.append([row["response"] for row in rows])
+    assert texts[0] != texts[1]
+    assert template.settings != base.settings
+    with pytest.raises(UserError, match=r"was trained on .*little, and the model given is other"):
+        generate.from_folder("other", adapter, decoding, local)
+    wrong = tmp_path / "wrong" / "little"
+    wrong.parent.mkdir()
+    shutil.copytree(little, wrong)
+    config = json.loads((wrong / "config.json").read_text()) | {"num_hidden_layers": 2}
+    (wrong / "config.json").write_text(json.dumps(config))
+    config = json.loads((adapter / "adapter_config.json").read_text()) | {"r": 4}
+    shutil.copytree(adapter, tmp_path / "bad")
+    (tmp_path / "bad" / "adapter_config.json").write_text(json.dumps(config))
+    source = generate.from_folder(str(wrong), tmp_path / "bad", decoding, local)
+    with pytest.raises(UserError, match="does not fit"):
+        source.answer(list(PROMPTS), rows.append)
+
+
+def test_a_cell_answers_with_its_adapter_or_says_what_it_lacks(tmp_path, little, adapter):
+    cell = tmp_path / "cell"
+    for name in ("policy", "checkpoints/checkpoint-2"):
+        shutil.copytree(adapter, cell / name)
+    (cell / "config.yaml").write_text(f"policy: {{path: {little}, dtype: float32}}")
+    last = generate.from_run(cell, None, Decoding(), Local())
+    assert " + cell/policy@" in last.model and last.settings["dtype"] == "float32"
+    step = generate.from_run(cell, 2, Decoding(), Local())
+    assert " + cell/checkpoints/checkpoint-2@" in step.model
+    with pytest.raises(UserError, match="this run has checkpoint-2"):
+        generate.from_run(cell, 3, Decoding(), Local())
+    (cell / "config.yaml").write_text("policy: {path: tiny, dtype: float32}")
+    with pytest.raises(UserError, match="tiny policy"):
+        generate.from_run(cell, None, Decoding(), Local())
+
+
+class Server(BaseHTTPRequestHandler):
+    """Chat completions by the prompt's first word: some at once, some late, some never."""
+
+    asked: ClassVar[Counter[str]] = Counter()
+    keys: ClassVar[set[str | None]] = set()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        prompt = body["messages"][0]["content"]
+        self.asked[prompt] += 1
+        self.keys.add(self.headers["authorization"])
+        status, message, finish = 200, {"content": f"re: {prompt}"}, "stop"
+        if prompt.startswith("Quote") and self.asked[prompt] < 3:
+            status = 503
+        elif prompt.startswith("Give"):
+            status = 400
+        elif prompt.startswith("Draw"):
+            message, finish = {"content": None, "reasoning_content": "hmm"}, "length"
+        data = json.dumps({"choices": [{"message": message, "finish_reason": finish}]}).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: stderr is for the test's own words."""
+
+
+@pytest.fixture
+def endpoint(monkeypatch):
+    monkeypatch.setattr(generate, "BACKOFF_S", 0.001)
+    Server.asked.clear()
+    Server.keys.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_an_endpoint_answers_fails_and_is_asked_again(
+    root, tmp_path, endpoint, monkeypatch, capsys
+):
+    monkeypatch.setenv("MY_KEY", "s3cret")
+    out = tmp_path / "o.json"
+    command = ["ifeval", f"data.root={root}", f"endpoint={endpoint}", "model=m", f"out={out}"]
+    command += ["api_key_env=MY_KEY"]
+    assert main(command) == 2  # one prompt is refused for good: it is missing, not empty
+    assert "3 of 4" in capsys.readouterr().err
+    assert main([*command, "allow_missing=true"]) == 0
+    found = json.loads(out.read_text())
+    assert (found["n_missing"], found["n_failed_generation"], found["n_empty"]) == (1, 1, 0)
+    assert (found["n_truncated_thinking"], found["n_truncated"]) == (1, 1)
+    assert [Server.asked[prompt] for prompt in PROMPTS] == [1, 3, 2, 1]
+    assert Server.keys == {"Bearer s3cret"}
+    kept = (tmp_path / "o.responses.jsonl").read_text()
+    assert "HTTP 400" in kept and "s3cret" not in kept + out.read_text()
+
+
+def test_an_endpoint_that_is_down_is_a_users_error(root, tmp_path, endpoint, capsys):
+    command = ["ifeval", f"data.root={root}", "endpoint=http://127.0.0.1:9/v1", "model=m"]
+    assert main([*command, f"out={tmp_path / 'o.json'}"]) == 2
+    assert "does not answer for model=m" in capsys.readouterr().err
+    assert not (tmp_path / "o.json").exists()
+    assert main([*command, f"out={tmp_path / 'o.json'}", "api_key_env=NO_SUCH"]) == 2
+    assert "export NO_SUCH" in capsys.readouterr().err
+
+
+def test_a_template_that_opens_thinking_is_heard():
+    assert generate._reopened("<|user|>hi<|assistant|><think>\n") == "<think>"
+    assert generate._reopened("<|user|>hi<|assistant|><think>\n\n</think>\n\n") == ""
+    assert generate._reopened("<|user|>what is <think>?<|assistant|>") == ""
