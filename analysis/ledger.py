@@ -19,7 +19,7 @@ from analysis.transmission import (
     SCALES,
     after_failures,
     bias_share,
-    compare,
+    comparing,
     dead_groups,
     gains,
     group_cov,
@@ -79,16 +79,17 @@ def step_row(run: Run) -> dict[str, float]:
         row[f"bias/{name}"], row[f"bias_se/{name}"] = bias.coef_K[k], bias.se_K[k]
         row[f"unique/{name}"] = push.unique_K[k]
         row |= {f"{key}/{name}": known_mean(found[:, k]) for key, found in covariances.items()}
+    with_rewards, with_judge = comparing(reward, run.scale), comparing(run.judge, run.scale)
     for policy in POLICIES:
         other, _ = under_policy(run, policy)
-        found = compare(reward, other, run.scale)
+        found = with_rewards(other)
         row |= {f"{policy}/{key}": found[key] for key in ("cosine", "flips", "silenced")}
         moved = covariances["cov"]
         if other is not reward:
             moved = group_cov(split(other, truth, run.scale)[0], run.features)
         row |= {f"{policy}/cov/{name}": known_mean(moved[:, k]) for k, name in enumerate(run.names)}
     for judge, scores in {"truth": truth, **run.shadows}.items():
-        found = compare(run.judge, scores, run.scale)
+        found = with_judge(scores)
         row |= {f"align/{judge}/{key}": value for key, value in found.items()}
     return row
 

@@ -7,7 +7,7 @@ to a study; docs/planted-truth.md says what each column is and how it was checke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -215,23 +215,35 @@ def gains(rewards_P_G: np.ndarray, truth_P_G: np.ndarray, eps: float = EPS) -> d
     return found
 
 
-def compare(before_P_G: np.ndarray, after_P_G: np.ndarray, scale: str) -> dict[str, float]:
-    """Two reward matrices as advantages: correlation, cosine, flips and silenced (shares).
+def comparing(before_P_G: np.ndarray, scale: str) -> Callable[[np.ndarray], dict[str, float]]:
+    """Compares other reward matrices with one, as advantages.
 
-    Correlation is over the rollouts that both reward; see `analysis.advantages` for the others.
+    Returns:
+        (P, G) -> correlation, cosine, flips and silenced (shares). Correlation is over the rollouts
+        that both reward; see `analysis.advantages` for the others.
     """
     import numpy as np
 
-    before, after = advantages(before_P_G, scale), advantages(after_P_G, scale)
-    both = np.isfinite(before_P_G) & np.isfinite(after_P_G)
-    a, b = before[both], after[both]
-    varied = both.sum() > 1 and a.std() > FLAT and b.std() > FLAT
-    return {
-        "correlation": float(np.corrcoef(a, b)[0, 1]) if varied else float("nan"),
-        "cosine": alignment(before, after),
-        "flips": sign_flips(before, after),
-        "silenced": silenced(before, after),
-    }
+    before, known = advantages(before_P_G, scale), np.isfinite(before_P_G)
+
+    def compare(after_P_G: np.ndarray) -> dict[str, float]:
+        after = advantages(after_P_G, scale)
+        both = known & np.isfinite(after_P_G)
+        a, b = before[both], after[both]
+        correlation = float("nan")
+        if len(a) > 1:
+            a, b = a - a.mean(), b - b.mean()
+            lengths = float(a @ a) ** 0.5, float(b @ b) ** 0.5
+            if min(lengths) > FLAT * len(a) ** 0.5:
+                correlation = float(a @ b) / (lengths[0] * lengths[1])
+        return {
+            "correlation": correlation,
+            "cosine": alignment(before, after),
+            "flips": sign_flips(before, after),
+            "silenced": silenced(before, after),
+        }
+
+    return compare
 
 
 def _centred(values: np.ndarray, known: np.ndarray) -> np.ndarray:

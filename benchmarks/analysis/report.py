@@ -3,11 +3,11 @@
     python benchmarks/analysis/report.py [cells=25] [folder=FOLDER]
 
 Writes a planted study in the recorder's own layout (200 steps of 32 groups of 8 rollouts a run, one
-acting and seven shadow verdicts each, answers of 10 to 80 words), checks the tables of two runs
+acting and seven shadow verdicts each, answers of 10 to 98 words), checks the tables of two runs
 against data frames of every row, and then computes every number of the report from all of it:
 reading Parquet, features of 1.28 million answers, ledger, predictions, onset. After that the same
 by ``python -m analysis.report``, with notebook, figures and HTML. Memory is that of all processes
-together, looked at ten times a second.
+together, looked at twice a second.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def write_run(job: tuple[Path, int]) -> None:
     rows, lines = GROUPS * MEMBERS, []
     kinds = (schema(ROLLOUT), schema(VERDICT))
     for step in range(1, STEPS + 1):
-        words = rng.integers(10, 50 + 150 * dose * step, rows)
+        words = rng.integers(10, 50 + 30 * dose * step, rows)
         texts = [" ".join(rng.choice(WORDS, count)) for count in words]
         truth = rng.normal(0.5, 0.1, rows)
         score = truth + dose * words + rng.normal(0, 0.05, rows)
@@ -195,7 +195,7 @@ def main(arguments: list[str]) -> int:
         process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
         while process.poll() is None:
             most = max(most, memory(process.pid))
-            time.sleep(0.1)
+            time.sleep(0.5)
         took = time.perf_counter() - started
         print(f"{name:<8} {took:6.1f} s, at most {most / 1e9:.2f} GB in all processes")
         if process.returncode:

@@ -15,7 +15,7 @@ from analysis.records import Run, read_runs
 from analysis.transmission import (
     after_failures,
     bias_share,
-    compare,
+    comparing,
     dead_groups,
     gains,
     group_cov,
@@ -284,11 +284,12 @@ def test_gain_weighs_a_point_in_tied_groups_more() -> None:
 
 def test_alignment_of_a_judge_with_itself_and_its_opposite(rng: np.random.Generator) -> None:
     reward = rng.normal(size=(5, 4))
-    same, opposite = compare(reward, 3 * reward + 1, "none"), compare(reward, -reward, "group")
+    same = comparing(reward, "none")(3 * reward + 1)
+    opposite = comparing(reward, "group")(-reward)
     assert same["cosine"] == pytest.approx(1) and same["flips"] == 0
     assert opposite["correlation"] == pytest.approx(-1) and opposite["flips"] == 1
-    assert np.isnan(compare(reward, np.ones((5, 4)), "group")["correlation"])
-    assert compare(reward, np.ones((5, 4)), "group")["silenced"] == 1
+    assert np.isnan(comparing(reward, "group")(np.ones((5, 4)))["correlation"])
+    assert comparing(reward, "group")(np.ones((5, 4)))["silenced"] == 1
 
 
 def planted_run(rng: np.random.Generator, **changes: object) -> Run:
