@@ -2,9 +2,10 @@
 
     python -m analysis.dose study=dose-response [feature=length] [out=FILE] [figure=FILE]
 
-The run is the unit. A line, a monotone step function and an Emax curve are fitted to the shift of
-each run against the dose of its judge, with a trend test that permutes doses over runs. Natural
-judges, whose bias is itself an estimate, are those of `analysis.natural`.
+A line, a monotone step function and an Emax curve are fitted to the shift of each run against the
+dose of its judge. Where every seed ran every dose the seed is the unit: the slope's interval is
+over the seeds' own slopes, and the trend test permutes doses within seeds. Natural judges, whose
+bias is itself an estimate, are those of `analysis.natural`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 
 USAGE = "python -m analysis.dose study=dose-response [feature=length] [runs_dir=runs] [out=FILE]"
 DRAWS = 10_000
-"""Permutations of the trend test, where not all can be counted."""
-EXACT = 7
-"""Runs up to which all orders are counted: 5,040 of 7."""
+"""Permutations of the trend test; all are counted where there are no more."""
 FEWEST = 3
 """Different doses that a curve takes."""
 
@@ -47,11 +46,27 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Slope:
+    """Response per unit of dose with a t interval over ``n`` units.
+
+    ``unit`` is seed where each seed ran every dose: what seeds have in common and differ in is then
+    no noise of the slope. It is run elsewhere, with why in ``note``.
+    """
+
+    slope: float
+    low: float
+    high: float
+    n: int
+    unit: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Curve:
     """An Emax curve e0 + emax x d / (ed50 + d) of d = dose - smallest dose, ed50 > 0.
 
     ``aic`` against ``aic_line`` says whether the bend is worth its parameter; NaN and a note where
-    it could not be fitted.
+    it could not be fitted, or bends so late that its parameters mean nothing.
     """
 
     e0: float
@@ -79,6 +94,61 @@ def line(dose: np.ndarray, response: np.ndarray, level: float = 0.95) -> Line:
     return Line(
         float(fit.intercept), slope, slope - half, slope + half, float(fit.rvalue**2), len(dose)
     )
+
+
+def complete(dose: np.ndarray, seed: np.ndarray) -> bool:
+    """Whether there are two seeds or more, and each ran the same doses once."""
+    runs = sorted(zip(seed.tolist(), dose.tolist(), strict=True))
+    seeds, doses = sorted({s for s, _ in runs}), sorted({d for _, d in runs})
+    return len(seeds) > 1 and runs == [(s, d) for s in seeds for d in doses]
+
+
+def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> Slope:
+    """The mean of the seeds' own slopes where each ran every dose, else the line over runs.
+
+    Args:
+        dose, response, seed: of each run, shape (R,).
+
+    Raises:
+        ValueError: fewer than three runs, or one dose only.
+    """
+    import numpy as np
+
+    from analysis.intervals import mean_interval
+
+    if not complete(dose, seed) or len(np.unique(dose)) < FEWEST:
+        pooled = line(dose, response)
+        why = "seeds did not all run the same doses: runs are taken for independent"
+        return Slope(pooled.slope, pooled.low, pooled.high, pooled.runs, "run", why)
+    own = [line(dose[seed == one], response[seed == one]).slope for one in np.unique(seed)]
+    found = mean_interval(own, "seed")
+    return Slope(found.mean, found.low, found.high, found.n, "seed", found.note)
+
+
+def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> float:
+    """p that the means of the doses are on a straight line; NaN where that cannot be tested.
+
+    F of what the line leaves of the dose means over what is left beside dose means (and seed means,
+    where each seed ran every dose).
+
+    Source: analysis of variance of a randomised block design, Montgomery, ch. 4.
+    """
+    import numpy as np
+    from scipy import stats
+
+    doses, at, counts = np.unique(dose, return_inverse=True, return_counts=True)
+    means = np.bincount(at, response) / counts
+    fit = line(dose, response)
+    bend = float((counts * (means - fit.intercept - fit.slope * doses) ** 2).sum())
+    left, free = response - means[at], len(response) - len(doses)
+    if complete(dose, seed):
+        _, of, sizes = np.unique(seed, return_inverse=True, return_counts=True)
+        left = left - (np.bincount(of, left) / sizes)[of]
+        free -= len(sizes) - 1
+    noise = float(left @ left)
+    if len(doses) < FEWEST or free < 1 or noise <= 1e-20 * float(response @ response):
+        return float("nan")
+    return float(stats.f.sf(bend / (len(doses) - 2) / (noise / free), len(doses) - 2, free))
 
 
 def steps(dose: np.ndarray, response: np.ndarray) -> list[tuple[float, float]]:
@@ -119,9 +189,10 @@ def emax(dose: np.ndarray, response: np.ndarray) -> Curve:
             (e0, most, half), _ = curve_fit(bent, shifted, response, p0=start, maxfev=5000)
     except (RuntimeError, OptimizeWarning) as error:
         return Curve(nan, nan, nan, nan, aic_line, f"no fit: {str(error).splitlines()[0][:80]}")
-    note = "" if np.exp(half) < 10 * np.ptp(dose) else "as good as straight over these doses"
     aic = _aic(response - bent(shifted, e0, most, half), 4)
-    return Curve(float(e0), float(most), float(np.exp(half)), aic, aic_line, note)
+    if np.exp(half) >= 10 * np.ptp(dose):
+        return Curve(nan, nan, nan, aic, aic_line, "as good as straight over these doses")
+    return Curve(float(e0), float(most), float(np.exp(half)), aic, aic_line)
 
 
 def _aic(residuals: np.ndarray, parameters: int) -> float:
@@ -133,80 +204,132 @@ def _aic(residuals: np.ndarray, parameters: int) -> float:
     return n * float(np.log(max(rss, 1e-300) / n)) + 2 * parameters
 
 
-def trend_p(dose: np.ndarray, response: np.ndarray, seed: int = 0, draws: int = DRAWS) -> float:
-    """Two-sided permutation p of the correlation of dose and response over runs.
+def trend_p(
+    dose: np.ndarray,
+    response: np.ndarray,
+    seed: int = 0,
+    draws: int = DRAWS,
+    blocks: np.ndarray | None = None,
+) -> float:
+    """Two-sided permutation p of the covariance of dose and response.
 
     All orders are counted where there are no more than ``draws``, and so many are drawn elsewhere.
+
+    Args:
+        dose, response: of each run, shape (R,).
+        seed: of the draws.
+        blocks: labels, shape (R,): responses are permuted within a block only, and the covariance
+            is that within blocks. One block by default.
     """
     from itertools import permutations
-    from math import factorial
+    from math import factorial, prod
 
     import numpy as np
 
     if len(dose) < FEWEST or np.ptp(dose) == 0 or np.ptp(response) == 0:
         return float("nan")
-    x, y = dose - dose.mean(), response - response.mean()
-    least = abs(x @ y) - 1e-9 * (abs(x) @ abs(y))  # equal on paper is equal here
-    if len(y) <= EXACT and factorial(len(y)) <= draws:
-        shuffled = np.array(list(permutations(y))) @ x
-        return float((abs(shuffled) >= least).mean())
+    labels = np.zeros(len(dose)) if blocks is None else blocks
+    parts = []
+    for label in np.unique(labels):
+        own = labels == label
+        parts.append((dose[own] - dose[own].mean(), response[own] - response[own].mean()))
+    seen = abs(sum(x @ y for x, y in parts))
+    least = seen - 1e-9 * sum(abs(x) @ abs(y) for x, y in parts)  # equal on paper is equal here
+    if prod(factorial(len(y)) for _, y in parts) <= draws:
+        sums = np.zeros(1)
+        for x, y in parts:
+            sums = np.add.outer(sums, np.array(list(permutations(y))) @ x).ravel()
+        return float((abs(sums) >= least).mean())
     rng = np.random.default_rng(seed)
-    shuffled = rng.permuted(np.tile(y, (draws, 1)), axis=1) @ x
+    shuffled = np.zeros(draws)
+    for x, y in parts:
+        shuffled += rng.permuted(np.tile(y, (draws, 1)), axis=1) @ x
     return (int((abs(shuffled) >= least).sum()) + 1) / (draws + 1)
 
 
 def study(folder: Path, feature: str) -> dict[str, Any]:
-    """Dose of every finished run, its shift, the fits and the theory, as plain data.
-
-    ``runs`` has per run: dose, ``beta`` of its KL penalty, the shifts of the feature and of the
-    truth, and the ``first_order`` one of `first_order`.
+    """`response` of a study's finished runs.
 
     Raises:
         UserError: no simulated judges, or fewer than three doses of the feature.
     """
+    from analysis.records import read_runs
+
+    runs, problems = read_runs(folder)
+    done = [run for run in runs if run.done]
+    found = len(set(doses_of(done, feature).values()))
+    if found < FEWEST:
+        raise UserError(
+            f"{folder} has finished runs under {found} doses of {feature}, and a curve takes"
+            f" {FEWEST}. Type: python -m experiments.sweep experiment=dose-response"
+        )
+    return {"study": folder.name, **response(done, feature), "problems": problems}
+
+
+def doses_of(runs: Sequence[Run], feature: str) -> dict[str, float]:
+    """Cell -> dose of the feature, of runs under simulated judges whose shift is known."""
+    from math import isfinite
+
+    from analysis.behaviour import shift
+    from analysis.records import step_means
+
+    return {
+        run.cell: float(run.config.get(f"judge.simulated.doses.{feature}") or 0.0)
+        for run in runs
+        if feature in run.names
+        and any(key.startswith("judge.simulated.") for key in run.config)
+        and isfinite(shift(step_means(run, run.features[..., run.names.index(feature)])))
+    }
+
+
+def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
+    """Dose of every run, its shift, the fits and the theory, as plain data.
+
+    ``runs`` has per run: dose, seed, ``beta`` of its KL penalty, the shifts of the feature and of
+    the truth, and the ``first_order`` one of `first_order`. ``unscored`` is the share of rollouts
+    without a judge's score.
+
+    Args:
+        runs: with `FEWEST` doses of the feature or more, see `doses_of`.
+    """
     import numpy as np
-    import yaml
 
     from analysis.behaviour import shift
     from analysis.propagation import paths
-    from analysis.records import read_runs, step_means
+    from analysis.records import step_means
 
-    runs, problems = read_runs(folder)
-    dosed, rows = [], []
-    for run in runs:
-        if not run.done or feature not in run.names:
-            continue
-        config = yaml.safe_load((folder / run.cell / "config.yaml").read_text(encoding="utf-8"))
-        simulated = config["judge"].get("simulated")
-        if simulated is not None:
-            dosed.append(run)
-            dose = float(simulated["doses"].get(feature, 0.0))
-            beta = float((config.get("trainer") or {}).get("beta", 0.0))
-            rows.append({"cell": run.cell, "dose": dose, "beta": beta})
+    doses = doses_of(runs, feature)
+    dosed = [run for run in runs if run.cell in doses]
+    betas = {run.cell: float(run.config.get("trainer.beta") or 0.0) for run in dosed}
     own = [path for path in paths(dosed) if path.feature == feature]
-    expected = first_order(dosed, own, {row["cell"]: row["beta"] for row in rows})
-    for run, path, row in zip(dosed, own, rows, strict=True):
-        row["shift"] = shift(path.level)
-        row["truth"] = shift(step_means(run, run.truth))
-        row["first_order"] = expected[run.cell]
-    rows = [row for row in rows if np.isfinite(row["shift"])]
-    dose, response = (np.array([row[key] for row in rows]) for key in ("dose", "shift"))
-    if len(np.unique(dose)) < FEWEST:
-        raise UserError(
-            f"{folder} has finished runs under {len(np.unique(dose))} doses of {feature}, and a"
-            f" curve takes {FEWEST}. Type: python -m experiments.sweep experiment=dose-response"
-        )
+    expected = first_order(dosed, own, betas)
+    rows = [
+        {
+            "cell": run.cell,
+            "seed": run.seed,
+            "dose": doses[run.cell],
+            "beta": betas[run.cell],
+            "shift": shift(path.level),
+            "truth": shift(step_means(run, run.truth)),
+            "first_order": expected[run.cell],
+        }
+        for run, path in zip(dosed, own, strict=True)
+    ]
+    dose, moved, seed = (np.array([row[key] for row in rows]) for key in ("dose", "shift", "seed"))
+    slope = slope_by_seed(dose, moved, seed)
+    scored = sum(int(np.isfinite(run.judge).sum()) for run in dosed)
     return {
-        "study": folder.name,
         "feature": feature,
-        "unit": "run",
+        "unit": slope.unit,
         "runs": rows,
-        "line": asdict(line(dose, response)),
-        "monotone": steps(dose, response),
-        "emax": asdict(emax(dose, response)),
-        "trend_p": trend_p(dose, response),
+        "unscored": 1 - scored / sum(run.rollouts for run in dosed),
+        "slope": asdict(slope),
+        "line": asdict(line(dose, moved)),
+        "lack_of_fit_p": lack_of_fit(dose, moved, seed),
+        "monotone": steps(dose, moved),
+        "emax": asdict(emax(dose, moved)),
+        "trend_p": trend_p(dose, moved, blocks=seed if slope.unit == "seed" else None),
         "theory": theory(rows),
-        "problems": problems,
     }
 
 
@@ -266,78 +389,18 @@ def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def caption(found: dict[str, Any]) -> str:
-    """What the theory's lines in `figure` are, or why there is none."""
-    said = []
-    for one in found["theory"]:
-        if one["note"]:
-            said.append(one["note"])
-            continue
-        source = (
-            f"First order at beta = {one['beta']:g}: where the KL penalty would hold "
-            f"{found['feature']} in the end, Cov(A, z) / beta of the first step (dose x Var(z) / "
-            "beta beside the truth's part)"
-            if one["beta"] > 0
-            else f"First order: covariance of advantage and {found['feature']}, summed over each "
-            "run's steps, times the scale fitted on the other runs"
-        )
-        ratio = f"; observed / predicted slope {one['amplification']:.2f}"
-        said.append(source + (ratio if one["slope"] == one["slope"] else "") + ".")
-    return " ".join(said)
-
-
-def figure(found: dict[str, Any]) -> Any:
-    """Shift of every run against its dose: line, curve, monotone fit, and the theory's lines.
-
-    A theory far off the runs is cut at the edge, so that the runs can be seen.
-    """
-    from textwrap import fill
-
-    import matplotlib.pyplot as plt
-    import numpy as np
-    import seaborn as sns
-
-    from analysis.behaviour import unit
-    from analysis.figures import DASHES, style
-
-    dose = np.array([run["dose"] for run in found["runs"]])
-    shift = np.array([run["shift"] for run in found["runs"]])
-    grid = np.linspace(dose.min(), dose.max(), 200)
-    with style():
-        made, axes = plt.subplots(figsize=(6, 5), layout="constrained")
-        blue, orange, green, red = sns.color_palette("colorblind", 4)
-        axes.axhline(0, color="0.7", linewidth=1)
-        axes.scatter(dose, shift, s=26, color=blue, zorder=3, label="run")
-        fit, bent = found["line"], found["emax"]
-        axes.plot(grid, fit["intercept"] + fit["slope"] * grid, color=orange, label="line")
-        if not np.isnan(bent["emax"]) and not bent["note"]:
-            d = grid - dose.min()
-            curve = bent["e0"] + bent["emax"] * d / (bent["ed50"] + d)
-            axes.plot(grid, curve, color=green, linestyle="--", label="Emax")
-        xs, ys = zip(*found["monotone"], strict=True)
-        axes.plot(xs, ys, color=red, linestyle=":", marker="_", label="monotone")
-        low, high = axes.get_ylim()
-        for k, one in enumerate(one for one in found["theory"] if one["points"]):
-            named = f"first order, beta = {one['beta']:g}" if one["beta"] > 0 else "first order"
-            xs, ys = zip(*one["points"], strict=True)
-            look: Any = {"linestyle": DASHES[k % len(DASHES)], "marker": "x", "markersize": 5}
-            axes.plot(xs, ys, color="0.25", linewidth=1.5, label=named, **look)
-        below, above = axes.get_ylim()
-        room, said = high - low, caption(found)
-        if below < low - room or above > high + room:
-            said += " A line leaves the panel."
-        axes.set(
-            xlabel=f"dose (score per SD of {found['feature']})",
-            ylabel=f"shift in {found['feature']} ({unit(found['feature'])})",
-            ylim=(max(below, low - room), min(above, high + room)),
-        )
-        made.legend(loc="outside upper center", ncols=3)
-        made.supxlabel(fill(said, 92), fontsize=8.5, x=0.01, ha="left")
-    return made
+def straight(p: float) -> str:
+    """What the lack-of-fit test says, in words."""
+    if p != p:
+        return "whether it is straight cannot be tested"
+    verdict = "a straight line does not hold" if p < 0.05 else "no bend is seen"
+    return f"{verdict} (lack of fit p {p:.2g})"
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; 0, or 2 after a user's error."""
+    from analysis.dose_report import caption, figure
+
     try:
         given, folder = study_command(arguments, ("feature", "out", "figure"), USAGE)
         found = study(folder, given.get("feature", "length"))
@@ -346,14 +409,19 @@ def main(arguments: Sequence[str]) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    fit, bent = found["line"], found["emax"]
-    print(f"{found['feature']}: {fit['runs']} runs, shift per unit of dose {fit['slope']:.3g}"
-          f" [{fit['low']:.3g}, {fit['high']:.3g}], R2 {fit['r2']:.3f},"
-          f" trend p {found['trend_p']:.4g} (permutation)")  # fmt: skip
+    fit, bent, slope = found["line"], found["emax"], found["slope"]
+    print(f"{found['feature']}: {fit['runs']} runs, shift per unit of dose {slope['slope']:.3g}"
+          f" [{slope['low']:.3g}, {slope['high']:.3g}] over {slope['n']} {slope['unit']}s"
+          f"{' (' + slope['note'] + ')' if slope['note'] else ''}; trend p {found['trend_p']:.4g}"
+          f" (doses permuted{' within seeds' if slope['unit'] == 'seed' else ''})")  # fmt: skip
+    print(f"line over runs taken for independent: [{fit['low']:.3g}, {fit['high']:.3g}],"
+          f" R2 {fit['r2']:.3f}; {straight(found['lack_of_fit_p'])}")  # fmt: skip
     print("monotone: " + ", ".join(f"{dose:g} -> {value:.3g}" for dose, value in found["monotone"]))
-    print(f"Emax: e0 {bent['e0']:.3g}, emax {bent['emax']:.3g}, ed50 {bent['ed50']:.3g};"
-          f" AIC {bent['aic']:.1f} against {bent['aic_line']:.1f} of the line"
-          f"{' (' + bent['note'] + ')' if bent['note'] else ''}")  # fmt: skip
+    curve = bent["note"] or (
+        f"e0 {bent['e0']:.3g}, emax {bent['emax']:.3g}, ed50 {bent['ed50']:.3g}; AIC"
+        f" {bent['aic']:.1f} against {bent['aic_line']:.1f} of the line"
+    )
+    print(f"Emax: {curve}")
     print(caption(found))
     for problem in found["problems"]:
         print(f"problem: {problem}")

@@ -11,7 +11,16 @@
 # %%
 from IPython.display import HTML, display
 
-from analysis import drift, figures, findings, markup, pathway, pathway_sections, provenance
+from analysis import (
+    dose_report,
+    drift,
+    figures,
+    findings,
+    markup,
+    pathway,
+    pathway_sections,
+    provenance,
+)
 
 # %% tags=["parameters"]
 study_dir = ""  # the study's folder, e.g. runs/quickstart
@@ -92,6 +101,9 @@ if len(found.features):
 else:
     show(markup.paragraph("No behaviour feature varies in the recorded answers."))
 show(markup.paragraph(provenance.features_note(found)))
+
+# %%
+show(*dose_report.dose_section(found.used))
 
 # %%
 show(*pathway_sections.sections(path))

@@ -6,12 +6,29 @@ import shutil
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
+import statsmodels.formula.api as smf
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from analysis.dose import caption, emax, figure, line, main, steps, study, theory, trend_p
+from analysis.dose import (
+    complete,
+    emax,
+    lack_of_fit,
+    line,
+    main,
+    slope_by_seed,
+    steps,
+    straight,
+    study,
+    theory,
+    trend_p,
+)
+from analysis.dose_report import caption, dose_section, figure
+from analysis.records import read_runs
 
 DOSES = np.repeat([-0.2, -0.1, 0.0, 0.1, 0.2], 4)
 
@@ -48,8 +65,12 @@ def test_a_bent_response_is_an_emax_curve_and_a_straight_one_is_not():
     assert (bent.e0, bent.emax) == (pytest.approx(2, abs=0.3), pytest.approx(10, rel=0.1))
     assert bent.ed50 == pytest.approx(0.1, rel=0.25)
     assert bent.aic < bent.aic_line - 10
-    straight = emax(dose, 3 * dose + rng.normal(0, 0.1, 36))
-    assert straight.note or straight.aic > straight.aic_line - 4
+    flat = emax(dose, 3 * dose + rng.normal(0, 0.1, 36))
+    # a fit without a bend has no parameters to show
+    assert math.isnan(flat.ed50) == bool(flat.note)
+    assert flat.note or flat.aic > flat.aic_line - 4
+    degenerate = emax(dose, 3 * dose)
+    assert degenerate.note and math.isnan(degenerate.emax)
 
 
 def test_three_doses_bend_nothing():
@@ -63,6 +84,70 @@ def test_the_trend_test_keeps_its_level_and_finds_a_trend():
     assert np.mean(np.array(null) <= 0.05) <= 0.15
     assert trend_p(DOSES, 10 * DOSES + rng.normal(size=20)) < 0.01
     assert math.isnan(trend_p(DOSES, np.ones(20)))
+
+
+SEEDS = np.tile(np.arange(4), 5)
+
+
+def test_slopes_of_seeds_leave_out_what_seeds_differ_in():
+    """Two seeds 100 apart, with slopes 2 and 4: 3 +- t(1) x 1, while the pooled line is lost."""
+    dose = np.array([0.0, 1.0, 2.0] * 2)
+    seed = np.repeat([0, 1], 3)
+    response = np.where(seed == 0, 2 * dose, 100 + 4 * dose)
+    found = slope_by_seed(dose, response, seed)
+    assert (found.slope, found.n, found.unit) == (pytest.approx(3.0), 2, "seed")
+    assert found.high - 3 == pytest.approx(stats.t.ppf(0.975, 1) * 1.0)
+    pooled = line(dose, response)
+    assert pooled.slope == pytest.approx(3.0) and pooled.high - 3 > 50
+    some = slope_by_seed(dose[:-1], response[:-1], seed[:-1])
+    assert (some.unit, some.n) == ("run", 5) and "did not all run" in some.note
+
+
+def test_blocks_are_complete_where_each_seed_ran_each_dose_once():
+    assert complete(DOSES, SEEDS)
+    assert not complete(DOSES[:-1], SEEDS[:-1])
+    assert not complete(DOSES, np.zeros(20)) and not complete(np.zeros(2), np.array([0, 0]))
+
+
+def test_slopes_of_seeds_cover():
+    """300 planted studies of four seeds with levels of their own: 95 % intervals in their band."""
+    rng = np.random.default_rng(3)
+    held = 0
+    for _ in range(300):
+        levels = rng.normal(0, 20, 4)[SEEDS]
+        found = slope_by_seed(DOSES, 30 * DOSES + levels + rng.normal(0, 2, 20), SEEDS)
+        held += found.low <= 30 <= found.high
+    assert 274 <= held <= 296  # 285 +- 3 SD of a binomial
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+def test_lack_of_fit_is_the_analysis_of_variance(blocked):
+    rng = np.random.default_rng(5)
+    response = 10 * DOSES + 60 * DOSES**2 + rng.normal(0, 1, 4)[SEEDS] + rng.normal(0, 0.5, 20)
+    frame = pd.DataFrame({"y": response, "d": DOSES, "s": SEEDS})
+    extra = " + C(s)" if blocked else ""
+    models = [smf.ols(f"y ~ {term}{extra}", frame).fit() for term in ("d", "C(d)")]
+    seeds = SEEDS if blocked else np.arange(20)  # no two runs share a seed: no blocks
+    assert lack_of_fit(DOSES, response, seeds) == pytest.approx(
+        float(models[1].compare_f_test(models[0])[1])
+    )
+
+
+def test_a_line_that_cannot_be_tested_is_said():
+    assert math.isnan(lack_of_fit(DOSES, 3 * DOSES, SEEDS))  # nothing is left to compare with
+    assert straight(math.nan) == "whether it is straight cannot be tested"
+    assert straight(0.001).startswith("a straight line does not hold")
+
+
+def test_a_trend_within_seeds_is_counted():
+    """Two seeds of three doses: 36 orders, of which all rising and all falling are as extreme."""
+    dose, seed = np.array([0.0, 1.0, 2.0] * 2), np.repeat([0, 1], 3)
+    response = dose + 100 * seed
+    assert trend_p(dose, response, blocks=seed) == pytest.approx(2 / 36)
+    # the seeds' levels hide it from orders over all runs
+    assert trend_p(dose, response) > 0.5
+    drawn = trend_p(DOSES, DOSES + 9 * SEEDS, blocks=SEEDS, draws=999)
+    assert drawn == pytest.approx(1 / 1000)
 
 
 @given(st.integers(0, 20))
@@ -143,7 +228,6 @@ def dosed_copy(study, small_study, betas=(0.0,) * 4):
 def test_first_order_is_the_limit_under_a_penalty_and_the_push_without(small_study, tmp_path):
     """Against Cov(A, z) / beta written out, and against the prediction of the command."""
     from analysis.propagation import study as propagated
-    from analysis.records import read_runs
 
     free = study(dosed_copy(tmp_path / "free", small_study), "length")["runs"]
     whole = propagated(tmp_path / "free", "adam")["runs"]
@@ -204,3 +288,20 @@ def test_a_study_of_doses_is_read(small_study, tmp_path, capsys):
     assert made.axes[0].get_xlabel() == "dose (score per SD of length)"
     assert (tmp_path / "d.png").stat().st_size > 0
     plt.close("all")
+
+
+def test_a_dose_study_has_its_section_and_others_have_none(small_study, tmp_path):
+    runs = read_runs(dosed_copy(tmp_path / "doses", small_study))[0]
+    before = plt.get_fignums()
+    text = "".join(dose_section(runs))
+    assert "How much behaviour does a dose buy?" in text and text.count("<img") == 1
+    assert "runs are taken for independent" in text and "First order" in text
+    assert plt.get_fignums() == before
+    assert dose_section(read_runs(small_study)[0]) == dose_section([]) == []
+
+
+def test_a_config_that_cannot_be_read_is_a_problem_and_no_dose(small_study, tmp_path):
+    folder = dosed_copy(tmp_path / "doses", small_study)
+    sorted(folder.glob("sim-*/config.yaml"))[0].write_text("judge: [unclosed")
+    found = study(folder, "length")
+    assert len(found["runs"]) == 3 and any("could not be read" in p for p in found["problems"])
