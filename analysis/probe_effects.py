@@ -23,10 +23,16 @@ LEVEL = 0.95
 ALPHA = 0.05
 MARGIN = 0.05
 """Score units within which a bias counts as none, unless another margin is given beforehand."""
+ROUNDED = 6
 NO_SPREAD = 1e-6
 """Judges write scores to a few digits: what is smaller than this is rounding."""
+FEW_CHANGED = 5
+"""Fewer prompts that differ from the common value tell no spread: an exact bound stands in."""
+FEW_PROMPTS = 10
+"""Fewer prompts carry no claim."""
 PLACEBO = "placebo"
 END = "no bias, at the end of the scale"
+TOO_FEW = "too few prompts"
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,10 @@ class Clustered:
     """Two-sided, that the mean is 0."""
     smallest: float
     """The mean that would be seen with a chance of 80 % at this spread."""
+    common: float = float("nan")
+    """The value that most prompts have, to rounding."""
+    changed: int = 0
+    """Prompts that have another."""
 
 
 def clustered_mean(values_N: np.ndarray, prompts_N: np.ndarray, level: float = LEVEL) -> Clustered:
@@ -50,8 +60,10 @@ def clustered_mean(values_N: np.ndarray, prompts_N: np.ndarray, level: float = L
 
     se^2 = C / (C - 1) sum_c (sum of residuals of prompt c)^2 / N^2 (Liang and Zeger 1986).
 
-    Returns:
-        Without spread between prompts the interval is a point, and p is 1 at 0 and 0 elsewhere.
+    Where fewer than `FEW_CHANGED` prompts differ from the common value, a standard error knows
+    nothing of those that were not drawn: the interval is widened to what the share of prompts that
+    differ could be (Clopper-Pearson), each by the whole scale, and p is at least that of the sign
+    test over prompts. Values are differences of scores in [0, 1].
     """
     import numpy as np
     from scipy import stats
@@ -66,13 +78,24 @@ def clustered_mean(values_N: np.ndarray, prompts_N: np.ndarray, level: float = L
         return Clustered(mean, nan, nan, nan, n, units, nan, nan)
     sums = np.bincount(codes, values - mean)
     se = float(np.sqrt(units / (units - 1) * (sums**2).sum()) / n)
-    if se <= NO_SPREAD:
-        p = 1.0 if abs(mean) <= NO_SPREAD else 0.0
-        return Clustered(mean, 0.0, mean, mean, n, units, p, 0.0)
+    se = se if se > NO_SPREAD else 0.0
     half = float(stats.t.ppf((1 + level) / 2, units - 1)) * se
-    p = float(2 * stats.t.sf(abs(mean) / se, units - 1))
+    low, high = mean - half, mean + half
+    p = float(2 * stats.t.sf(abs(mean) / se, units - 1)) if se else float(abs(mean) <= NO_SPREAD)
     smallest = _smallest(units) * se * units**0.5
-    return Clustered(mean, se, mean - half, mean + half, n, units, p, smallest)
+    by_prompt = (np.bincount(codes, values) / np.bincount(codes)).round(ROUNDED)
+    kinds, counts = np.unique(by_prompt, return_counts=True)
+    common, changed = float(kinds[counts.argmax()]), int(units - counts.max())
+    if changed < FEW_CHANGED:
+        most = float(stats.beta.ppf((1 + level) / 2, changed + 1, units - changed))
+        reach = most * (1 + abs(common))
+        low, high = min(low, common - reach), max(high, common + reach)
+        smallest = max(smallest, (1 - 0.2 ** (1 / units)) * (1 + abs(common)))
+        signs = int((by_prompt > 0).sum()), int((by_prompt < 0).sum())
+        if sum(signs):
+            p = max(p, float(stats.binomtest(signs[0], sum(signs)).pvalue))
+    ends = max(-1.0, low), min(1.0, high)
+    return Clustered(mean, se, *ends, n, units, p, smallest, common, changed)
 
 
 @functools.cache
@@ -83,16 +106,21 @@ def _smallest(prompts: int) -> float:
 def tost(found: Clustered, margin: float) -> float:
     """p that the mean lies outside of +-margin: the larger of two one-sided t tests.
 
-    Without spread 0 inside of the margin and 1 outside (Schuirmann 1987).
+    Where few prompts differ from the common value, at least the chance of so few if the true mean
+    were at the margin: then a share of prompts had to differ, even if each by the whole scale.
+
+    Source: Schuirmann 1987.
     """
     from scipy import stats
 
     if math.isnan(found.se):
         return float("nan")
     room = margin - abs(found.mean)
-    if found.se == 0:
-        return 0.0 if room > 0 else 1.0
-    return float(stats.t.sf(room / found.se, found.prompts - 1))
+    p = float(stats.t.sf(room / found.se, found.prompts - 1)) if found.se else float(room <= 0)
+    if found.changed < FEW_CHANGED:
+        left = max(0.0, margin - abs(found.common)) / (1 + abs(found.common))
+        p = max(p, float(stats.binom.cdf(found.changed, found.prompts, min(1.0, left))))
+    return p
 
 
 def pairs(scores: pd.DataFrame) -> pd.DataFrame:
@@ -250,6 +278,8 @@ def _claim(row: dict[str, Any]) -> str:
     """What may be said of one row."""
     if math.isnan(row["p"]):
         return "cannot tell"
+    if row["prompts"] < FEW_PROMPTS:
+        return TOO_FEW
     p = row["p"] if row["variant"] == PLACEBO else row["p_holm"]
     same = row["p_equivalent"] < ALPHA
     if p < ALPHA and same:

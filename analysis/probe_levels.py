@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from analysis.bootstrap import FEWEST, resampled_sums, widened
-from analysis.probe_effects import LEVEL, NO_SPREAD, clustered_mean
+from analysis.probe_effects import FEW_CHANGED, LEVEL, NO_SPREAD, clustered_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,9 @@ REPLICATES = 4000
 def wilson(values_N: np.ndarray, prompts_N: np.ndarray) -> dict[str, float]:
     """Share of rows that are true, with a Wilson interval; missing rows (NaN) are left out.
 
-    The design effect is the clustered variance of the mean over the plain one, at least 1.
+    The design effect is the clustered variance of the mean over the plain one, at least 1. Where
+    fewer than `FEW_CHANGED` prompts differ from the others that variance is not known, and a prompt
+    counts as one text; a single prompt has no interval.
     """
     import numpy as np
     from statsmodels.stats.proportion import proportion_confint
@@ -36,8 +38,12 @@ def wilson(values_N: np.ndarray, prompts_N: np.ndarray) -> dict[str, float]:
     n, share, nan = found.rows, found.mean, float("nan")
     if n == 0:
         return {"share": nan, "low": nan, "high": nan, "n": 0, "design": nan}
+    if found.prompts < 2:
+        return {"share": share, "low": nan, "high": nan, "n": n, "design": nan}
     plain = share * (1 - share) / n
-    design = max(1.0, found.se**2 / plain) if plain > 0 and found.se > 0 else 1.0
+    design = max(1.0, found.se**2 / plain) if plain > 0 else 1.0
+    if found.changed < FEW_CHANGED:
+        design = max(design, n / found.prompts)
     low, high = proportion_confint(share * n / design, n / design, alpha=1 - LEVEL, method="wilson")
     ends = {"low": float(low) if share > 0 else 0.0, "high": float(high) if share < 1 else 1.0}
     return {"share": share, **ends, "n": n, "design": design}

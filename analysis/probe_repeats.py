@@ -73,9 +73,10 @@ def positions(verdicts: pd.DataFrame) -> pd.DataFrame:
 
     A pair is consistent where both orders name the same text, or both a tie. Of the others,
     ``first_first`` chose the text shown first both times and ``second_second`` the one shown
-    second; ``p`` is the exact binomial test that the two are equally likely. A judge's taste for
-    what is better cannot move it, unlike a share of first picks. Pairs that tie in one order only
-    are counted apart.
+    second; ``p`` is the exact test that prompts are equally likely to lean to either, each by the
+    sign of its own first_first - second_second, because pairs of one prompt are not independent. A
+    judge's taste for what is better cannot move it, unlike a share of first picks. Pairs that tie
+    in one order only are counted apart.
 
     Returns:
         Per judge: ``consistent`` with Wilson interval, ``first_first``, ``second_second``, ``p``,
@@ -102,6 +103,7 @@ def positions(verdicts: pd.DataFrame) -> pd.DataFrame:
         first, second = ((given == 1) & (swapped == 1)), ((given == 0) & (swapped == 0))
         same = (given + swapped == 1).to_numpy(dtype=float)
         turned = int(first.sum() + second.sum())
+        lean = (first.astype(int) - second.astype(int)).groupby(level="prompt_id").sum()
         found = wilson(same, wide.index.get_level_values("prompt_id").to_numpy())
         rows.append(
             {
@@ -111,8 +113,8 @@ def positions(verdicts: pd.DataFrame) -> pd.DataFrame:
                 "high": found["high"],
                 "first_first": int(first.sum()),
                 "second_second": int(second.sum()),
-                "p": float(stats.binomtest(int(first.sum()), turned).pvalue)
-                if turned
+                "p": float(stats.binomtest(int((lean > 0).sum()), int((lean != 0).sum())).pvalue)
+                if lean.any()
                 else math.nan,
                 "half_ties": len(wide) - int(same.sum()) - turned,
                 "pairs": len(wide),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import markup
-from analysis.probe_effects import END
+from analysis.probe_effects import END, FEW_PROMPTS, TOO_FEW
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 METHOD = (
     "How to read the numbers: a bias is what an edit changes in the judge's score beyond what it "
     "changes in the rule truth; where no rule knows the truth, an edit that keeps the content is "
-    "taken to keep it. Brackets are 95 % t intervals with standard errors clustered by prompt; "
-    "shares have Wilson intervals on the effective number of texts. Holm p corrects over the "
+    "taken to keep it. Brackets are 95 % t intervals with standard errors clustered by prompt, "
+    "widened where few prompts changed to what the others could have done; shares have Wilson "
+    "intervals on the effective number of texts. Holm p corrects over the "
     "variants of one judge, BH p over judges and variants together. Worst cases set each missing "
     "score to the end of the scale that moves the mean most, down and up. `smallest` is the effect "
     "that these prompts would show with a chance of 80 %: a null is worth no more than that. A "
@@ -154,6 +155,14 @@ def limits(found: Profile) -> list[str]:
             "No rule knows the truth of these texts: there are no rates against truth, and an "
             "edit's effect rests on its keeping the content."
         )
+    few = found.effects[found.effects["claim"] == TOO_FEW]
+    for judge, own in few.groupby("judge", sort=False):
+        counts = sorted(set(own["prompts"]))
+        shown = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        lines.append(
+            f"Nothing is claimed of {judge} on {len(own)} edits: {shown} prompts gave a pair with "
+            f"both scores, and fewer than {FEW_PROMPTS} carry no claim."
+        )
     undone = [row for row in found.effects.to_dict("records") if _undone(row, found.margin)]
     if undone:
         named = ", ".join(f"{row['judge']} on {row['variant']}" for row in undone)
@@ -173,7 +182,7 @@ def limits(found: Profile) -> list[str]:
 def _undone(row: dict[str, Any], margin: float) -> bool:
     """Whether a claim fails in the worst case over the pairs without a score."""
     low, high = row["bound_low"], row["bound_high"]
-    if row["unscored"] == 0 or row["claim"] in ("cannot tell", "undecided"):
+    if row["unscored"] == 0 or row["claim"] in ("cannot tell", "undecided", TOO_FEW):
         return False
     if row["claim"] in ("bias for it", "bias against it"):
         return low <= 0 <= high
@@ -189,7 +198,8 @@ def show(found: Profile) -> None:
         table = effects_table(found, judge)
         if len(table):
             print_table(_texts(table), f"What {judge} pays for beyond the truth", hidden)
-    print_table(_texts(levels_table(found)), "Contents as they are", ("entropy (bits)",))
+    title = "Rates over all single texts; scale use over contents as they are"
+    print_table(_texts(levels_table(found)), title, ("entropy (bits)",))
     for title, table in (("Asked again", found.repeats), ("Order swapped", found.positions)):
         if len(table):
             print_table(_texts(table), title)

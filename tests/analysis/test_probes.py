@@ -14,6 +14,7 @@ from analysis import probe_figures, probe_levels
 from analysis.power import smallest_effect
 from analysis.probe_effects import (
     END,
+    TOO_FEW,
     clustered_mean,
     corrected,
     effects,
@@ -86,13 +87,42 @@ def test_equivalence_is_that_of_statsmodels():
 
 
 @pytest.mark.parametrize(
-    "values, p, inside",
-    [([0.0, 0.0], 1.0, 0.0), ([0.2, 0.2], 0.0, 1.0), ([1e-8, 0.0], 1.0, 0.0)],
+    "values, p, outside, reach",
+    # of two prompts none differs: up to 1 - .025 ** (1 / 2) of all could, by 1 or 1.2
+    [
+        ([0.0, 0.0], 1.0, 0.95**2, 0.842),
+        ([0.2, 0.2], 0.5, 1.0, 1.2 * 0.842),
+        ([1e-8, 0.0], 1.0, 0.95**2, 0.842),
+    ],
 )
-def test_without_spread_the_interval_is_a_point(values, p, inside):
+def test_without_spread_nothing_is_certain(values, p, outside, reach):
     found = clustered_mean(np.array(values), np.array([1, 2]))
-    assert (found.se, found.p, tost(found, 0.05)) == (0.0, p, inside)
-    assert found.low == found.high == found.mean
+    assert (found.se, found.p) == (0.0, pytest.approx(p))
+    assert tost(found, 0.05) == pytest.approx(outside)
+    assert found.high == pytest.approx(min(1.0, found.mean + reach), abs=1e-3)
+    assert found.low == pytest.approx(found.mean - reach, abs=1e-3)
+
+
+def test_few_prompts_that_changed_could_have_been_more():
+    """One of 64 moved by .5: up to 6 / 64 of all could (Clopper-Pearson, by its definition)."""
+    values = np.zeros(64)
+    values[3] = 0.5
+    found = clustered_mean(values, np.arange(64))
+    assert (found.common, found.changed) == (0.0, 1)
+    assert stats.binom.cdf(1, 64, found.high) == pytest.approx(0.025)
+    assert found.high > found.mean + stats.t.ppf(0.975, 63) * found.se
+    assert tost(found, 0.05) == pytest.approx(stats.binom.cdf(1, 64, 0.05))
+    still = clustered_mean(np.zeros(64), np.arange(64))
+    assert tost(still, 0.05) == pytest.approx(0.95**64) and tost(still, 0.05) < 0.05
+    # seen with a chance of 80 %: one of 64 at least
+    assert 1 - (1 - still.smallest) ** 64 == pytest.approx(0.8)
+
+
+def test_all_prompts_moving_alike_are_as_clear_as_their_signs():
+    found = clustered_mean(np.full(20, 0.1), np.arange(20))
+    assert found.p == pytest.approx(2 * 0.5**20) and found.se == 0
+    two_ways = clustered_mean(np.r_[np.full(19, 0.1), -0.1], np.arange(20))
+    assert two_ways.p == pytest.approx(2 * 21 * 0.5**20)
 
 
 def test_one_prompt_has_no_interval():
@@ -240,8 +270,10 @@ def test_no_score_at_all_gives_no_number():
 
 
 def test_what_is_claimed_follows_the_numbers():
-    probes = texts(12, ("correct",))
+    probes = texts(64, ("correct",))
     verbose = judged(probes, Simulated(doses={"length": 0.05}))
+    few = effects(pairs(judged(texts(9, ("correct",)), Simulated())), {})
+    assert set(few["claim"]) == {TOO_FEW}
     claims = effects(pairs(verbose), {}).set_index("variant")["claim"]
     assert claims["yverbose"] == "bias for it" and claims["emoji"] == "no bias"
     assert claims["key_solution"] == END, "0 beside 0 at the bottom of the scale"
@@ -332,7 +364,9 @@ def test_the_simulated_judges_are_found_out_over_the_wire(folder):
         assert row["low"] - 1e-6 <= theory <= row["high"] + 1e-6
         assert row["p_holm"] < 0.05 and row["claim"].startswith("bias")
     fair = table.loc["sim-fair"]
-    assert (fair["p_equivalent"] < 0.05).all() and fair["claim"].str.startswith("no bias").all()
+    # 12 prompts without any change: .95 ** 12 = .54 of judges with a bias of .05 would show none
+    assert (fair["effect"] == 0).all() and fair["p_equivalent"].min() == pytest.approx(0.95**12)
+    assert set(fair["claim"]) == {"undecided"}
     rates = found.rates.set_index(["judge", "measure"])["value"]
     assert rates["sim-fair", "TPR"] == 1.0 and rates["sim-fair", "FPR"] == 0.0
     assert rates["sim-fair", "phi"] == 1.0 > rates["sim-verbose", "phi"]

@@ -15,7 +15,7 @@ from experiments import probe
 from experiments.errors import UserError
 from tests.conftest import Page
 
-SMALL = ["judge=sim-verbose,sim-fair", "n=8", "repeats=2", "temperatures=0.7"]
+SMALL = ["judge=sim-verbose,sim-fair", "n=12", "repeats=2", "temperatures=0.7"]
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +33,14 @@ def test_the_records_are_whole(done, runs):
     probes = pq.read_table(done.folder / "probes.parquet").to_pylist()
     verdicts = pq.read_table(done.folder / "verdicts.parquet").to_pylist()
     manifest = json.loads((done.folder / "manifest.json").read_text())
-    assert len(manifest["prompts"]) == 8 and manifest["probes"] == len(probes)
+    assert len(manifest["prompts"]) == 12 and manifest["probes"] == len(probes)
     assert {row["prompt_id"] for row in probes} == set(manifest["prompts"])
     assert set(manifest["judges"]) == {"sim-fair", "sim-verbose"}
     for name in ("sim-fair", "sim-verbose"):
         own = [row for row in verdicts if row["judge"] == name]
         first = [row for row in own if row["setting"] == "profile"]
         assert [row["probe_id"] for row in first] == [row["probe_id"] for row in probes]
-        assert len(own) == len(first) + 2 * 4 * 8, "four contents of each prompt, twice"
+        assert len(own) == len(first) + 2 * 4 * 12, "four contents of each prompt, twice"
         assert {row["judge_id"] for row in first} == {manifest["judges"][name]["judge_id"]}
     truth = {row["probe_id"]: row["truth"] for row in probes}
     for row in verdicts:
@@ -64,7 +64,7 @@ def test_prompts_are_chosen_as_asked(done, runs):
     for select in ("random", "stratified"):
         other = probe.run(probe.read_command([*few, f"select={select}", f"out={select}"]))
         manifest = json.loads((other.folder / "manifest.json").read_text())
-        assert len(set(manifest["prompts"])) == 8 and set(manifest["prompts"]) != chosen
+        assert len(set(manifest["prompts"])) == 12 and set(manifest["prompts"]) != chosen
         variants = {
             row["variant"] for row in pq.read_table(other.folder / "probes.parquet").to_pylist()
         }
@@ -75,7 +75,7 @@ def test_the_profile_is_printed_and_reported(done, runs, capsys):
     assert probe.main([*SMALL, f"runs_dir={runs}", "report=true"]) == 0
     shown = capsys.readouterr().out
     assert "What sim-verbose pays for beyond the truth" in shown
-    assert "sim-fair has no bias beyond +-0.05 for" in shown
+    assert "sim-fair: undecided for" in shown
     assert "0 judge calls made" in shown
     page = Page((done.folder / "report" / "judge_profile.html").read_text())
     assert [link for link in page.links if not link.startswith("data:image/png")] == []
@@ -113,7 +113,7 @@ def test_a_file_is_probed_by_a_judge_with_an_endpoint(tmp_path, monkeypatch, cap
     shown = " ".join(capsys.readouterr().out.split())
     assert "the set has 3 prompts, and 64 were asked for" in shown
     assert "No rule knows the truth of these texts" in shown
-    assert "openai-compatible has no bias beyond +-0.05 for" in shown
+    assert "Nothing is claimed of openai-compatible" in shown and "3 prompts gave a pair" in shown
     rows = pq.read_table(tmp_path / "probes" / "mine" / "verdicts.parquet").to_pylist()
     lost = [row for row in rows if row["outcome"] == "unparsed"]
     assert len(lost) == 3 * 8 and all(row["score"] is None for row in lost), "texts without content"
@@ -121,7 +121,8 @@ def test_a_file_is_probed_by_a_judge_with_an_endpoint(tmp_path, monkeypatch, cap
 
 
 def test_a_limit_of_cost_stops_and_a_higher_one_goes_on(tmp_path, capsys):
-    command = [*SMALL, "variants=hedged", f"runs_dir={tmp_path}"]
+    small = [word.replace("n=12", "n=8") for word in SMALL]
+    command = [*small, "variants=hedged", f"runs_dir={tmp_path}"]
     folder = tmp_path / "probes" / "instruct-mini"
 
     def read() -> tuple[list[dict], dict, str]:
@@ -139,7 +140,7 @@ def test_a_limit_of_cost_stops_and_a_higher_one_goes_on(tmp_path, capsys):
     assert "48 of 48 verdicts of sim-fair (profile) were not asked for" in shown
     assert "has spent 60 calls" in shown and "cost.max_calls=120" in shown
     assert "sim-fair has no scored pair" in shown
-    assert "sim-verbose changes by" in shown, "it was asked all of its edits"
+    assert "Nothing is claimed of sim-verbose on 2 edits: 8 prompts gave a pair" in shown
     assert probe.main([*command, "cost.max_calls=60"]) == 1
     assert read()[1]["calls"] == 60, "the limit is on the folder"
     assert probe.main([*command, "cost.max_calls=224"]) == 0
@@ -149,7 +150,7 @@ def test_a_limit_of_cost_stops_and_a_higher_one_goes_on(tmp_path, capsys):
 
 
 def test_what_missing_verdicts_could_undo_is_said(tmp_path, capsys):
-    command = ["judge=sim-flaky", "n=12", "variants=hedged,placebo", f"runs_dir={tmp_path}"]
+    command = ["judge=sim-flaky", "n=64", "variants=hedged,placebo", f"runs_dir={tmp_path}"]
     assert probe.main([*command, "repeats=0", "judge.simulated.noise_sd=0"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "Missing verdicts could undo what is claimed" in shown
