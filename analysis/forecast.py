@@ -61,10 +61,14 @@ class Push:
 
 
 def covariances(rewards_P_G: np.ndarray, found: Rollouts, scale: str) -> np.ndarray:
-    """Cov(advantage, feature) inside each group, shape (P, K); NaN rewards are left out.
+    """Cov(advantage, feature) inside groups, mean over those of one prompt; NaN rewards are left
+    out.
 
     Args:
         scale: ``scale_rewards`` of the training that is forecast.
+
+    Returns:
+        Shape (prompts, K): a prompt that came again is no second prompt.
     """
     import numpy as np
 
@@ -72,7 +76,13 @@ def covariances(rewards_P_G: np.ndarray, found: Rollouts, scale: str) -> np.ndar
     from analysis.transmission import group_cov
 
     made = np.where(np.isfinite(rewards_P_G), advantages(rewards_P_G, scale), np.nan)
-    return group_cov(made, found.features)
+    covariance = group_cov(made, found.features)
+    prompts, of = np.unique([row.prompt_id for row in found.rows], return_inverse=True)
+    known = np.isfinite(covariance)
+    sums, counts = np.zeros((2, len(prompts), len(found.names)))
+    np.add.at(sums, of, np.where(known, covariance, 0.0))
+    np.add.at(counts, of, known)
+    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
 
 
 def pushes(
@@ -120,7 +130,8 @@ def first_rollouts(cells: Sequence[Cell], steps: int) -> Rollouts:
     for cell in cells:
         for part in sorted((cell.dir / "rollouts").glob("*.parquet"))[:steps]:
             columns = [name for name in needed if name in pq.read_schema(part).names]
-            records = pq.read_table(part, columns=columns).to_pylist()
+            absent = dict.fromkeys(needed)  # as another version's parts may be
+            records = [absent | row for row in pq.read_table(part, columns=columns).to_pylist()]
             for number in sorted({record["group"] for record in records}):
                 own = [record for record in records if record["group"] == number]
                 own.sort(key=lambda record: record["rollout_id"])

@@ -19,16 +19,18 @@ def forecast(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
     from analysis.forecast import Rollouts, pushes
     from analysis.planted import Tabular
+    from experiments.tasks.row import Row
 
     truth = np.array([1.0, 0.0, 1.0, 0.0])
     length = np.array([-1.0, 0.0, 0.5, 2.0])
     policy = Tabular(truth, length[:, None], np.zeros(4))
     reward = truth + 0.2 * length
     exact = float(policy.expected_cov(reward, 8)[0])
+    rows = tuple(Row(str(number), ()) for number in range(64))
     ends = []
     for _ in range(count):
         members = policy.sample(rng, 64, 8)
-        found = Rollouts((), (), length[members][..., None], ("length",))
+        found = Rollouts(rows, (), length[members][..., None], ("length",))
         (one,) = pushes("j", reward[members], found, "group")
         ends.append((one.push, one.low, one.high))
     return {"forecast push, t over prompts": _trials(exact, ends)}

@@ -9,10 +9,22 @@ import pytest
 from analysis.forecast import Rollouts, main, pushes
 from analysis.planted import Fault, Tabular, simulate
 from analysis.ranking import moved_most, rank, validate
+from experiments.tasks.row import Row
 
 
-def rollouts(features, names=("length",)):
-    return Rollouts((), (), features, names)
+def rollouts(features, names=("length",), prompts=None):
+    names_P = range(len(features)) if prompts is None else prompts
+    return Rollouts(tuple(Row(str(name), ()) for name in names_P), (), features, names)
+
+
+def test_a_prompt_that_came_twice_is_one_prompt():
+    """Groups (0, 1) rewarded (0, 1), (1, 0) and (0, 1) without division: covariances .5, -.5, .5;
+    with the first two of one prompt the means are 0 and .5, not .5, -.5 and .5."""
+    features = np.array([[0.0, 1.0]] * 3)[..., None]
+    paid = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    assert pushes("j", paid, rollouts(features), "none")[0].push == pytest.approx(1 / 6)
+    (one,) = pushes("j", paid, rollouts(features, prompts="aab"), "none")
+    assert (one.push, one.prompts) == (pytest.approx(0.25), 2)
 
 
 def test_the_push_is_the_exact_expectation():
