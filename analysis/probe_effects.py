@@ -2,8 +2,10 @@
 
 The bias of a pair is the judge's change minus the truth's own change. Pairs of one prompt share its
 content, so the prompt is the unit: standard errors are clustered by prompt, with Student's t on
-prompts - 1 degrees of freedom. A pair that lacks a score or a known truth is left out and counted;
-worst cases say how far those without a score could have moved the mean.
+prompts - 1 degrees of freedom. Where most prompts do not change, or all change alike, no spread is
+no certainty: `analysis.rare` bounds what prompts that were not drawn could do. A pair that lacks a
+score or a known truth is left out and counted; worst cases say how far those without a score could
+have moved the mean.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.power import smallest_effect
+from analysis.pairwise import exact_p
+from analysis.power import POWER, smallest_effect
+from analysis.rare import STILL, Rare
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,11 +27,10 @@ LEVEL = 0.95
 ALPHA = 0.05
 MARGIN = 0.05
 """Score units within which a bias counts as none, unless another margin is given beforehand."""
-ROUNDED = 6
 NO_SPREAD = 1e-6
 """Judges write scores to a few digits: what is smaller than this is rounding."""
-FEW_CHANGED = 5
-"""Fewer prompts that differ from the common value tell no spread: an exact bound stands in."""
+SCALE = (-1.0, 1.0)
+"""Ends of a change of scores in [0, 1]."""
 FEW_PROMPTS = 10
 """Fewer prompts carry no claim."""
 PLACEBO = "placebo"
@@ -49,21 +52,24 @@ class Clustered:
     """Two-sided, that the mean is 0."""
     smallest: float
     """The mean that would be seen with a chance of 80 % at this spread."""
-    common: float = float("nan")
-    """The value that most prompts have, to rounding."""
-    changed: int = 0
-    """Prompts that have another."""
+    rare: Rare | None = None
+    """Where most prompts stand at one value: there a t interval alone is none."""
 
 
-def clustered_mean(values_N: np.ndarray, prompts_N: np.ndarray, level: float = LEVEL) -> Clustered:
-    """Mean of N rows that are finite, with CR1 standard error over C prompts.
+def clustered_mean(
+    values_N: np.ndarray,
+    prompts_N: np.ndarray,
+    level: float = LEVEL,
+    ends: tuple[float, float] = SCALE,
+) -> Clustered:
+    """Mean of N rows that are finite, with standard error over C prompts, see `clustered_se`.
 
-    se^2 = C / (C - 1) sum_c (sum of residuals of prompt c)^2 / N^2 (Liang and Zeger 1986).
+    Where more than half of the prompts stand within `STILL` of the middle one, the interval is
+    widened to what `Rare` allows, p is the larger of Student's and the exact sign test's over
+    prompts, and ``smallest`` the larger of Student's and `Rare.smallest`.
 
-    Where fewer than `FEW_CHANGED` prompts differ from the common value, a standard error knows
-    nothing of those that were not drawn: the interval is widened to what the share of prompts that
-    differ could be (Clopper-Pearson), each by the whole scale, and p is at least that of the sign
-    test over prompts. Values are differences of scores in [0, 1].
+    Args:
+        ends: of the scale that the values are on.
     """
     import numpy as np
     from scipy import stats
@@ -76,26 +82,36 @@ def clustered_mean(values_N: np.ndarray, prompts_N: np.ndarray, level: float = L
     mean = float(values.mean()) if n else nan
     if units < 2:
         return Clustered(mean, nan, nan, nan, n, units, nan, nan)
-    sums = np.bincount(codes, values - mean)
-    se = float(np.sqrt(units / (units - 1) * (sums**2).sum()) / n)
+    se = clustered_se(values, codes)
     se = se if se > NO_SPREAD else 0.0
     half = float(stats.t.ppf((1 + level) / 2, units - 1)) * se
     low, high = mean - half, mean + half
-    p = float(2 * stats.t.sf(abs(mean) / se, units - 1)) if se else float(abs(mean) <= NO_SPREAD)
+    p = float(2 * stats.t.sf(abs(mean) / se, units - 1)) if se else 0.0
     smallest = _smallest(units) * se * units**0.5
-    by_prompt = (np.bincount(codes, values) / np.bincount(codes)).round(ROUNDED)
-    kinds, counts = np.unique(by_prompt, return_counts=True)
-    common, changed = float(kinds[counts.argmax()]), int(units - counts.max())
-    if changed < FEW_CHANGED:
-        most = float(stats.beta.ppf((1 + level) / 2, changed + 1, units - changed))
-        reach = most * (1 + abs(common))
-        low, high = min(low, common - reach), max(high, common + reach)
-        smallest = max(smallest, (1 - 0.2 ** (1 / units)) * (1 + abs(common)))
-        signs = int((by_prompt > 0).sum()), int((by_prompt < 0).sum())
-        if sum(signs):
-            p = max(p, float(stats.binomtest(signs[0], sum(signs)).pvalue))
-    ends = max(-1.0, low), min(1.0, high)
-    return Clustered(mean, se, *ends, n, units, p, smallest, common, changed)
+    middle = float(np.median(np.bincount(codes, values) / np.bincount(codes)))
+    # what each prompt is in the mean over all rows: the C parts have that very mean
+    parts = middle + np.bincount(codes, values - middle) * units / n
+    still = np.abs(parts - middle) <= STILL
+    if 2 * still.sum() <= units:
+        return Clustered(mean, se, low, high, n, units, p, smallest)
+    reached = min(ends[0], float(parts.min())), max(ends[1], float(parts.max()))
+    rare = Rare(float(parts[still].mean()), int(still.sum()), tuple(parts[~still]), reached)
+    least, most = rare.bounds(level)
+    p = max(p, exact_p(int((parts > NO_SPREAD).sum()), int((parts < -NO_SPREAD).sum()), units))
+    unseen = rare.smallest(POWER)
+    smallest = nan if math.isnan(unseen) else max(smallest, unseen)
+    return Clustered(mean, se, min(low, least), max(high, most), n, units, p, smallest, rare)
+
+
+def clustered_se(values_N: np.ndarray, codes_N: np.ndarray) -> float:
+    """CR1 standard error of a mean of N rows of C > 1 prompts, numbered from 0.
+
+    se^2 = C / (C - 1) sum_c (sum of residuals of prompt c)^2 / N^2 (Liang and Zeger 1986).
+    """
+    import numpy as np
+
+    sums = np.bincount(codes_N, values_N - values_N.mean())
+    return float(np.sqrt(len(sums) / (len(sums) - 1) * (sums**2).sum()) / len(values_N))
 
 
 @functools.cache
@@ -104,23 +120,20 @@ def _smallest(prompts: int) -> float:
 
 
 def tost(found: Clustered, margin: float) -> float:
-    """p that the mean lies outside of +-margin: the larger of two one-sided t tests.
+    """p that the mean lies outside of +-margin: the larger of two one-sided tests.
 
-    Where few prompts differ from the common value, at least the chance of so few if the true mean
-    were at the margin: then a share of prompts had to differ, even if each by the whole scale.
-
-    Source: Schuirmann 1987.
+    Student's (Schuirmann 1987), and those of `Rare` where most prompts stand at one value.
     """
     from scipy import stats
 
     if math.isnan(found.se):
         return float("nan")
-    room = margin - abs(found.mean)
-    p = float(stats.t.sf(room / found.se, found.prompts - 1)) if found.se else float(room <= 0)
-    if found.changed < FEW_CHANGED:
-        left = max(0.0, margin - abs(found.common)) / (1 + abs(found.common))
-        p = max(p, float(stats.binom.cdf(found.changed, found.prompts, min(1.0, left))))
-    return p
+    tests = [0.0]
+    if found.se > 0:
+        tests.append(float(stats.t.sf((margin - abs(found.mean)) / found.se, found.prompts - 1)))
+    if found.rare is not None:
+        tests += [found.rare.at_least(margin), found.rare.at_most(-margin)]
+    return max(tests)
 
 
 def pairs(scores: pd.DataFrame) -> pd.DataFrame:
@@ -228,7 +241,7 @@ def _effect(part: pd.DataFrame, spread: dict[str, float], margin: float) -> dict
         truth_by, measured = ("content kept", "judge") if kept else ("unknown", "bias")
     value, low, high = (part[f"{measured}_{name}"] for name in ("change", "low", "high"))
     prompts = part["prompt_id"].to_numpy()
-    found = clustered_mean(value.to_numpy(dtype=float), prompts)
+    found = clustered_mean(value.to_numpy(dtype=float), prompts, ends=_ends(part, measured))
     sd = spread.get(part["judge"].iloc[0], float("nan"))
     scored = part["judge_change"].notna()
     return {
@@ -252,6 +265,18 @@ def _effect(part: pd.DataFrame, spread: dict[str, float], margin: float) -> dict
         "unscored": int((~scored).sum()),
         "truth_by": truth_by,
     }
+
+
+def _ends(part: pd.DataFrame, measured: str) -> tuple[float, float]:
+    """What the bias of a pair can be.
+
+    A single text lies at most a whole scale from where its counterpart and the truth's change would
+    put it; a net preference is between -1 and 1, and so is the truth's that is taken from it.
+    """
+    truth = part["truth_change"]
+    if measured == "judge" or not part["pairwise"].any() or not truth.notna().any():
+        return SCALE
+    return SCALE[0] - float(truth.max()), SCALE[1] - float(truth.min())
 
 
 def _mean(values: pd.Series) -> float:

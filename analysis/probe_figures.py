@@ -44,9 +44,12 @@ def forest(table: pd.DataFrame, margin: float) -> Figure:
             part = kept[where]
             if part.empty:
                 continue
-            half = (part["high"] - part["effect"]).fillna(0.0)
+            sides = [
+                side.fillna(0.0)
+                for side in (part["effect"] - part["low"], part["high"] - part["effect"])
+            ]
             axes.errorbar(
-                part["effect"], part.index, xerr=half, fmt=marker, color=colour, capsize=3,
+                part["effect"], part.index, xerr=sides, fmt=marker, color=colour, capsize=3,
                 label=label, markersize=5,
             )  # fmt: skip
         planted = kept[kept["planted"].notna()]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from analysis import rates as binary
 from analysis.bootstrap import FEWEST, resampled_sums, widened
-from analysis.probe_effects import FEW_CHANGED, LEVEL, NO_SPREAD, clustered_mean
+from analysis.probe_effects import LEVEL, NO_SPREAD, clustered_mean, clustered_se
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 THRESHOLD = 0.5
 """Judge and truth call a text good from this score on."""
+FEW_APART = 5
+"""Fewer prompts whose own share is not the common one do not tell how alike their texts are."""
 BINS = 10
 LENGTHS = 4
 REPLICATES = 4000
@@ -27,26 +30,26 @@ def wilson(values_N: np.ndarray, prompts_N: np.ndarray) -> dict[str, float]:
     """Share of rows that are true, with a Wilson interval; missing rows (NaN) are left out.
 
     The design effect is the clustered variance of the mean over the plain one, at least 1. Where
-    fewer than `FEW_CHANGED` prompts differ from the others that variance is not known, and a prompt
+    fewer than `FEW_APART` prompts differ from the others that variance is not known, and a prompt
     counts as one text; a single prompt has no interval.
     """
     import numpy as np
-    from statsmodels.stats.proportion import proportion_confint
 
     values = np.asarray(values_N, dtype=float)
-    found = clustered_mean(values, prompts_N)
-    n, share, nan = found.rows, found.mean, float("nan")
-    if n == 0:
-        return {"share": nan, "low": nan, "high": nan, "n": 0, "design": nan}
-    if found.prompts < 2:
-        return {"share": share, "low": nan, "high": nan, "n": n, "design": nan}
+    kept = np.isfinite(values)
+    _, codes = np.unique(np.asarray(prompts_N)[kept], return_inverse=True)
+    n, prompts = int(kept.sum()), int(codes.max(initial=-1)) + 1
+    share = float(values[kept].mean()) if n else math.nan
+    if prompts < 2:
+        return {"share": share, "low": math.nan, "high": math.nan, "n": n, "design": math.nan}
     plain = share * (1 - share) / n
-    design = max(1.0, found.se**2 / plain) if plain > 0 else 1.0
-    if found.changed < FEW_CHANGED:
-        design = max(design, n / found.prompts)
-    low, high = proportion_confint(share * n / design, n / design, alpha=1 - LEVEL, method="wilson")
-    ends = {"low": float(low) if share > 0 else 0.0, "high": float(high) if share < 1 else 1.0}
-    return {"share": share, **ends, "n": n, "design": design}
+    design = max(1.0, clustered_se(values[kept], codes) ** 2 / plain) if plain > 0 else 1.0
+    by_prompt = np.bincount(codes, values[kept]) / np.bincount(codes)
+    alike = int(np.unique(by_prompt.round(6), return_counts=True)[1].max())
+    if prompts - alike < FEW_APART:
+        design = max(design, n / prompts)
+    ends = binary.wilson(share * n / design, n / design)
+    return {"share": share, "low": ends.low, "high": ends.high, "n": n, "design": design}
 
 
 def rates(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
@@ -54,7 +57,8 @@ def rates(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
 
     Returns:
         Rows judge, measure, value, low, high, n. J's interval joins the two Wilson intervals
-        (Newcombe 1998, method 10); phi's is a bootstrap over prompts.
+        (Newcombe 1998, method 10); phi's is a bootstrap over prompts,
+        and missing where that has no spread.
     """
     import numpy as np
     import pandas as pd
@@ -110,7 +114,8 @@ def _phi_interval(cells_N_4: np.ndarray, prompts_N: np.ndarray) -> dict[str, flo
         drawn = phi(resampled_sums(sums, REPLICATES, np.random.default_rng(0)))
         drawn = drawn[np.isfinite(drawn)]
         tail = widened(LEVEL, units)
-        if len(drawn) > REPLICATES / 2:
+        # without spread (all right, all wrong) a bootstrap knows nothing of what was not drawn
+        if len(drawn) > REPLICATES / 2 and np.ptp(drawn) > NO_SPREAD:
             low, high = np.quantile(drawn, [tail, 1 - tail])
             found |= {"low": float(low), "high": float(high)}
     return found | {"n": len(cells_N_4)}

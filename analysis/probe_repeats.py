@@ -50,7 +50,9 @@ def repeats(verdicts: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFram
         ).reset_index()
         kept = table[table["k"] >= 2]
         flips = 1 - kept["alike"] / (kept["k"] * (kept["k"] - 1))
-        found = clustered_mean(flips.to_numpy(dtype=float), kept["prompt_id"].to_numpy())
+        found = clustered_mean(
+            flips.to_numpy(dtype=float), kept["prompt_id"].to_numpy(), ends=(0.0, 1.0)
+        )
         rows.append(
             {
                 "judge": judge,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import markup
 from analysis.probe_effects import END, FEW_PROMPTS, TOO_FEW
+from analysis.probe_judges import ALPHA
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,8 +19,10 @@ METHOD = (
     "How to read the numbers: a bias is what an edit changes in the judge's score beyond what it "
     "changes in the rule truth; where no rule knows the truth, an edit that keeps the content is "
     "taken to keep it. Brackets are 95 % t intervals with standard errors clustered by prompt, "
-    "widened where few prompts changed to what the others could have done; shares have Wilson "
-    "intervals on the effective number of texts. Holm p corrects over the "
+    "widened where most prompts stand at one value to what prompts that were not drawn could do; p "
+    "is then at least that of the sign test over prompts, which asks whether prompts move one way, "
+    "so it may be small where the bracket holds 0. Shares have Wilson intervals on the effective "
+    "number of texts. Holm p corrects over the "
     "variants of one judge, BH p over judges and variants together. Worst cases set each missing "
     "score to the end of the scale that moves the mean most, down and up. `smallest` is the effect "
     "that these prompts would show with a chance of 80 %: a null is worth no more than that. A "
@@ -66,28 +69,18 @@ def effects_table(found: Profile, judge: str) -> pd.DataFrame:
 
 
 def levels_table(found: Profile) -> pd.DataFrame:
-    """One row per judge: rates against truth, leniency, scale use, length preference."""
+    """One row per judge over contents as they are: rates against truth, leniency, scale use."""
     import pandas as pd
 
     rows = []
     for judge in found.evidence.manifest["command"]["judges"]:
-        rates = found.rates[found.rates["judge"] == judge].set_index("measure")
-        line: dict[str, Any] = {"judge": judge}
-        for name in ("TPR", "FPR", "Youden J", "phi"):
-            line[f"{name} [95 %]"] = _interval(rates, name)
-        for part, columns in (
-            (found.scale, {"leniency": ("leniency", "leniency_low", "leniency_high")}),
-            (found.length, {"longer beyond truth": ("excess", "low", "high")}),
-        ):
-            own = part[part["judge"] == judge] if len(part) else part
-            for name, keys in columns.items():
-                line[f"{name} [95 %]"] = (
-                    markup.estimate(*(own.iloc[0][key] for key in keys)) if len(own) else ""
-                )
+        line = {"judge": judge} | _rates(found.rates, judge)
         own = found.scale[found.scale["judge"] == judge] if len(found.scale) else found.scale
         if len(own):
             first = own.iloc[0]
+            ends = (first["leniency"], first["leniency_low"], first["leniency_high"])
             line |= {
+                "leniency [95 %]": markup.estimate(*ends),
                 "entropy (bits)": markup.number(first["entropy"]),
                 "at 1": _percent(first["ceiling"]),
                 "at 0": _percent(first["floor"]),
@@ -95,8 +88,71 @@ def levels_table(found: Profile) -> pd.DataFrame:
                 "texts": str(first["n"]),
                 "unscored": str(first["unscored"]),
             }
-        rows.append(line)
+        if len(own) or any(text for name, text in line.items() if name != "judge"):
+            rows.append(line)
     return pd.DataFrame(rows).fillna("")
+
+
+def probes_table(found: Profile) -> pd.DataFrame:
+    """One row per judge over all its texts, edited and without content too: rates, length."""
+    import pandas as pd
+
+    rows = []
+    for judge in found.evidence.manifest["command"]["judges"]:
+        line = {"judge": judge} | _rates(found.all_rates, judge)
+        own = found.length[found.length["judge"] == judge] if len(found.length) else found.length
+        if len(own):
+            first = own.iloc[0]
+            ends = (first["excess"], first["low"], first["high"])
+            line["longer beyond truth [95 %]"] = markup.estimate(*ends)
+        texts = found.scores[(found.scores["judge"] == judge) & found.scores["score"].notna()]
+        rows.append(line | {"texts": str(len(texts))})
+    return pd.DataFrame(rows).fillna("")
+
+
+def _rates(table: pd.DataFrame, judge: str) -> dict[str, str]:
+    own = table[table["judge"] == judge].set_index("measure")
+    return {f"{name} [95 %]": _interval(own, name) for name in ("TPR", "FPR", "Youden J", "phi")}
+
+
+def agreement_table(found: Profile) -> pd.DataFrame:
+    """How far the judges agree with each other, as it is read."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            {
+                "texts": row["texts"],
+                "judges": row["judges"],
+                "measure": row["measure"],
+                "value [95 %]": _with_interval(row["value"], row["low"], row["high"]),
+                "scored": str(row["scored"]),
+                "prompts": str(row["prompts"]),
+                "note": row["note"],
+            }
+            for row in found.agreement.to_dict("records")
+        ]
+    )
+
+
+def agreement_sentences(found: Profile) -> list[str]:
+    """What the agreement comes to, or why there is none to show."""
+    lines = [
+        f"{row['judges']} on {row['texts']}: {row['measure']}"
+        f" {_with_interval(row['value'], row['low'], row['high'])}"
+        f" ({row['scored']} {'pairs' if row['texts'] == 'pairs' else 'texts'} of"
+        f" {row['prompts']} prompts)."
+        for row in found.agreement.to_dict("records")
+        if row["measure"] == ALPHA and not math.isnan(row["value"])
+    ]
+    kinds = dict(zip(found.scores["judge"], found.scores["pairwise"], strict=True))
+    if len(kinds) == 1:
+        return ["One judge was probed, so there is no agreement to show."]
+    for pairwise, what in ((False, "single texts"), (True, "pairs")):
+        alike = [judge for judge, kind in kinds.items() if kind == pairwise]
+        if len(alike) == 1:
+            lines.append(f"{alike[0]} alone was asked about {what}: none to compare it with.")
+    return lines
 
 
 def sentences(found: Profile) -> list[str]:
@@ -136,6 +192,13 @@ def sentences(found: Profile) -> list[str]:
             )
         if own.empty:
             lines.append(f"{judge} has no scored pair, so nothing can be said of its biases.")
+    lines += [
+        f"{row['judge']} scores {row['own']} texts (by {row['texts by']}) by"
+        f" {markup.estimate(row['effect'], row['low'], row['high'])} differently at equal truth,"
+        f" {markup.number(row['raw'], sign=True)} without regard to it ({row['texts']} texts,"
+        f" {row['prompts']} prompts)."
+        for row in found.preference.to_dict("records")
+    ]
     return lines
 
 
@@ -176,7 +239,7 @@ def limits(found: Profile) -> list[str]:
             f"In {len(ends)} of {len(found.effects)} rows more than a tenth of the pairs stand at"
             " an end of the scale, where a bias cannot show in full: the effect may be too small."
         )
-    return lines or ["Nothing was left out."]
+    return [*lines, *found.no_preference] or ["Nothing was left out."]
 
 
 def _undone(row: dict[str, Any], margin: float) -> bool:
@@ -198,12 +261,19 @@ def show(found: Profile) -> None:
         table = effects_table(found, judge)
         if len(table):
             print_table(_texts(table), f"What {judge} pays for beyond the truth", hidden)
-    title = "Rates over all single texts; scale use over contents as they are"
-    print_table(_texts(levels_table(found)), title, ("entropy (bits)",))
-    for title, table in (("Asked again", found.repeats), ("Order swapped", found.positions)):
+    levels = levels_table(found)
+    if len(levels):
+        print_table(_texts(levels), "Contents as they are", ("entropy (bits)",))
+    for title, table in (
+        ("All probes", probes_table(found)),
+        ("Judges beside each other", agreement_table(found)),
+        ("Own texts", found.preference),
+        ("Asked again", found.repeats),
+        ("Order swapped", found.positions),
+    ):
         if len(table):
             print_table(_texts(table), title)
-    for line in sentences(found) + limits(found):
+    for line in sentences(found) + agreement_sentences(found) + limits(found):
         print(line)
 
 
@@ -244,4 +314,8 @@ def _interval(rates: pd.DataFrame, name: str) -> str:
     if name not in rates.index:
         return ""
     row = rates.loc[name]
-    return f"{markup.number(row['value'])} {markup.bracket(row['low'], row['high'])}".strip()
+    return _with_interval(row["value"], row["low"], row["high"])
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    return f"{markup.number(value)} {markup.bracket(low, high)}".strip()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import probe_levels, probe_repeats
+from analysis import probe_judges, probe_levels, probe_repeats
 from analysis.probe_effects import MARGIN, effects, pairs
 from analysis.probe_levels import THRESHOLD
 from experiments.errors import UserError
@@ -44,6 +44,9 @@ class Profile:
     pairs: pd.DataFrame
     effects: pd.DataFrame
     rates: pd.DataFrame
+    """Over contents as they are."""
+    all_rates: pd.DataFrame
+    """Over all single texts: edits and texts without content too."""
     scale: pd.DataFrame
     hacks: pd.DataFrame
     length: pd.DataFrame
@@ -51,6 +54,10 @@ class Profile:
     positions: pd.DataFrame
     reasons: pd.DataFrame
     failures: pd.DataFrame
+    agreement: pd.DataFrame
+    preference: pd.DataFrame
+    no_preference: list[str]
+    """Why nothing is said of some judge's taste for its own texts."""
     margin: float
     threshold: float
 
@@ -149,13 +156,15 @@ def profile(folder: Path | str, margin: float = MARGIN, threshold: float = THRES
     spread = dict(zip(scale["judge"], scale["sd"], strict=True)) if len(scale) else {}
     paired = pairs(table)
     words = evidence.probes.set_index("probe_id")["length"]
+    own, no_own = probe_judges.own_texts(table, evidence.manifest)
     reasons, failed = probe_levels.failures(evidence.verdicts, words)
     return Profile(
         evidence=evidence,
         scores=table,
         pairs=paired,
         effects=effects(paired, spread, margin),
-        rates=probe_levels.rates(table, threshold),
+        rates=probe_levels.rates(table[table["bias"] == "content"], threshold),
+        all_rates=probe_levels.rates(table, threshold),
         scale=scale,
         hacks=probe_levels.hacks(table, threshold),
         length=probe_levels.length_preference(table, paired),
@@ -163,6 +172,9 @@ def profile(folder: Path | str, margin: float = MARGIN, threshold: float = THRES
         positions=probe_repeats.positions(evidence.verdicts),
         reasons=reasons,
         failures=failed,
+        agreement=probe_judges.agreement(table),
+        preference=own,
+        no_preference=no_own,
         margin=margin,
         threshold=threshold,
     )

@@ -46,15 +46,18 @@ for judge in asked["judges"]:
         show(
             markup.figure(
                 probe_figures.forest(own, found.margin),
-                f"Effect of each edit on {judge} beyond its effect on the truth, with 95 % t "
-                "intervals clustered by prompt. Grey: the margin of equivalence.",
+                f"Effect of each edit on {judge} beyond its effect on the truth, with 95 % "
+                "intervals over prompts. Grey: the margin of equivalence; none is claimed by two "
+                "one-sided tests at 5 %, so its bar may pass the margin a little.",
             )
         )
     show(markup.table(probe_report.effects_table(found, judge)))
 
 # %%
 show("<h2>How well does each judge know good from bad?</h2>")
-show(markup.table(probe_report.levels_table(found)))
+show("<h3>Contents as they are</h3>", markup.table(probe_report.levels_table(found)))
+show("<h3>All probes, edited or without content too</h3>")
+show(markup.table(probe_report.probes_table(found)))
 single = found.scores[~found.scores["pairwise"]]
 if single.loc[single["bias"] == "content", "score"].notna().any():
     show(
@@ -64,6 +67,19 @@ if single.loc[single["bias"] == "content", "score"].notna().any():
             "and what the rules say of the same texts.",
         )
     )
+
+# %%
+show("<h2>Do the judges agree with each other?</h2>")
+show(markup.sentences(probe_report.agreement_sentences(found)))
+if len(found.agreement):
+    show(markup.table(probe_report.agreement_table(found)))
+
+# %%
+show("<h2>Do judges favour their own texts?</h2>")
+if found.no_preference:
+    show(markup.sentences(found.no_preference))
+if len(found.preference):
+    show(markup.table(found.preference))
 
 # %%
 show("<h2>What do texts without content earn?</h2>", markup.table(found.hacks))

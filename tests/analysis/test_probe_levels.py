@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
+from statsmodels.stats.proportion import proportion_confint
 
 from analysis import probe_levels, probe_repeats
 
@@ -33,8 +35,6 @@ def test_rates_by_hand():
     assert found["value"].to_dict() == pytest.approx(
         {"TPR": 0.75, "FPR": 0.25, "Youden J": 0.5, "phi": 0.5}
     )
-    from statsmodels.stats.proportion import proportion_confint
-
     design = 4 / 3  # one text of each prompt: the clustered variance divides by 3, the plain by 4
     low, high = proportion_confint(3 / design, 4 / design, method="wilson")
     assert (found.loc["TPR", "low"], found.loc["TPR", "high"]) == pytest.approx((low, high))
@@ -60,7 +60,29 @@ def test_texts_of_one_prompt_are_not_independent():
     assert once["design"] == pytest.approx(6 / 5)
     assert (thrice["low"], thrice["high"]) == pytest.approx((once["low"], once["high"]))
     assert probe_levels.wilson(np.array([0.0, 0.0]), np.arange(2))["low"] == 0.0
+    one = probe_levels.wilson(np.ones(12), np.zeros(12))
+    assert one["share"] == 1 and math.isnan(one["low"]) and math.isnan(one["high"])
     assert math.isnan(probe_levels.wilson(np.array([np.nan]), np.arange(1))["share"])
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 4])
+def test_all_texts_right_is_one_success_a_prompt(wrong):
+    """64 prompts of 30 texts: without prompts that differ, how alike their texts are is unknown."""
+    values = np.ones((64, 30))
+    values[:wrong, 0] = 0.0
+    found = probe_levels.wilson(values.ravel(), np.arange(64).repeat(30))
+    expected = proportion_confint(64 * values.mean(), 64, method="wilson")
+    assert (found["low"], found["high"]) == pytest.approx(expected)
+    assert found["n"] == 1920 and found["design"] == pytest.approx(30)
+    values[:, 0] = np.arange(64) % 2
+    known = probe_levels.wilson(values.ravel(), np.arange(64).repeat(30))
+    assert known["design"] == 1 and known["high"] - known["low"] < 0.02
+
+
+def test_phi_without_spread_has_no_interval():
+    rows = [(str(k), float(k % 2), float(k % 2), 5) for k in range(20)]
+    row = probe_levels.rates(contents(*rows)).set_index("measure").loc["phi"]
+    assert row["value"] == 1.0 and math.isnan(row["low"]) and math.isnan(row["high"])
 
 
 def test_scale_use_by_hand():
@@ -153,6 +175,38 @@ def test_positions_by_hand():
     assert row["unscored"] == 1
     assert row["p"] == pytest.approx(2 * (1 + 7) / 2**7), "1 of 7 or fewer, both sides"
     assert probe_repeats.positions(table.assign(order=math.nan)).empty
+
+
+def leaning(signs: list[int], pairs: int) -> pd.DataFrame:
+    """Verdicts on prompts whose every pair goes to the text shown first (1) or second (0)."""
+    rows = [
+        (str(prompt), f"{prompt}/{pair}", 0, order, float(sign))
+        for prompt, sign in enumerate(signs)
+        for pair in range(pairs)
+        for order in (0, 1)
+    ]
+    table = verdicts(*rows, columns="prompt_id probe_id sample_index order score")
+    return table.assign(setting="profile")
+
+
+def test_a_prompt_has_one_vote_on_what_order_does():
+    for pairs in (1, 20):
+        row = probe_repeats.positions(leaning([1] * 9 + [0], pairs)).iloc[0]
+        assert (row["first_first"], row["second_second"]) == (9 * pairs, pairs)
+        assert row["p"] == pytest.approx(2 * (1 + 10) / 2**10)
+    rng = np.random.default_rng(0)
+    drawn = [list(rng.integers(0, 2, 12)) for _ in range(100)]
+    p = np.array([probe_repeats.positions(leaning(signs, 6))["p"].iloc[0] for signs in drawn])
+    assert (p < 0.05).mean() <= stats.binom.ppf(0.999, 100, 0.05) / 100
+
+
+def test_repeats_that_never_differ_could_in_prompts_that_were_not_drawn():
+    rows = [(str(k), f"{k}/{n}", 1.0) for k in range(20) for n in range(4) for _ in range(5)]
+    table = verdicts(*rows, columns="prompt_id probe_id score")
+    table = table.assign(setting="repeat T=1", temperature=1.0, order=math.nan)
+    row = probe_repeats.repeats(table).iloc[0]
+    assert (row["flips"], row["low"]) == (0.0, 0.0)
+    assert row["high"] == pytest.approx(1 - 0.025 ** (1 / 20)), "20 prompts, not 80 texts"
 
 
 def test_failures_by_reason_and_length():

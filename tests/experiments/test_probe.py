@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from analysis import markup
-from analysis.probe_report import effects_table
+from analysis.probe_report import agreement_sentences, effects_table, show
 from analysis.probes import profile
 from experiments import probe
 from experiments.errors import UserError
@@ -77,13 +80,54 @@ def test_the_profile_is_printed_and_reported(done, runs, capsys):
     assert "What sim-verbose pays for beyond the truth" in shown
     assert "sim-fair: undecided for" in shown
     assert "0 judge calls made" in shown
+    titles = ("Contents as they are", "All probes", "Judges beside each other", "Asked again")
+    assert [shown.index(title) for title in titles] == sorted(map(shown.index, titles))
+    assert "Own texts" not in shown, "rules wrote all of them"
+    assert "sim-verbose, sim-fair on contents: Krippendorff alpha" in shown
+    assert "no model is on record as the author" in " ".join(shown.split())
     page = Page((done.folder / "report" / "judge_profile.html").read_text())
     assert [link for link in page.links if not link.startswith("data:image/png")] == []
     assert "script" not in page.tags and page.tags.count("img") == 3
     text = " ".join(page.text.split())
     assert text.index("Findings") < text.index("What cannot be concluded")
     assert "sim-verbose changes by +" in text and "profile(folder" not in text
+    assert "All probes, edited or without content too" in text
+    assert "correlation within prompts" in text and "Do judges favour their own texts?" in text
     assert " nan" not in text.lower()
+
+
+def test_what_a_probed_judge_wrote_is_compared_at_equal_truth(done, tmp_path, capsys):
+    folder = tmp_path / "mine"
+    shutil.copytree(done.folder, folder)
+    table = pq.read_table(folder / "probes.parquet").to_pandas()
+    longer = (table["variant"] == "yverbose") & (table["base"] == "partial")
+    table.loc[longer, "how"] = "model"
+    table.to_parquet(folder / "probes.parquet")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["command"]["rewriter"] = "sim-verbose"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    found = profile(folder)
+    rows = found.preference.set_index(["judge", "own"])
+    assert set(rows.index) == {
+        ("sim-verbose", "self"), ("sim-verbose", "family"), ("sim-fair", "family")
+    }  # fmt: skip
+    assert (rows["texts"] == 12).all() and rows.loc[("sim-fair", "family"), "effect"] == (
+        pytest.approx(0.0, abs=1e-6)
+    )
+    show(found)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Own texts" in shown and "sim-verbose scores self texts (by sim-verbose)" in shown
+
+
+def test_judges_that_have_none_beside_them_are_named(tmp_path):
+    command = ["judge=sim-fair", "n=3", "variants=hedged", "repeats=0", f"runs_dir={tmp_path}"]
+    found = profile(probe.run(probe.read_command(command)).folder)
+    assert agreement_sentences(found) == ["One judge was probed, so there is no agreement to show."]
+    mixed = pd.concat([found.scores, found.scores.assign(judge="other", pairwise=True)])
+    assert agreement_sentences(replace(found, scores=mixed)) == [
+        "sim-fair alone was asked about single texts: none to compare it with.",
+        "other alone was asked about pairs: none to compare it with.",
+    ]
 
 
 def test_a_file_is_probed_by_a_judge_with_an_endpoint(tmp_path, monkeypatch, capsys):
