@@ -8,16 +8,14 @@ step are what is resampled. docs/onset.md has the definitions and how they were 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analysis.bootstrap import step_noise
-from analysis.command import study_command
+from analysis.command import study_command, write_json
 from analysis.overopt import Rule, bias_free_gaps, calibrated, false_alarms, first_alarms
 from analysis.threshold_grid import (
     CELLS,
@@ -298,8 +296,7 @@ def main(arguments: Sequence[str]) -> int:
             features = [given["feature"]] if given.get("feature") else dosed(run)
             lines.append(line(run, features, high, fewest))
         if given.get("out"):
-            text = json.dumps([_plain(asdict(one)) for one in lines], indent=1, allow_nan=False)
-            Path(given["out"]).write_text(text + "\n", encoding="utf-8")
+            write_json(given["out"], [asdict(one) for one in lines])
         _print(runs, lines)
         for problem in problems:
             print(f"problem: {problem}")
@@ -328,13 +325,6 @@ def _options(given: dict[str, str]) -> tuple[float, int]:
     if wrong:
         raise UserError(f"The command cannot be run: {'; '.join(wrong)}. Type: {USAGE}")
     return numbers[0], int(numbers[1])
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN: a number that is missing is null."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return None if isinstance(value, float) and value != value else value
 
 
 def _print(runs: Sequence[Run], lines: Sequence[Line]) -> None:

@@ -118,13 +118,17 @@ def findings(found: Trace) -> list[str]:
         for one in found.inflation
         if one.inflation == one.inflation and one.reading
     ]
-    lines += [
+    return [line for line in [*lines, *substituted(found)] if line]
+
+
+def substituted(found: Trace) -> list[str]:
+    """Behaviours given up for others, a sentence for each pair."""
+    return [
         f"Under {one.arm}, beyond {one.base}, {one.risen} rose by at least {one.up:.2f} SD in each "
         f"of {one.runs} pairs of runs while {one.fallen} fell by at least {-one.down:.2f} SD "
         f"(chance of any such pair without an effect: {number(one.chance)})."
         for one in found.substitutions
     ]
-    return [line for line in lines if line]
 
 
 def limits(found: Trace) -> list[str]:

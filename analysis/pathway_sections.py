@@ -282,6 +282,7 @@ def judges_section(found: Trace) -> list[str]:
     import pandas as pd
 
     from analysis.crossjudge import COLUMNS, agreement_figure, figure
+    from analysis.pathway import substituted
 
     head = ["<h2>Do other judges agree?</h2>"]
     if not any(run.shadows for run in found.runs):
@@ -310,18 +311,13 @@ def judges_section(found: Trace) -> list[str]:
             _drawn(agreement_figure(found.agreement), shared),
             markup.table(told.rename(columns={"mean": "correlation", "n": "runs"})),
         ]
-    said = [
-        f"Under {one.arm}, beyond {one.base}, {one.risen} rose by at least {one.up:.2f} SD in each "
-        f"of {one.runs} pairs of runs while {one.fallen} fell by at least {-one.down:.2f} SD."
-        for one in found.substitutions
-    ]
     none = (
         found.untold
         or "No arm raised one behaviour and lowered another, each by 0.25 SD beyond the base arm, "
         "in all of its pairs of runs."
     )
     left_out = [markup.sentences(found.problems)] if found.problems else []
-    return [*head, *body, *left_out, markup.sentences(said or [none])]
+    return [*head, *body, *left_out, markup.sentences(substituted(found) or [none])]
 
 
 def _drawn(figure: Figure, note: str) -> str:
