@@ -156,8 +156,7 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
     import numpy as np
 
     from analysis.behaviour import shift
-    from analysis.propagation import paths
-    from analysis.records import read_runs
+    from analysis.records import read_runs, step_means
     from analysis.transmission import within_regression
 
     runs, problems = read_runs(folder)
@@ -165,7 +164,8 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
     names = done[0].names if done else ()
     if done and feature not in names:
         raise UserError(f"feature={feature} is not measured. Legal are {', '.join(names)}.")
-    moved = {path.cell: shift(path.level) for path in paths(done) if path.feature == feature}
+    k = names.index(feature) if done else 0
+    moved = {run.cell: shift(step_means(run, run.features[..., k])) for run in done}
     judges = []
     for arm in dict.fromkeys(run.arm for run in done):
         own = [run for run in done if run.arm == arm and np.isfinite(moved[run.cell])]
@@ -179,7 +179,6 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
         )
         fit = within_regression(gap, z, names)
         shifts = np.array([moved[run.cell] for run in own])
-        k = names.index(feature)
         judges.append(
             {
                 "arm": arm,

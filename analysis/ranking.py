@@ -91,14 +91,15 @@ def validate(study_dir: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
 
     from analysis.behaviour import shift
     from analysis.dose import trend_p
-    from analysis.propagation import paths
-    from analysis.records import read_runs
+    from analysis.records import read_runs, step_means
     from analysis.transmission import known_mean
 
     runs = [run for run in read_runs(study_dir)[0] if run.done]
     moved: dict[tuple[str, str], list[float]] = {}
-    for path in paths(runs):
-        moved.setdefault((path.arm, path.feature), []).append(shift(path.level))
+    for run in runs:
+        for k, name in enumerate(run.names):
+            level = step_means(run, run.features[..., k])
+            moved.setdefault((run.arm, name), []).append(shift(level))
     lines = []
     for feature in dict.fromkeys(push["feature"] for push in found["pushes"]):
         pairs = [
