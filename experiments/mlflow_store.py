@@ -7,7 +7,6 @@ store is made under a lock before any cell starts.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -17,10 +16,10 @@ import sqlite3
 import sys
 import time
 import warnings
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+from experiments import locks
 from experiments.config import Tracking
 from experiments.errors import UserError
 from judges.secrets import redact
@@ -142,7 +141,7 @@ def initialise(uri: str, runs_dir: Path, study: str, factors: list[str]) -> dict
     place = database.parent if database else runs_dir
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with _locked(place / ".mlflow.lock"):
+        with locks.held(place / ".mlflow.lock"):
             if database:
                 _prepare_sqlite(uri, database, runs_dir)
             client = load_mlflow().MlflowClient(tracking_uri=uri)
@@ -164,14 +163,6 @@ def initialise(uri: str, runs_dir: Path, study: str, factors: list[str]) -> dict
             "do without MLflow, type tracking=none."
         ) from error
     return {"uri": uri, "experiment_id": experiment_id, "parent_run_id": parent_run_id}
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Generator[None]:
-    """Wait for and hold ``path``; the kernel frees it when the holder dies."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _prepare_sqlite(uri: str, database: Path, runs_dir: Path) -> None:

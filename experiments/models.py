@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments import locks
 from experiments.errors import UserError
 from experiments.files import read_json, write_json
 
@@ -77,8 +78,6 @@ def get(name: str, models_dir: Path = MODELS_DIR, source: str = "auto") -> Path:
         UserError: an unknown name or source, no source that answers, a damaged folder, or a
             result that is not the model.
     """
-    from filelock import FileLock
-
     if name not in MODELS:
         raise UserError(
             f"There is no model {name!r}. Legal are {', '.join(sorted(MODELS))}. Type for"
@@ -90,8 +89,7 @@ def get(name: str, models_dir: Path = MODELS_DIR, source: str = "auto") -> Path:
     if not (target / MANIFEST).exists():
         try:
             models_dir.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(models_dir / f".{name}.lock")
-            with lock:
+            with locks.held(models_dir / f".{name}.lock"):
                 if not target.exists():
                     _build(name, target, source)
         except OSError as error:

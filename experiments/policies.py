@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments import locks
 from experiments.config import Policy, Task, Warmup
 from experiments.errors import UserError
 from experiments.files import read_json, write_json
@@ -139,8 +140,6 @@ def template_text(name: str) -> str:
 
 def _load_tiny(policy: Policy, cache_dir: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The tiny policy from the cache, where it is built first if it is missing or damaged."""
-    from filelock import FileLock
-
     unknown = set(policy.architecture) - set(ARCHITECTURE)
     if unknown:
         raise UserError(
@@ -151,7 +150,7 @@ def _load_tiny(policy: Policy, cache_dir: Path) -> tuple[PreTrainedModel, PreTra
     warmup = policy.warmup or Warmup()
     folder = cache_dir / f"tiny-{_address(architecture, warmup)}"
     cache_dir.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    with locks.held(folder.with_name(f"{folder.name}.lock")):
         if not _intact(folder):
             shutil.rmtree(folder, ignore_errors=True)
             _build_tiny(architecture, warmup, folder)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from experiments import locks
 from experiments.config import Judge
 from experiments.errors import UserError
 from experiments.files import read_json, write_json
@@ -276,17 +277,14 @@ def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
     Raises:
         UserError: it cannot be started, or the address is taken by another server.
     """
-    from filelock import FileLock, Timeout
-
     host, port = _where(judge)
     book = _book(runs_dir, port)
-    # Whoever starts the server holds the lock until it is ready.
-    lock = FileLock(book.with_suffix(".lock"), timeout=judge.serve.start_timeout_s + STOP_S)
     me = {"pid": os.getpid(), "started": _start_time(os.getpid())}
     try:
-        with lock:
+        # Whoever starts the server holds the lock until it is ready.
+        with locks.held(book.with_suffix(".lock"), judge.serve.start_timeout_s + STOP_S):
             joined = _join(judge, host, port, runs_dir, book, me)
-    except Timeout:
+    except locks.LockTimeout:
         raise UserError(
             f"Another process has been starting the server of judge={judge.name} for more than"
             f" {judge.serve.start_timeout_s:g} s; see {book.parent}."
@@ -295,7 +293,7 @@ def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
         yield [address(host, port + index) for index in range(judge.serve.replicas)]
     finally:
         if joined:
-            with lock:
+            with locks.held(book.with_suffix(".lock")):
                 _leave(book, me)
 
 
@@ -305,10 +303,8 @@ def sweep_up(judge: Judge, port: int, runs_dir: Path) -> str:
     Raises:
         UserError: it is in use.
     """
-    from filelock import FileLock
-
     book = _book(runs_dir, port)
-    with FileLock(book.with_suffix(".lock")):
+    with locks.held(book.with_suffix(".lock")):
         state = read_json(book)
         users = [str(user["pid"]) for user in state.get("users", []) if alive(user)]
         if users:
