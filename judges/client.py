@@ -493,7 +493,7 @@ async def _read_whole(answer: Answer, alive: Callable[[], None]) -> Reply:
 
 async def _read_stream(answer: Answer, alive: Callable[[], None]) -> Reply:
     kind = answer.headers.get("content-type", "nothing")
-    if not kind.startswith("text/event-stream"):
+    if not kind.lower().startswith("text/event-stream"):
         raise BadEnvelope(f"a stream was asked for, and {kind} came")
     stream = Stream()
     try:

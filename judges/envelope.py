@@ -7,6 +7,7 @@ nothing filled in: a reply that broke off half-way must not pass for a short one
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,9 +19,9 @@ FINISHED = ("stop", "length", "content_filter")
 FILTERED = "content_filter"
 SPEAKERS = (None, "", "assistant", "model")
 """Roles of the one who answers; a turn of any other was sent back, quoted verdicts and all."""
-MOST_OBJECTS = 100_000
-"""In a reply; a completion with log-probs of 4,096 tokens and 20 alternatives has fewer. What
-fits the limit on bytes could hold ten times as many and stall the process."""
+MOST_CONTAINERS = 20_000
+"""Objects and lists of a reply: log-probs of 400 tokens with 20 alternatives have fewer. What fits
+the limit on bytes could hold fifty times as many, and stall the process that makes them."""
 MOST_MODELS = 4
 EXCERPT = 4_000
 
@@ -188,8 +189,8 @@ class Stream:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        if data.count(b"{") > MOST_OBJECTS:
-            raise BadEnvelope(f"the reply holds more than {MOST_OBJECTS} objects")
+        if _brackets(data) > MOST_CONTAINERS < _brackets(_STRING.sub(b"", data)):
+            raise BadEnvelope(f"the reply holds more than {MOST_CONTAINERS} objects and lists")
         # Decoded here: json would also take UTF-16 and lone surrogates in bytes.
         found = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_once)
     except UnicodeDecodeError:
@@ -199,6 +200,13 @@ def _object(data: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadEnvelope(f"the reply is no JSON object: {excerpt(data)}")
     return found
+
+
+def _brackets(data: bytes) -> int:
+    return data.count(b"{") + data.count(b"[")
+
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -27,6 +27,8 @@ POLL_S = 0.03
 """How often those who wait look for replies."""
 TAKE_OVER_S = 1.0
 """How often they look for leases that have lapsed."""
+AT_ONCE = 200
+"""Keys that are leased before replies get a turn again."""
 GATHER_S = 0.002
 """How long a reply waits for others that go to the store with it."""
 
@@ -125,13 +127,16 @@ class Desk:
             except Exception as error:  # the leases lapse by themselves
                 log.warning("leases could not be given back: %s", error)
         if self._claims:
-            claims, self._claims = self._claims, {}
+            keys = list(self._claims)[:AT_ONCE]
+            claims = {key: self._claims.pop(key) for key in keys}
             now = self._store.clock()
             self._waiting |= {key: (future, now) for key, future in claims.items()}
             try:
                 self._try(list(claims))
             except Exception as error:
                 self._fail(error)
+        if self._claims:
+            self._soon(0.0)
         if (self._held or self._waiting) and (self._tending is None or self._tending.done()):
             self._tending = asyncio.get_running_loop().create_task(self._tend())
 

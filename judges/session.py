@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from judges.verdict import Parsed
 
 MANY_MODELS = 8
+AT_ONCE = 200
+"""Questions that are begun before replies get a turn again."""
 
 
 @dataclass(frozen=True)
@@ -358,7 +360,9 @@ class Session:
 
     async def _obtain_all(self, wanted: Sequence[_Question]) -> list[Got]:
         waiters: list[Awaitable[Got]] = []
-        for question in wanted:
+        for number, question in enumerate(wanted):
+            if number % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
             key = question.key
             flight, first = self._flights.get(key), False
             if flight is None:

@@ -116,8 +116,11 @@ def test_a_name_with_two_values_has_none() -> None:
 
 
 def test_objects_are_counted_before_they_are_made() -> None:
-    with pytest.raises(BadEnvelope, match="more than 100000 objects"):
-        read_plain(b"[" + b"{}," * 100_001 + b"{}]")
+    for many in (b"{}", b"[]"):
+        with pytest.raises(BadEnvelope, match="more than 20000 objects and lists"):
+            read_plain(plain().replace(b"{", b'{"x":[' + (many + b",") * 20_001 + b"0],", 1))
+    quoted = '[{"\\' * 20_000
+    assert read_plain(plain(message={"content": quoted})).text == quoted
 
 
 @given(st.integers(0, STREAM.index(b'"stop"')))
