@@ -38,6 +38,7 @@ RUN_TIME = (
             "serve",
             "endpoint.url",
             "endpoint.replicas",
+            "endpoint.served_as",
             "endpoint.api_key_env",
             "endpoint.max_concurrency",
             "endpoint.deadline_s",

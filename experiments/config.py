@@ -50,6 +50,8 @@ class Endpoint:
     """What to type to start this endpoint; shown when it does not answer."""
     replicas: list[str] = field(default_factory=list)
     """More addresses of the same model; each request goes to the least loaded one."""
+    served_as: list[str] = field(default_factory=list)
+    """Other names that its replies may give for ``model``; see ``judges.served``."""
 
 
 @dataclass(frozen=True)

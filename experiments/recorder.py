@@ -58,6 +58,7 @@ VERDICT = {
     "cost_usd": "float64",
     "from_cache": "bool",
     "key": "string",
+    "served_model": "string",
 }
 OPTIONAL = {"rules": "list<string>", "scaffold_items": "list<int32>"}
 """Rollout columns of runs that have rules to run, or a scaffold."""

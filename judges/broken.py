@@ -21,6 +21,8 @@ COUNTED = {
     "prompt_tokens_details": {"cached_tokens": 40},
 }
 KEY_ECHO = "sk-test-canary-0123456789abcdef"
+MODEL = "m"
+"""What answers say who gave them."""
 SAID = "met"
 """What every answer says, whole or in part: a reader that makes a grade of it was fooled."""
 
@@ -32,7 +34,7 @@ def choice(content: Any = SAID, finish: str | None = "stop", **message: Any) -> 
 
 def completion(*choices: dict[str, Any]) -> bytes:
     return json.dumps(
-        {"id": "x", "model": "served-1", "choices": list(choices), "usage": COUNTED}
+        {"id": "x", "model": MODEL, "choices": list(choices), "usage": COUNTED}
     ).encode()
 
 
@@ -40,7 +42,7 @@ def chunk(delta: dict[str, Any] | None, finish: str | None = None, index: int = 
     choices = (
         [{"index": index, "delta": delta, "finish_reason": finish}] if delta is not None else []
     )
-    data = {"id": "x", "model": "served-1", "choices": choices}
+    data = {"id": "x", "model": MODEL, "choices": choices}
     if delta is None:
         data["usage"] = COUNTED
     return b"data: " + json.dumps(data).encode() + b"\n\n"

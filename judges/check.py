@@ -75,7 +75,7 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
     lines = [
         ("judge", ", ".join(text for text in [*known, context] if text)),
         ("endpoint", f"{where} answers"),
-        ("model", f"{endpoint.model or judge.name} is served there"),
+        ("model", _model(endpoint.model or judge.name, verdict)),
         ("dialect", dialects.described(judge)),
         ("grading", f"{verdict.grading} version {verdict.grading_version}"),
         ("verdict", _verdict(verdict)),
@@ -84,6 +84,11 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
         ("cost", cost(judge, verdict)),
     ]
     return lines
+
+
+def _model(asked: str, verdict: Verdict) -> str:
+    served = verdict.served_model
+    return f"{asked} is served there" + (f" as {served}" if served not in ("", asked) else "")
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from judges.dialects import dialect_of, spell, spell_grading
 from judges.envelope import FILTERED, BadEnvelope, ErrorBody, Stream, read_plain
-from judges.failures import ERROR_BYTES, FINAL, EndpointRefused, Fault, read_error
-from judges.limits import Limits
-from judges.secrets import redact
+from judges.failures import ERROR_BYTES, FINAL, EndpointRefused, Fault, read_error, told
+from judges.fields import NAME_CHARACTERS, clean, one_line
+from judges.limits import Limits, NoTurn
+from judges.served import is_asked
 from judges.transport import Answer, TooLarge, Unreachable, Wire, WireError
 from judges.verdict import Outcome, Parsed, Reply
 
@@ -33,6 +34,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_S = 30.0
+LONGEST_PAUSE_S = 60.0
+"""How long one answer can keep all others from being asked for: an endpoint may ask to be left
+alone until next year, and it is asked again what it means."""
+WRONG_MODELS = 2
+"""Replies of another model before it is taken for what the endpoint serves: a router may flap."""
+MANY_REFUSALS = 8
+"""Refusals in a row that are no longer about one question each."""
+MOST_LISTED = 10_000
+"""Models of an endpoint that are looked at."""
 BARRED_S = 30.0
 """How long nothing is sent after the key, the account or the model's name was refused."""
 DRAIN_S = 0.1
@@ -60,6 +70,11 @@ class Channel:
     jitter: random.Random = field(default_factory=random.Random, repr=False)
     """Its own generator: a retry must not move the random numbers of the training."""
     refusal: EndpointRefused | None = None
+    """The last one, where no reply has come since."""
+    refusals: int = 0
+    """How many have come since the last reply."""
+    answers: int = 0
+    """Replies so far."""
     barred_until: float = float("-inf")
     """By the event loop's clock: ``refusal`` is the answer to whatever is asked before."""
     paused_until: float = float("-inf")
@@ -67,6 +82,24 @@ class Channel:
 
     def __post_init__(self) -> None:
         self.limits = Limits(self.endpoint, self.folder)
+
+    @property
+    def refused(self) -> EndpointRefused | None:
+        """Why no later verdict will fare better; None where one may.
+
+        A key, an account or a model is refused for good. Forbidden may be one question and not
+        another: so it is of all only where nothing was ever answered, or many came in a row.
+        """
+        refusal = self.refusal
+        if refusal is None:
+            return None
+        final = refusal.why in FINAL or not self.answers or self.refusals >= MANY_REFUSALS
+        return refusal if final else None
+
+    def answered(self) -> None:
+        """A reply came: whatever was refused before is served."""
+        self.refusal, self.refusals, self.barred_until = None, 0, float("-inf")
+        self.answers += 1
 
     def headers(self) -> dict[str, str]:
         """What every request carries."""
@@ -98,6 +131,8 @@ class Attempted:
     reason: str
     attempts: int
     latency_s: float
+    served: str = ""
+    """The model that answered, where it was another than the one asked for."""
 
 
 @dataclass
@@ -114,6 +149,8 @@ class _Track:
     attempts: int = 0
     waiting: Fault | None = None
     """Set while nothing is in flight: the fault that the next attempt should cure."""
+    wrong: int = 0
+    """Replies that came from another model."""
 
 
 def request_body(
@@ -181,7 +218,7 @@ async def ask(
     Raises:
         EndpointRefused: the endpoint serves this judge nothing at all.
     """
-    outcome, reason = None, ""
+    outcome, reason, served = None, "", ""
     limit = judge.endpoint.deadline_s if within_s is None else within_s
     clock = asyncio.get_running_loop().time
     tokens = sum(len(turn["content"]) for turn in messages) / CHARACTERS_PER_TOKEN
@@ -190,18 +227,24 @@ async def ask(
             barred = EndpointRefused(*channel.refusal.parts)
             barred.attempts = 0
             raise barred
-        permit = await channel.limits.permit(tokens)
+        waited = clock()
+        try:
+            permit = await channel.limits.permit(tokens, limit)
+        except NoTurn as late:
+            return Attempted((), Outcome.rate_limited, str(late), 0, clock() - waited)
         started = clock()
         track = _Track(started + limit, tokens, permit)
         try:
             async with asyncio.timeout_at(track.deadline):
                 await _converse(channel, judge, grading, messages, sample_index, track)
         except Fault as fault:
-            outcome, reason = fault.outcome, fault.reason
+            outcome, reason, served = fault.outcome, fault.reason, fault.served
         except EndpointRefused as refusal:
             refusal.attempts = track.attempts
+            channel.refusal = refusal
+            channel.refusals += 1
             if refusal.why in FINAL:
-                channel.refusal, channel.barred_until = refusal, clock() + BARRED_S
+                channel.barred_until = clock() + BARRED_S
             raise
         except TimeoutError:
             late = f"no reply within {limit:g} s"
@@ -209,8 +252,9 @@ async def ask(
                 outcome, reason = Outcome.timeout, late
             else:
                 outcome, reason = track.waiting.outcome, f"{track.waiting.reason}; {late}"
+                served = track.waiting.served
         latency = clock() - started
-    return Attempted(tuple(track.replies), outcome, reason, track.attempts, latency)
+    return Attempted(tuple(track.replies), outcome, reason, track.attempts, latency, served)
 
 
 async def list_models(channel: Channel) -> list[str] | None:
@@ -225,7 +269,8 @@ async def list_models(channel: Channel) -> list[str] | None:
     async def read(answer: Answer, alive: Callable[[], None]) -> list[str] | None:
         try:
             listed = json.loads((await _whole(answer, alive)).decode())
-            return [model["id"] for model in listed["data"] if isinstance(model["id"], str)]
+            found = [model["id"] for model in listed["data"][:MOST_LISTED]]
+            return [_name(item, channel.key) for item in found if isinstance(item, str)]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise Fault(Outcome.transport, "its list of models is not one", again=False) from None
 
@@ -249,7 +294,21 @@ async def _converse(
 ) -> None:
     stream = channel.endpoint.stream
     with_usage = dialect_of(judge).usage_option
-    read = _read_stream if stream else _read_whole
+    receive = _read_stream if stream else _read_whole
+    asked = ""
+
+    async def read(answer: Answer, alive: Callable[[], None]) -> Reply:
+        reply = clean(await receive(answer, alive), channel.key)
+        if is_asked(asked, reply.model, channel.endpoint.served_as):
+            return reply
+        track.wrong += 1
+        raise Fault(
+            Outcome.wrong_model,
+            f"{reply.model!r} answered and {asked!r} was asked for",
+            again=track.wrong < WRONG_MODELS,
+            served=reply.model,
+        )
+
     attempt: Attempt | None = Attempt()
     while attempt is not None:
         body = request_body(judge, grading, messages, sample_index, attempt)
@@ -257,6 +316,7 @@ async def _converse(
             body["stream"] = True
             if with_usage:
                 body["stream_options"] = {"include_usage": True}
+        asked = str(body.get("model") or "")
         sent = json.dumps(body).encode()
         reply = await _obtain(channel, "POST", "/chat/completions", sent, read, track)
         if changed := str(attempt):
@@ -293,7 +353,9 @@ def _read(grading: Any, reply: Reply) -> Parsed:
         return grading.parse(reply)
     except Exception as error:  # a parser's bug costs this verdict, not the run
         log.exception("the grading failed on a reply")
-        return Parsed(Outcome.unparsed, reason=f"reading failed: {type(error).__name__}: {error}")
+        return Parsed(
+            Outcome.unparsed, reason=one_line(f"reading failed: {type(error).__name__}: {error}")
+        )
 
 
 async def _obtain(
@@ -310,24 +372,29 @@ async def _obtain(
         await _resume(channel, track)
         permit, track.permit = track.permit, None
         if permit is None:
-            permit = await channel.limits.permit(track.tokens)
+            try:
+                permit = await channel.limits.permit(track.tokens, track.deadline - clock())
+            except NoTurn as late:
+                raise Fault(Outcome.rate_limited, str(late), again=False) from None
         track.attempts += 1
         began = clock()
         try:
             got = await _once(channel, method, path, body, read)
             if isinstance(got, Reply):
+                channel.answered()
                 channel.limits.places.answered(clock() - began)
                 channel.limits.settle(permit, got.tokens_in, got.tokens_out)
             return got
         except Fault as fault:
             if fault.overrun:
                 channel.limits.places.overrun()
-                channel.paused_until = max(channel.paused_until, clock() + fault.wait_s)
+                pause = min(fault.wait_s, LONGEST_PAUSE_S)
+                channel.paused_until = max(channel.paused_until, clock() + pause)
             connected |= fault.outcome is not Outcome.endpoint_down
             if connected and fault.outcome is Outcome.endpoint_down:
                 # It was there a moment ago: gone for one attempt is not down.
                 fault.outcome = Outcome.transport
-            fault.reason = redact(fault.reason, [channel.key])
+            fault.reason = told(fault.reason, channel.key)
             if not fault.again or number >= endpoint.attempts:
                 raise
             scale = min(LONGEST_WAIT_S, endpoint.backoff_s * 2 ** (number - 1))
@@ -415,13 +482,18 @@ async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any
         watch.end()
 
 
+def _name(text: str, key: str) -> str:
+    """The name of a model that an endpoint lists, for people."""
+    return one_line(told(text, key), NAME_CHARACTERS)
+
+
 async def _read_whole(answer: Answer, alive: Callable[[], None]) -> Reply:
     return read_plain(await _whole(answer, alive))
 
 
 async def _read_stream(answer: Answer, alive: Callable[[], None]) -> Reply:
     kind = answer.headers.get("content-type", "nothing")
-    if not kind.startswith("text/event-stream"):
+    if not kind.lower().startswith("text/event-stream"):
         raise BadEnvelope(f"a stream was asked for, and {kind} came")
     stream = Stream()
     try:

@@ -7,13 +7,23 @@ nothing filled in: a reply that broke off half-way must not pass for a short one
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from typing import Any
 
+from judges.fields import count, logprobs, one_line, writable
 from judges.verdict import Reply
 
 FINISHED = ("stop", "length", "content_filter")
 """Finish reasons of an answer that ended; any other one is a server that gave up."""
 FILTERED = "content_filter"
+SPEAKERS = (None, "", "assistant", "model")
+"""Roles of the one who answers; a turn of any other was sent back, quoted verdicts and all."""
+MOST_CONTAINERS = 20_000
+"""Objects and lists of a reply: log-probs of 400 tokens with 20 alternatives have fewer. What fits
+the limit on bytes could hold fifty times as many, and stall the process that makes them."""
+MOST_MODELS = 4
+EXCERPT = 4_000
 
 
 class BadEnvelope(Exception):
@@ -42,14 +52,15 @@ def read_plain(body: bytes) -> Reply:
     message = choice.get("message")
     if not isinstance(message, dict):
         raise BadEnvelope("the choice has no `message`")
+    _check_role(message)
     return _reply(
         text=_text(message, "content"),
         reasoning=_text(message, "reasoning") or _text(message, "reasoning_content"),
         refusal=_text(message, "refusal"),
         finish=choice.get("finish_reason"),
-        logprobs=_logprobs(choice),
+        logprobs=logprobs(_listed(choice)) or None,
         usage=envelope.get("usage"),
-        model=envelope.get("model"),
+        models=_named(envelope),
     )
 
 
@@ -63,15 +74,19 @@ class Stream:
     def __init__(self) -> None:
         self.done = False
         self._finish: Any = None
-        self._tail = b""
+        self._begun = False
+        self._returned = False
+        """Whether the last byte was a CR, which ends a line with or without a LF."""
+        self._tail: list[bytes] = []
+        """The begin of a line that has no end yet, in pieces."""
         self._data: list[bytes] = []
         self._event = b""
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._refusals: list[str] = []
-        self._logprobs: list[dict[str, Any]] | None = None
+        self._tokens: list[Any] = []
         self._usage: Any = None
-        self._model: Any = None
+        self._models: list[str] = []
 
     @property
     def finished(self) -> bool:
@@ -85,10 +100,17 @@ class Stream:
             BadEnvelope: an event that is no chunk of one chat completion.
             ErrorBody: an error event.
         """
-        *lines, self._tail = (self._tail + data).split(b"\n")
+        if self._returned and data.startswith(b"\n"):
+            data = data[1:]  # of a CR LF that came in two pieces
+        self._returned = data.endswith(b"\r") or (self._returned and not data)
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *lines = data.split(b"\n")
+        self._tail.append(first)
         progress = False
         for line in lines:
-            progress |= self._line(line.removesuffix(b"\r"))
+            whole, self._tail = b"".join(self._tail), [line]
+            progress |= self._line(whole)
         return progress
 
     def end(self) -> Reply:
@@ -98,7 +120,7 @@ class Stream:
             BadEnvelope: the server never said that the answer was finished.
             ErrorBody: the last event is an error.
         """
-        if self._tail or self._data:
+        if self._data or any(self._tail):
             self.feed(b"\n\n")  # the last event may lack its blank line
         if not self.finished:
             raise BadEnvelope("the stream ended without a finish reason")
@@ -107,38 +129,48 @@ class Stream:
             reasoning="".join(self._thoughts),
             refusal="".join(self._refusals),
             finish=self._finish,
-            logprobs=self._logprobs,
+            logprobs=logprobs(self._tokens) or None,
             usage=self._usage,
-            model=self._model,
+            models=self._models,
         )
 
     def _line(self, line: bytes) -> bool:
+        if self.done:
+            return False  # whatever comes now is not the answer's
         if not line:
             data, self._data = b"\n".join(self._data), []
             event, self._event = self._event, b""
-            return bool(data) and not self.done and self._chunk(data, event)
+            return bool(data) and self._chunk(data, event)
+        if not self._begun:
+            self._begun, line = True, line.removeprefix(b"\xef\xbb\xbf")
         name, _, value = line.partition(b":")
         if name == b"data":
             self._data.append(value.removeprefix(b" "))
         elif name == b"event":
             self._event = value.strip()
+        elif name not in (b"", b"id", b"retry"):
+            # A browser would pass over it, and over the words that it may have brought.
+            raise BadEnvelope(f"a line of the stream is no field: {excerpt(line)}")
         return False
 
     def _chunk(self, data: bytes, event: bytes) -> bool:
-        if data == b"[DONE]":
+        if data.strip() == b"[DONE]":
             self.done = True
             return True
         if event == b"error":
             raise ErrorBody(data)
         chunk = _object(data)
         self._usage = chunk.get("usage") or self._usage
-        self._model = self._model or chunk.get("model")
+        self._models += [name for name in _named(chunk) if name not in self._models]
+        if len(self._models) > MOST_MODELS:
+            raise BadEnvelope(f"the chunks name more than {MOST_MODELS} models")
         choice = _choice(chunk, data)
         if choice is None:
             return False
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             raise BadEnvelope("a chunk has no `delta`")
+        _check_role(delta)
         text = _text(delta, "content")
         thought = _text(delta, "reasoning") or _text(delta, "reasoning_content")
         refusal = _text(delta, "refusal")
@@ -148,22 +180,42 @@ class Stream:
         self._texts.append(text)
         self._thoughts.append(thought)
         self._refusals.append(refusal)
-        if logprobs := _logprobs(choice):
-            self._logprobs = (self._logprobs or []) + logprobs
+        self._tokens += _listed(choice)
+        if finish and self._finish and finish != self._finish:
+            raise BadEnvelope("the stream gives two finish reasons")
         self._finish = finish or self._finish
         return bool(text or thought or refusal or finish)
 
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
+        if _brackets(data) > MOST_CONTAINERS < _brackets(_STRING.sub(b"", data)):
+            raise BadEnvelope(f"the reply holds more than {MOST_CONTAINERS} objects and lists")
         # Decoded here: json would also take UTF-16 and lone surrogates in bytes.
-        found = json.loads(data.decode("utf-8-sig"))
+        found = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_once)
     except UnicodeDecodeError:
         raise BadEnvelope("the reply is not UTF-8") from None
     except (ValueError, RecursionError):
         raise BadEnvelope(f"the reply is not JSON: {excerpt(data)}") from None
     if not isinstance(found, dict):
         raise BadEnvelope(f"the reply is no JSON object: {excerpt(data)}")
+    return found
+
+
+def _brackets(data: bytes) -> int:
+    return data.count(b"{") + data.count(b"[")
+
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object in which no name is given two values: which of them counts nobody could say."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        for name, value in pairs:
+            if found[name] != value:
+                raise BadEnvelope(f"the reply gives {one_line(name, 40)!r} twice, and differently")
     return found
 
 
@@ -190,12 +242,24 @@ def _text(message: dict[str, Any], name: str) -> str:
     return value
 
 
-def _logprobs(choice: dict[str, Any]) -> list[dict[str, Any]] | None:
+def _listed(choice: dict[str, Any]) -> list[Any]:
+    """The log-probs of a choice, or of a chunk of it, as they came."""
     found = choice.get("logprobs")
     content = found.get("content") if isinstance(found, dict) else None
-    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
-        return None
-    return content
+    return content if isinstance(content, list) else []
+
+
+def _check_role(message: dict[str, Any]) -> None:
+    if message.get("role") not in SPEAKERS:
+        raise BadEnvelope(f"the role is {one_line(repr(message['role']), 40)}, who does not answer")
+
+
+def _named(envelope: dict[str, Any]) -> list[str]:
+    """The model that an envelope says it is of; empty where it does not."""
+    name = envelope.get("model")
+    if name is None or name == "":
+        return []
+    return [writable(name)] if isinstance(name, str) else ["(no text)"]
 
 
 def _reply(
@@ -206,39 +270,25 @@ def _reply(
     finish: Any,
     logprobs: list[dict[str, Any]] | None,
     usage: Any,
-    model: Any,
+    models: Sequence[str],
 ) -> Reply:
     if finish not in FINISHED:
-        raise BadEnvelope(f"the finish reason is {finish!r}")
+        raise BadEnvelope(f"the finish reason is {finish!r:.200}")
     usage = usage if isinstance(usage, dict) else {}
     details = usage.get("prompt_tokens_details")
     return Reply(
-        text=_writable(text or refusal),
-        reasoning=_writable(reasoning),
+        text=writable(text or refusal),
+        reasoning=writable(reasoning),
         finish_reason=FILTERED if refusal else finish,
         logprobs=logprobs,
-        tokens_in=_count(usage, "prompt_tokens"),
-        tokens_cached=_count(details, "cached_tokens") if isinstance(details, dict) else None,
-        tokens_out=_count(usage, "completion_tokens"),
-        model=_writable(model) if isinstance(model, str) else "",
+        tokens_in=count(usage.get("prompt_tokens")),
+        tokens_cached=count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+        tokens_out=count(usage.get("completion_tokens")),
+        model=" and ".join(models),
     )
 
 
-def _count(usage: dict[str, Any], name: str) -> int | None:
-    value = usage.get(name)
-    return value if type(value) is int and value >= 0 else None
-
-
-def _writable(text: str) -> str:
-    """JSON may escape half a surrogate pair, which no file can hold: U+FFFD stands for it."""
-    try:
-        text.encode()
-        return text
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def excerpt(data: bytes, limit: int = 160) -> str:
-    """The begin of ``data`` as one line of text, for a message."""
-    text = " ".join(data[: 4 * limit].decode("utf-8", "replace").split())
-    return text[:limit] or "nothing"
+def excerpt(data: bytes) -> str:
+    """The begin of ``data`` as one line of text, for a message. It is longer than a message, as
+    `failures.told` makes one of it: cut here, half a key might be left that no one knows again."""
+    return one_line(data[:EXCERPT].decode("utf-8", "replace"), EXCERPT) or "nothing"

@@ -13,7 +13,9 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+from experiments.errors import UserError
 from judges.envelope import FILTERED, excerpt
+from judges.fields import one_line
 from judges.secrets import redact
 from judges.verdict import Outcome, Reply
 
@@ -27,6 +29,8 @@ OVERRUN = {429, 503, 529}
 ERROR_BYTES = 65_536
 SAID = 2_000
 """Characters of an error's message in which a cause is looked for."""
+SHOWN = 300
+"""Characters of it that people are shown."""
 
 _REFUSED = re.compile(
     r"data_?inspection_?failed|inappropriate_?content|content_filter|content_policy_violation"
@@ -50,11 +54,18 @@ FINAL = {
 _BY_STATUS = {401: "the key is refused", 402: "no credit", 403: "forbidden", 404: "not found"}
 
 
-class EndpointRefused(Exception):
-    """The endpoint will not serve this judge at all: its key, its bill or its model is wrong."""
+class EndpointRefused(UserError):
+    """The endpoint will not serve this judge at all: its key, its bill or its model is wrong.
 
-    def __init__(self, status: int, why: str, message: str) -> None:
-        super().__init__(f"{why}: HTTP {status}: {message}")
+    Args:
+        status: of its answer.
+        why: what it refuses, in a few words.
+        message: what it said.
+        paragraph: what the user can do; empty inside the client, where nobody reads it.
+    """
+
+    def __init__(self, status: int, why: str, message: str, paragraph: str = "") -> None:
+        super().__init__(paragraph or f"{why}: HTTP {status}: {message}")
         self.parts = (status, why, message)
         self.status = status
         self.why = why
@@ -62,7 +73,10 @@ class EndpointRefused(Exception):
 
 
 class Fault(Exception):
-    """One attempt failed; ``again`` says whether another one may fare better."""
+    """One attempt failed; ``again`` says whether another one may fare better.
+
+    ``served`` is the model that answered, where it was another than the one asked for.
+    """
 
     def __init__(
         self,
@@ -71,8 +85,10 @@ class Fault(Exception):
         again: bool = True,
         wait_s: float = 0.0,
         overrun: bool = False,
+        served: str = "",
     ) -> None:
         super().__init__(reason)
+        self.served = served
         self.overrun = overrun
         self.outcome = outcome
         self.reason = reason
@@ -83,8 +99,8 @@ class Fault(Exception):
 def read_error(answer: Answer, body: bytes, key: str) -> Reply:
     """An answer that is no completion: a refusal is a reply, all the rest is raised."""
     status = answer.status
-    # Redact before cutting to length: half a key is still half a key.
-    said, shown = _message(redact(body[:ERROR_BYTES].decode("utf-8", "replace"), [key]))
+    said, shown = _message(body[:ERROR_BYTES])
+    shown = told(shown, key)
     message = f"HTTP {status}: {shown}"
     mine = status < 500 and status != 429  # 4xx, and an error in the body of a success
     if mine and _REFUSED.search(said):
@@ -104,20 +120,27 @@ def read_error(answer: Answer, body: bytes, key: str) -> Reply:
     raise Fault(Outcome.transport, message, again=False)
 
 
-def _message(body: str) -> tuple[str, str]:
+def told(text: str, key: str) -> str:
+    """What an endpoint did, as one short line without the key. It is redacted before it is cut:
+    half a key is still half a key."""
+    return one_line(redact(text, [key]), SHOWN)
+
+
+def _message(body: bytes) -> tuple[str, str]:
     """What an error's body says by its code, type and message, and a line of that for people.
 
     Nothing else of it is looked at: some servers send the question back with the error.
     """
+    text = body.decode("utf-8", "replace")
     try:
-        found = json.loads(body)
+        found = json.loads(text)
         inner = found.get("error", found)
         if not isinstance(inner, dict):
             inner = {"message": inner}
         codes = [str(inner[key]) for key in ("code", "type") if inner.get(key) is not None]
         text = str(inner.get("message", "" if codes else inner))[:SAID]
     except (ValueError, AttributeError, RecursionError):
-        codes, text = [], body[:SAID]
+        codes, text = [], text[:SAID]
     shown = text if text else " ".join(codes)
     return " ".join([*codes, text]), excerpt(shown.encode("utf-8", "replace"))
 
@@ -130,6 +153,6 @@ def _retry_after(answer: Answer) -> float:
     except ValueError:
         try:
             seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, IndexError, OverflowError):
             return 0.0
     return max(0.0, seconds) if math.isfinite(seconds) else 0.0

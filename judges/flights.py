@@ -9,14 +9,16 @@ batches, one transaction for whatever came up together.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from judges.store import Store
+    from judges.store import Accept, Store
+
+log = logging.getLogger(__name__)
 
 LEASE_S = 15.0
 BEAT_S = 4.0
@@ -25,6 +27,8 @@ POLL_S = 0.03
 """How often those who wait look for replies."""
 TAKE_OVER_S = 1.0
 """How often they look for leases that have lapsed."""
+AT_ONCE = 200
+"""Keys that are leased before replies get a turn again."""
 GATHER_S = 0.002
 """How long a reply waits for others that go to the store with it."""
 
@@ -43,10 +47,14 @@ class Desk:
     Args:
         store: shared with other processes.
         lease_s: how long after the death of a holder a waiter may take over.
+        accept: whether a stored reply will do for this session.
     """
 
-    def __init__(self, store: Store, lease_s: float = LEASE_S) -> None:
+    def __init__(
+        self, store: Store, lease_s: float = LEASE_S, accept: Accept = lambda _: True
+    ) -> None:
         self._store = store
+        self._accept = accept
         self._lease_s = lease_s
         self._owner = f"{os.getpid()}-{os.urandom(8).hex()}"
         self._claims: dict[str, asyncio.Future[Landed | None]] = {}
@@ -106,27 +114,35 @@ class Desk:
             self._held.difference_update(puts)
             _settle(
                 [future for _, future in puts.values()],
-                lambda: self._store.put_many({key: value for key, (value, _) in puts.items()}),
+                lambda: self._store.put_many(
+                    {key: value for key, (value, _) in puts.items()}, self._accept
+                ),
                 list(puts),
             )
         if self._failures:
             failures, self._failures = self._failures, {}
             self._held.difference_update(failures)
-            self._store.release(failures, self._owner)
+            try:
+                self._store.release(failures, self._owner)
+            except Exception as error:  # the leases lapse by themselves
+                log.warning("leases could not be given back: %s", error)
         if self._claims:
-            claims, self._claims = self._claims, {}
-            now = time.time()
+            keys = list(self._claims)[:AT_ONCE]
+            claims = {key: self._claims.pop(key) for key in keys}
+            now = self._store.clock()
             self._waiting |= {key: (future, now) for key, future in claims.items()}
             try:
                 self._try(list(claims))
             except Exception as error:
                 self._fail(error)
+        if self._claims:
+            self._soon(0.0)
         if (self._held or self._waiting) and (self._tending is None or self._tending.done()):
             self._tending = asyncio.get_running_loop().create_task(self._tend())
 
     def _try(self, keys: list[str]) -> None:
         """Lease what can be leased of the keys waited for, and hand out what is there."""
-        granted, stored = self._store.lease(keys, self._owner, self._lease_s)
+        granted, stored = self._store.lease(keys, self._owner, self._lease_s, self._accept)
         self._held |= granted
         for key in granted:
             self._land(key, None)
@@ -137,7 +153,7 @@ class Desk:
         """Hand out what has come for those who wait."""
         if not self._waiting:
             return
-        for key, value in self._store.get_many(list(self._waiting)).items():
+        for key, value in self._store.get_many(list(self._waiting), self._accept).items():
             self._land(key, Landed(value, failed=False))
         since = min((began for _, began in self._waiting.values()), default=0.0)
         for key, value in self._store.failed(list(self._waiting), since).items():
@@ -159,20 +175,21 @@ class Desk:
 
     async def _tend(self) -> None:
         """Look for replies while somebody waits; keep the leases up while there are any."""
-        beat = look = time.monotonic()
+        clock = asyncio.get_running_loop().time
+        beat = look = clock()
         while self._held or self._waiting:
             await asyncio.sleep(POLL_S if self._waiting else min(BEAT_S, self._lease_s / 4))
-            now = time.monotonic()
+            now = clock()
             try:
                 self._look()
                 if self._waiting and now - look >= TAKE_OVER_S:
                     look = now
                     self._try(list(self._waiting))
+                if self._held and now - beat >= min(BEAT_S, self._lease_s / 4):
+                    beat = now
+                    self._store.renew(list(self._held), self._owner, self._lease_s)
             except Exception as error:
                 self._fail(error)
-            if self._held and now - beat >= min(BEAT_S, self._lease_s / 4):
-                beat = now
-                self._store.renew(list(self._held), self._owner, self._lease_s)
 
 
 def _settle(

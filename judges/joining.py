@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,16 @@ def joined(parts: Sequence[Part]) -> dict[str, Any]:
         "tokens_out": total(every, "tokens_out"),
         "cost_usd": _paid(parts),
         "from_cache": bool(parts) and all(part.got.from_cache for part in parts),
+        "served_model": ", ".join(dict.fromkeys(_served(parts))),
     }
+
+
+def _served(parts: Sequence[Part]) -> Iterator[str]:
+    """Who answered, by what the replies say; also where it was not who was asked."""
+    for part in parts:
+        attempted = part.got.attempted
+        names = [reply.model for reply in attempted.replies] + [attempted.served]
+        yield from (name for name in names if name)
 
 
 def shared(parts: Sequence[Part], member: int) -> dict[str, Any]:

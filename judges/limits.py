@@ -3,7 +3,8 @@
 Places adapt to the endpoint (`Places`). Rates, and places where they are ``shared``, hold for all
 processes of a sweep together: they live in a folder beside the reply store. Where neither is asked
 for nothing is read or written, and a process that is killed takes nothing with it: the kernel drops
-its locks, and a rate is a point in time that passes by itself.
+its locks, and a rate is a point in time that passes by itself, counted from the start of the host,
+which no setting of the clock moves.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import hashlib
+import math
 import os
 import random
 import struct
@@ -21,11 +23,18 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from judges import clock as host
+
 if TYPE_CHECKING:
     from experiments.config import Endpoint
 
 BURST_S = 1.0
 """How much of a minute's allowance may be used at once, in seconds of it."""
+HORIZON_S = 600.0
+"""An allowance used up further ahead is no backlog: a process asks for one turn at a time. It
+counts as not there, as one of another start of the host does."""
+LOOK_S = 2.0
+"""How often a turn that is too far off is looked for again."""
 POLL_S = 0.02
 """How often a process looks for a place that another one has left."""
 WORSE = 1.5
@@ -122,6 +131,10 @@ class Places(AbstractAsyncContextManager[None]):
                 turn.set_result(None)
 
 
+class NoTurn(Exception):
+    """The turn of a request does not come in time."""
+
+
 class Rate:
     """Requests and tokens per minute, as two points in time: when each allowance is used up to.
 
@@ -131,18 +144,21 @@ class Rate:
     Args:
         requests_per_min, tokens_per_min: None is no limit.
         file: shared with other processes; None keeps the two numbers here.
-        clock: seconds since the epoch, the same for all processes of a machine.
+        clock: seconds that only grow, the same for all processes of a host.
+        boot: which start of the host the clock counts from.
     """
 
-    _NUMBERS = struct.Struct("<2d")
+    _FORM = struct.Struct("<32s2d")
 
     def __init__(
         self,
         requests_per_min: float | None,
         tokens_per_min: float | None,
         file: Path | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = host.now,
+        boot: str | None = None,
     ) -> None:
+        self._boot = (host.boot() if boot is None else boot).encode()
         self._seconds_each = [
             (60.0 + BURST_S) / limit if limit else 0.0
             for limit in (requests_per_min, tokens_per_min)
@@ -162,6 +178,8 @@ class Rate:
             for until, each, amount in zip(
                 numbers.values, self._seconds_each, (requests, tokens), strict=True
             ):
+                if not until <= now + HORIZON_S:  # nor is NaN
+                    until = now
                 start = max(until, now) if amount > 0 else until
                 turns.append(start - BURST_S - now)
                 used.append(start + each * amount)
@@ -177,22 +195,25 @@ class _Numbers:
         self.values = (0.0, 0.0)
 
     def __enter__(self) -> _Numbers:
-        path, form = self._rate._file, Rate._NUMBERS
+        path, form = self._rate._file, Rate._FORM
         if path is None:
             self.values = self._rate._here
             return self
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         data = os.pread(self._fd, form.size, 0)
-        self.values = form.unpack(data) if len(data) == form.size else (0.0, 0.0)
+        if len(data) == form.size and data.startswith(self._rate._boot):
+            self.values = form.unpack(data)[1:]
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._rate._file is None:
             self._rate._here = self.values
             return
-        os.pwrite(self._fd, Rate._NUMBERS.pack(*self.values), 0)
-        os.close(self._fd)
+        try:
+            os.pwrite(self._fd, Rate._FORM.pack(self._rate._boot, *self.values), 0)
+        finally:
+            os.close(self._fd)
 
 
 class SharedPlaces:
@@ -248,6 +269,8 @@ class Limits:
             SharedPlaces(endpoint.max_concurrency, mine) if endpoint.shared and mine else None
         )
         self._reply_tokens = 0.0
+        self._most_tokens = endpoint.tokens_per_min or math.inf
+        self._line = asyncio.Lock()
 
     def place(self) -> AbstractAsyncContextManager[None]:
         """A place for one verdict's requests, one after the other."""
@@ -258,26 +281,48 @@ class Limits:
         async with self.places, shared.place():
             yield
 
-    async def permit(self, prompt_tokens: float) -> float:
-        """Wait until a request of about so many tokens may be sent; gives the tokens set aside."""
-        if self._rate is None:
+    async def permit(self, prompt_tokens: float, within_s: float = math.inf) -> float:
+        """Wait until a request of about so many tokens may be sent; gives the tokens set aside.
+
+        The requests of this process stand in line for it, so that the file never holds more than
+        one turn of each process, and the time in line does not count.
+
+        Raises:
+            NoTurn: not within so many seconds from the head of the line.
+        """
+        rate = self._rate
+        if rate is None:
             return 0.0
-        expected = prompt_tokens + self._reply_tokens
-        wait = self._rate.reserve(1, expected)
-        try:
-            if wait > 0:
-                await asyncio.sleep(wait)
-        except BaseException:
-            self._rate.reserve(-1, -expected)
-            raise
-        return expected
+        async with self._line:
+            clock = asyncio.get_running_loop().time
+            end = clock() + within_s
+            while True:
+                expected = min(prompt_tokens + self._reply_tokens, self._most_tokens)
+                wait = rate.reserve(1, expected)
+                left = end - clock()
+                if wait <= left:
+                    try:
+                        await asyncio.sleep(wait)
+                    except BaseException:
+                        rate.reserve(-1, -expected)
+                        raise
+                    return expected
+                rate.reserve(-1, -expected)
+                if left <= 0:
+                    raise NoTurn(
+                        f"the turn of this request is {wait:.0f} s away, past the deadline of "
+                        f"{within_s:g} s: others use up the requests_per_min or tokens_per_min"
+                    )
+                await asyncio.sleep(min(left, LOOK_S))
 
     def settle(self, set_aside: float, tokens_in: int | None, tokens_out: int | None) -> None:
         """Set right what a request took, where the endpoint has said it."""
         if self._rate is None or tokens_in is None or tokens_out is None:
             return
-        self._rate.reserve(0, tokens_in + tokens_out - set_aside)
-        self._reply_tokens += 0.2 * (tokens_out - self._reply_tokens)
+        # One minute's allowance at most: a count that is a lie must not hold up all processes.
+        took = min(tokens_in + tokens_out, self._most_tokens)
+        self._rate.reserve(0, took - set_aside)
+        self._reply_tokens += 0.2 * (min(tokens_out, self._most_tokens) - self._reply_tokens)
 
 
 def address(endpoint: Endpoint) -> str:

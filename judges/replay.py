@@ -291,6 +291,7 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
             else:
                 pairs = [(item.row, answer) for item, answer in zip(members, answers, strict=True)]
                 votes_N = session.verdicts(pairs)
+            session.stop_if_refused()
             scores = [mean_score(votes) for votes in votes_N]
             given = np.array([[np.nan if score is None else score for score in scores]])
             for place, (item, score, advantage) in enumerate(

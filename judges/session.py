@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.errors import UserError
 from judges.client import Attempted, Channel, EndpointRefused, Fault, ask, list_models
 from judges.dialects import check_dialect, dialect_of
+from judges.fields import one_line
 from judges.flights import Desk
 from judges.grading.asking import Bound, check_group, in_asks, is_group
 from judges.grading.base import Ask, GroupGrading, Reading
@@ -23,6 +24,7 @@ from judges.identity import build_grading, judge_id, request_key
 from judges.joining import Got, Part, cost, joined, read_part, shared
 from judges.loop import Loop
 from judges.secrets import refuse_secrets
+from judges.served import is_asked
 from judges.store import content_key
 from judges.transport import open_wire
 from judges.verdict import Outcome, Reply, Verdict
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from judges.verdict import Parsed
 
 MANY_MODELS = 8
+AT_ONCE = 200
+"""Questions that are begun before replies get a turn again."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,27 @@ class Session:
     def calls(self) -> int:
         """Requests for verdicts that this session has sent, failed ones too; not the preflight."""
         return self._channel.calls if self._channel is not None else 0
+
+    def stop_if_refused(self) -> None:
+        """Whether it makes sense to ask on, after some verdicts were asked for.
+
+        Raises:
+            EndpointRefused: the endpoint serves this judge nothing at all, and one paragraph says
+                why. A single question that it refuses does not count.
+        """
+        refusal = self._channel.refused if self._channel is not None else None
+        if refusal is None:
+            return
+        endpoint, name = self.judge.endpoint, self.judge.endpoint.api_key_env
+        key = f"the key in the environment variable {name}" if name else "a request without a key"
+        raise EndpointRefused(
+            *refusal.parts,
+            f"The endpoint {endpoint.url} of judge {self.judge.name or endpoint.model!r} refuses "
+            f"every request ({refusal}): no later verdict would fare better. It was sent {key}, "
+            f"and asked for judge.endpoint.model={endpoint.model!r}. Mend the key, its account or "
+            "the model's name, see with `python -m judges.check judge="
+            f"{self.judge.name}`, and run the same command again: it goes on where it stopped.",
+        )
 
     def verdicts(self, items: Sequence[tuple[Row, str]]) -> list[list[Verdict]]:
         """Judge each (row, answer), ``sampling.votes`` times; order is kept.
@@ -219,10 +244,11 @@ class Session:
             served = self._loop.run(self._list_models())
         except EndpointRefused as refusal:
             key = f"the key in the environment variable {name}" if name else "a request without key"
-            raise UserError(
+            raise EndpointRefused(
+                *refusal.parts,
                 f"The judge's endpoint {endpoint.url} does not accept {key} ({refusal}). Check "
                 "the key, its account and judge.endpoint.url, or set judge.endpoint.api_key_env "
-                "to the name of the variable that holds the right key."
+                "to the name of the variable that holds the right key.",
             ) from None
         except (Fault, TimeoutError) as error:
             start = (
@@ -260,7 +286,16 @@ class Session:
         endpoint = self.judge.endpoint
         folder = None if self._store is None else self._store.path.parent / ".limits"
         self._channel = Channel(endpoint, open_wire(endpoint, self._app), self._key, folder)
-        self._desk = Desk(self._store) if self._store is not None else None
+        self._desk = Desk(self._store, accept=self._accepted) if self._store is not None else None
+
+    def _accepted(self, value: dict[str, Any]) -> bool:
+        """Whether the stored replies are of this judge's model; another's are asked for anew."""
+        endpoint = self.judge.endpoint
+        asked = str(endpoint.extra_body.get("model") or endpoint.model)
+        return all(
+            is_asked(asked, reply.get("model", ""), endpoint.served_as)
+            for reply in value["replies"]
+        )
 
     async def _shut(self) -> None:
         flights = list(self._flights.values())
@@ -304,7 +339,9 @@ class Session:
 
     def _fetch(self, questions: Sequence[_Question]) -> list[Got]:
         keys = list(dict.fromkeys(question.key for question in questions))
-        stored = self._store.get_many(keys) if self._store is not None and keys else {}
+        stored = (
+            self._store.get_many(keys, self._accepted) if self._store is not None and keys else {}
+        )
         missing = [question for question in questions if question.key not in stored]
         self.hits += len(questions) - len(missing)
         fresh = iter(self._fresh(missing) if missing else [])
@@ -323,7 +360,9 @@ class Session:
 
     async def _obtain_all(self, wanted: Sequence[_Question]) -> list[Got]:
         waiters: list[Awaitable[Got]] = []
-        for question in wanted:
+        for number, question in enumerate(wanted):
+            if number % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
             key = question.key
             flight, first = self._flights.get(key), False
             if flight is None:
@@ -403,7 +442,7 @@ class Session:
             outcome=parsed.outcome,
             labels=parsed.labels,
             score=parsed.score,
-            reason=parsed.reason,
+            reason=one_line(parsed.reason),
             key=keys[0] if len(keys) == 1 else content_key(keys),
             **spent,
         )
@@ -458,7 +497,9 @@ def _from_value(value: dict[str, Any]) -> Got:
     replies = tuple(Reply(**reply) for reply in value["replies"])
     outcome = Outcome(value["outcome"]) if "outcome" in value else None
     reason = value.get("reason", "")
-    attempted = Attempted(replies, outcome, reason, value["attempts"], value["latency_s"])
+    attempted = Attempted(
+        *(replies, outcome, reason, value["attempts"], value["latency_s"], value.get("served", ""))
+    )
     return Got(attempted, 0.0, from_cache=True)
 
 
@@ -470,4 +511,5 @@ def _to_value(attempted: Attempted) -> dict[str, Any]:
     }
     if attempted.outcome is not None:  # never stored, but told to those who wait for it
         value |= {"outcome": attempted.outcome.value, "reason": attempted.reason}
+        value |= {"served": attempted.served}
     return value

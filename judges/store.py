@@ -16,15 +16,20 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
-from judges.verdict import Reply
+from judges import clock as host
+from judges.fields import check_value, one_line
 
 VERSION = 2
 BUSY_S = 60.0
+LONGEST_LEASE_S = 300.0
+"""A lease that ends later is not from this clock, and holds nobody up."""
+LATEST_S = 1e11
+"""The last time that a row may say it was made, for a table of times."""
 CHUNK = 500
 """Keys per query; SQLite's oldest limit on variables is 999."""
 
@@ -44,19 +49,43 @@ def content_key(data: Any) -> str:
     return hashlib.sha256(canonical(data)).hexdigest()
 
 
+Accept = Callable[[dict[str, Any]], bool]
+"""Whether a stored value will do for whoever looks; it is as if not there for one it will not."""
+
+
+def _any(_: dict[str, Any]) -> bool:
+    return True
+
+
 class Store:
     """One SQLite file in WAL mode. The first writer of a key wins, and all readers agree.
+
+    A row that `fields.check_value` refuses is as if it were not there: its key is asked for again
+    and the next writer replaces it.
 
     A connection belongs to one thread of one process: each thread opens its own, and a child
     made by fork opens new ones. NORMAL synchronisation survives kill -9; only a power cut can
     lose the last rows, and even that never corrupts the file.
 
+    Args:
+        path: the file; made where there is none.
+        clock: seconds by which leases end; they only grow, for all processes of a host alike.
+        boot: which start of the host the clock counts from. A lease of another one has ended.
+
     Raises:
-        UserError: the file cannot be opened, is no store, or has another schema version.
+        UserError: the file cannot be opened, is no store, or has another schema version; later,
+            it is damaged or cannot be written.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        clock: Callable[[], float] = host.now,
+        boot: str | None = None,
+    ) -> None:
         self.path = Path(path)
+        self.clock = clock
+        self._boot = host.boot() if boot is None else boot
         self._local = threading.local()
         self._lock = threading.Lock()
         self._opened: list[tuple[int, sqlite3.Connection]] = []
@@ -66,52 +95,64 @@ class Store:
         """The value stored under ``key``, or None."""
         return self.get_many([key]).get(key)
 
-    def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The stored ones among ``keys``."""
-        connection = self._connection()
+    def get_many(self, keys: Sequence[str], accept: Accept = _any) -> dict[str, dict[str, Any]]:
+        """The stored ones among ``keys`` that can be used and will do."""
         found: dict[str, dict[str, Any]] = {}
-        for part, marks in _parts(keys):
-            query = f"SELECT key, value FROM replies WHERE key IN ({marks})"
-            found |= {key: json.loads(value) for key, value in connection.execute(query, part)}
+        with self._told():
+            for part, marks in _parts(keys):
+                # As bytes: what is no UTF-8 would fail the whole query.
+                query = f"SELECT key, CAST(value AS BLOB) FROM replies WHERE key IN ({marks})"
+                for key, data in self._connection().execute(query, part):
+                    with contextlib.suppress(ValueError, RecursionError):
+                        value = read_value(data)
+                        if accept(value):
+                            found[key] = value
         return found
 
     def put(self, key: str, value: dict[str, Any]) -> dict[str, Any]:
         """Store ``value`` unless ``key`` is taken; gives back what the store holds afterwards."""
         return self.put_many({key: value})[key]
 
-    def put_many(self, values: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    def put_many(
+        self, values: Mapping[str, dict[str, Any]], accept: Accept = _any
+    ) -> dict[str, dict[str, Any]]:
         """``put`` for several at once, all or none of them; their leases end."""
         now = time.time()
         texts = {key: _text(value) for key, value in values.items()}
         with self._transaction() as connection:
+            there = self.get_many(list(values), accept)
             connection.executemany(
-                "INSERT INTO replies (key, value, created) VALUES (?, ?, ?) "
-                "ON CONFLICT (key) DO NOTHING",
-                [(key, text, now) for key, text in texts.items()],
+                "INSERT INTO replies (key, value, created) VALUES (?, ?, ?) ON CONFLICT (key)"
+                " DO UPDATE SET value = excluded.value, created = excluded.created",
+                [(key, text, now) for key, text in texts.items() if key not in there],
             )
             connection.executemany("DELETE FROM leases WHERE key = ?", [(key,) for key in values])
-            return self.get_many(list(values))
+            return {**values, **there}
 
     def lease(
-        self, keys: Sequence[str], owner: str, seconds: float
+        self, keys: Sequence[str], owner: str, seconds: float, accept: Accept = _any
     ) -> tuple[set[str], dict[str, dict[str, Any]]]:
         """Take the keys that nobody else is asking for, for so long.
 
         Returns:
             The keys that are now the owner's to ask for, and the replies that are there already.
         """
-        now = time.time()
+        now = self.clock()
         granted = set()
         with self._transaction() as connection:
-            stored = self.get_many(keys)
+            stored = self.get_many(keys, accept)
             for key in keys:
                 if key in stored:
                     continue
                 row = connection.execute(
                     "INSERT INTO leases (key, owner, expires) VALUES (?, ?, ?) ON CONFLICT (key)"
                     " DO UPDATE SET owner = excluded.owner, expires = excluded.expires,"
-                    " failure = NULL WHERE leases.expires <= ? RETURNING key",
-                    (key, owner, now + seconds, now),
+                    " failure = NULL WHERE NOT (leases.expires > ? AND leases.expires <= ?"
+                    " AND leases.owner LIKE ?) RETURNING key",
+                    (
+                        *(key, self._mine(owner), now + seconds),
+                        *(now, now + LONGEST_LEASE_S, self._mine("%")),
+                    ),
                 ).fetchall()
                 if row:
                     granted.add(key)
@@ -119,18 +160,18 @@ class Store:
 
     def renew(self, keys: Sequence[str], owner: str, seconds: float) -> None:
         """Keep leases that are still the owner's for so long from now."""
-        expires = time.time() + seconds
+        expires = self.clock() + seconds
         with self._transaction() as connection:
             connection.executemany(
                 "UPDATE leases SET expires = ? WHERE key = ? AND owner = ?",
-                [(expires, key, owner) for key in keys],
+                [(expires, key, self._mine(owner)) for key in keys],
             )
 
     def release(self, failures: Mapping[str, dict[str, Any] | None], owner: str) -> None:
         """Give leases back without a reply: with how it failed, for those who wait for it."""
-        now = time.time()
+        now = self.clock()
         rows = [
-            (now, None if failure is None else _text(failure), key, owner)
+            (now, None if failure is None else _text(failure), key, self._mine(owner))
             for key, failure in failures.items()
         ]
         with self._transaction() as connection:
@@ -139,16 +180,21 @@ class Store:
             )
 
     def failed(self, keys: Sequence[str], since: float) -> dict[str, dict[str, Any]]:
-        """How asking for the keys has failed after ``since``, where it has."""
+        """How asking for the keys has failed after ``since`` (of `clock`), where it has."""
         found: dict[str, dict[str, Any]] = {}
-        for part, marks in _parts(keys):
-            query = (
-                f"SELECT key, failure FROM leases WHERE key IN ({marks})"
-                " AND failure IS NOT NULL AND expires >= ?"
-            )
-            rows = self._connection().execute(query, [*part, since])
-            found |= {key: json.loads(failure) for key, failure in rows}
+        with self._told():
+            for part, marks in _parts(keys):
+                query = (
+                    f"SELECT key, failure FROM leases WHERE key IN ({marks})"
+                    " AND failure IS NOT NULL AND expires >= ? AND expires <= ? AND owner LIKE ?"
+                )
+                values = [*part, since, self.clock(), self._mine("%")]
+                rows = self._connection().execute(query, values)
+                found |= {key: json.loads(failure) for key, failure in rows}
         return found
+
+    def _mine(self, owner: str) -> str:
+        return f"{self._boot}/{owner}"
 
     def count(self) -> int:
         """How many replies are stored."""
@@ -171,14 +217,35 @@ class Store:
 
     @contextlib.contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection]:
-        connection = self._connection()
-        connection.execute("BEGIN IMMEDIATE")
+        with self._told():
+            connection = self._connection()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # a full disk has rolled it back already
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _told(self) -> Generator[None]:
+        """Say in a paragraph that the file cannot be used any more."""
         try:
-            yield connection
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
-        connection.execute("COMMIT")
+            yield
+        except sqlite3.OperationalError as error:
+            raise UserError(
+                f"The reply store {self.path} cannot be read or written any more ({error}). What "
+                "it holds is safe. Look whether its disk is full or read-only, free space, and run "
+                "the same command again."
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise UserError(
+                f"The reply store {self.path} is damaged ({error}). See what of it is left with "
+                f"`python -m judges.store verify db={self.path}`, move it away together with its "
+                "-wal and -shm files, and run the same command again; its replies are then asked "
+                "for anew."
+            ) from error
 
     def _connection(self) -> sqlite3.Connection:
         held: tuple[int, sqlite3.Connection] | None = getattr(self._local, "held", None)
@@ -252,6 +319,18 @@ class Store:
             )
 
 
+def read_value(data: bytes) -> dict[str, Any]:
+    """The value in a row, as every reader takes it.
+
+    Raises:
+        ValueError: nobody can use it; says why.
+        RecursionError: it is nested without end.
+    """
+    value = json.loads(data.decode())
+    check_value(value)
+    return value
+
+
 def _text(value: dict[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"))
 
@@ -278,14 +357,15 @@ def _to_wal(connection: sqlite3.Connection) -> None:
 
 def stats(store: Store) -> dict[str, Any]:
     """What the store holds, in numbers: replies, bytes, tokens, models and the time they span."""
-    rows = store._connection().execute("SELECT value, created FROM replies")
     models: Counter[str] = Counter()
     numbers = Counter[str]()
     times = []
-    for text, created in rows:
+    for _, data, created, value in _rows(store):
+        if not isinstance(value, dict):
+            numbers["unusable"] += 1
+            continue
         times.append(created)
-        value = json.loads(text)
-        numbers["bytes"] += len(text)
+        numbers["bytes"] += len(data)
         for reply in value["replies"]:
             models[reply.get("model") or "unnamed"] += 1
             numbers["requests"] += 1
@@ -297,6 +377,7 @@ def stats(store: Store) -> dict[str, Any]:
         "first": _when(min(times, default=0.0)),
         "last": _when(max(times, default=0.0)),
         "models": dict(models),
+        "unusable": numbers["unusable"],
     }
 
 
@@ -307,22 +388,29 @@ def verify(store: Store) -> list[str]:
     try:
         said = [line for (line,) in connection.execute("PRAGMA integrity_check")]
         found += [f"the file: {line}" for line in said if line != "ok"]
-        for key, text in connection.execute("SELECT key, value FROM replies"):
-            found += _unsound(key, text)
+        for key, _, _, value in _rows(store):
+            if not isinstance(value, dict):
+                found.append(f"{key}: {value}; it counts as not there")
+            elif len(key) != 64 or set(key) - set("0123456789abcdef"):
+                found.append(f"{key}: the key is no SHA-256")
     except sqlite3.DatabaseError as error:
         found.append(f"the file: {error}")
     return found
 
 
-def _unsound(key: str, text: str) -> list[str]:
-    try:
-        value = json.loads(text)
-        [Reply(**reply) for reply in value["replies"]]
-        int(value["attempts"]), float(value["latency_s"])
-    except (ValueError, TypeError, KeyError) as error:
-        return [f"{key}: {type(error).__name__}: {error}"]
-    named = len(key) == 64 and not set(key) - set("0123456789abcdef")
-    return [] if named else [f"{key}: the key is no SHA-256"]
+def _rows(store: Store) -> Iterator[tuple[str, bytes, float, dict[str, Any] | str]]:
+    """Key, bytes, time and value of each row, or in place of the value why nobody can use it."""
+    rows = store._connection().execute(
+        "SELECT CAST(key AS BLOB), CAST(value AS BLOB), created FROM replies ORDER BY created, key"
+    )
+    for key, data, created in rows:
+        value: dict[str, Any] | str
+        try:
+            value = read_value(data)
+        except (ValueError, RecursionError) as error:
+            value = one_line(f"{type(error).__name__}: {error}")
+        when = created if isinstance(created, float) and 0 <= created < LATEST_S else 0.0
+        yield one_line(key.decode(errors="replace"), 64), data, when, value
 
 
 def export(store: Store, out: Path) -> int:
@@ -331,10 +419,9 @@ def export(store: Store, out: Path) -> int:
     import pyarrow.parquet as pq
 
     rows = []
-    for key, text, created in store._connection().execute(
-        "SELECT key, value, created FROM replies ORDER BY created, key"
-    ):
-        value = json.loads(text)
+    for key, _, created, value in _rows(store):
+        if not isinstance(value, dict):
+            continue
         for number, reply in enumerate(value["replies"]):
             logprobs = reply.pop("logprobs", None)
             rows.append(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from experiments.errors import UserError
+from judges.fields import one_line
 
 if TYPE_CHECKING:
     import aiohttp
@@ -26,7 +28,12 @@ Asgi = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaita
 
 KEEPALIVE_S = 4.0
 """Idle connections are dropped before uvicorn (which vLLM runs on) drops them, at 5 s."""
+QUIET_S = 0.1
+"""How long a connection must have been idle before it is used again: an endpoint that answers one
+question twice would have its second answer taken for that to the next question."""
 PIECE = 65_536
+LINE = 4_000
+"""Characters of an error; the client cuts it to what people read once it holds no key."""
 
 
 class WireError(Exception):
@@ -106,10 +113,21 @@ class HttpWire:
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
 
+        class Connector(aiohttp.TCPConnector):
+            """Reuses a connection only where nothing has come on it since its last answer."""
+
+            async def _get(self, key: Any, traces: Any) -> Any:
+                idle = self._conns.get(key)
+                while idle and (idle[0][0].should_close or not idle[0][0].is_connected()):
+                    idle.popleft()[0].close()
+                if idle and time.monotonic() - idle[0][1] < QUIET_S:
+                    return None  # the first has been idle for longest
+                return await super()._get(key, traces)
+
         return aiohttp.ClientSession(
             # The client bounds how many requests are open; a second queue here would only hide
             # waiting from its clock.
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            connector=Connector(limit=0, keepalive_timeout=KEEPALIVE_S),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=self._endpoint.connect_timeout_s
             ),
@@ -296,5 +314,5 @@ def _inflater(encoding: str) -> Any:
 
 
 def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
+    text = one_line(str(error), LINE)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -29,6 +29,8 @@ class Outcome(StrEnum):
     transport = "transport"
     too_long = "too_long"
     """The question does not fit the judge's context; no later attempt could."""
+    wrong_model = "wrong_model"
+    """Another model answered than the one asked for, twice."""
     endpoint_down = "endpoint_down"
     aborted = "aborted"
 
@@ -110,6 +112,8 @@ class Verdict:
     cost_usd: float | None = None
     from_cache: bool = False
     key: str = ""
+    served_model: str = ""
+    """What the replies say who answered; empty where they do not."""
 
     def __post_init__(self) -> None:
         _check(self.outcome, self.labels, self.score)

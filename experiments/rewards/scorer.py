@@ -178,9 +178,14 @@ def judge_all(
     """Verdicts of P * G items in group order, ``sampling.votes`` for each.
 
     A grading that compares is asked group by group: each answer against its own group.
+
+    Raises:
+        EndpointRefused: the judge's key, account or model is refused; asking on makes no sense.
     """
     if not session.compares:
-        return session.verdicts(items)
+        found = session.verdicts(items)
+        session.stop_if_refused()
+        return found
     votes_N: list[list[Verdict]] = []
     for start in range(0, len(items), group_size):
         row, answers = items[start][0], [answer for _, answer in items[start : start + group_size]]
@@ -188,6 +193,7 @@ def judge_all(
             session.group_verdicts(row, answers, index)
             for index in range(session.judge.sampling.votes)
         ]
+        session.stop_if_refused()
         votes_N += [list(votes) for votes in zip(*draws, strict=True)]
     return votes_N
 

@@ -1,4 +1,7 @@
-"""20,000 verdicts at 64 in flight while one answer in ten is broken: none is lost or doubled."""
+"""20,000 verdicts at 64 in flight while one answer in ten is broken: none is lost or doubled.
+
+And some hundreds that meet each fault of `soak_server`; `soak` by hand makes it tens of thousands.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from judges.grading import GRADINGS
 from judges.session import Session
 from judges.store import Store
 from judges.verdict import Outcome, Parsed, Reply
+from tests.faults import soak
 
 VERDICTS = 20_000
 IN_FLIGHT = 64
@@ -100,3 +104,16 @@ def test_nothing_is_lost_and_nothing_doubled(
     assert 0.09 < share < 0.11  # binomial: sd 0.002
     time.sleep(0.3)
     assert len(os.listdir("/proc/self/fd")) <= files + 2
+
+
+@pytest.mark.timeout(300)
+def test_every_fault_ends_as_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOAK_KEY", soak.SECRET)
+    monkeypatch.setitem(GRADINGS, soak.Number.name, soak.Number)
+    assert len(set(soak.PLAIN) | set(soak.STREAM)) >= 200
+    questions = soak.every_fault()
+    found = soak.soak(questions, IN_FLIGHT, tmp_path)
+    assert found.wrong == []
+    assert set(found.met) == set(soak.PLAIN) | set(soak.STREAM)
+    assert len(found.verdicts) == len(questions)
+    assert found.outcomes["scored"] > len(questions) / 2

@@ -15,8 +15,12 @@ from typing import Any
 import pytest
 
 from experiments.config import Endpoint, Grading, Judge, Sampling
-from judges.broken import ANSWERS, whole
+from judges.broken import ANSWERS, error, events, whole
+from judges.broken import GOOD as BODY
+from judges.broken import GOOD_STREAM as CHUNKS
 from judges.client import (
+    LONGEST_PAUSE_S,
+    MANY_REFUSALS,
     REMINDER,
     Attempt,
     Attempted,
@@ -259,6 +263,98 @@ def test_a_pause_past_the_deadline_is_not_waited_for(faults: Any, grading: Any) 
     assert wall <= SLACK_S
 
 
+@pytest.mark.parametrize(
+    "value", ["1e9", "Fri, 31 Dec 2999 23:59:59 GMT", "1" * 300, "inf", "nan", "-1e9", "1e400",
+              "Fri, 31 Dec 99999999999 23:59:59 GMT", "0x10", "\xff", "1,2", "", "Mon"],
+)  # fmt: skip
+def test_no_wait_asked_for_closes_an_endpoint_for_good(
+    value: str, faults: Any, grading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ANSWERS, "wait", error(429, retry_after=value))
+    _, channel, wall = asked(a_judge(faults.url("wait"), attempts=1), grading)
+    assert wall <= DEADLINE_S + SLACK_S
+    assert channel.paused_until <= time.monotonic() + LONGEST_PAUSE_S
+
+
+def test_what_an_endpoint_sends_can_be_written_and_is_short(
+    faults: Any, grading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "plain-looking-key-" + "k" * 20
+    padded = "x" * 290 + secret  # a cut before it is blotted out would leave the half of it
+    answers = {
+        "kind": whole(BODY).replace(b"application/json", b"text/\xff" + secret.encode()),
+        "encoding": whole(BODY, content_encoding=padded),
+        "text": whole(padded.encode()),
+        "message": error(500, "\ud800" + padded),
+        "code": whole(json.dumps({"error": {"code": padded, "message": ""}}).encode(), 500),
+        "finish": whole(BODY.replace(b'"stop"', json.dumps(padded * 50).encode())),
+        "line": events(padded.encode() + b"\n\n"),
+    }
+    for name, answer in answers.items():
+        monkeypatch.setitem(ANSWERS, name, answer)
+        for stream in (False, True):
+            judge = a_judge(faults.url(name), stream=stream, attempts=1)
+            got, _, _ = asked(judge, grading, key=secret)
+            if got.outcome is None:
+                assert (name, stream) == ("kind", False)
+                continue
+            got.reason.encode()
+            assert len(got.reason) < 400
+            assert "kkkk" not in got.reason, name
+            assert "plain-looking-k" not in got.reason, name
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_another_models_reply_is_asked_for_once_more_and_is_no_score(
+    stream: bool, faults: Any, grading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(name: str) -> bytes:
+        marked = (CHUNKS if stream else BODY).replace(b'"model": "m"', name.encode())
+        return events(marked) if stream else whole(marked)
+
+    for number, name in enumerate(('"model": "m-mini"', '"model": 3', '"model": "n"')):
+        fault = f"other{number}"
+        monkeypatch.setitem(ANSWERS, fault, answer(name))
+        before = faults.calls[fault]
+        got, _, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
+        assert (got.outcome, got.replies) == (Outcome.wrong_model, ())
+        assert faults.calls[fault] - before == got.attempts == 2
+        assert "'m' was asked for" in got.reason
+        assert got.served and got.served in got.reason
+        allowed = a_judge(faults.url(fault), stream=stream, served_as=[got.served])
+        assert asked(allowed, grading)[0].replies[0].model == got.served
+        once = a_judge(faults.url(f"{fault}:{1:0{number + 1}}"), stream=stream)
+        if not stream:  # a router that erred once
+            got, _, _ = asked(once, grading)
+            assert (got.outcome, got.attempts, got.replies[0].model) == (None, 2, "m")
+    for name in ('"model": ""', '"model": null', '"x": 1', '"model": "M"', '"model": "org/m"'):
+        monkeypatch.setitem(ANSWERS, "same", answer(name))
+        got, _, _ = asked(a_judge(faults.url("same"), stream=stream), grading)
+        assert (got.outcome, got.attempts) == (None, 1)
+
+
+def test_when_a_refusal_is_of_everything(faults: Any, grading: Any) -> None:
+    def channel(fault: str, count: int = 1, **endpoint: Any) -> Channel:
+        return asked(a_judge(faults.url(fault), **endpoint), grading, count=count)[1]
+
+    for fault in ("key_401", "bill_402", "model_404", "quota_429", "forbidden_403"):
+        assert channel(fault).refused is not None, fault
+    assert channel("good").refused is None
+    assert channel("server_500").refused is None
+    mixed = channel("forbidden_403:1", 3, max_concurrency=1)
+    assert (mixed.refused, mixed.answers) == (None, 2)
+    mixed.refusal, mixed.refusals = EndpointRefused(403, "forbidden", "no"), 1
+    assert mixed.refused is None  # one question may be forbidden and another not
+    mixed.refusals = MANY_REFUSALS
+    assert mixed.refused is not None
+    mixed.answered()
+    assert mixed.refused is None
+    # A key that is refused by mistake, with others in flight: their replies lift the bar.
+    flapping = channel("key_401:1", 4, max_concurrency=4)
+    assert flapping.refused is None
+    assert flapping.answers == 3
+
+
 def test_a_re_ask_says_what_it_changed(faults: Any, grading: Any) -> None:
     got, _, _ = asked(a_judge(faults.url("unparsed:01")), grading)
     assert [reply.asked for reply in got.replies] == ["", "with a format reminder"]
@@ -337,7 +433,7 @@ GOOD_STREAM = [
 def test_a_good_reply_is_read_whole(fault: str, faults: Any, grading: Any) -> None:
     got, _, _ = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
     (reply,) = got.replies
-    assert (reply.text, reply.finish_reason, reply.model) == ("met", "stop", "served-1")
+    assert (reply.text, reply.finish_reason, reply.model) == ("met", "stop", "m")
     if "lost" not in fault and "newline" not in fault:
         assert (reply.tokens_in, reply.tokens_cached, reply.tokens_out) == (100, 40, 3)
 

@@ -46,16 +46,81 @@ def read(*pieces: bytes) -> Reply:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 97, 100_000])
-@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
 def test_a_stream_in_pieces_of_one_size(size: int, newline: bytes) -> None:
     data = STREAM.replace(b"\n", newline)
     assert read(*(data[at : at + size] for at in range(0, len(data), size))) == WHOLE
 
 
-@given(st.lists(st.integers(0, len(STREAM)), max_size=20))
-def test_a_stream_cut_anywhere(cuts: list[int]) -> None:
-    edges = [0, *sorted(cuts), len(STREAM)]
-    assert read(*(STREAM[a:b] for a, b in pairwise(edges))) == WHOLE
+@given(
+    st.lists(st.integers(0, 2 * len(STREAM)), max_size=20),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.booleans(),
+)
+def test_a_stream_cut_anywhere(cuts: list[int], newline: bytes, marked: bool) -> None:
+    data = b"\xef\xbb\xbf" * marked + STREAM.replace(b"\n", newline)
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    assert read(*(data[a:b] for a, b in pairwise(edges))) == WHOLE
+
+
+def test_a_line_in_many_pieces_is_put_together_once() -> None:
+    """Were each piece put to what is there already, the work would grow with the square."""
+    stream, copied = Stream(), 0
+    for _ in range(2_000):
+        stream.feed(b"data: x"[:3] if not stream._tail else b"x" * 100)
+        copied = max(copied, max(len(piece) for piece in stream._tail))
+    assert copied == 100
+
+
+@pytest.mark.parametrize(
+    "line", [b'dxta: {"choices": []}', b' data: {"choices": []}', b"DATA: {}", b"<html>", b"{}"]
+)
+def test_a_line_that_is_no_field_may_have_held_words(line: bytes) -> None:
+    with pytest.raises(BadEnvelope, match="no field"):
+        read(event({"content": "met"}), line + b"\n\n", event({}, "stop"))
+
+
+def test_what_comes_after_done_is_not_read() -> None:
+    more = event({"content": "not_met"}) + b"junk\n\n" + b"data: {oops\n\n"
+    end = event({}, "stop") + b"data: [DONE] \n\n"
+    assert read(event({"content": "met"}) + end + more).text == "met"
+
+
+def test_two_ends_that_differ_are_none() -> None:
+    with pytest.raises(BadEnvelope, match="two finish reasons"):
+        read(event({"content": "met"}, "stop"), event({}, "length"))
+    assert read(event({"content": "met"}, "stop"), event({}, "stop")).text == "met"
+
+
+def test_names_of_models_in_one_stream_are_all_kept() -> None:
+    other = event({"content": "a"}).replace(b'"m"', b'"n"')
+    assert read(event({"content": "m"}), other, event({}, "stop")).model == "m and n"
+    none = event({"content": "a"}).replace(b'"m"', b'""')
+    assert read(none, event({}, "stop")).model == "m"
+
+
+@pytest.mark.parametrize("role", ["user", "system", "tool", 3, ["assistant"], {}])
+def test_a_turn_of_another_is_no_answer(role: Any) -> None:
+    with pytest.raises(BadEnvelope, match="does not answer"):
+        read_plain(plain(message={"role": role, "content": "met"}))
+    with pytest.raises(BadEnvelope, match="does not answer"):
+        read(event({"role": role, "content": "met"}, "stop"))
+
+
+def test_a_name_with_two_values_has_none() -> None:
+    twice = plain().replace(b'"content": "met"', b'"content": "not_met", "content": "met"')
+    with pytest.raises(BadEnvelope, match="'content' twice"):
+        read_plain(twice)
+    same = plain().replace(b'"content": "met"', b'"content": "met", "content": "met"')
+    assert read_plain(same).text == "met"
+
+
+def test_objects_are_counted_before_they_are_made() -> None:
+    for many in (b"{}", b"[]"):
+        with pytest.raises(BadEnvelope, match="more than 20000 objects and lists"):
+            read_plain(plain().replace(b"{", b'{"x":[' + (many + b",") * 20_001 + b"0],", 1))
+    quoted = '[{"\\' * 20_000
+    assert read_plain(plain(message={"content": quoted})).text == quoted
 
 
 @given(st.integers(0, STREAM.index(b'"stop"')))

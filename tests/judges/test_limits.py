@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 from experiments.config import Endpoint
-from judges.limits import WINDOW, Limits, Places, Rate, SharedPlaces, address
+from judges import clock as host
+from judges.limits import WINDOW, Limits, NoTurn, Places, Rate, SharedPlaces, address
 
 ROOT = Path(__file__).parents[2]
 
@@ -165,6 +167,76 @@ def test_no_minute_holds_more_than_the_limit() -> None:
 def test_a_file_that_was_cut_short_is_begun_again(tmp_path: Path) -> None:
     (tmp_path / "rate").write_bytes(b"half")
     assert Rate(60, None, tmp_path / "rate").reserve(1, 0) == 0
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_rate_from_another_time_is_void(on_disk: bool, tmp_path: Path) -> None:
+    clock = Clock()
+    file = tmp_path / "rate" if on_disk else None
+    rate = Rate(61, None, file, clock, boot="a" * 32)
+    assert [rate.reserve(1, 0) for _ in range(3)] == pytest.approx([0, 0, 1])
+    clock.now -= 3_600  # as if it could be put back
+    assert [rate.reserve(1, 0) for _ in range(3)] == pytest.approx([0, 0, 1])
+    if on_disk:
+        assert Rate(61, None, file, clock, boot="a" * 32).reserve(1, 0) == pytest.approx(2)
+        assert Rate(61, None, file, clock, boot="b" * 32).reserve(1, 0) == 0
+
+
+HOUR_S = 3_600.0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        struct.pack("<2d", time.time() + HOUR_S, time.time() + HOUR_S),  # as it once was
+        struct.pack("<32s2d", host.boot().encode(), host.now() + HOUR_S, host.now() + HOUR_S),
+        struct.pack("<32s2d", b"0" * 31 + b"x", host.now() + 100, host.now() + 100),
+        struct.pack("<32s2d", host.boot().encode(), float("nan"), float("inf")),
+        b"\xff" * 48,
+        b"",
+    ],
+)
+def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_path: Path) -> None:
+    endpoint = Endpoint(url="http://a/v1", requests_per_min=6_000.0, tokens_per_min=1e6)
+    folder = tmp_path / address(endpoint)
+    folder.mkdir()
+    (folder / "rate").write_bytes(content)
+
+    async def main() -> None:
+        limits = Limits(endpoint, tmp_path)
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(limits.permit(10.0, 1.0) for _ in range(20)))
+
+    asyncio.run(main())
+
+
+def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
+    endpoint = Endpoint(url="http://a/v1", requests_per_min=60.0)
+    folder = tmp_path / address(endpoint)
+    folder.mkdir()
+    ahead = host.now() + 300  # what an honest backlog may just be
+    (folder / "rate").write_bytes(struct.pack("<32s2d", host.boot().encode(), ahead, 0.0))
+
+    async def main() -> None:
+        limits = Limits(endpoint, tmp_path)
+        for _ in range(2):
+            with pytest.raises(NoTurn, match=r"29\d s away, past the deadline of 0.1 s"):
+                await limits.permit(0.0, 0.1)
+        assert limits._rate is not None
+        assert 297 < limits._rate.reserve(1, 0) < 301  # the turns not taken were given back
+
+    asyncio.run(main())
+
+
+def test_a_count_that_is_a_lie_costs_a_minute_at_most() -> None:
+    async def main() -> float:
+        limits = Limits(Endpoint(url="http://a/v1", tokens_per_min=6_100.0))
+        permit = await limits.permit(10.0)
+        limits.settle(permit, 10_000_000, 10_000_000)
+        assert limits._rate is not None
+        return limits._rate.reserve(1, 1)
+
+    assert 55 < asyncio.run(main()) < 62
 
 
 def test_without_limits_nothing_is_shared(tmp_path: Path) -> None:

@@ -11,11 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from experiments.config import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
 from experiments.errors import UserError
+from experiments.recorder import VERDICT, write_part
 from experiments.tasks.row import Row, Truth, make_row
+from judges.broken import ANSWERS, events, whole
+from judges.failures import EndpointRefused
+from judges.faults import FaultServer
+from judges.identity import judge_id
 from judges.session import Session
 from judges.store import Store
 from judges.verdict import Outcome
@@ -199,7 +205,7 @@ def test_the_first_writer_wins_over_our_own_reply(faults: Any, one_word: Any, st
     judge = http(faults.url("slow_0.2"), Price(input=1.0))
     with Session(judge, None) as session:
         key = session.verdicts([(ROWS[0], "x")])[0][0].key
-    other = {"text": "not_met", "model": "elsewhere", "tokens_in": 1, "tokens_out": 1}
+    other = {"text": "not_met", "model": "org/m", "tokens_in": 1, "tokens_out": 1}
     with Session(judge, store) as session:
         timer = threading.Timer(
             0.05, store.put, (key, {"replies": [other], "attempts": 2, "latency_s": 9.0})
@@ -335,6 +341,118 @@ def test_a_key_never_gets_into_a_verdict_or_the_store(
             assert secret not in repr(session._channel)
     for path in store.path.parent.iterdir():
         assert secret.encode() not in path.read_bytes()
+
+
+ECHOED = ("text", "reasoning", "model", "id", "finish", "usage", "name of a field", "log-probs")
+
+
+async def echo(body: bytes, where: str, secret: str) -> bytes:
+    """A good answer with the key in one place, plain or in a stream that cuts it in two."""
+    said = {"text": f"[[70]] you are {secret}", "reasoning": f"[[70]] {secret}"}.get(
+        where, "[[70]]"
+    )
+    turn: dict[str, Any] = {"role": "assistant", "content": said}
+    if where == "reasoning":
+        turn = {"role": "assistant", "content": "[[70]]", "reasoning": f"I see {secret}"}
+    usage: dict[str, Any] = {"prompt_tokens": 5, "completion_tokens": 2}
+    if where == "usage":
+        usage = {"prompt_tokens": secret, "note": secret}
+    choice = {"index": 0, "finish_reason": secret if where == "finish" else "stop"}
+    if where == "log-probs":
+        halves = [{"token": half, "logprob": -0.1} for half in (secret[:9], secret[9:])]
+        choice["logprobs"] = {"content": halves}
+    head: dict[str, Any] = {
+        "id": secret if where == "id" else "x",
+        "model": f"m-{secret}" if where == "model" else "m",
+    }
+    if where == "name of a field":
+        head[secret] = 1
+    if b'"stream": true' not in body:
+        return whole(json.dumps({**head, "choices": [{**choice, "message": turn}],
+                                 "usage": usage}).encode())  # fmt: skip
+    parts = []
+    for name in ("reasoning", "content"):
+        words = turn.get(name, "")
+        for piece in (words[: len(words) - 9], words[len(words) - 9 :]):
+            delta = {**choice, "delta": {name: piece}, "finish_reason": None}
+            parts.append({**head, "choices": [delta]})
+    parts.append({**head, "choices": [{**choice, "delta": {}}], "usage": usage})
+    data = b"".join(b"data: " + json.dumps(part).encode() + b"\n\n" for part in parts)
+    return events(data + b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_key_echoed_in_a_good_reply_is_nowhere(
+    stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    secret = "Canary/Key+77.of-no-known-form"
+    monkeypatch.setenv("CANARY_KEY", secret)
+    rows: list[dict[str, Any]] = []
+    for where in ECHOED:
+
+        async def good(body: bytes, where: str = where) -> bytes:
+            return await echo(body, where, secret)
+
+        with FaultServer(good=good) as server, Store(tmp_path / "replies.db") as store:
+            judge = http(server.url("mix_0"), stream=stream, api_key_env="CANARY_KEY")
+            judge = replace(judge, grading=Grading("likert"))
+            with Session(judge, store) as session:
+                ((verdict,),) = session.verdicts([(ROWS[0], where)])
+            assert f"bearer {secret.lower()}".encode() in b"".join(server.headers).lower()
+        rows.append(verdict.as_row() | {"rollout_id": "x", "step": 1, "role": "acting"})
+        if where in ("finish", "model"):
+            assert verdict.score is None
+        else:
+            assert verdict.score == 0.7, (where, verdict.reason)
+    write_part(tmp_path / "step-000001.parquet", rows, VERDICT)
+    pq_rows = json.dumps(pq.read_table(tmp_path / "step-000001.parquet").to_pylist())
+    for text in (pq_rows, caplog.text, *(f"{path.read_bytes()!r}" for path in tmp_path.iterdir())):
+        for piece in (secret, secret.lower(), secret[:9], secret[-9:]):
+            assert piece not in text
+
+
+def test_a_refusal_of_everything_is_one_paragraph(
+    faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY_KEY", "very-secret-value")
+    for fault in ("key_401", "model_404", "bill_402"):
+        with Session(http(faults.url(fault), api_key_env="CANARY_KEY"), None) as session:
+            session.stop_if_refused()  # nothing was asked yet
+            ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+            assert verdict.outcome is Outcome.endpoint_down
+            with pytest.raises(EndpointRefused) as caught:
+                session.stop_if_refused()
+        said = str(caught.value)
+        assert isinstance(caught.value, UserError)
+        assert "variable CANARY_KEY" in said and "judge.endpoint.model='m'" in said
+        assert "very-secret" not in said and "\n" not in said
+    for fault in ("good", "server_500", "hang", "forbidden_403:1"):
+        with Session(http(faults.url(fault), max_concurrency=1), None) as session:
+            session.verdicts([(ROWS[0], "x"), (ROWS[1], "y")])
+            session.stop_if_refused()
+
+
+def test_the_served_model_is_on_record_and_a_stored_reply_of_another_is_asked_for_anew(
+    faults: Any, one_word: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ANSWERS["good"].replace(b'"model": "m"', b'"model": "n"')
+    monkeypatch.setitem(ANSWERS, "other", other)
+    alias = http(faults.url("other"), served_as=["n"])
+    with Session(alias, store) as session:
+        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+        assert (verdict.score, verdict.served_model) == (1.0, "n")
+    with Session(http(faults.url("other")), store) as session:
+        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+        assert (verdict.outcome, verdict.served_model) == (Outcome.wrong_model, "n")
+        assert session.calls == 2
+    with Session(alias, store) as session:  # the alias did not lose what was stored
+        assert session.verdicts([(ROWS[0], "x")])[0][0].from_cache
+    with Session(http(faults.url("good")), store) as session:
+        ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+        assert (verdict.score, verdict.served_model, session.calls) == (1.0, "m", 1)
+    with Session(http(faults.url("good")), store) as session:
+        assert session.verdicts([(ROWS[0], "x")])[0][0].from_cache
+    assert session.judge_id == judge_id(alias)
 
 
 @pytest.mark.parametrize(

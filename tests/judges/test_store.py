@@ -22,6 +22,8 @@ from experiments.errors import UserError
 from judges.store import CHUNK, Store, canonical, content_key, main, stats, verify
 
 ROOT = Path(__file__).parents[2]
+USABLE = {"replies": [{"text": ""}], "attempts": 1, "latency_s": 0.0}
+"""The least that readers want of a value; what stands beside it is theirs to pass over."""
 
 
 def run(code: str, *args: str, **kwargs: Any) -> subprocess.Popen[str]:
@@ -38,12 +40,10 @@ def run(code: str, *args: str, **kwargs: Any) -> subprocess.Popen[str]:
 def test_what_is_put_is_got(tmp_path: Path) -> None:
     with Store(tmp_path / "a" / "b" / "replies.db") as store:
         assert store.get("k") is None
-        assert store.put("k", {"text": "é \ud83d", "x": [1, 2.5, None]}) == {
-            "text": "é \ud83d",
-            "x": [1, 2.5, None],
-        }
-        assert store.put("k", {"text": "late"})["x"] == [1, 2.5, None]
-        assert store.get("k") == {"text": "é \ud83d", "x": [1, 2.5, None]}
+        value = USABLE | {"text": "é \ud83d", "x": [1, 2.5, None]}
+        assert store.put("k", value) == value
+        assert store.put("k", USABLE | {"text": "late"}) == value
+        assert store.get("k") == value
         assert store.count() == 1
 
 
@@ -51,8 +51,8 @@ def test_many_at_once(tmp_path: Path) -> None:
     with Store(tmp_path / "replies.db") as store:
         keys = [str(number) for number in range(2 * CHUNK + 3)]
         for key in keys[::400]:
-            store.put(key, {"key": key})
-        assert store.get_many(keys) == {key: {"key": key} for key in keys[::400]}
+            store.put(key, USABLE | {"key": key})
+        assert store.get_many(keys) == {key: USABLE | {"key": key} for key in keys[::400]}
         assert store.get_many([]) == {}
 
 
@@ -98,7 +98,7 @@ def test_threads_have_connections_of_their_own(tmp_path: Path) -> None:
     winners: list[list[int]] = []
 
     def work(me: int) -> None:
-        winners.append([store.put(str(key), {"by": me})["by"] for key in range(50)])
+        winners.append([store.put(str(key), USABLE | {"by": me})["by"] for key in range(50)])
 
     threads = [threading.Thread(target=work, args=(me,)) for me in range(4)]
     for thread in threads:
@@ -117,15 +117,16 @@ def test_a_forked_child_opens_its_own_connection(tmp_path: Path) -> None:
 import os, sys
 from judges.store import Store
 store = Store(sys.argv[1])
-store.put("parent", {"pid": 1})
+one, two = ({"replies": [{"text": ""}], "attempts": n, "latency_s": 0.0} for n in (1, 2))
+store.put("parent", one)
 child = os.fork()
 if child == 0:
-    store.put("child", {"pid": 2})
+    store.put("child", two)
     store.close()
-    os._exit(0 if store.get("parent") == {"pid": 1} else 3)
+    os._exit(0 if store.get("parent") == one else 3)
 assert os.waitpid(child, 0)[1] == 0
-assert store.get("child") == {"pid": 2}
-store.put("after", {})
+assert store.get("child") == two
+store.put("after", one)
 print(store.count())
 """
     process = run(code, str(tmp_path / "replies.db"))
@@ -141,7 +142,8 @@ print("ready", flush=True)
 while not os.path.exists(go):
     time.sleep(0.002)
 store = Store(path)
-print(json.dumps({str(key): store.put(str(key), {"by": me})["by"] for key in range(300)}))
+value = {"replies": [{"text": me}], "attempts": 1, "latency_s": 0.0}
+print(json.dumps({str(key): store.put(str(key), value)["replies"][0] for key in range(300)}))
 """
 
 
@@ -158,7 +160,7 @@ def test_eight_processes_agree_on_who_was_first(tmp_path: Path) -> None:
     with Store(path) as store:
         assert store.count() == 300
         stored = store.get_many([str(key) for key in range(300)])
-    assert {key: value["by"] for key, value in stored.items()} == seen[0]
+    assert {key: value["replies"][0] for key, value in stored.items()} == seen[0]
 
 
 WRITER = """
@@ -168,7 +170,8 @@ store = Store(sys.argv[1])
 with open(sys.argv[3], "w") as acknowledged:
     for number in range(10**9):
         key = f"{sys.argv[2]}-{number}"
-        store.put(key, {"text": key * 50})
+        reply = {"text": key * 50}
+        store.put(key, {"replies": [reply], "attempts": 1, "latency_s": 0.0})
         print(key, file=acknowledged, flush=True)
 """
 
@@ -197,7 +200,7 @@ def test_kill_9_loses_no_acknowledged_row(tmp_path: Path) -> None:
     assert len(acknowledged) > 50
     with Store(path) as store:
         stored = store.get_many(acknowledged)
-    assert {key: value["text"] for key, value in stored.items()} == {
+    assert {key: value["replies"][0]["text"] for key, value in stored.items()} == {
         key: key * 50 for key in acknowledged
     }
     connection = sqlite3.connect(path)
@@ -251,7 +254,11 @@ def filled(tmp_path: Path) -> Path:
                 "attempts": 3,
                 "latency_s": 1.0,
             },
-            {"replies": [reply("é", logprobs=[{"token": "é"}])], "attempts": 1, "latency_s": 2.0},
+            {
+                "replies": [reply("é", logprobs=[{"token": "é", "logprob": -1.0}])],
+                "attempts": 1,
+                "latency_s": 2.0,
+            },
         ]
         store.put_many({content_key(n): value for n, value in enumerate(values)})
     return path
@@ -280,7 +287,7 @@ def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]  # fmt: skip
     assert {row["key"] for row in rows} == {content_key(n) for n in range(3)}
     (probed,) = [row for row in rows if row["text"] == "é"]
-    assert json.loads(probed["logprobs"]) == [{"token": "é"}]
+    assert json.loads(probed["logprobs"]) == [{"token": "é", "logprob": -1.0}]
 
 
 def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,7 +295,7 @@ def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", f"db={path}"]) == 0
     assert "3 replies, all sound" in capsys.readouterr().out
     with Store(path) as store:
-        store.put("short", {"replies": [], "attempts": 1, "latency_s": 1.0})
+        store.put("short", USABLE)
         store.put(content_key("odd"), {"replies": [{"txt": "met"}], "attempts": 1})
         assert [line.split(":")[0] for line in sorted(verify(store))] == sorted(
             ["short", content_key("odd")]
@@ -331,31 +338,151 @@ def test_a_store_of_the_first_version_is_carried_over(tmp_path: Path) -> None:
 
 def test_leases(tmp_path: Path) -> None:
     with Store(tmp_path / "replies.db") as store:
-        store.put("there", {"text": "x"})
+        store.put("there", USABLE)
         assert store.lease(["a", "b", "there"], "me", 60.0) == (
             {"a", "b"},
-            {"there": {"text": "x"}},
+            {"there": USABLE},
         )
         assert store.lease(["a", "c"], "you", 60.0) == ({"c"}, {})
         store.renew(["c"], "me", -1.0)  # not mine: nothing happens
         store.renew(["b"], "me", -1.0)
         assert store.lease(["a", "b", "c"], "them", 60.0) == ({"b"}, {})
-        before = time.time()
+        before = store.clock()
         store.release({"a": {"outcome": "timeout"}, "c": {"outcome": "not mine"}}, "me")
         assert store.failed(["a", "b", "c"], before) == {"a": {"outcome": "timeout"}}
-        assert store.failed(["a"], time.time() + 1) == {}
+        assert store.failed(["a"], store.clock() + 1) == {}
         assert store.lease(["a"], "you", 60.0) == ({"a"}, {})
         assert store.failed(["a"], 0.0) == {}
-        store.put("a", {"text": "y"})
+        store.put("a", USABLE)
         assert store._connection().execute("SELECT key FROM leases ORDER BY key").fetchall() == [
             ("b",), ("c",),
         ]  # fmt: skip
 
 
 def test_a_batch_is_stored_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    one, two = USABLE | {"by": 1}, USABLE | {"by": 2}
     with Store(tmp_path / "replies.db") as store:
-        store.put("a", {"by": 1})
-        assert store.put_many({"a": {"by": 2}, "b": {"by": 2}}) == {"a": {"by": 1}, "b": {"by": 2}}
+        assert store.put_many({"a": one}) == {"a": one}
+        assert store.put_many({"a": two, "b": two}) == {"a": one, "b": two}
         with pytest.raises(TypeError):
-            store.put_many({"c": {"by": 3}, "d": {"by": object()}})
+            store.put_many({"c": USABLE, "d": USABLE | {"by": object()}})
         assert store.count() == 2
+
+
+BROKEN_REPLY = {
+    "too many tokens": {"tokens_in": 2**63},
+    "half a pair": {"text": "a\ud800"},
+    "a count that is a text": {"tokens_out": "5"},
+    "a count that is true": {"tokens_cached": True},
+    "a negative count": {"tokens_in": -1},
+    "a count with a point": {"tokens_in": 5.0},
+    "no text": {"text": None},
+    "a field of nobody": {"txt": "met"},
+    "log-probs that are none": {"logprobs": [{"token": "a", "logprob": float("nan")}]},
+    "a model of a kilometre": {"model": "m" * 10_000},
+    "a model that is none": {"model": ["m"]},
+}
+BROKEN_VALUE = {
+    "no replies": {"replies": []},
+    "replies that are none": {"replies": "met"},
+    "a reply that is none": {"replies": ["met"]},
+    "latency without end": {"latency_s": float("inf")},
+    "latency that is no number": {"latency_s": None},
+    "attempts beyond 32 bits": {"attempts": 2**40},
+    "attempts by halves": {"attempts": 1.5},
+}
+BROKEN_TEXT = {
+    "no JSON": b"{oops",
+    "no object": b"[1]",
+    "no UTF-8": b'{"replies": "\xff"}',
+    "a number without end": b'{"attempts": ' + b"9" * 5_000 + b"}",
+    "nested without end": b"[" * 100_000,
+    "nothing": b"",
+}
+
+
+def broken_rows() -> dict[str, bytes]:
+    whole = {**USABLE, "replies": [reply("met")]}
+    rows = dict(BROKEN_TEXT)
+    for name, more in BROKEN_REPLY.items():
+        rows[name] = json.dumps({**whole, "replies": [reply("met") | more]}).encode()
+    for name, more in BROKEN_VALUE.items():
+        rows[name] = json.dumps(whole | more).encode()
+    return rows
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_row_that_nobody_can_use_is_not_there_and_verify_says_so(
+    as_text: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "replies.db", tmp_path / "replies.parquet"
+    rows = {content_key(name): data for name, data in broken_rows().items()}
+    with Store(path) as store:
+        store.put(content_key("good"), USABLE)
+        store._connection().executemany(
+            f"INSERT INTO replies VALUES (?, CAST(? AS {'TEXT' if as_text else 'BLOB'}), 1.0)",
+            rows.items(),
+        )
+        keys = [content_key("good"), *rows]
+        assert store.get_many(keys) == {content_key("good"): USABLE}
+        assert stats(store)["unusable"] == len(rows)
+        said = verify(store)
+        assert sorted(line.partition(":")[0] for line in said) == sorted(rows)
+        assert all("counts as not there" in line and len(line) < 1_200 for line in said)
+        assert main(["export", f"db={path}", f"out={out}"]) == 0
+        assert "1 requests" in capsys.readouterr().out
+        # Each is asked for again, and what comes then takes its place.
+        granted, stored = store.lease(keys, "me", 10.0)
+        assert (granted, list(stored)) == (set(rows), [content_key("good")])
+        again = USABLE | {"attempts": 2}
+        assert store.put_many(dict.fromkeys(keys, again))[content_key("good")] == USABLE
+        assert [store.get(key) for key in rows] == [again] * len(rows)
+        assert verify(store) == []
+
+
+def test_a_reply_that_will_not_do_gives_way(tmp_path: Path) -> None:
+    with Store(tmp_path / "replies.db") as store:
+        mine, theirs = ({**USABLE, "replies": [reply("met", model=name)]} for name in "ab")
+
+        def accept(value: dict[str, Any]) -> bool:
+            return value["replies"][0]["model"] == "a"
+
+        store.put("k", theirs)
+        assert store.get_many(["k"]) == {"k": theirs}
+        assert store.get_many(["k"], accept) == {}
+        assert store.lease(["k"], "me", 10.0, accept) == ({"k"}, {})
+        assert store.put_many({"k": mine}, accept) == {"k": mine}
+        assert store.put_many({"k": theirs}) == {"k": mine}
+
+
+def test_a_lease_of_another_time_holds_nobody_up(tmp_path: Path) -> None:
+    path, now = tmp_path / "replies.db", [10_000.0]
+
+    def opened(boot: str) -> Store:
+        return Store(path, clock=lambda: now[0], boot=boot)
+
+    with opened("a") as store:
+        assert store.lease(["k", "l"], "holder", 15.0)[0] == {"k", "l"}
+        assert store.lease(["k"], "other", 15.0)[0] == set()
+        now[0] -= 3_600  # as if the clock could be put back
+        assert store.lease(["k"], "other", 15.0)[0] == {"k"}
+        assert store.lease(["k"], "third", 15.0)[0] == set()
+        store.release({"k": {"outcome": "timeout"}}, "other")
+        assert store.failed(["k"], now[0]) == {"k": {"outcome": "timeout"}}
+    with opened("b") as store:  # the host was started anew, and its clock begins at 0
+        assert store.failed(["k"], 0.0) == {}
+        now[0] = 20.0
+        assert store.lease(["k", "l"], "other", 15.0)[0] == {"k", "l"}
+
+
+def test_a_damaged_page_is_told_in_a_paragraph(tmp_path: Path) -> None:
+    path = tmp_path / "replies.db"
+    with Store(path) as store:
+        store.put_many({f"{n}": USABLE | {"more": "x" * 2_000} for n in range(200)})
+    data = bytearray(path.read_bytes())
+    for page in range(3, len(data) // 4096):
+        data[page * 4096 : page * 4096 + 100] = b"\xff" * 100
+    path.write_bytes(data)
+    with Store(path) as store, pytest.raises(UserError, match=r"replies\.db is damaged.*verify"):
+        store.get_many([f"{n}" for n in range(200)])
+    assert main(["verify", f"db={path}"]) == 1

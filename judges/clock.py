@@ -1,0 +1,24 @@
+"""Seconds that all processes of a host share and that nobody can put back."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from pathlib import Path
+
+
+def now() -> float:
+    """Seconds since the host was started, sleep included; setting the clock does not move them."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+@cache
+def boot() -> str:
+    """32 hex digits that name this start of the host: `now` of another one means nothing here."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        text = ""
+    digits = "".join(character for character in text if character in "0123456789abcdef")
+    return digits[:32].ljust(32, "0")

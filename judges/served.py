@@ -1,0 +1,42 @@
+"""Whether the model that answered is the one that was asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_DATED = re.compile(
+    r"(.+)-(?:20\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"  # gpt-4o-2024-08-06
+    r"|20\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"  # claude-x-20241022
+    r"|(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"  # gpt-4-0613
+    r"|[23]\d(?:0[1-9]|1[0-2]))",  # mistral-large-2411
+    re.ASCII,
+)
+
+
+def is_asked(asked: str, served: str, aliases: Sequence[str] = ()) -> bool:
+    """Whether ``served``, the ``model`` of a reply, names the model ``asked`` for.
+
+    It does where it is the same name, in any case; the asked name with a date, to which hosted
+    endpoints resolve an undated or ``-latest`` one; or either with the owner or folder before it
+    left out (``openai/gpt-4o``, ``/models/gpt-4o``). A reply that names no model is believed.
+
+    Args:
+        asked: ``model`` of the request.
+        served: what the reply says.
+        aliases: ``endpoint.served_as``, other names of the same model.
+    """
+    if not asked or not served or served in aliases:
+        return True
+    wanted, found = (name.casefold().removesuffix(":latest") for name in (asked, served))
+    if _ends(wanted, found):
+        return True
+    undated = wanted.removesuffix("-latest")
+    dated = _DATED.fullmatch(found)
+    return _ends(undated, found if dated is None else dated[1])
+
+
+def _ends(one: str, other: str) -> bool:
+    """Whether the names are the same, one of them perhaps with an owner or a folder before."""
+    longer, shorter = sorted((one, other), key=len, reverse=True)
+    return longer == shorter or (bool(shorter) and longer.endswith(f"/{shorter.lstrip('/')}"))

@@ -1,0 +1,166 @@
+"""Whatever an endpoint puts into a reply, every table and file can hold what is kept of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.recorder import VERDICT, _arrow
+from judges.envelope import BadEnvelope, ErrorBody, Stream, read_plain
+from judges.fields import BLOT, MOST_TOKENS, blot, check_value, clean, logprobs, one_line
+from judges.verdict import Reply
+
+KEY = "Plain-Looking-Key-77"
+ANY = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([2**31, 2**63, 2**64, 10**400, -1, 0, 5, MOST_TOKENS, MOST_TOKENS + 1])
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["\ud800", "\0", "m", KEY, "\u202e", "5", "NaN"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+TOKEN = st.fixed_dictionaries({"token": ANY, "logprob": ANY}, optional={"bytes": ANY})
+
+
+@st.composite
+def envelopes(draw: st.DrawFn) -> dict[str, Any]:
+    """A good completion in which any field may be anything."""
+    turn: dict[str, Any] = {"role": "assistant", "content": draw(st.text())}
+    choice = {"index": 0, "message": turn, "finish_reason": "stop"}
+    listed = st.lists(TOKEN | st.just({"token": "a", "logprob": -0.1}), max_size=3)
+    tops = st.fixed_dictionaries(
+        {"token": st.text(), "logprob": st.just(-1), "top_logprobs": listed}
+    )
+    choice["logprobs"] = draw(ANY | st.fixed_dictionaries({"content": listed | st.lists(tops)}))
+    details = st.fixed_dictionaries({"cached_tokens": ANY})
+    usage = st.fixed_dictionaries(
+        {"prompt_tokens": ANY, "completion_tokens": ANY, "prompt_tokens_details": ANY | details}
+    )
+    envelope = {"id": draw(ANY), "model": draw(ANY), "usage": draw(ANY | usage)}
+    for name in draw(st.sets(st.sampled_from(["reasoning", "refusal", "role", "content"]))):
+        turn[name] = draw(ANY)
+    if draw(st.booleans()):
+        choice["finish_reason"] = draw(ANY)
+    return envelope | {"choices": [choice]}
+
+
+def as_stream(envelope: dict[str, Any]) -> bytes:
+    choice = dict(envelope["choices"][0])
+    choice["delta"] = choice.pop("message")
+    chunk = json.dumps({**envelope, "choices": [choice]})
+    return f"data: {chunk}\n\ndata: [DONE]\n\n".encode()
+
+
+def usable(reply: Reply) -> None:
+    """What the store, the recorder and the gradings do with a reply."""
+    row = dataclasses.asdict(reply)
+    value = json.loads(json.dumps({"replies": [row], "attempts": 1, "latency_s": 0.1}))
+    check_value(value)
+    assert Reply(**value["replies"][0]) == reply
+    columns = {"text", "reasoning", "finish_reason", "tokens_in", "tokens_cached", "tokens_out"}
+    fields = [(name, _arrow(kind)) for name, kind in VERDICT.items() if name in columns]
+    pa.Table.from_pylist([row], schema=pa.schema([*fields, ("model", pa.string())]))
+    for amount in (reply.tokens_in, reply.tokens_cached, reply.tokens_out):
+        assert amount is None or (type(amount) is int and 0 <= amount <= MOST_TOKENS)
+    assert KEY.lower() not in json.dumps(row).lower()
+    assert "\0" not in json.dumps(row, ensure_ascii=False)
+
+
+@settings(max_examples=300)
+@given(envelopes())
+def test_no_field_of_a_reply_breaks_what_comes_after(envelope: dict[str, Any]) -> None:
+    for stream in (False, True):
+        try:
+            if stream:
+                reader = Stream()
+                reader.feed(as_stream(envelope))
+                reply = reader.end()
+            else:
+                reply = read_plain(json.dumps(envelope).encode())
+        except (BadEnvelope, ErrorBody) as error:
+            assert len(str(error)) < 10_000
+            continue
+        usable(clean(reply, KEY))
+
+
+@pytest.mark.parametrize(
+    "amount", [2**63, 2**31 * 10, -1, True, 5.0, "5", [5], None, MOST_TOKENS + 1]
+)
+def test_a_count_out_of_bounds_is_unknown(amount: Any) -> None:
+    body = {
+        "choices": [{"message": {"content": "met"}, "finish_reason": "stop"}],
+        "usage": {
+            "prompt_tokens": amount,
+            "completion_tokens": amount,
+            "prompt_tokens_details": {"cached_tokens": amount},
+        },
+    }
+    reply = read_plain(json.dumps(body).encode())
+    assert (reply.tokens_in, reply.tokens_out, reply.tokens_cached) == (None, None, None)
+
+
+def test_log_probs_are_kept_whole_or_not_at_all() -> None:
+    good = {"token": "a", "logprob": -0.5}
+    assert logprobs([{**good, "bytes": [97], "top_logprobs": [good, good]}]) == [
+        {**good, "top_logprobs": [good, good]}
+    ]
+    assert logprobs([{"token": "a", "logprob": float("-inf")}]) == [
+        {"token": "a", "logprob": -9999.0}
+    ]
+    for bad in (float("nan"), float("inf"), 3.0, "0", None, True, 10**400):
+        entry = {"token": "a", "logprob": bad}
+        assert logprobs([good, entry]) is None
+        assert logprobs([{**good, "top_logprobs": [good, entry]}]) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the bearer acknowledgements", "sk-learn-compatible-estimators are used",
+        "see https://user:name@host.org/x", "-----BEGIN PRIVATE KEY----- is a header",
+        "[[70]] EMPTY", "task-based-judgement-of-answers", "risk-adjusted-returns-in-2024-and-2025",
+    ],
+)  # fmt: skip
+def test_ordinary_words_stay(text: str) -> None:
+    assert blot(text, "EMPTY") == text
+    assert blot(text, "") == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"you sent {KEY}.", KEY.lower(), f"Bearer {KEY}", "sk-test-canary-0123456789abcdef",
+        "Authorization: Bearer 550e8400e29b41d4a716446655440000", "AKIAIOSFODNN7EXAMPLE",
+        "hf_abcdefghijklmnopqrst",
+    ],
+)  # fmt: skip
+def test_keys_go(text: str) -> None:
+    found = blot(f"[[70]] {text} met", KEY)
+    assert BLOT in found
+    assert found.startswith("[[70]] ") and found.endswith(" met")
+    assert text.rpartition(" ")[2].rstrip(".") not in found
+
+
+def test_a_key_spelt_in_tokens_goes_with_the_log_probs() -> None:
+    halves = [{"token": half, "logprob": -0.1} for half in (KEY[:5], KEY[5:])]
+    assert clean(Reply("met", logprobs=halves), KEY).logprobs is None
+    assert clean(Reply("met", logprobs=halves[:1]), KEY).logprobs == halves[:1]
+    top = [{"token": "a", "logprob": -0.1, "top_logprobs": [{"token": KEY, "logprob": -1.0}]}]
+    assert clean(Reply("met", logprobs=top), KEY).logprobs is None
+
+
+@given(st.text(), st.integers(4, 50))
+def test_a_line_is_short_and_can_be_written(text: str, limit: int) -> None:
+    line = one_line(text, limit)
+    assert len(line) <= limit
+    assert "\n" not in line
+    line.encode()
