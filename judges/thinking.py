@@ -150,7 +150,7 @@ def strip_thinking(text: str) -> tuple[str, str, bool]:
 
 
 def opened(text: str) -> str:
-    """The mark at the end of a prompt that opens the thinking of what comes next, if there is one."""
+    """The mark at the end of a prompt that opens the thinking of the reply, if there is one."""
     text = text.rstrip()
     if split(text).closed:
         return ""

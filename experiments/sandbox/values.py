@@ -19,9 +19,9 @@ __all__ = ["dumps", "loads", "same"]
 LONGEST = 1 << 20
 """Characters of a literal, at most."""
 DIGITS = 4300
-"""Digits of a whole number, as many as Python itself reads by default: reading takes their square."""
+"""Digits of a whole number, as many as Python reads by default: reading takes their square."""
 SHARED = 256
-"""Members of one set or dictionary that may have the same hash: each is compared with the others."""
+"""Members of a set or dictionary that may have the same hash: each is compared with the others."""
 
 _NUMBER = r"[0-9]{1,24}+(?:\.[0-9]{1,24}+)?+(?:e[+-]?+[0-9]{1,3}+)?+"
 _TOKEN = re.compile(

@@ -1,5 +1,7 @@
 """Thinking is taken out whole, closed or not."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,7 +82,7 @@ def test_every_kind_of_thinking(opener, closer):
 @pytest.mark.parametrize(("other", "other_closer"), KINDS)
 def test_a_thought_that_quotes_another_mark_stays_a_thought(opener, closer, other, other_closer):
     text = f"{opener}it says {other}[[1]]{other_closer}[[2]]{closer}[[3]]"
-    if "channel" in opener and "channel" in other or OPENERS.get(other) == closer:
+    if ("channel" in opener and "channel" in other) or OPENERS.get(other) == closer:
         return  # there is one such block, or the quotation is the same mark
     assert strip_thinking(text)[0] == "[[3]]"
     assert answer_of(text) == "[[3]]"
@@ -129,7 +131,7 @@ MARKS = st.sampled_from(
 def test_answer_and_thinking_never_share_a_letter(text):
     spans, closed = answer_spans(text)
     assert all(start < end for start, end in spans)
-    assert all(one[1] <= two[0] for one, two in zip(spans, spans[1:], strict=False))
+    assert all(one[1] <= two[0] for one, two in itertools.pairwise(spans))
     policy = answer_of(text)
     assert (policy is not None) == closed
     if policy:
