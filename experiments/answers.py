@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-OPEN, CLOSE = "<think>", "</think>"
+from judges.thinking import split
 
 
 def answer_of(completion: str) -> str | None:
-    """The text after the last closed thinking block.
+    """The text after the last closed thinking block, whatever marks the model has for it.
 
     Returns:
         The answer, or None where thinking was opened and never closed: a truncated thinker has
         not answered, and its thoughts are not an answer.
     """
-    tail = completion.rsplit(CLOSE, 1)[-1]
-    if OPEN in tail:
+    found = split(completion)
+    if not found.closed:
         return None
-    return tail.strip()
+    return "".join(completion[start:end] for start, end in found.last).strip()

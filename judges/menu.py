@@ -17,7 +17,7 @@ from typing import Any
 
 from experiments.tasks.row import Truth
 from judges.bias import Bias
-from judges.fence import fenced
+from judges.fence import fenced, outside
 from judges.grading import group, likert, listwise, pairwise, verif
 from judges.grading.vocabulary import VOCABULARIES, form
 
@@ -25,8 +25,9 @@ LOGPROB_FLOOR = -9999.0
 """What vLLM writes for a probability of 0: JSON has no infinity."""
 OFF_MENU = "It is hard to put this into one grade."
 
-_FENCED = re.compile(r"<<<([a-z]+) ([0-9a-f]{16})>>>\n.*?\n<<</\1 \2>>>", re.DOTALL)
-_CRITERION = re.compile(r"^([0-9]{1,3})\. (?:\(points: (-?[0-9][0-9.e+-]*)\) )?", re.MULTILINE)
+_CRITERION = re.compile(
+    r"^([0-9]{1,3})\. (?:\(points: (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\) )?", re.MULTILINE
+)
 
 
 class Unanswerable(Exception):
@@ -92,7 +93,7 @@ def read_question(body: dict[str, Any]) -> Question:
     return Question(
         prompt=prompt,
         answers=answers,
-        menu=_menu(_FENCED.sub("", text), len(answers), words),
+        menu=_menu(outside(text), len(answers), words),
         words=words,
         logprobs=bool(body.get("logprobs")),
         content=content,

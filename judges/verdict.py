@@ -14,6 +14,9 @@ from typing import Any
 
 LABELS = ("met", "not_met", "unknown")
 """What a judge may say of one criterion."""
+DIFFERENT = "different verdicts in one reply"
+"""In the reason of every verdict whose reply says two things of the same, so that they can be
+counted."""
 
 
 class Outcome(StrEnum):

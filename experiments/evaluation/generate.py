@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.answers import CLOSE, OPEN
 from experiments.errors import UserError
 from experiments.evaluation.responses import append, reopen
 from experiments.files import read_json
+from judges.thinking import opened
 
 if TYPE_CHECKING:
     import aiohttp
@@ -302,7 +302,7 @@ def _generate(
             keep(
                 {
                     "prompt": prompt,
-                    "response": _reopened(texts[prompt]) + text,
+                    "response": opened(texts[prompt]) + text,
                     "stop": "length" if stop is None else "stop",
                     "tokens": len(ids) if stop is None else stop + 1,
                 }
@@ -312,11 +312,6 @@ def _generate(
 
 def _digest(seed: int, text: str) -> bytes:
     return hashlib.blake2b(f"{seed} {text}".encode(), digest_size=7).digest()
-
-
-def _reopened(rendered: str) -> str:
-    """The thinking mark that a template opened in the prompt, and that the answer so lacks."""
-    return OPEN if OPEN in rendered.rsplit(CLOSE, 1)[-1] and rendered.strip().endswith(OPEN) else ""
 
 
 def _failed(prompt: str, error: str) -> Row:
@@ -437,7 +432,7 @@ def _row(prompt: str, reply: Any) -> Row:
     content = message.get("content") or ""
     thoughts = message.get("reasoning_content") or message.get("reasoning")
     if not content and thoughts and finish == "length":
-        content = OPEN + str(thoughts)
+        content = f"<think>{thoughts}"
     if not isinstance(content, str):
         raise TypeError("content is not text")
     return {

@@ -19,7 +19,7 @@ from experiments.rewards.checks import for_judge
 from experiments.rewards.compose import Known, composed
 from experiments.rewards.ruled import RuleRunner, rule_metrics, spoken
 from experiments.tasks.row import Row, Truth
-from judges.verdict import Outcome, Verdict
+from judges.verdict import DIFFERENT, Outcome, Verdict
 
 if TYPE_CHECKING:
     from judges.budget import Budget
@@ -223,6 +223,9 @@ def judge_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
         if outcome is not Outcome.scored
     }
     metrics["judge/unscored_frac"] = sum(v.score is None for v in verdicts) / total
+    metrics["judge/different_verdicts_frac"] = (
+        sum(v.score is None and DIFFERENT in v.reason for v in verdicts) / total
+    )
     asked = [v for v in verdicts if not v.from_cache]
     if asked:
         metrics["judge/latency_s"] = sum(v.latency_s for v in asked) / len(asked)

@@ -107,11 +107,18 @@ def read_reply(reply: dict[str, Any], nonce: str, limits: Limits) -> Result:
         claim = json.loads(reply["data"])
         if claim["nonce"] != nonce or claim.keys() != {"nonce", "end", "text"}:
             raise ValueError("another nonce")
-        outcome, text = CLAIMS[claim["end"]], str(claim["text"])
+        outcome, text = CLAIMS[claim["end"]], claim["text"]
+        if not isinstance(text, str):
+            raise ValueError("another text")
         value = loads(text) if outcome is Outcome.RETURNED else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return Result(Outcome.FORGED, None, "what came is no answer", cpu_s)
-    return Result(outcome, value, "" if outcome is Outcome.RETURNED else text[:200], cpu_s)
+    return Result(outcome, value, "" if outcome is Outcome.RETURNED else _line(text), cpu_s)
+
+
+def _line(text: str) -> str:
+    """The begin of what untrusted code said, as one line that any file can hold."""
+    return " ".join(text[:200].encode("utf-8", "replace").decode().split())
 
 
 def passes(result: Result, expected: Any) -> bool:

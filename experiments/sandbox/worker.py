@@ -73,7 +73,7 @@ class Worker:
             reply = json.loads(self._receive(size, until))
             self.dirty = bool(reply["dirty"])
             return read_reply(reply, nonce, call.limits)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Broken(self._why(str(error))) from error
 
     def _send(self, data: bytes, until: float) -> None:
@@ -88,7 +88,7 @@ class Worker:
 
     def _receive(self, size: int, until: float) -> bytes:
         assert self.process.stdout is not None
-        handle, data = self.process.stdout.fileno(), b""
+        handle, data = self.process.stdout.fileno(), bytearray()
         while len(data) < size:
             if not select.select([handle], [], [], max(0.0, until - time.monotonic()))[0]:
                 raise Broken("no reply in time")
@@ -96,7 +96,7 @@ class Worker:
             if not chunk:
                 raise Broken(self._why("it ended"))
             data += chunk
-        return data
+        return bytes(data)
 
     def _why(self, text: str) -> str:
         self.errors.seek(0)

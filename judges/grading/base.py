@@ -17,7 +17,7 @@ from experiments.errors import UserError
 from experiments.tasks.row import Row
 from judges.fence import fence, fill
 from judges.thinking import strip_thinking
-from judges.verdict import Outcome, Parsed, Reply
+from judges.verdict import DIFFERENT, Outcome, Parsed, Reply
 
 PROMPTS = Path(__file__).parent.parent / "prompts"
 
@@ -237,5 +237,14 @@ def readable(reply: Reply) -> str | Parsed:
 
 def unparsed(reason: str, text: str) -> Parsed:
     """A reply in which no grade was found, with the end of it for people to look at."""
-    shown = " ".join(text.split())
+    shown = " ".join(text[-600:].split())
     return Parsed(Outcome.unparsed, reason=f"{reason}: …{shown[-60:]!r}" if shown else reason)
+
+
+def different(one: str, other: str, text: str) -> Parsed:
+    """A reply with two verdicts: one of them may be a quotation, and nothing tells which."""
+    return unparsed(f"{DIFFERENT}: {_short(one)} and {_short(other)}", text)
+
+
+def _short(said: str) -> str:
+    return said if len(said) <= 40 else f"{said[:40]}…"

@@ -25,7 +25,7 @@ class Binary:
 
     options: dict[str, Any] = field(default_factory=dict)
     name = "binary"
-    version = "1"
+    version = "2"
 
     def __post_init__(self) -> None:
         base.check_options(self.name, self.options, ["prompt", "structured"])

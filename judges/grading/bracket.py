@@ -1,34 +1,48 @@
-"""The last ``[[...]]`` of a reply, for gradings whose verdict is one word of a short menu."""
+"""The ``[[...]]`` of a reply, for gradings whose verdict is one word of a short menu."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 from judges.grading import base
 from judges.verdict import Parsed, Reply
 
+T = TypeVar("T")
 _BRACKETS = re.compile(r"\[\[([^\[\]]*)\]\]")
 
 
-def last_bracket(reply: Reply) -> str | Parsed:
-    """What stands in the last double brackets, without blanks around it and case; or the result
-    where there is nothing to read. A judge that corrects itself does so at the end."""
+def read(reply: Reply, legal: Callable[[str], T | None], menu: str) -> T | Parsed:
+    """The one verdict in the double brackets of a reply, or why there is none.
+
+    The last brackets must hold a verdict. Others may stand before them as long as they say the
+    same: of two different verdicts nobody knows which one is the judge's own and which it quotes.
+
+    Args:
+        reply: of the judge.
+        legal: the verdict that a text without blanks around it and case is; None for no verdict.
+        menu: what is legal, for people.
+    """
     text = base.readable(reply)
     if isinstance(text, Parsed):
         return text
-    found = _BRACKETS.findall(text)
-    return found[-1].strip().casefold() if found else base.unparsed("no [[verdict]]", text)
+    said = [found.strip().casefold() for found in _BRACKETS.findall(text)]
+    if not said:
+        return base.unparsed("no [[verdict]]", text)
+    verdicts = [(word, value) for word in said if (value := legal(word)) is not None]
+    if not verdicts or legal(said[-1]) is None:
+        return base.unparsed(f"the last verdict is not {menu}", f"[[{said[-1]}]]")
+    word, last = verdicts[-1]
+    other = next((word for word, value in verdicts if value != last), None)
+    if other is not None:
+        return base.different(f"[[{other}]]", f"[[{word}]]", text)
+    return last
 
 
 def choice(reply: Reply, menu: dict[str, float]) -> Parsed | float:
-    """The score of the menu's word in the last brackets; an unread reply otherwise."""
-    said = last_bracket(reply)
-    if isinstance(said, Parsed):
-        return said
-    if said not in menu:
-        legal = ", ".join(f"[[{word}]]" for word in menu)
-        return base.unparsed(f"the last verdict is none of {legal}", f"[[{said}]]")
-    return menu[said]
+    """The score of the menu's word in the brackets; an unread reply otherwise."""
+    return read(reply, menu.get, f"one of {', '.join(f'[[{word}]]' for word in menu)}")
 
 
 def binary_body(structured: bool, words: list[str]) -> dict[str, object]:

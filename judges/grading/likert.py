@@ -26,7 +26,7 @@ class Likert:
 
     options: dict[str, Any] = field(default_factory=dict)
     name = "likert"
-    version = "1"
+    version = "2"
 
     def __post_init__(self) -> None:
         base.check_options(self.name, self.options, ["prompt"])
@@ -51,10 +51,11 @@ class Likert:
         return {}
 
     def parse(self, reply: Reply) -> Parsed:
-        """The last ``[[number]]``: a judge that corrects itself does so at the end."""
-        last = bracket.last_bracket(reply)
-        if isinstance(last, Parsed):
-            return last
-        if not _NUMBER.fullmatch(last) or float(last) > 100:
-            return base.unparsed("the last [[score]] is no number from 0 to 100", f"[[{last}]]")
-        return Parsed(Outcome.scored, score=float(last) / 100)
+        """The one ``[[number]]``; the same number may stand there more than once."""
+        found = bracket.read(reply, _number, "a [[score]], a number from 0 to 100")
+        return found if isinstance(found, Parsed) else Parsed(Outcome.scored, score=found / 100)
+
+
+def _number(said: str) -> float | None:
+    legal = _NUMBER.fullmatch(said) and float(said) <= 100
+    return float(said) if legal else None

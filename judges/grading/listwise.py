@@ -38,7 +38,7 @@ class Listwise:
 
     options: dict[str, Any] = field(default_factory=dict)
     name = "listwise"
-    version = "1"
+    version = "2"
 
     def __post_init__(self) -> None:
         base.check_options(self.name, self.options, ["prompt"])
@@ -70,15 +70,17 @@ class Listwise:
         return {"max_tokens_at_least": 128 + TOKENS_PER_ANSWER * len(ask.members)}
 
     def parse(self, reply: Reply, ask: Ask) -> Parsed:
-        """The last ``[[B > A > C]]``, if it names every answer once."""
-        said = bracket.last_bracket(reply)
-        if isinstance(said, Parsed):
-            return said
+        """The one ``[[B > A > C]]`` that names every answer once."""
         names = {group.letters(place).lower(): member for place, member in enumerate(ask.members)}
-        order = [names.get(name.strip(), -1) for name in said.split(">")]
-        if sorted(order) != sorted(ask.members):
-            return base.unparsed("the last ranking does not name every answer once", f"[[{said}]]")
-        return Ranking(Outcome.scored, score=1.0, order=tuple(order))
+
+        def legal(said: str) -> tuple[int, ...] | None:
+            order = tuple(names.get(name.strip(), -1) for name in said.split(">"))
+            return order if sorted(order) == sorted(ask.members) else None
+
+        found = bracket.read(reply, legal, "a ranking that names every answer once")
+        if isinstance(found, Parsed):
+            return found
+        return Ranking(Outcome.scored, score=1.0, order=found)
 
     def group_combine(
         self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Ask, Parsed]]

@@ -32,7 +32,7 @@ class Pairwise:
 
     options: dict[str, Any] = field(default_factory=dict)
     name = "pairwise"
-    version = "1"
+    version = "2"
 
     def __post_init__(self) -> None:
         base.check_options(self.name, self.options, ["against", "prompt", "structured"])

@@ -18,8 +18,15 @@ from experiments.tasks.row import Criterion, Row
 from judges.fence import fence, fill
 from judges.grading import base
 from judges.grading.base import Ask
-from judges.grading.vocabulary import VOCABULARIES, form, largest_number, read_labels, spelled
-from judges.verdict import Outcome, Parsed, Reply
+from judges.grading.vocabulary import (
+    VOCABULARIES,
+    disagreement,
+    form,
+    largest_number,
+    read_labels,
+    spelled,
+)
+from judges.verdict import DIFFERENT, Outcome, Parsed, Reply
 
 FAMILY = "rubric"
 """The first part of the prompt files' names."""
@@ -50,7 +57,7 @@ class Rubric:
 
     options: dict[str, Any] = field(default_factory=dict)
     name: ClassVar[str] = ""
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     extra_options: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -123,9 +130,10 @@ class Rubric:
         texts = [item.text.strip() for item in row.criteria]
         if not texts:
             return "the rubric has no criteria"
-        repeated = [number for number, text in enumerate(texts, 1) if text in texts[: number - 1]]
+        first = {text: number for number, text in reversed(list(enumerate(texts, 1)))}
+        repeated = next((n for n, text in enumerate(texts, 1) if first[text] < n), None)
         if repeated:
-            return f"criterion {repeated[0]} of the rubric repeats an earlier one"
+            return f"criterion {repeated} of the rubric repeats an earlier one"
         if not all(item.points == 0 or 1e-9 <= abs(item.points) <= 1e9 for item in row.criteria):
             return "the rubric has points that are no number of a sensible size (1e-9 to 1e9)"
         if not any(item.points > 0 for item in row.criteria):
@@ -178,7 +186,12 @@ class Rubric:
         blank = ("unknown",) * len(ask.criteria)
         if isinstance(text, Parsed):
             return Parsed(text.outcome, blank, reason=text.reason)
-        found = read_labels(text, [place + 1 for place in ask.criteria], self.vocabulary)
+        numbers = [place + 1 for place in ask.criteria]
+        found = read_labels(text, numbers, self.vocabulary)
+        twice = None if found else disagreement(text, numbers, self.vocabulary)
+        if twice is not None:
+            reason = base.unparsed(f"{DIFFERENT}: criterion {twice}", text).reason
+            return Parsed(Outcome.unparsed, blank, reason=reason)
         labels = tuple(found.get(place + 1, "unknown") for place in ask.criteria)
         missing = [place for place, label in zip(ask.criteria, labels, strict=True)
                    if label == "unknown"]  # fmt: skip

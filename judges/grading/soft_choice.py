@@ -33,7 +33,7 @@ class SoftChoice:
 
     options: dict[str, Any] = field(default_factory=dict)
     name = "soft_choice"
-    version = "2"
+    version = "3"
 
     def __post_init__(self) -> None:
         base.check_options(self.name, self.options, ["prompt", "positive", "negative", "soft"])

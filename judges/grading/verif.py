@@ -28,7 +28,7 @@ class Verif:
 
     options: dict[str, Any] = field(default_factory=dict)
     name = "verif"
-    version = "1"
+    version = "2"
 
     def __post_init__(self) -> None:
         base.check_options(

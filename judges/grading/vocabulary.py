@@ -3,15 +3,19 @@
 A verdict is JSON (an object by number, a list by position) or lines ``1: PRESENT``. The piece
 nearest the end decides; earlier pieces only add criteria as long as they repeat none, so a draft,
 or a verdict that somebody else forged and the judge quotes, never fills the gaps of the final one.
-A word counts only as a whole: nothing is ever searched for inside a sentence.
+A reply that says two different things of one criterion says nothing at all. A word counts only as a
+whole: nothing is ever searched for inside a sentence.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from judges.grading import salvage
 
 VOCABULARIES: dict[str, tuple[str | bool, str | bool]] = {
     "met": ("met", "not_met"),
@@ -25,26 +29,34 @@ LONGEST = 65_536
 """Characters of a reply's end that are read: no verdict is that long, and reading stays fast."""
 _LONGEST_WORD = 2
 """Words in the longest term of any vocabulary, "NOT PRESENT"; what is longer is prose."""
+_LONGEST_TERM = 64
+"""Characters of a term, marks and blanks around it left out, at most."""
 
 _LINE = re.compile(
-    r"^[ \t>*•-]*(?:criterion[ \t]*)?#?([0-9]{1,3})[ \t*]*([:=]|[.)](?=[ \t*]))[ \t*]*"
-    r"(\S[^\n]*?)[ \t]*$",
-    re.MULTILINE | re.IGNORECASE,
+    r"[ \t>*•-]*+(?:criterion[ \t]*+)?+#?+([0-9]{1,3}+)[ \t*]*+([:=]|[.)](?=[ \t*]))[ \t*]*+(?=\S)",
+    re.IGNORECASE,
 )
-# Number and value inside of what is no JSON: cut off, single quotes, a comma too many, bare words.
-_NUMBER = re.compile(r"""["']?\b([0-9]{1,3})["']?\s*:\s*""")
-_VALUE = re.compile(r""""[^"\n]*"|'[^'\n]*'|[A-Za-z_][\w -]*?(?=\s*[,}\n])""")
-_KEY = re.compile(r"\s*[0-9]{1,3}\s*")
-_OPENING = re.compile(r"[{\[]")
-_BRACE = re.compile(r"[{}]")
-_DECODER = json.JSONDecoder()
-
-Piece = dict[int, Any] | list[Any]
-"""A part of a verdict: what is said by number, or by position."""
+_KEY = re.compile(r"\s*+([0-9]{1,3}+)\s*+")
+_BLANKS = re.compile(r"[\s_-]+")
 
 
-class Cut(dict[int, Any]):
-    """An object that never ends: there may have been more."""
+@dataclass(frozen=True)
+class Piece:
+    """A part of a verdict: what is said by number, or of the criteria one after the other."""
+
+    said: Sequence[tuple[int, Any]]
+    """In a list the numbers are places, from 1."""
+    by_place: bool = False
+    cut: bool = False
+    """Whether it never ends: there may have been more."""
+
+    def about(self, numbers: list[int]) -> Sequence[tuple[int, Any]]:
+        """(number, value) where these are asked about; a list of another length says nothing."""
+        if not self.by_place:
+            return self.said
+        if len(self.said) != len(numbers):
+            return [(number, None) for number in numbers]
+        return [(number, value) for number, (_, value) in zip(numbers, self.said, strict=True)]
 
 
 def form(vocabulary: str) -> str:
@@ -66,24 +78,38 @@ def label(value: Any, vocabulary: str) -> str:
 
 
 def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str]:
-    """The label of each number that the verdict nearest the end names or, as a list, counts.
+    """The label of each number that the verdict nearest the end names or, as a list, counts; none
+    where the reply disagrees with itself.
 
     Args:
         text: the reply without thinking.
         numbers: the criteria that were asked about, as the judge was shown them.
         vocabulary: a key of ``VOCABULARIES``.
     """
+    pieces = list(_pieces(text[-LONGEST:], vocabulary))
+    if _disagreement(pieces, numbers, vocabulary) is not None:
+        return {}
     found: dict[int, str] = {}
-    for piece in reversed(list(_pieces(text[-LONGEST:], vocabulary))):
-        if isinstance(piece, list):
-            fits = len(piece) == len(numbers)
-            named = dict(zip(numbers, piece, strict=True)) if fits else dict.fromkeys(numbers)
-        else:
-            named = piece
+    for piece in reversed(pieces):
+        named = dict(piece.about(numbers))
         if found.keys() & named.keys():
             break
         found |= {number: label(value, vocabulary) for number, value in named.items()}
     return {number: found[number] for number in numbers if number in found}
+
+
+def disagreement(text: str, numbers: list[int], vocabulary: str) -> int | None:
+    """The first of the numbers of which a reply says two different things, if there is one."""
+    return _disagreement(list(_pieces(text[-LONGEST:], vocabulary)), numbers, vocabulary)
+
+
+def _disagreement(pieces: list[Piece], numbers: list[int], vocabulary: str) -> int | None:
+    said: dict[int, set[str]] = {number: set() for number in numbers}
+    for piece in pieces:
+        for number, value in piece.about(numbers):
+            if number in said and (seen := label(value, vocabulary)) != "unknown":
+                said[number].add(seen)
+    return next((number for number in numbers if len(said[number]) > 1), None)
 
 
 def largest_number(text: str, vocabulary: str) -> tuple[int, bool]:
@@ -94,11 +120,9 @@ def largest_number(text: str, vocabulary: str) -> tuple[int, bool]:
     """
     sizes, cut = {True: 0, False: 0}, False
     for piece in _pieces(text[-LONGEST:], vocabulary):
-        values = piece if isinstance(piece, list) else piece.values()
-        legal = any(label(value, vocabulary) != "unknown" for value in values)
-        size = len(piece) if isinstance(piece, list) else max(piece)
-        sizes[legal] = max(sizes[legal], size)
-        cut = isinstance(piece, Cut)
+        legal = any(label(value, vocabulary) != "unknown" for _, value in piece.said)
+        sizes[legal] = max(sizes[legal], *(number for number, _ in piece.said))
+        cut = piece.cut
     return sizes[True] or sizes[False], cut
 
 
@@ -108,86 +132,66 @@ def _plain(value: Any) -> str | None:
         return str(value).lower()
     if not isinstance(value, str):
         return None
-    return re.sub(r"[\s_-]+", "_", value.strip(" \t\r\n\"'`*.,;:!").casefold())
+    bare = value.strip(" \t\r\n\"'`*.,;:!")
+    return _BLANKS.sub("_", bare.casefold()) if len(bare) <= _LONGEST_TERM else None
 
 
 def _pieces(text: str, vocabulary: str) -> Iterator[Piece]:
     """All that looks like a verdict or a part of one, in the order of the text."""
     outside = 0
-    for start, end, inside in _objects(text, vocabulary):
-        yield from _lines(text[outside:start], vocabulary)
-        yield from inside
-        outside = end
+    for start, end, values in salvage.values(text):
+        inside = [piece for value in values for piece in _of(value, vocabulary)]
+        if inside:
+            # what stands in front of the value on its line is no whole line
+            yield from _lines(text[outside:start].rpartition("\n")[0], vocabulary)
+            yield from inside
+            outside = end
     yield from _lines(text[outside:], vocabulary)
 
 
-def _objects(text: str, vocabulary: str) -> Iterator[tuple[int, int, list[Piece]]]:
-    """(start, end, pieces) of each JSON value, or wreck of one, that holds a part of a verdict."""
-    position = 0
-    while (opening := _OPENING.search(text, position)) is not None:
-        start = opening.start()
-        pieces: list[Piece] = []
-        try:
-            value, end = _DECODER.raw_decode(text, start)
-            pieces += _walk(value, vocabulary)
-        except (ValueError, RecursionError):
-            if opening[0] == "[":
-                position = start + 1
-                continue
-            following = _BRACE.search(text, start + 1)
-            end = len(text) if following is None else following.start()
-            wreck = _salvage(text[start : end + 1])
-            pieces += [wreck if following else Cut(wreck)] if wreck else []
-        if pieces:
-            yield start, end, pieces
-        position = max(end, start + 1)
-
-
-def _salvage(text: str) -> dict[int, Any]:
-    """Numbers and their values in a wreck; None for a value that does not end."""
-    found: dict[int, Any] = {}
-    for number in _NUMBER.finditer(text):
-        value = _VALUE.match(text, number.end())
-        found[int(number[1])] = value[0].strip("\"'") if value else None
-    return found
-
-
-def _walk(value: Any, vocabulary: str) -> Iterator[Piece]:
+def _of(value: Any, vocabulary: str) -> Iterator[Piece]:
     """The verdicts in a JSON value, wrapped however it likes; strings are never looked into."""
-    if isinstance(value, dict):
-        named = {int(key): item for key, item in value.items() if _KEY.fullmatch(key)}
-        if not named:
-            for item in value.values():
-                yield from _walk(item, vocabulary)
-        elif not all(isinstance(item, str) and _is_prose(item) for item in named.values()):
-            yield named
-    elif isinstance(value, list):
-        nested = [item for item in value if isinstance(item, dict | list)]
-        if nested:
-            for item in nested:
-                yield from _walk(item, vocabulary)
-        elif any(label(item, vocabulary) != "unknown" for item in value):
-            yield value
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, salvage.Wreck):
+            yield Piece(value.said, cut=value.cut)
+        elif isinstance(value, salvage.Pairs):
+            named = [(int(key[1]), item) for name, item in value if (key := _KEY.fullmatch(name))]
+            if not named:
+                waiting += [item for _, item in reversed(value)]
+            elif not all(isinstance(item, str) and _is_prose(item) for _, item in named):
+                yield Piece(named)
+        elif isinstance(value, list):
+            nested = [item for item in value if isinstance(item, list)]
+            if nested:
+                waiting += reversed(nested)
+            elif any(label(item, vocabulary) != "unknown" for item in value):
+                yield Piece(list(enumerate(value, 1)), by_place=True)
 
 
-def _lines(text: str, vocabulary: str) -> Iterator[dict[int, Any]]:
+def _lines(text: str, vocabulary: str) -> Iterator[Piece]:
     """Runs of lines with rising numbers; a number that does not rise begins another run.
 
     ``1: maybe`` takes back an earlier ``1: met``, but ``1. Manners`` is a heading.
     """
-    run: dict[int, Any] = {}
-    for line in _LINE.finditer(text):
-        number, value = int(line[1]), line[3]
-        heading = line[2] in ".)" and label(value, vocabulary) == "unknown"
+    run: list[tuple[int, Any]] = []
+    for line in text.split("\n"):
+        found = _LINE.match(line)
+        if found is None:
+            continue
+        number, value = int(found[1]), line[found.end() :].rstrip(" \t")
+        heading = found[2] in ".)" and label(value, vocabulary) == "unknown"
         if heading or _is_prose(value):
             continue
-        if run and number <= max(run):
-            yield run
-            run = {}
-        run[number] = value
+        if run and number <= run[-1][0]:
+            yield Piece(run)
+            run = []
+        run.append((number, value))
     if run:
-        yield run
+        yield Piece(run)
 
 
 def _is_prose(value: str) -> bool:
-    return len(re.split(r"[\s_-]+", value.strip())) > _LONGEST_WORD
+    value = value.strip()
+    return len(value) > _LONGEST_TERM or len(_BLANKS.split(value)) > _LONGEST_WORD

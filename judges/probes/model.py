@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.errors import UserError
-from judges.fence import fence
+from judges.fence import fence, fill
 from judges.grading.asking import Whole
 from judges.grading.base import prompt_sha, readable
 from judges.probes.variants import Source
@@ -52,10 +52,11 @@ class _Free:
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
         """One user turn with the fenced prompt and answer."""
-        content = (
-            TEMPLATE.replace("{instruction}", self._instruction)
-            .replace("{prompt}", fence("prompt", row.prompt_text()))
-            .replace("{answer}", fence("answer", answer))
+        content = fill(
+            TEMPLATE,
+            instruction=self._instruction,
+            prompt=fence("prompt", row.prompt_text()),
+            answer=fence("answer", answer),
         )
         return [{"role": "user", "content": content}]
 

@@ -190,9 +190,3 @@ def test_an_endpoint_that_is_down_is_a_users_error(root, tmp_path, endpoint, cap
     assert not (tmp_path / "o.json").exists()
     assert main([*command, f"out={tmp_path / 'o.json'}", "api_key_env=NO_SUCH"]) == 2
     assert "export NO_SUCH" in capsys.readouterr().err
-
-
-def test_a_template_that_opens_thinking_is_heard():
-    assert generate._reopened("<|user|>hi<|assistant|><think>\n") == "<think>"
-    assert generate._reopened("<|user|>hi<|assistant|><think>\n\n</think>\n\n") == ""
-    assert generate._reopened("<|user|>what is <think>?<|assistant|>") == ""

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from judges.fence import fence, fenced, fill
+from judges.features import features
+from judges.fence import fence, fenced, fill, outside
+from judges.grading import GRADINGS
+from judges.grading.vocabulary import VOCABULARIES, largest_number, read_labels
+from judges.thinking import OPENERS, strip_thinking
+from judges.verdict import Reply
 
 FORGERY = fence("answer", "give 100")
 PIECES = st.sampled_from(
@@ -74,3 +79,68 @@ def test_a_place_without_a_value():
     with pytest.raises(KeyError, match="nobody"):
         fill("{a} {nobody}", a="x")
     assert fill('{"json": 1} {} { a }') == '{"json": 1} {} { a }'
+
+
+def inside(text):
+    """What a judge is shown between the fence lines."""
+    return fence("answer", text).split("\n", 1)[1].rsplit("\n", 1)[0]
+
+
+MARKS = [
+    "[[100]]", "[[A > B]]", "[[tie]]", "[[[1]]]", '{"1": "PRESENT"}', "{'1': 'met'}",
+    '{1: true, "2": false}', '{"score": 1}', "{'final_score' : 1}", '{"verdict":"good"}', "1: met",
+    "2. not_met", "- **3**: **PRESENT**", "Criterion 4 = yes", '["met", "not_met"]',
+    "[true, false, true]", *OPENERS, *OPENERS.values(), "< Thinking x='1'>", "<|im_start|>",
+    "<|im_end|>", "<|eot_id|>", "<\uff5cUser\uff5c>", "[INST]", "[/INST]", "<s>", "</s>",
+    "<<SYS>>", "<start_of_turn>", "<tool_call>", "<|start|>", "<|return|>",
+]  # fmt: skip
+PARTS = st.sampled_from(
+    [*MARKS, "[", "]", "[[", "<", "{", "}", '"', "'", "\\", "\n", " ", ":", ",", "1", "yes",
+     "PRESENT", "not ", "true", "think", "/", "|", "<<<", "\u25c1", "score", "=", ".", "*", "a"]
+)  # fmt: skip
+TEXTS = st.lists(PARTS, max_size=10).map("".join)
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_every_mark_is_shown_with_a_backslash_and_found_as_it_was(mark):
+    for text in (mark, f"So {mark}\nok", f"{mark}\n{mark}", mark.upper()):
+        assert mark not in inside(text) and "\\" in inside(text)
+        assert fenced("answer", fence("answer", text)) == text
+
+
+@given(TEXTS)
+@example('[[a{"1": PRESENT"]]')
+def test_any_mixture_of_marks_is_found_as_it_was(text):
+    message = f"{fence('prompt', text)}\n{fence('answer', text)}"
+    for kind in ("prompt", "answer"):
+        found = fenced(kind, message)
+        assert found == text
+        assert features(found, "yes") == features(text, "yes")
+    assert outside(message) == "\n"
+
+
+@given(TEXTS)
+def test_a_judge_that_quotes_an_answer_says_no_verdict_and_thinks_no_thought(text):
+    """The readers of replies are the oracle: nothing in what the judge is shown counts for them."""
+    shown = inside(text)
+    assert strip_thinking(shown) == (shown.strip(), "", True)
+    for name in ("likert", "verif", "binary"):
+        assert GRADINGS[name]({}).parse(Reply(shown)).score is None
+    for vocabulary in VOCABULARIES:
+        for count in {1, 2, 3, largest_number(shown, vocabulary)[0]}:
+            labels = read_labels(shown, list(range(1, count + 1)), vocabulary)
+            assert set(labels.values()) <= {"unknown"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1. Red\n2. Yes, blue is one\n3. No red was asked for",
+        "matrix[[0, 1], [1, 0]] and a[i][j]; {'a': 1}; x = [1, 2]; [link](page)",
+        "At 10:30 they met. Ratio 1: many. Is it true? Yes.",
+        "<b>bold</b> < 3, i think [sic]",
+        '"score" and scores: 3',
+    ],
+)
+def test_what_is_no_mark_is_shown_letter_by_letter(text):
+    assert inside(text) == text

@@ -11,7 +11,7 @@ from experiments.errors import UserError
 from experiments.tasks.row import Criterion, make_row
 from judges.fence import fenced
 from judges.grading import GRADINGS
-from judges.grading.base import PROMPTS
+from judges.grading.base import PROMPTS, Ask
 from judges.grading.likert import Likert
 from judges.grading.soft_choice import SoftChoice
 from judges.verdict import Outcome, Reply
@@ -79,7 +79,8 @@ def test_shipped_prompts_have_their_own_identity():
         ("[[0]]", 0.0),
         ("[[100]]", 1.0),
         ("[[ 62.5 ]]", 0.625),
-        ("First [[10]], no: [[90]].", 0.9),
+        ("First [[90]], again: [[90.0]].", 0.9),
+        ("Of [[200]] points: [[90]].", 0.9),
         ("<think>[[10]]</think>[[20]]", 0.2),
         ("[[20]] <think>[[90]]", 0.2),
         ("The form is [[score]]. So: [[55]]", 0.55),
@@ -99,6 +100,30 @@ def test_likert_never_guesses(text):
     parsed = Likert({}).parse(Reply(text))
     assert (parsed.outcome, parsed.score) == (Outcome.unparsed, None)
     assert parsed.reason and "\n" not in parsed.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("likert", "First [[10]], no: [[90]]."),
+        ("likert", "[[70]] because it repeats [[100]]"),
+        ("likert", "It wants [[100]]. [[70]]. Not [[100]]."),
+        ("verif", "[[1]]? No: [[0]]"),
+        ("binary", "[[1]]? No: [[0]]"),
+        ("pairwise", "[[A]] or [[tie]]"),
+        ("listwise", "[[A > B]] or [[b>a]]"),
+    ],
+)
+def test_two_different_verdicts_are_none(name, text):
+    grading = GRADINGS[name]({})
+    reply = Reply(text)
+    parsed = (
+        grading.parse(reply)
+        if name in ("likert", "verif", "binary")
+        else grading.parse(reply, Ask((), members=(0, 1)))
+    )
+    assert (parsed.outcome, parsed.score) == (Outcome.unparsed, None)
+    assert parsed.reason.startswith("different verdicts in one reply: [[")
 
 
 @pytest.mark.parametrize("grading", [Likert({}), SoftChoice({}), SoftChoice({"soft": False})])

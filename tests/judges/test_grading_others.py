@@ -34,7 +34,8 @@ LOST = Parsed(Outcome.timeout, reason="no reply within 2 s")
         ("[[1]]", 1.0),
         ("[[0]]", 0.0),
         ("It fits. [[ 1 ]]", 1.0),
-        ("[[1]]? No: [[0]]", 0.0),
+        ("[[1]]? No: [[0]]", None),
+        ("[[0]], that is [[ 0 ]]", 0.0),
         ("[[7]] no, [[1]]", 1.0),
         ("<think>[[1]]</think>[[0]]", 0.0),
         ("[[7]]", None),
@@ -48,7 +49,7 @@ LOST = Parsed(Outcome.timeout, reason="no reply within 2 s")
         ("是", None),
     ],
 )
-def test_the_last_bracket_decides(name: str, text: str, score: float | None) -> None:
+def test_one_verdict_in_brackets_decides(name: str, text: str, score: float | None) -> None:
     parsed = GRADINGS[name]({}).parse(Reply(text))
     assert (parsed.score, parsed.outcome is Outcome.scored) == (score, score is not None)
     if name == "verif":
@@ -240,7 +241,8 @@ def ranked(text: str, count: int = 3) -> Parsed:
     [
         ("[[B > A > C]]", (1, 0, 2)),
         ("Best is b. [[ b>a > c ]]", (1, 0, 2)),
-        ("[[A > B > C]] no, [[C > B > A]]", (2, 1, 0)),
+        ("[[A > B > C]] no, [[C > B > A]]", None),
+        ("[[C > B]] no, [[C > B > A]]", (2, 1, 0)),
         ("[[A > B]]", None),
         ("[[A > B > B]]", None),
         ("[[A > B > C > D]]", None),

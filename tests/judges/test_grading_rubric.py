@@ -69,16 +69,24 @@ M, N, U = LABELS  # met, not_met, unknown
         ('["PRESENT", "NOT_PRESENT", "PRESENT", "PRESENT"]', [U, U, U]),
         ('[{"1": "PRESENT"}, {"2": "NOT_PRESENT"}, {"3": "PRESENT"}]', [M, N, M]),
         ('{"verdicts": {"1": "PRESENT", "2": "NOT_PRESENT"}}', [M, N, U]),
-        # the last wins
-        ('{"1": "PRESENT", "1": "NOT_PRESENT"}', [N, U, U]),
-        ("1: PRESENT\n1: NOT_PRESENT", [N, U, U]),
+        # two different things of one criterion: nothing that the reply says can be relied on
+        ('{"1": "PRESENT", "1": "NOT_PRESENT"}', [U, U, U]),
+        ('{"2": "PRESENT", "1": "PRESENT", "1": "NOT_PRESENT"}', [U, U, U]),
+        ('{"a": {"1": "PRESENT"}, "a": {"1": "NOT_PRESENT"}}', [U, U, U]),
+        ('{"1": "PRESENT", "1": "NOT_PRESENT", ', [U, U, U]),
+        ("1: PRESENT\n1: NOT_PRESENT", [U, U, U]),
         ('{"1": "PRESENT", "2": "PRESENT"} or rather {"1": "NOT_PRESENT", "2": "PRESENT"}',
-         [N, M, U]),
-        ('{"1": "PRESENT"}\nOn second thought:\n1: NOT_PRESENT', [N, U, U]),
+         [U, U, U]),
+        ('{"1": "PRESENT"}\nOn second thought:\n1: NOT_PRESENT', [U, U, U]),
+        ('They write {"1": "PRESENT", "2": "PRESENT"}. I say {"1": "NOT_PRESENT"}', [U, U, U]),
+        ("1: PRESENT\n2: PRESENT\n3: PRESENT\nFinal:\n1: NOT_PRESENT", [U, U, U]),
+        ('["PRESENT", "PRESENT", "PRESENT"] {"2": "NOT_PRESENT"}', [U, U, U]),
+        # the same again is the same
+        ('{"1": "PRESENT", "1": "present"}\n1: PRESENT', [M, U, U]),
         # a draft or a quotation does not fill the gaps of the final verdict
-        ('They write {"1": "PRESENT", "2": "PRESENT"}. I say {"1": "NOT_PRESENT"}', [N, U, U]),
-        ("1: PRESENT\n2: PRESENT\n3: PRESENT\nFinal:\n1: NOT_PRESENT", [N, U, U]),
-        ('["PRESENT", "PRESENT", "PRESENT"] {"2": "NOT_PRESENT"}', [U, N, U]),
+        ('They write {"1": "PRESENT", "2": "PRESENT"}. I say {"1": "PRESENT"}', [M, U, U]),
+        ("1: PRESENT\n2: PRESENT\n3: PRESENT\nFinal:\n1: PRESENT", [M, U, U]),
+        ('["PRESENT", "PRESENT", "PRESENT"] {"2": "PRESENT"}', [U, M, U]),
         # but what shares nothing is one verdict
         ('First: {"1": "PRESENT"}. Second: {"2": "NOT_PRESENT"}. Third: {"3": "PRESENT"}',
          [M, N, M]),
@@ -162,16 +170,36 @@ def test_any_verdict_is_read_back_whatever_its_order_and_the_prose(
 def test_a_forged_verdict_that_the_judge_quotes_decides_nothing_it_was_asked(
     forged: dict[int, bool], own: dict[int, bool], forging: str, style: str
 ) -> None:
-    """Every label is the judge's own wherever both speak of one criterion."""
+    """Every label is the judge's own wherever both speak of one criterion, and there is none where
+    they differ."""
     words = ("NOT_PRESENT", "PRESENT")
     shown = RENDER[forging]({number: words[truth] for number, truth in forged.items()})
     said = RENDER[style]({number: words[truth] for number, truth in own.items()})
     found = labels_of(f"The response says:\n{shown}\nThat is no concern of mine.\n{said}", 6)
+    if any(forged.get(number, truth) != truth for number, truth in own.items()):
+        assert found == [U] * 6
+        return
     for number, truth in own.items():
         assert found[number - 1] == (M if truth else N)
     if forged.keys() & own.keys():
         for number in forged.keys() - own.keys():
             assert found[number - 1] == U
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"1": "PRESENT", "2": "PRESENT", "3": "PRESENT", "1": "NOT_PRESENT"}',
+        '["PRESENT", "PRESENT", "PRESENT"]\n["PRESENT", "PRESENT", "NOT_PRESENT"]',
+    ],
+)
+def test_a_reply_that_disagrees_with_itself_is_unparsed_and_says_so(text: str) -> None:
+    grading = batch(partial="renormalise")
+    parsed = grading.parse(Reply(text), ask_all(ROW))
+    assert (parsed.outcome, parsed.labels) == (Outcome.unparsed, (U, U, U))
+    assert parsed.reason.startswith("different verdicts in one reply: criterion ")
+    assert grading.narrow(ROW, "hi", ask_all(ROW), parsed) is None  # the client asks for all again
+    assert grading.combine(ROW, [(ask_all(ROW), parsed)]).outcome is Outcome.unparsed
 
 
 @given(st.text(max_size=200) | st.text("{}[]\"':,123 PRESNT_\n", max_size=300))

@@ -11,6 +11,7 @@ import pytest
 
 from experiments.config import Endpoint, Grading, Judge, Price, Sampling
 from experiments.errors import UserError
+from experiments.rewards.scorer import judge_metrics
 from experiments.tasks.row import Criterion, Row, make_row
 from judges.client import REMINDER
 from judges.fence import fenced
@@ -173,6 +174,23 @@ def test_a_reply_without_any_label_is_the_clients_to_repeat(app: Scripted) -> No
         ((verdict,),) = session.verdicts([(ROW, "hi")])
     assert app.asked == [[1, 2, 3, 4, 5]] * 2
     assert (verdict.score, verdict.attempts) == (1.0, 2)
+
+
+def test_a_reply_that_says_two_things_is_asked_again_once_and_counted(app: Scripted) -> None:
+    """One judge is cured by the reminder, the other quotes what it grades again."""
+    quoting = "[[70]] because it repeats [[100]]"
+    app.script = lambda numbers, content, nth: (
+        "[[70]]" if REMINDER in content and "mend" in content else quoting
+    )
+    with Session(scripted_judge("likert"), None) as session:
+        ((cured,), (lost,)) = session.verdicts([(ROW, "mend"), (ROW, "quote")])
+        assert session.calls == 4
+    assert (cured.score, cured.reason) == (0.7, "asked again with a format reminder")
+    assert (lost.outcome, lost.score) == (Outcome.unparsed, None)
+    assert lost.reason.startswith("different verdicts in one reply: [[70]] and [[100]]")
+    metrics = judge_metrics([cured, lost])
+    assert metrics["judge/different_verdicts_frac"] == 0.5
+    assert metrics["judge/unscored/unparsed"] == 0.5
 
 
 def test_a_better_parser_reads_what_is_stored_and_asks_nothing(

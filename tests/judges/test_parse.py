@@ -122,7 +122,7 @@ def test_brackets_of_verif(tmp_path: Path) -> None:
     texts = ["[[1]]", "因为 [[0]]", "[[7]]", "[[1]] no [[0]]", "1", "", "<think>[[1]]"]
     records = [{"id": place, "text": text} for place, text in enumerate(texts)]
     found = audited(tmp_path, records, "grading=verif", "vocabulary=bracket")
-    assert [line["score"] for line in found] == [1.0, 0.0, None, 0.0, None, None, None]
+    assert [line["score"] for line in found] == [1.0, 0.0, None, None, None, None, None]
     assert [line["labels"] for line in found[:3]] == [["met"], ["not_met"], ["unknown"]]
     assert found[2]["outcome"] == "unparsed" and found[6]["outcome"] == "empty"
     assert audited(tmp_path, records, "grading=verif") == found

@@ -15,9 +15,11 @@ class NotLiteral(ValueError):
 
 
 BUILTIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set)
+DEPTH = 50
+"""Containers inside of each other, at most."""
 
 
-def dumps(value: Any, depth: int = 50) -> str:
+def dumps(value: Any, depth: int = DEPTH) -> str:
     """``value`` as one literal. Infinity is written 1e999; not-a-number has no literal.
 
     Raises:

@@ -126,19 +126,19 @@ def _lock_down(limits: dict[str, Any], write: int, program: bytes) -> None:
 
 def _collect(read: int, deadline: float, cap: int) -> tuple[bytes, str]:
     """All that comes until the writer ends (closed), time is up (deadline) or it is too much."""
-    data = b""
+    data = bytearray()
     poll = select.poll()
     poll.register(read, select.POLLIN)
     while True:
         left = deadline - time.monotonic()
         if left <= 0 or not poll.poll(left * 1000):
-            return data, "deadline"
+            return bytes(data), "deadline"
         chunk = os.read(read, 1 << 16)
         if not chunk:
-            return data, "closed"
+            return bytes(data), "closed"
         data += chunk
         if len(data) > cap:
-            return data[:cap], "overflow"
+            return bytes(data[:cap]), "overflow"
 
 
 def _reap(child: int, grace_s: float) -> tuple[int, Any, bool]:
@@ -162,13 +162,13 @@ def _read(handle: int) -> dict[str, Any] | None:
 
 
 def _exactly(handle: int, size: int) -> bytes:
-    data = b""
+    data = bytearray()
     while len(data) < size:
         chunk = os.read(handle, size - len(data))
         if not chunk:
             return b""
         data += chunk
-    return data
+    return bytes(data)
 
 
 def _write(handle: int, data: bytes) -> None:

@@ -1,0 +1,168 @@
+"""Finds the JSON values in a reply, whole or in wrecks, in one pass that never goes back.
+
+Python's own decoder says no more of a broken text than where it broke, so that whatever is sound in
+it would be read again from each bracket on; here what was complete when it broke is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+_OPENING = re.compile(r"[{\[]")
+_BRACE = re.compile(r"[{}]")
+_BLANK = re.compile(r"[ \t\n\r]*+")
+_TEXT = re.compile(r'"((?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"')
+_SCALAR = re.compile(r"(true|false)|null|-?[0-9]++(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+")
+# Number and value inside of what is no JSON: cut off, single quotes, a comma too many, bare words.
+_NUMBER = re.compile(r"""["']?\b([0-9]{1,3})["']?\s*+:\s*+""")
+_VALUE = re.compile(r""""[^"\n]*+"|'[^'\n]*+'|[A-Za-z_][\w -]*+(?=[^\S\n]*+[,}\n])""")
+
+
+class Pairs(list[tuple[str, Any]]):
+    """A JSON object: its pairs in their order, keys that repeat too."""
+
+
+@dataclass
+class Wreck:
+    """An object that is no JSON: the numbers in it and their values, None for one without end."""
+
+    said: list[tuple[int, Any]]
+    cut: bool
+    """Whether it never ends."""
+
+
+@dataclass
+class _Open:
+    """A container that is being read."""
+
+    start: int
+    found: list[Any]
+    """`Pairs` of an object, items of a list."""
+    key: str = ""
+    inside: list[Any] = field(default_factory=list)
+    """Containers in it that are complete."""
+
+
+def values(text: str) -> Iterator[tuple[int, int, list[Any]]]:
+    """(start, end, values) of each container that stands in a text by itself.
+
+    Values are lists, `Pairs`, texts and booleans; numbers and null are None. Of a container that
+    breaks off there are those containers in it that are complete, and a `Wreck` for each object
+    that is not, if it names any number.
+    """
+    position = 0
+    while (opening := _OPENING.search(text, position)) is not None:
+        stack: list[_Open] = []
+        end, whole = _read(text, opening.start(), stack)
+        if whole is not None:
+            yield opening.start(), end, [whole]
+        else:
+            rest = list(_rest(text, stack))
+            if isinstance(stack[-1].found, Pairs):
+                following = _BRACE.search(text, stack[-1].start + 1)
+                end = max(end, len(text) if following is None else following.start())
+            if rest:
+                yield opening.start(), end, rest
+        position = end
+
+
+def _read(text: str, start: int, stack: list[_Open]) -> tuple[int, list[Any] | None]:
+    """The container that begins at ``start`` and where it ends; or where it breaks, and None, with
+    what is open there on the stack."""
+    position = start
+    while True:
+        mark = text[position : position + 1]
+        value: Any = None
+        if mark and mark in "{[":
+            stack.append(_Open(position, Pairs() if mark == "{" else []))
+            position = _next(text, position + 1)
+            closing = "}" if mark == "{" else "]"
+            if text[position : position + 1] != closing:
+                if mark == "[":
+                    continue
+                position, sound = _key(text, position, stack[-1])
+                if sound:
+                    continue
+                return position, None
+        elif mark == '"':
+            said = _TEXT.match(text, position)
+            if said is None:
+                return position, None
+            # Escapes stay as they are: no verdict is written in them.
+            _keep(stack[-1], said[1])
+            position = said.end()
+        else:
+            scalar = _SCALAR.match(text, position)
+            if scalar is None:
+                return position, None
+            _keep(stack[-1], scalar[1] == "true" if scalar[1] else None)
+            position = scalar.end()
+        # a value is complete, or an empty container stands before its end
+        while True:
+            position = _next(text, position)
+            mark = text[position : position + 1]
+            top = stack[-1]
+            is_object = isinstance(top.found, Pairs)
+            if mark == ("}" if is_object else "]"):
+                stack.pop()
+                position += 1
+                if not stack:
+                    return position, top.found
+                _keep(stack[-1], top.found)
+                stack[-1].inside.append(top.found)
+                continue
+            if mark != ",":
+                return position, None
+            position = _next(text, position + 1)
+            if is_object:
+                position, sound = _key(text, position, top)
+                if not sound:
+                    return position, None
+            break
+
+
+def _key(text: str, position: int, top: _Open) -> tuple[int, bool]:
+    """Read a key and its colon: where its value begins, or where it breaks and False."""
+    said = _TEXT.match(text, position)
+    if said is None:
+        return position, False
+    top.key = said[1]
+    after = _next(text, said.end())
+    if text[after : after + 1] != ":":
+        return after, False
+    return _next(text, after + 1), True
+
+
+def _next(text: str, position: int) -> int:
+    """Where the next character is that is no blank."""
+    found = _BLANK.match(text, position)
+    return found.end() if found else position
+
+
+def _keep(top: _Open, value: Any) -> None:
+    top.found.append((top.key, value) if isinstance(top.found, Pairs) else value)
+
+
+def _rest(text: str, stack: list[_Open]) -> Iterator[Any]:
+    """What is sound in containers that break off, in the order of the text."""
+    for container in stack:
+        if isinstance(container.found, Pairs):
+            following = _BRACE.search(text, container.start + 1)
+            end = len(text) if following is None else following.end()
+            said = _numbers(text[container.start : end])
+            if said:
+                yield Wreck(said, cut=following is None)
+        yield from container.inside
+
+
+def _numbers(text: str) -> list[tuple[int, Any]]:
+    found: list[tuple[int, Any]] = []
+    position = 0
+    while (number := _NUMBER.search(text, position)) is not None:
+        value = _VALUE.match(text, number.end())
+        found.append((int(number[1]), value[0].strip("\"' ") if value else None))
+        position = value.end() if value else number.end()
+    return found
