@@ -145,8 +145,9 @@ def save_cell(cell: Cell) -> None:
 
 
 def set_status(folder: Path, **changes: Any) -> None:
-    """Merge ``changes`` into ``status.json``."""
-    write_json(folder / "status.json", {**read_status(folder), **changes})
+    """Merge ``changes`` into ``status.json``; the records can say it again, so nobody waits for
+    the disk."""
+    write_json(folder / "status.json", {**read_status(folder), **changes}, durable=False)
 
 
 def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:

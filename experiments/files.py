@@ -10,6 +10,7 @@ import shlex
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,11 @@ class Damaged(UserError):
         super().__init__(f"{path} is damaged: it {why}. {remedy}")
 
 
-def write_bytes(path: Path, data: Any) -> None:
-    """Replace ``path`` by ``data`` in one rename; after this it outlives a power cut.
+def write_bytes(path: Path, data: Any, durable: bool = True) -> None:
+    """Replace ``path`` by ``data`` in one rename.
+
+    Args:
+        durable: it outlives a power cut from here on; else from the caller's `sync_files` on.
 
     Raises:
         Damaged: a folder stands in its place.
@@ -45,7 +49,8 @@ def write_bytes(path: Path, data: Any) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            sync(file.fileno())
+            if durable:
+                sync(file.fileno())
         os.replace(name, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -53,32 +58,38 @@ def write_bytes(path: Path, data: Any) -> None:
         if isinstance(error, IsADirectoryError):
             raise Damaged(path, "is a folder and should be a file") from error
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        sync(folder)
-    finally:
-        os.close(folder)
+    if durable:
+        sync_files([path.parent])
 
 
-def write_text(path: Path, text: str) -> None:
+def sync_files(paths: Iterable[Path]) -> None:
+    """Files and folders as they are now outlive a power cut."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            sync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_text(path: Path, text: str, durable: bool = True) -> None:
     """Replace ``path`` by ``text`` as `write_bytes` does."""
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8"), durable)
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json(path: Path, data: Any, durable: bool = True) -> None:
     """Replace ``path`` by ``data`` as indented JSON."""
-    write_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n")
+    write_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n", durable)
 
 
 def append_line(path: Path, text: str) -> None:
-    """Add one line, to the disk; a line that does not fit leaves nothing of itself."""
+    """Add one line; one that does not fit leaves nothing of itself. See `sync_files`."""
     with path.open("ab", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         line = memoryview(text.encode("utf-8") + b"\n")
         try:
             while line:
                 line = line[file.write(line) or 0 :]
-            sync(file.fileno())
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(file.fileno(), size)

@@ -20,6 +20,7 @@ from experiments.files import (
     append_line,
     first_line,
     say,
+    sync_files,
     write_bytes,
     write_text,
 )
@@ -160,6 +161,7 @@ class Recorder:
 
     def __init__(self, folder: Path, after_step: int = 0) -> None:
         self.folder = folder
+        self._loose: set[Path] = set()
         lines, problems = read_metrics(folder)
         self._times = {line["step"]: line["time_ms"] for line in lines}
         self._keep_damaged(problems)
@@ -213,15 +215,27 @@ class Recorder:
         Returns:
             The metrics line as written: step, time_ms, metrics.
         """
-        write_part(self.folder / "rollouts" / part_name(step), rollouts, ROLLOUT)
-        write_part(self.folder / "verdicts" / part_name(step), verdicts, VERDICT)
+        for kind, rows, columns in (
+            ("rollouts", rollouts, ROLLOUT),
+            ("verdicts", verdicts, VERDICT),
+        ):
+            path = self.folder / kind / part_name(step)
+            write_part(path, rows, columns, durable=False)
+            self._loose |= {path, path.parent}
         line = {
             "step": step,
             "time_ms": self._times.get(step, int(time.time() * 1000)),
             "metrics": metrics,
         }
         append_line(self._metrics_path, json.dumps(line))
+        self._loose.add(self._metrics_path)
         return line
+
+    def sync(self) -> None:
+        """What is recorded outlives a power cut. To be called before a checkpoint is complete:
+        steps after the last one are redone anyway, so none of them has to wait for the disk."""
+        sync_files(sorted(self._loose))
+        self._loose.clear()
 
     def write_starved(
         self, step: int, rollouts: list[dict[str, Any]], verdicts: list[dict[str, Any]]
@@ -237,7 +251,9 @@ class Recorder:
             write_part(folder / kind / name, rows, columns)
 
 
-def write_part(path: Path, rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+def write_part(
+    path: Path, rows: list[dict[str, Any]], columns: dict[str, str], durable: bool = True
+) -> None:
     """Write one Parquet part under its name in one rename; component columns are added."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -249,7 +265,7 @@ def write_part(path: Path, rows: list[dict[str, Any]], columns: dict[str, str]) 
     out = pa.BufferOutputStream()
     table = pa.Table.from_pylist(rows, schema=schema)
     pq.write_table(table, out, write_page_checksum=True)
-    write_bytes(path, out.getvalue())
+    write_bytes(path, out.getvalue(), durable)
 
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:

@@ -282,7 +282,9 @@ def speaks(case: Case, command: Callable[[Path], int]) -> bool:
     if case.file == "config.yaml" and how in ("torn", "words", "nan") and name == "resume":
         return True
     if how in BY_BYTES:
-        reads = ("gather", "forecast", "replay") if "rollouts" in case.file else ("gather", "resume")
+        reads = (
+            ("gather", "forecast", "replay") if "rollouts" in case.file else ("gather", "resume")
+        )
         return name in reads
     return name in ("plan", "run", "rebuild", "gather", "resume")
 
