@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from analysis.command import study_command, write_json
 from analysis.ranking import Ranked, moved_most, rank, validate
 from experiments.errors import UserError
+from experiments.files import Damaged, say
+from experiments.recorder import parts, read_part
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,7 +120,6 @@ def first_rollouts(cells: Sequence[Cell], steps: int) -> Rollouts:
         UserError: nothing is recorded, or groups differ in size.
     """
     import numpy as np
-    import pyarrow.parquet as pq
 
     from experiments.tasks import TASKS
     from judges.features import FEATURES, features
@@ -128,10 +129,17 @@ def first_rollouts(cells: Sequence[Cell], steps: int) -> Rollouts:
     groups: dict[tuple[str, ...], tuple[Row, tuple[dict[str, Any], ...]]] = {}
     needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules"]
     for cell in cells:
-        for part in sorted((cell.dir / "rollouts").glob("*.parquet"))[:steps]:
-            columns = [name for name in needed if name in pq.read_schema(part).names]
+        for part in parts(cell.dir / "rollouts")[:steps]:
+            try:
+                table = read_part(part, needed)
+            except Damaged as error:
+                say(f"{part} is left out: it {error.why}.")
+                continue
             absent = dict.fromkeys(needed)  # as another version's parts may be
-            records = [absent | row for row in pq.read_table(part, columns=columns).to_pylist()]
+            records = [absent | row for row in table.to_pylist()]
+            if any(r["rollout_id"] is None or r["prompt_id"] not in known for r in records):
+                say(f"{part} is left out: it holds rollouts of no prompt of the task.")
+                continue
             for number in sorted({record["group"] for record in records}):
                 own = [record for record in records if record["group"] == number]
                 own.sort(key=lambda record: record["rollout_id"])
@@ -213,15 +221,21 @@ def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
     from analysis.frames import runs_frame
     from experiments import cells as cells_module
 
-    folders = [
-        folder
-        for folder in cells_module.study_cells(study_dir)
-        if any((folder / "rollouts").glob("*.parquet"))
-    ]
-    if not folders:
-        raise UserError(f"{study_dir} has no recorded rollouts. Run one cell for one step first.")
-    found_cells = [cells_module.load_cell(folder) for folder in folders]
+    found_cells = []
+    for folder in cells_module.study_cells(study_dir):
+        if parts(folder / "rollouts"):
+            try:
+                found_cells.append(cells_module.load_cell(folder))
+            except Damaged as error:
+                say(f"{folder.name} is left out. {error}")
+    if not found_cells:
+        raise UserError(
+            f"{study_dir} has no recorded rollouts that can be read. Run one cell for one step "
+            "first."
+        )
     runs = runs_frame(study_dir)
+    for problem in runs.attrs["problems"]:
+        say(f"{problem}.")
     arms = dict(zip(runs["cell"].astype("str"), runs["arm"].astype("str"), strict=True))
     rollouts = first_rollouts(found_cells, steps)
     lines: list[Push] = []

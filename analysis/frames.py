@@ -7,15 +7,18 @@ it in ``frame.attrs["problems"]``, a list of sentences.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.cells import flatten, identifying, study_cells
 from experiments.cells import state as cell_state
-from experiments.recorder import COMPONENT, part_name
+from experiments.files import Damaged, first_line, read_json, read_yaml
+from experiments.plan import read_study
+from experiments.recorder import COMPONENT, parts, read_metrics, step_of, unlike, where
+from experiments.status import read_status
+from experiments.verify import foreign_parts, strangers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +122,8 @@ def runs_frame(study_dir: Path | str) -> pd.DataFrame:
 
     study_dir = Path(study_dir)
     problems: list[str] = []
-    factors = [str(name) for name in _json(study_dir / "study.json", problems).get("factors", [])]
+    factors = list(read_study(study_dir, problems).get("factors", []))
+    problems += [sentence.rstrip(".") for sentence in strangers(study_dir)]
     rows = [_run(study_dir.name, cell, factors, problems) for cell in study_cells(study_dir)]
     extra = [name for name in factors if name not in _PLAIN]
     runs = _typed(pd.DataFrame(rows, columns=[*RUN_COLUMNS, "named_arm", *extra]), RUN_COLUMNS)
@@ -144,10 +148,12 @@ def steps_frame(study_dir: Path | str, runs: pd.DataFrame | None = None) -> pd.D
     runs = runs_frame(study_dir) if runs is None else runs
     rows: list[tuple[str, int, float | None, str, float]] = []
     for cell in runs["cell"]:
-        for line in _json_lines(study_dir / cell / "metrics.jsonl", problems):
-            for metric, value in line.get("metrics", {}).items():
+        lines, wrong = read_metrics(study_dir / cell)
+        problems += wrong
+        for line in lines:
+            for metric, value in line["metrics"].items():
                 number = float("nan") if value is None else float(value)
-                rows.append((cell, line["step"], line.get("time_ms"), metric, number))
+                rows.append((cell, line["step"], line["time_ms"], metric, number))
     frame = pd.DataFrame(rows, columns=["cell", "step", "time_ms", "metric", "value"])
     frame = _typed(
         frame, {"cell": "str", "step": "int64", "time_ms": "float64", "value": "float64"}
@@ -191,13 +197,13 @@ def verdicts_frame(
 
 
 def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dict[str, Any]:
-    status = _json(cell / "status.json", problems)
-    git = _json(cell / "environment.json", problems).get("git") or {}
+    status = read_status(cell, problems)
+    git = _mapping(_environment(cell / "environment.json", problems), "git")
     config = read_config(cell / "config.yaml", problems)
     judge, policy = _mapping(config, "judge"), _mapping(config, "policy")
     simulated = _mapping(judge, "simulated")
     digest = re.search(r"-([0-9a-f]{10})$", cell.name)
-    state = _state(cell, status)
+    state = cell_state(cell)
     flat = flatten(config)
     row: dict[str, Any] = {
         "study": study,
@@ -221,7 +227,7 @@ def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dic
         "policy": policy.get("name") or "",
         "policy_family": policy.get("family") or "",
         "policy_size": str(policy.get("size") or ""),
-        "seed": config.get("seed") or 0,
+        "seed": _seed(cell, config, problems),
         "git_commit": git.get("commit") or "",
         "git_dirty": git.get("dirty"),
     }
@@ -239,12 +245,20 @@ def _mapping(config: dict[str, Any], name: str) -> dict[str, Any]:
     return part if isinstance(part, dict) else {}
 
 
-def _state(cell: Path, status: dict[str, Any]) -> str:
-    # A folder that may only be read cannot be asked for its lock; what it says of itself stands.
+def _seed(cell: Path, config: dict[str, Any], problems: list[str]) -> int:
+    seed = config.get("seed") or 0
+    if isinstance(seed, int) and abs(seed) < 1 << 53:
+        return seed
+    problems.append(f"{where(cell / 'config.yaml')} says seed={seed!r:.40}, which is read as 0")
+    return 0
+
+
+def _environment(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        return cell_state(cell)
-    except (OSError, json.JSONDecodeError):
-        return status.get("state") or "new"
+        return read_json(path)
+    except Damaged as error:
+        problems.append(f"{where(path)} could not be read: it {error.why}")
+        return {}
 
 
 def _arms(runs: pd.DataFrame, factors: list[str]) -> pd.Series:
@@ -285,38 +299,13 @@ def _variants(study_dir: Path, runs: pd.DataFrame) -> pd.Series:
 
 def read_config(path: Path, problems: list[str]) -> dict[str, Any]:
     """A cell's resolved config; {} and a sentence in ``problems`` where it is none."""
-    import yaml
-
     try:
-        config = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        problems.append(f"{_where(path)} could not be read: {_first_line(error)}")
-        return {}
-    return config if isinstance(config, dict) else {}
-
-
-def _json(path: Path, problems: list[str]) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return read_yaml(path)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        problems.append(f"{_where(path)} could not be read: {_first_line(error)}")
+    except Damaged as error:
+        problems.append(f"{where(path)} could not be read: it {error.why}")
         return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _json_lines(path: Path, problems: list[str]) -> Iterable[dict[str, Any]]:
-    if not path.exists():
-        return
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            data = json.loads(line)
-            int(data["step"])
-        except (ValueError, KeyError, TypeError):
-            problems.append(f"{_where(path)} line {number} is not a step and was left out")
-            continue
-        yield data
 
 
 def _parts_frame(
@@ -333,11 +322,11 @@ def _parts_frame(
     problems: list[str] = []
     tables = []
     for code, cell in enumerate(runs["cell"]):
-        parts = sorted((study_dir / cell / kind).glob("step-*.parquet"))
+        found = parts(study_dir / cell / kind)
         if steps is not None:
-            names = {part_name(step) for step in steps}
-            parts = [part for part in parts if part.name in names]
-        table = _read_parts(parts, columns, problems)
+            found = [part for part in found if step_of(part) in steps]
+        problems += [text.rstrip(".") for text in foreign_parts(study_dir / cell / kind)]
+        table = _read_parts(found, contract, columns, problems)
         if table is not None:
             tables.append(
                 table.append_column("_run", pa.array([code] * table.num_rows, pa.int32()))
@@ -363,37 +352,80 @@ def _parts_frame(
 
 
 def _read_parts(
-    found: Sequence[Path], columns: Sequence[str] | None, problems: list[str]
+    found: Sequence[Path],
+    contract: dict[str, str],
+    columns: Sequence[str] | None,
+    problems: list[str],
 ) -> pa.Table | None:
     """All readable parts of one cell as one table; parts that are not are named in ``problems``."""
     import pyarrow as pa
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq
 
-    schema, parts = pa.schema([]), []
+    def lose(part: Path, error: Exception) -> None:
+        problems.append(f"{where(part)} could not be read: {first_line(error)}")
+
+    schema, kept = pa.schema([]), []
     for part in found:
         try:
-            schema = pa.unify_schemas([schema, pq.read_schema(part)], promote_options="permissive")
-        except (pa.ArrowException, OSError) as error:
-            problems.append(f"{_where(part)} could not be read: {_first_line(error)}")
+            if not part.is_file():
+                raise OSError("it is no regular file")
+            footer = pq.read_metadata(part)
+            own = footer.schema.to_arrow_schema().remove_metadata()
+            if why := unlike(part, footer) or _untyped(own, contract):
+                raise OSError(f"it {why}")
+            schema = pa.unify_schemas([schema, own], promote_options="permissive")
+        except (pa.ArrowException, OSError, ValueError) as error:
+            lose(part, error)
             continue
-        parts.append(part)
-    if not parts:
+        kept.append(part)
+    if not kept:
         return None
     names = schema.names if columns is None else [n for n in schema.names if n in columns]
-    paths = [str(part) for part in parts]
+    checked = ds.ParquetFileFormat(
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    )
+
+    def table_of(paths: list[str]) -> pa.Table:
+        table = ds.dataset(paths, schema=schema, format=checked).to_table(columns=names)
+        table.validate(full=True)  # texts are UTF-8
+        return table
+
     try:
-        return ds.dataset(paths, schema=schema, format="parquet").to_table(columns=names)
-    except (pa.ArrowException, OSError):
+        return table_of([str(part) for part in kept])
+    except (pa.ArrowException, OSError, ValueError):
         # A footer was whole but the data behind it is not: find out which part, keep the others.
         tables = []
-        for part in parts:
+        for part in kept:
             try:
-                one = ds.dataset(str(part), schema=schema, format="parquet")
-                tables.append(one.to_table(columns=names))
-            except (pa.ArrowException, OSError) as error:
-                problems.append(f"{_where(part)} could not be read: {_first_line(error)}")
+                tables.append(table_of([str(part)]))
+            except (pa.ArrowException, OSError, ValueError) as error:
+                lose(part, error)
         return pa.concat_tables(tables) if tables else None
+
+
+def _untyped(schema: pa.Schema, contract: dict[str, str]) -> str:
+    """Why columns of a part are not what their names stand for; empty where they are."""
+    import pyarrow as pa
+
+    def fits(kind: pa.DataType, wanted: str) -> bool:
+        if wanted == "object" or pa.types.is_null(kind):
+            return True
+        if wanted == "str":
+            return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        return number if wanted in ("int64", "float64") else pa.types.is_boolean(kind)
+
+    wrong = [
+        f"{one.name} ({one.type})"
+        for one in schema
+        if not fits(one.type, contract.get(one.name, _kind(one.name)))
+    ]
+    return f"has columns of another kind: {', '.join(wrong)}" if wrong else ""
+
+
+def _kind(name: str) -> str:
+    return "float64" if name.startswith(COMPONENT) else "object"
 
 
 def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
@@ -433,13 +465,3 @@ def _typed(frame: pd.DataFrame, dtypes: dict[str, str]) -> pd.DataFrame:
         elif dtype != "object":
             frame[name] = frame[name].astype(dtype)
     return frame
-
-
-def _where(path: Path) -> str:
-    """The path from the cell's folder on, as a reader of the report can find it."""
-    depth = 3 if path.parent.name in ("rollouts", "verdicts") else 2
-    return "/".join(path.parts[-depth:])
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

@@ -15,7 +15,7 @@ from analysis import probe_judges, probe_levels, probe_repeats
 from analysis.probe_effects import MARGIN, effects, pairs
 from analysis.probe_levels import THRESHOLD
 from experiments.errors import UserError
-from experiments.files import read_json
+from experiments.files import first_line, read_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,10 +77,21 @@ def read(folder: Path | str) -> Evidence:
                 f"{folder} holds no {name}, so it is no folder of probes. Make one, for example:"
                 " python -m experiments.probe judge=sim-verbose,sim-fair"
             )
-    probes, verdicts = (pd.read_parquet(folder / name) for name in (PROBES, VERDICTS))
+    remedy = "Run the same experiments.probe again: what was asked is in the store"
+    try:
+        probes, verdicts = (pd.read_parquet(folder / name) for name in (PROBES, VERDICTS))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{folder} holds a damaged {PROBES} or {VERDICTS} ({first_line(error)}). {remedy}."
+        ) from error
+    manifest = read_json(folder / MANIFEST, remedy)
+    if lacking := [name for name in ("command", "judges") if name not in manifest]:
+        raise UserError(f"{folder / MANIFEST} does not say {', '.join(lacking)}. {remedy}.")
+    if "probe_id" not in verdicts or not {"probe_id", "prompt_id"} <= set(probes):
+        raise UserError(f"{folder} holds a {PROBES} or {VERDICTS} of other columns. {remedy}.")
     probes = probes.rename(columns=lambda name: name.removeprefix("component/"))
     verdicts["prompt_id"] = verdicts["probe_id"].map(probes.set_index("probe_id")["prompt_id"])
-    return Evidence(folder.name, probes, verdicts, read_json(folder / MANIFEST))
+    return Evidence(folder.name, probes, verdicts, manifest)
 
 
 def scores(evidence: Evidence) -> pd.DataFrame:

@@ -115,7 +115,7 @@ def read_study(study_dir: Path | str) -> Records:
     named = table["judge"].ne(NAMELESS)
     jobs = [(folder, table.iloc[[k]], keyword) for k in range(len(table)) if named[k]]
     lost = [
-        f"{cell}: its config names no judge, so it is in no estimate"
+        f"{cell}: its config.yaml names no judge, so it is in no estimate"
         for cell in table.loc[~named, "cell"]
     ]
     size = sum(part.stat().st_size for part in folder.glob("*/*/step-*.parquet"))

@@ -7,6 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.files import Damaged
+from experiments.recorder import parts, read_part
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -20,19 +23,21 @@ def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[
     is left out. Another judge stands under its name; where that is taken, as by the same preset
     with other settings, under its folder's.
     """
-    import pyarrow as pa
-
     found, problems = [], []
     for run in runs:
         shadows = dict(run.shadows)
         folders = sorted((study_dir / "replays").glob(f"*/{run.cell}"))
-        known = _judges(study_dir / run.cell) if folders else {}
+        try:
+            known = _judges(study_dir / run.cell) if folders else {}
+        except Damaged as error:
+            problems.append(f"{error.path}: it {error.why}; replays of this run are left out")
+            folders = []
         for folder in folders:
             try:
                 new = {who: name for who, name in _judges(folder).items() if who not in known}
                 scores = _scores(folder, run) if new else None
-            except (OSError, pa.ArrowInvalid) as error:
-                problems.append(f"{folder} cannot be read and is left out: {error}")
+            except Damaged as error:
+                problems.append(f"{error.path}: it {error.why}; this replay is left out")
                 continue
             if not new:
                 continue
@@ -51,11 +56,11 @@ def _judges(folder: Path) -> dict[str, str]:
 
     Verdicts of others have no identity; the name stands for it then.
     """
-    import pyarrow.parquet as pq
-
-    for part in sorted((folder / "verdicts").glob("*.parquet"))[:1]:
-        key = "judge_id" if "judge_id" in pq.read_schema(part).names else "judge"
-        table = pq.read_table(part, columns=sorted({key, "judge"}))
+    for part in parts(folder / "verdicts")[:1]:
+        table = read_part(part, ["judge_id", "judge"])
+        if "judge" not in table.column_names:
+            raise Damaged(part, "names no judge")
+        key = "judge_id" if "judge_id" in table.column_names else "judge"
         return dict(zip(table[key].to_pylist(), table["judge"].to_pylist(), strict=True))
     return {}
 
@@ -64,13 +69,19 @@ def _scores(folder: Path, run: Run) -> np.ndarray | None:
     """A replay's scores, shape (P, G); None where its groups are not those of the run."""
     import numpy as np
     import pandas as pd
-    import pyarrow.parquet as pq
 
     columns = ["step", "group", "member", "judge_score"]
-    parts = sorted((folder / "rollouts").glob("*.parquet"))
-    if not parts:
+    made = parts(folder / "rollouts")
+    if not made:
         return None
-    table = pd.concat([pq.read_table(part, columns=columns).to_pandas() for part in parts])
+    tables = []
+    for part in made:
+        tables.append(read_part(part, columns))
+        if set(columns) - set(tables[-1].column_names):
+            raise Damaged(part, f"has not all of the columns {', '.join(columns)}")
+    table = pd.concat([one.to_pandas() for one in tables])
+    if table.duplicated(["step", "group", "member"]).any():
+        return None
     wide = table.pivot(index=["step", "group"], columns="member", values="judge_score")
     scores = wide.to_numpy(dtype=float)
     same = scores.shape == run.judge.shape and np.array_equal(

@@ -17,6 +17,7 @@ from typing import Any
 
 from experiments.errors import UserError
 from experiments.files import write_text
+from experiments.storage import explained
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "notebooks" / "bias_report.py"
@@ -205,6 +206,12 @@ def main(arguments: list[str]) -> int:
         print(write_report(Path(str(runs_dir)) / str(study), given))
     except UserError as error:
         print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        trouble = explained(error, Path(str(runs_dir)))
+        if trouble is None:
+            raise
+        print(trouble, file=sys.stderr)
         return 2
     return 0
 

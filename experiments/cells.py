@@ -16,7 +16,8 @@ from typing import IO, Any
 
 from experiments import locks
 from experiments.config import Study, freeze
-from experiments.files import read_json, write_json, write_text
+from experiments.files import Damaged, read_yaml, write_json, write_text
+from experiments.status import read_status
 
 RUN_TIME = (
     "study",
@@ -116,10 +117,22 @@ def make_cell(data: dict[str, Any], folder: Path | None = None) -> Cell:
 
 
 def load_cell(folder: Path) -> Cell:
-    """The cell that lives in ``folder``, from the config that was saved there."""
-    import yaml
+    """The cell that lives in ``folder``, from the config that was saved there.
 
-    return make_cell(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")), folder)
+    Raises:
+        Damaged: there is no config of this version's in its ``config.yaml``.
+    """
+    path = folder / "config.yaml"
+    remedy = (
+        "The command that made the cell writes its config again: run that, or move the folder away"
+    )
+    try:
+        return make_cell(read_yaml(path, remedy), folder)
+    except FileNotFoundError as error:
+        raise Damaged(path, "is not there", remedy) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"is no config of a cell ({type(error).__name__}: {error})"
+        raise Damaged(path, why, remedy) from error
 
 
 def save_cell(cell: Cell) -> None:
@@ -132,8 +145,9 @@ def save_cell(cell: Cell) -> None:
 
 
 def set_status(folder: Path, **changes: Any) -> None:
-    """Merge ``changes`` into ``status.json``."""
-    write_json(folder / "status.json", {**read_json(folder / "status.json"), **changes})
+    """Merge ``changes`` into ``status.json``; the records can say it again, so nobody waits for
+    the disk."""
+    write_json(folder / "status.json", {**read_status(folder), **changes}, durable=False)
 
 
 def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:
@@ -151,10 +165,13 @@ def state(folder: Path) -> str:
     """new, running, done, failed or killed; a cell whose process is gone was killed."""
     if (folder / "DONE").exists():
         return "done"
-    said = read_json(folder / "status.json").get("state", "new")
+    said = read_status(folder).get("state", "new")
     if said != "running":
         return said
-    held = lock(folder)
+    try:
+        held = lock(folder)
+    except OSError:  # a folder that may only be read: nobody runs in it
+        return "killed"
     if held is None:
         return "running"
     held.close()
@@ -162,8 +179,21 @@ def state(folder: Path) -> str:
 
 
 def study_cells(study_dir: Path) -> list[Path]:
-    """The folders of a study that hold a cell, by name."""
-    return sorted(path.parent for path in study_dir.glob("*/config.yaml"))
+    """The folders of a study that hold a cell, by name; copies of one are left out."""
+    return sorted(same_cells(study_dir))
+
+
+def same_cells(study_dir: Path) -> dict[Path, list[Path]]:
+    """Cell -> copies of its folder: folders with the very same config, of longer names."""
+    found: dict[bytes, list[Path]] = {}
+    for path in sorted(study_dir.glob("*/config.yaml"), key=lambda p: (len(p.parent.name), p)):
+        try:
+            text = path.read_bytes()
+        except OSError:
+            text = b""
+        # a config that says nothing is nobody's copy
+        found.setdefault(text.strip() or bytes(path), []).append(path.parent)
+    return {folders[0]: folders[1:] for folders in found.values()}
 
 
 def log_tail(folder: Path, lines: int = 1) -> str:

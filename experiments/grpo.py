@@ -261,6 +261,7 @@ class RecordStep(TrainerCallback):
         self.on_line(line)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.recorder.sync()
         write_text(Path(args.output_dir) / f"checkpoint-{state.global_step}" / COMPLETE, "")
 
 

@@ -14,7 +14,8 @@ from experiments import cells
 from experiments.cells import Cell, identifying, under
 from experiments.errors import UserError
 from experiments.estimate import expected
-from experiments.files import read_json
+from experiments.files import Damaged, read_json, say
+from experiments.status import read_status
 
 MISSING = "(absent)"
 COSTS = ("completions", "judge calls", "tokens in", "tokens out")
@@ -59,7 +60,7 @@ def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -
     Raises:
         UserError: the folder was started with other factors or another base config.
     """
-    started = read_json(study_dir / "study.json")
+    started = read_study(study_dir)
     if not started:
         return
     name = study_dir.name
@@ -70,7 +71,8 @@ def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -
             "A study keeps its factors. Type another name, for example: "
             f"study={name}-2"
         )
-    found = undeclared([started["base"], *(base(cell, factors) for cell in todo)], factors)
+    shared = started.get("base") or base(todo[0], factors)
+    found = undeclared([shared, *(base(cell, factors) for cell in todo)], factors)
     if found:
         raise UserError(
             f"The study {name} in {study_dir} was started with another config: "
@@ -78,6 +80,63 @@ def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -
             f"{', '.join(factors)}; anything else must stay. Type another name, for example: "
             f"study={name}-2"
         )
+
+
+def read_study(study_dir: Path, problems: list[str] | None = None) -> dict[str, Any]:
+    """What a study was started with, in ``study.json``; an empty dict where it was not.
+
+    Where that is damaged it is said, and made again from the cells: the next sweep writes it.
+
+    Args:
+        problems: takes what was damaged, instead of its being said.
+    """
+    path = study_dir / "study.json"
+    try:
+        found = read_json(path)
+        why = _study_fault(found)
+    except Damaged as error:
+        found, why = {}, error.why
+    if not why:
+        return found
+    again = _study_of_cells(study_dir)
+    sources = "its cells" if again else "nothing, as no cell is there"
+    what = f"{study_dir.name}/{path.name} is damaged: it {why}; read from {sources} instead."
+    say(what) if problems is None else problems.append(what)
+    return again
+
+
+def _study_fault(found: dict[str, Any]) -> str:
+    factors, shared, mlflow = (found.get(key) for key in ("factors", "base", "mlflow"))
+    if not found:
+        return ""
+    if not isinstance(factors, list) or not all(isinstance(one, str) for one in factors):
+        return "does not list the factors"
+    if not isinstance(shared if shared is not None else {}, dict):
+        return "does not hold the base config"
+    ids = mlflow if mlflow is not None else {}
+    if not isinstance(ids, dict) or not all(isinstance(one, str) for one in ids.values()):
+        return "does not hold the ids of MLflow"
+    return ""
+
+
+def _study_of_cells(study_dir: Path) -> dict[str, Any]:
+    """``study.json`` by the first cell that can be read."""
+    for folder in cells.study_cells(study_dir):
+        try:
+            cell = cells.load_cell(folder)
+            kept = read_json(folder / "mlflow.json")
+        except Damaged:
+            continue
+        keys = ("uri", "experiment_id", "parent_run_id")
+        ids = {key: kept[key] for key in keys} if all(key in kept for key in keys) else {}
+        factors = list(cell.config.factors)
+        return {
+            "study": study_dir.name,
+            "factors": factors,
+            "base": base(cell, factors),
+            "mlflow": ids,
+        }
+    return {}
 
 
 def base(cell: Cell, factors: Sequence[str]) -> dict[str, Any]:
@@ -103,7 +162,7 @@ def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
     """One line per cell: its name, the swept factors, its state, steps, time and cost."""
     lines = []
     for cell in todo:
-        status = read_json(cell.dir / "status.json")
+        status = read_status(cell.dir)
         estimate = expected(cell)
         flat = cells.flatten(cell.data)
         axes = {factor: str(flat.get(factor, flat.get(f"{factor}.name", ""))) for factor in factors}

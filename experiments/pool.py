@@ -8,6 +8,7 @@ next run of the same command.
 from __future__ import annotations
 
 import contextlib
+import io
 import multiprocessing
 import os
 import sys
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 from experiments import cells
 
@@ -87,12 +89,28 @@ def _child(folder: Path, threads: int, alive: Connection) -> None:
     sys.exit(run_cell(folder, threads))
 
 
+class _Log(io.FileIO):
+    """A log that takes what its disk takes: a full one must not end the run that talks to it."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(memoryview(data))
+
+
 def redirect(folder: Path) -> None:
     """Send this process's output, of C code too, to the cell's log."""
-    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:
+        log = os.open(os.devnull, os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    sys.stdout = sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(_Log(1, "w", closefd=False)), "utf-8", "backslashreplace", "\n", True
+    )
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     print(f"--- {stamp} pid {os.getpid()} ---", flush=True)
 

@@ -20,12 +20,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import cells, plan
+from experiments import cells, plan, storage
 from experiments.cells import Cell
 from experiments.config import Judge, Study, freeze, register
 from experiments.errors import UserError
-from experiments.files import read_json, write_json
+from experiments.files import read_left, write_json
+from experiments.status import read_status
 from experiments.tasks.row import Row
+from experiments.verify import mend, say_problems
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -277,6 +279,9 @@ def run(todo: list[Cell], elsewhere: list[str]) -> int:
     config = todo[0].config
     study_dir = todo[0].dir.parent
     check(todo)
+    say_problems(study_dir, todo)
+    for cell in todo:
+        mend(cell)
     open_cells = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
     started = time.perf_counter()
     if open_cells:
@@ -289,11 +294,11 @@ def run(todo: list[Cell], elsewhere: list[str]) -> int:
                     compose_jobs(elsewhere)
                 else:
                     run_cells(open_cells)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, storage.DiskTrouble):
                 close_tracking(tracked, "KILLED", study_dir)
                 raise
     else:
-        tracked = read_json(study_dir / "study.json").get("mlflow", {})
+        tracked = plan.read_study(study_dir).get("mlflow", {})
         print(f"All {len(todo)} cells of {config.study} are done; nothing to run.")
     states = {cell.name: cells.state(cell.dir) for cell in todo}
     failed = [name for name, state in states.items() if state != "done"]
@@ -349,15 +354,17 @@ def run_cells(todo: list[Cell]) -> None:
     live = Live(console=console, refresh_per_second=1) if console.is_terminal else None
 
     def ended(folder: Path, code: int) -> None:
-        status = read_json(folder / "status.json")
+        status = read_status(folder)
         note = f"{folder.name}: {cells.state(folder)} after {status.get('seconds', 0):.1f} s"
         console.print(note + (f" (exit {code}) {status.get('error', '')}" if code else ""))
-        if code < 0 or code == ORPHANED:
+        if code < 0 or code in (ORPHANED, storage.EXIT):
             tracking.mark_killed(folder, f"exit code {code}")
+        if code == storage.EXIT:  # the other cells write to the same disk
+            raise storage.DiskTrouble(status.get("error") or storage.paragraph(None, folder))
 
     def tick() -> None:
         if live is not None:
-            said = [(cell.name, read_json(cell.dir / "status.json")) for cell in todo]
+            said = [(cell.name, read_status(cell.dir)) for cell in todo]
             running = [
                 f"{name}  step {status.get('step', 0)}/{status.get('steps', '?')}"
                 for name, status in said
@@ -380,6 +387,9 @@ def write_report(study_dir: Path) -> None:
     try:
         render(study_dir)
     except Exception as error:
+        if trouble := storage.explained(error, study_dir):
+            print(f"The report could not be written. {trouble}")
+            return
         logging.exception("the report could not be written")
         print(
             f"The report could not be written ({type(error).__name__}: {error}). The runs are "
@@ -391,9 +401,20 @@ def write_report(study_dir: Path) -> None:
 
 def summarise(study_dir: Path) -> None:
     """Print the study's summary table as the report computed it."""
-    lines = read_json(study_dir / "report" / "summary.json").get("rows", [])
-    if lines:
-        plan.print_table(lines, "What each judge taught (mean over seeds)")
+    path = study_dir / "report" / "summary.json"
+    again = f"python -m analysis.report study={study_dir.name} writes it again"
+    rows = read_left(path, f"its table is left out, and {again}").get("rows", [])
+    if _is_table(rows):
+        plan.print_table(rows, "What each judge taught (mean over seeds)")
+
+
+def _is_table(rows: Any) -> bool:
+    return (
+        isinstance(rows, list)
+        and bool(rows)
+        and all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows)
+        and all(isinstance(text, str) for row in rows for text in row.values())
+    )
 
 
 def main() -> int:
@@ -414,12 +435,19 @@ def main() -> int:
             return 0  # --help, --cfg and the like
         if QUEUE[0].config.plan:
             check(QUEUE)
+            say_problems(QUEUE[0].dir.parent, QUEUE)
             return show_plan(QUEUE)
         return run(list(QUEUE), elsewhere)
     except UserError as error:
         if full:
             raise
         print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        trouble = storage.explained(error, QUEUE[0].dir.parent if QUEUE else Path.cwd())
+        if trouble is None or full:
+            raise
+        print(trouble, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("Stopped. Run the same command again to continue.", file=sys.stderr)
@@ -480,6 +508,8 @@ def compose_jobs(launcher: Sequence[str] = ()) -> None:
             "To see every key and its value, type: python -m experiments.sweep --cfg job"
         ) from error
     except OSError as error:
+        if trouble := storage.explained(error, Path.cwd()):
+            raise trouble from error
         raise UserError(
             f"The runs folder cannot be written ({error}). Type another one: runs_dir=PATH"
         ) from error

@@ -21,12 +21,15 @@ from typing import Any
 
 from experiments import cells, projection
 from experiments.cells import Cell
-from experiments.config import Tracking
+from experiments.config import Study, Tracking
 from experiments.errors import UserError
-from experiments.files import read_json, write_json
+from experiments.files import read_left, say, write_json
 from experiments.mlflow_store import initialise, load_mlflow, tracking_uri, ui_command, ui_link
+from experiments.plan import read_study
 from experiments.projection import Point
 from experiments.recorder import recorded
+from experiments.status import read_status
+from experiments.verify import say_problems
 from judges.secrets import redact
 
 __all__ = [
@@ -55,7 +58,7 @@ def _open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
     from mlflow.entities import Param, RunTag
     from mlflow.exceptions import MlflowException
 
-    kept = read_json(cell.dir / "mlflow.json")
+    kept = _kept(cell.dir)
     run = None
     if kept.get("uri") == ids["uri"]:
         with contextlib.suppress(MlflowException):
@@ -68,7 +71,7 @@ def _open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         )
         run = runs[0] if runs else None
     if run is None:
-        started = read_json(cell.dir / "status.json").get("started") or time.time()
+        started = read_status(cell.dir).get("started") or time.time()
         run = client.create_run(
             ids["experiment_id"],
             start_time=int(started * 1000),
@@ -84,11 +87,13 @@ def _open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         "judgedrift.study": cell.config.study,
         "judgedrift.role": "cell",
     }
-    environment = read_json(cell.dir / "environment.json")
-    if commit := environment.get("git", {}).get("commit"):
-        tags["mlflow.source.git.commit"] = commit
+    path = cell.dir / "environment.json"
+    environment = read_left(path, "commit and sandbox are left out of MLflow")
+    git = environment.get("git")
+    if commit := git.get("commit") if isinstance(git, dict) else None:
+        tags["mlflow.source.git.commit"] = str(commit)
     if sandbox := environment.get("sandbox"):
-        tags["judgedrift.sandbox"] = sandbox
+        tags["judgedrift.sandbox"] = str(sandbox)
     new = {  # parameters are write-once: what a resume changed of them stays as it was
         key: value for key, value in projection.params(cell).items() if key not in run.data.params
     }
@@ -98,6 +103,18 @@ def _open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         client.log_batch(run_id, tags=batch)
     _keep_run(cell.dir, ids, run_id, kept.get("sent", 0))
     return run_id, kept.get("sent", 0)
+
+
+def _kept(folder: Path) -> dict[str, Any]:
+    """What `_keep_run` kept; empty where that is damaged: MLflow is then asked for the run."""
+    path = folder / "mlflow.json"
+    kept = read_left(path, "the run is looked up in MLflow")
+    words = [kept.get(key) for key in ("uri", "experiment_id", "parent_run_id", "run_id")]
+    sent = kept.get("sent", 0)
+    if kept and not (all(isinstance(word, str) for word in words) and isinstance(sent, int)):
+        say(f"{path} does not say which run is the cell's; the run is looked up in MLflow.")
+        return {}
+    return kept
 
 
 def _keep_run(folder: Path, ids: dict[str, str], run_id: str, sent: int) -> None:
@@ -186,7 +203,7 @@ class RunLog:
     def _open(self) -> None:
         config, runs_dir = self.cell.config, self.cell.dir.parent.parent
         uri = tracking_uri(config.tracking, runs_dir)
-        self._ids = read_json(self.cell.dir.parent / "study.json").get("mlflow", {})
+        self._ids = read_study(self.cell.dir.parent).get("mlflow", {})
         if self._ids.get("uri") != uri:
             self._ids = initialise(uri, runs_dir, config.study, config.factors)
         self._client = load_mlflow().MlflowClient(tracking_uri=uri)
@@ -224,11 +241,15 @@ class RunLog:
                     self._problem,
                     self.cell.config.study,
                 )
-                cells.set_status(self.cell.dir, tracking_problem=self._problem)
+                self._note(self._problem)
         else:
             if self._problem:
                 self._problem = ""
-                cells.set_status(self.cell.dir, tracking_problem="")
+                self._note("")
+
+    def _note(self, problem: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk is for the records to complain of
+            cells.set_status(self.cell.dir, tracking_problem=problem)
 
 
 def _run_tags(tags: dict[str, str]) -> list[Any]:
@@ -255,7 +276,7 @@ def mark_killed(folder: Path, reason: str) -> bool:
         True where a run was RUNNING and is KILLED now; False where there is none, it had ended,
         or MLflow failed.
     """
-    kept = read_json(folder / "mlflow.json")
+    kept = _kept(folder)
     if not kept:
         return False
     try:
@@ -317,11 +338,12 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
             f"{study_dir} holds no cell. Studies under {runs_dir}: {', '.join(there) or 'none'}. "
             "Type python -m experiments.tracking rebuild study=NAME runs_dir=FOLDER."
         )
-    study = read_json(study_dir / "study.json")
-    factors = study.get("factors") or cells.load_cell(folders[0]).config.factors
+    study = read_study(study_dir)
+    factors = study.get("factors") or _first_config(folders).factors
     ids = initialise(tracking_uri(tracking, runs_dir), runs_dir, study_dir.name, factors)
     write_json(study_dir / "study.json", {**study, "mlflow": ids})
     client = load_mlflow().MlflowClient(tracking_uri=ids["uri"])
+    say_problems(study_dir, folders)
     states = set()
     for folder in folders:
         try:
@@ -338,13 +360,28 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     return "broken" not in states
 
 
+def _first_config(folders: Iterable[Path]) -> Study:
+    """The config of the first cell that has one; the others are told of one by one.
+
+    Raises:
+        UserError: no cell has one.
+    """
+    problem = UserError("The study holds no cell.")
+    for folder in folders:
+        try:
+            return cells.load_cell(folder).config
+        except UserError as error:
+            problem = error
+    raise problem
+
+
 def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, str]:
     """State of the cell and what was done, in a few words."""
     held = cells.lock(folder)
     if held is None:
         return "running", "left to its own process"
     with held:
-        status = read_json(folder / "status.json")
+        status = read_status(folder)
         said = "done" if (folder / "DONE").exists() else status.get("state", "new")
         state = "killed" if said == "running" else said
         if state == "new":
@@ -398,7 +435,7 @@ def main(arguments: list[str] | None = None) -> int:
         runs_dir = Path(given.get("runs_dir", "runs"))
         folder = runs_dir / given["study"]
         found = cells.study_cells(folder)
-        tracking = cells.load_cell(found[0]).config.tracking if found else Tracking()
+        tracking = _first_config(found).tracking if found else Tracking()
         tracking = dataclasses.replace(tracking, uri=given.get("uri", tracking.uri))
         return 0 if rebuild(folder, tracking, runs_dir) else 1
     except UserError as error:

@@ -18,10 +18,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import cells
+from experiments import cells, storage
 from experiments.cells import Cell
 from experiments.errors import UserError
 from experiments.files import read_json, write_json, write_text
+from experiments.recorder import parts, read_part
+from experiments.status import read_status
+from experiments.verify import unsound
 
 if TYPE_CHECKING:
     from experiments.rewards.ruled import RuleRunner
@@ -37,46 +40,65 @@ def run_cell(folder: Path, threads: int = 1) -> int:
     """Train one cell to its end, from its last checkpoint where there is one.
 
     Returns:
-        Exit code: 0 done, 1 failed, 2 a user's error, 3 stopped by a signal, 4 already running.
+        Exit code: 0 done, 1 failed, 2 a user's error, 3 stopped by a signal, 4 already running,
+        74 the disk is full or may only be read.
     """
     held = cells.lock(folder, wait_s=2.0)
     if held is None:
         print("another process is running this cell", flush=True)
         return 4
-    cell = cells.load_cell(folder)
+    try:
+        cell = cells.load_cell(folder)
+    except UserError as error:
+        print(error, flush=True)
+        return 2
     if threading.current_thread() is threading.main_thread():  # others may not set a handler
         signal.signal(signal.SIGTERM, _terminate)
     started = time.time()
-    before = read_json(folder / "status.json").get("seconds", 0.0)
-    cells.set_status(
-        folder,
-        state="running",
-        pid=os.getpid(),
-        host=socket.gethostname(),
-        started=started,
-        error="",
-        steps=cell.config.trainer.steps,
-    )
-    write_json(folder / "environment.json", environment(threads))
-    end = {"state": "failed", "exit_code": 1, "error": ""}
+    before = read_status(folder).get("seconds", 0.0)
+    for sentence in unsound(folder):
+        print(sentence, flush=True)
+    end: dict[str, Any] = {"state": "failed", "exit_code": 1, "error": ""}
     try:
+        cells.set_status(
+            folder,
+            state="running",
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            started=started,
+            error="",
+            steps=cell.config.trainer.steps,
+        )
+        write_json(folder / "environment.json", environment(threads))
         train(cell, threads)
         end = {"state": "done", "exit_code": 0, "error": ""}
-    except UserError as error:
-        end = {"state": "failed", "exit_code": 2, "error": str(error)}
-        print(error, flush=True)
     except (Terminated, KeyboardInterrupt):
         end = {"state": "killed", "exit_code": 3, "error": "stopped by a signal"}
     except Exception as error:
-        traceback.print_exc()
-        end["error"] = f"{type(error).__name__}: {error}"
+        end = _failure(error, folder)
     finally:
         now = time.time()
-        cells.set_status(folder, ended=now, seconds=before + now - started, **end)
-        if end["state"] == "done":
-            write_text(folder / "DONE", "")
+        try:
+            cells.set_status(folder, ended=now, seconds=before + now - started, **end)
+            if end["state"] == "done":
+                write_text(folder / "DONE", "")
+        except (OSError, UserError) as error:
+            # Status and marker are missing; the next run finds the cell killed and goes on.
+            end = _failure(error, folder)
         held.close()
     return int(end["exit_code"])
+
+
+def _failure(error: Exception, folder: Path) -> dict[str, Any]:
+    """How a cell ends by an error, said in its log: a paragraph where somebody can mend it."""
+    if trouble := storage.explained(error, folder):
+        print(trouble, flush=True)
+        return {"state": "failed", "exit_code": storage.EXIT, "error": str(trouble)}
+    if isinstance(error, UserError):
+        print(error, flush=True)
+        return {"state": "failed", "exit_code": 2, "error": str(error)}
+    traceback.print_exc()
+    return {"state": "failed", "exit_code": 1, "error": f"{type(error).__name__}: {error}"}
 
 
 def _terminate(*_: Any) -> None:
@@ -146,6 +168,7 @@ def train(cell: Cell, threads: int) -> None:
             budget,
             rules,
         )
+        scorer.on_starved = recorder.write_starved
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts
         trainer = make_trainer(
             config, model, tokenizer, rows, scorer, recorder, checkpoints, on_line
@@ -176,11 +199,9 @@ SHOWN = ("reward/mean", "truth/mean", "policy/length", "judge/unscored_frac", "s
 
 def _answered(folder: Path, judge: str) -> int:
     """Verdicts of ``judge`` on record, so that a drifting simulated judge goes on where it was."""
-    import pyarrow.parquet as pq
-
     return sum(
-        pq.read_table(part, columns=["judge"])["judge"].to_pylist().count(judge)
-        for part in sorted((folder / "verdicts").glob("*.parquet"))
+        read_part(part, ["judge"])["judge"].to_pylist().count(judge)
+        for part in parts(folder / "verdicts")
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from experiments.config import Cost, Judge
 
 
-class BudgetSpent(Exception):
+class BudgetSpent(UserError):
     """The next step may pass a limit; the run stops here and can be resumed."""
 
 
@@ -108,17 +108,23 @@ def check_limits(cost: Cost, judges: Iterable[Judge]) -> None:
 
 def spent_before(folder: Path) -> tuple[Spent, Spent]:
     """What the recorded steps of a cell spent, and of that the last one; reused replies are free.
+    A step that ended for want of verdicts was paid for too.
 
     Args:
         folder: the cell's; its verdicts lie in ``verdicts/step-*.parquet``.
-    """
-    import pyarrow.parquet as pq
 
-    total = last = Spent()
+    Raises:
+        UserError: a part that cannot be read.
+    """
+    from experiments.recorder import STARVED, parts, read_part
+
+    def spent(part: Path) -> Spent:
+        rows = [dict.fromkeys(columns) | row for row in read_part(part, columns).to_pylist()]
+        calls = sum(row["attempts"] or 0 for row in rows if not row["from_cache"])
+        return Spent(calls, usd_of(rows))
+
     columns = ["from_cache", "finish_reason", "attempts", "cost_usd"]
-    for part in sorted((folder / "verdicts").glob("step-*.parquet")):
-        rows = pq.read_table(part, columns=columns).to_pylist()
-        calls = sum(row["attempts"] for row in rows if not row["from_cache"])
-        last = Spent(calls, usd_of(rows))
-        total += last
-    return total, last
+    steps = [spent(part) for part in parts(folder / "verdicts")]
+    starved = [spent(part) for part in sorted((folder / STARVED / "verdicts").glob("*.parquet"))]
+    total = sum([*steps, *starved], Spent())
+    return total, steps[-1] if steps else Spent()

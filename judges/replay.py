@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.errors import UserError
-from experiments.files import write_json
-from experiments.recorder import VERDICT, write_part
+from experiments.files import Damaged, say, write_json
+from experiments.recorder import VERDICT, parts, read_part, write_part
+from experiments.verify import say_problems
 
 if TYPE_CHECKING:
     from experiments.cells import Cell
@@ -41,6 +42,11 @@ REPLAYED = {
     "original_reward": "float64",
     "original_advantage": "float64",
 }
+NEEDED = (
+    *("rollout_id", "step", "prompt_id", "group", "member", "answer", "tokens"),
+    *("truth", "reward", "advantage", "judge_score"),
+)
+"""Columns of a rollout that is replayed."""
 
 
 @dataclass(frozen=True)
@@ -122,19 +128,25 @@ def replay_study(command: Command, judge: Judge | None) -> list[dict[str, Any]]:
     from judges.store import Store
 
     study_dir = (command.runs_dir / str(command.study)).absolute()
-    folders = [f for f in cells.study_cells(study_dir) if any((f / "rollouts").glob("*.parquet"))]
+    folders = [f for f in cells.study_cells(study_dir) if parts(f / "rollouts")]
     if not folders:
         there = sorted(path.parent.name for path in command.runs_dir.glob("*/study.json"))
         raise UserError(
             f"study={command.study} has no rollouts in {command.runs_dir}. There are "
             f"{', '.join(there) or 'no studies'}. Type for example: study=quickstart"
         )
+    say_problems(study_dir, folders)
     lines = []
     target = study_dir / "replays" / (command.out or _name(command, judge))
     with Store(command.runs_dir / "verdicts.db") as store:
         for folder in folders:
-            lines.append(replay_cell(cells.load_cell(folder), judge, command, store, target))
+            try:
+                lines.append(replay_cell(cells.load_cell(folder), judge, command, store, target))
+            except Damaged as error:
+                say(f"{folder.name} is left out. {error}")
             write_json(target / "summary.json", lines)
+    if not lines:
+        raise UserError(f"study={command.study} has no run that can be replayed; see above.")
     return lines
 
 
@@ -155,8 +167,6 @@ def replay_cell(
     Returns:
         What `compare` says, with the run, its rollouts and the calls made.
     """
-    import pyarrow.parquet as pq
-
     from experiments.tasks import TASKS, oracle
     from judges.session import Session
 
@@ -170,16 +180,42 @@ def replay_cell(
     replayed: list[dict[str, Any]] = []
     with Session(judge, store, oracle(config.task)) as session:
         session.check()
-        for part in sorted((cell.dir / "rollouts").glob("*.parquet")):
+        for part in parts(cell.dir / "rollouts"):
             done = folder / "rollouts" / part.name
-            if not done.exists():
-                records = sorted(pq.read_table(part).to_pylist(), key=lambda r: r["rollout_id"])
+            if not _whole(done):
+                records = _records(part, rows)
                 again, verdicts = _step(session, cell, records, rows, policy)
                 write_part(folder / "verdicts" / part.name, verdicts, VERDICT)
                 write_part(done, again, REPLAYED)
-            replayed += pq.read_table(done).to_pylist()
+            replayed += read_part(done).to_pylist()
         calls = session.calls
     return {"cell": cell.name, "judge": judge.name, **compare(replayed), "calls": calls}
+
+
+def _whole(done: Path) -> bool:
+    """Whether a replayed part is there and can be read; a damaged one is made again."""
+    if not done.is_symlink() and not done.exists():
+        return False
+    try:
+        return not set(REPLAYED) - set(read_part(done).column_names)
+    except Damaged as error:
+        say(f"{done} is damaged: it {error.why}; it is made again.")
+        return False
+
+
+def _records(part: Path, rows: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rollouts of a part, in order.
+
+    Raises:
+        Damaged: they are not what `_step` needs.
+    """
+    table = read_part(part)
+    if lacking := set(NEEDED) - set(table.column_names):
+        raise Damaged(part, f"has no {', '.join(sorted(lacking))}")
+    records = table.to_pylist()
+    if any(record["rollout_id"] is None or record["prompt_id"] not in rows for record in records):
+        raise Damaged(part, "holds rollouts of no prompt of its task")
+    return sorted(records, key=lambda record: record["rollout_id"])
 
 
 def _step(

@@ -2,13 +2,102 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 from experiments.errors import UserError
+from judges.secrets import redact
+
+if TYPE_CHECKING:
+    from experiments.config import Judge
+    from judges.verdict import Verdict
 
 POLICIES = ("unscored", "zero", "drop_group", "abort")
 
 
-class Starved(Exception):
+REASON = 240
+"""Characters of a reason that are shown."""
+_NEW = "a setting of the judge's identity: it makes new cells"
+REMEDIES: dict[str, Callable[[Judge], str]] = {
+    "rate_limited": lambda judge: (
+        f"judge.endpoint.max_concurrency={max(1, judge.endpoint.max_concurrency // 2)} asks less "
+        "at once, judge.endpoint.requests_per_min=N keeps to a known limit"
+    ),
+    "timeout": lambda judge: (
+        f"judge.endpoint.deadline_s={2 * judge.endpoint.deadline_s:g} waits longer, "
+        f"judge.endpoint.max_concurrency={max(1, judge.endpoint.max_concurrency // 2)} asks less "
+        "at once"
+    ),
+    "truncated": lambda judge: (
+        f"judge.sampling.max_tokens={2 * judge.sampling.max_tokens} leaves room for the verdict"
+        f" ({_NEW})"
+    ),
+    "empty": lambda judge: (
+        f"judge.sampling.max_tokens={2 * judge.sampling.max_tokens} leaves room after the "
+        f"thinking ({_NEW}); python -m judges.check judge={judge.name} shows what it says"
+    ),
+    "unparsed": lambda judge: (
+        f"python -m judges.check judge={judge.name} shows what it says; another "
+        f"judge.grading.name=NAME asks for something else ({_NEW})"
+    ),
+    "wrong_model": lambda judge: (
+        "judge.endpoint.served_as=NAME declares the name that the server gives its model; or ask "
+        "the server that serves the model you want: judge.endpoint.url=URL"
+    ),
+    "refused": lambda judge: (
+        "the endpoint will not grade these answers: ask another one, judge.endpoint.url=URL, or "
+        "put up with more missing verdicts"
+    ),
+    "too_long": lambda judge: (
+        "the answers do not fit the judge's context: a smaller trainer.max_completion_length=N "
+        "makes new cells, a server with a longer context keeps these"
+    ),
+    "endpoint_down": lambda judge: (
+        f"the server, its key or its account is not in order: python -m judges.check "
+        f"judge={judge.name} says which"
+    ),
+    "transport": lambda judge: (
+        f"the connection to {judge.endpoint.url or 'the judge'} breaks: python -m judges.check "
+        f"judge={judge.name} tries it"
+    ),
+    "aborted": lambda judge: "the requests were given up as the run was stopped",
+}
+"""Outcome -> what to type against it."""
+
+
+class Starved(UserError):
     """Too few verdicts to train on; the run stops here and can be resumed."""
+
+
+def starved(said: str, verdicts: Sequence[Verdict], judge: Judge) -> Starved:
+    """The error of a run without verdicts: what is missing, the commonest reason, what to type.
+
+    Args:
+        said: the rule that stopped it, by `apply_failure_policy`.
+        verdicts: all of the step's, the scored ones too.
+        judge: who gave them.
+    """
+    missing = [one for one in verdicts if one.score is None]
+    outcomes = Counter(one.outcome.value for one in missing).most_common()
+    counts = ", ".join(f"{count} {name}" for name, count in outcomes)
+    key = os.environ.get(judge.endpoint.api_key_env or "", "")
+    # whole before it is cut: half a key is no longer found, and is still half a key
+    reasons = Counter(" ".join(redact(one.reason, [key]).split()) for one in missing if one.reason)
+    parts = [said, f"Of {len(verdicts)} verdicts of judge={judge.name}: {counts or 'none missing'}"]
+    for reason, count in reasons.most_common(1):
+        cut = reason if len(reason) <= REASON else f"{reason[:REASON]}..."
+        parts.append(f"The commonest reason, {count} times: {cut}")
+    for name, _ in outcomes:
+        if name in REMEDIES:
+            parts.append(f"Against {name}: {REMEDIES[name](judge)}")
+    parts.append(
+        "The rollouts and verdicts of this step are kept under starved/ and nothing was learned "
+        "from them. The same command goes on from the last checkpoint and asks again only what is "
+        "missing; judge.max_unscored_frac=SHARE puts up with more"
+    )
+    return Starved(". ".join(part.rstrip(".") for part in parts) + ".")
 
 
 def check_policy(name: str) -> None:

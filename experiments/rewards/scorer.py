@@ -17,6 +17,7 @@ from experiments.config import Study
 from experiments.recorder import COMPONENT, rollout_id
 from experiments.rewards.checks import for_judge
 from experiments.rewards.compose import Known, composed
+from experiments.rewards.failure import Starved, starved
 from experiments.rewards.ruled import RuleRunner, rule_metrics, spoken
 from experiments.tasks.row import Row, Truth
 from judges.verdict import DIFFERENT, Outcome, Verdict
@@ -73,6 +74,10 @@ class Scorer:
         self.shadows = list(shadows)
         self.budget = budget
         self.pending: StepRecord | None = None
+        self.on_starved: Callable[[int, list[dict[str, Any]], list[dict[str, Any]]], None] = (
+            lambda step, rollouts, verdicts: None
+        )
+        """Keeps the rollouts and verdicts of a step that the failure policy stops at."""
 
     def __call__(
         self,
@@ -125,17 +130,8 @@ class Scorer:
             )
         ]
         policy, most = self.config.judge.on_failure, self.config.judge.max_unscored_frac
-        found = composed(self.config, known, scores, group_size, policy, most)
-        rewards = [reward for reward, _ in found]
-        terms = [term for _, term in found]
-
         names = [rollout_id(step, index) for index in range(len(texts))]
         verdicts = _verdict_rows(step, names, "acting", self.acting.judge.name, votes_N)
-        for shadow in self.shadows:
-            asked_at = time.perf_counter()
-            votes = judge_all(shadow, items, group_size)
-            looked += time.perf_counter() - asked_at
-            verdicts += _verdict_rows(step, names, "shadow", shadow.judge.name, votes)
         rollouts = [
             {
                 "rollout_id": names[index],
@@ -147,14 +143,29 @@ class Scorer:
                 "completion": texts[index],
                 "answer": answers[index],
                 "tokens": len(completion_ids[index]),
-                "reward": rewards[index],
                 "truth": truths[index],
                 "judge_score": scores[index],
-                **{f"{COMPONENT}{name}": value for name, value in terms[index].items()},
             }
             | ({"rules": [spoken(one) for one in checked[index]]} if self.rules else {})
             for index, row in enumerate(rows)
         ]
+        try:
+            found = composed(self.config, known, scores, group_size, policy, most)
+        except Starved as error:
+            self.on_starved(step, rollouts, verdicts)
+            votes = [vote for votes in votes_N for vote in votes]
+            raise starved(str(error), votes, self.acting.judge) from error
+        rewards = [reward for reward, _ in found]
+        terms = [term for _, term in found]
+        for rollout, reward, term in zip(rollouts, rewards, terms, strict=True):
+            rollout["reward"] = reward
+            rollout |= {f"{COMPONENT}{name}": value for name, value in term.items()}
+
+        for shadow in self.shadows:
+            asked_at = time.perf_counter()
+            votes = judge_all(shadow, items, group_size)
+            looked += time.perf_counter() - asked_at
+            verdicts += _verdict_rows(step, names, "shadow", shadow.judge.name, votes)
         if self.budget is not None:
             self.budget.add(self._sent() - sent, verdicts)
         self.pending = StepRecord(step, rollouts, verdicts)

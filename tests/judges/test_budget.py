@@ -86,7 +86,7 @@ def test_a_resumed_cell_goes_on_counting(tmp_path: Path) -> None:
         [row(0.02), row(None, finish="", attempts=4), row(0.0, cached=True, attempts=9)],
     ]
     for number, rows in enumerate(steps, 1):
-        table = pa.Table.from_pylist(rows)
+        table = pa.Table.from_pylist([{"step": number} | one for one in rows])
         pq.write_table(table, tmp_path / "verdicts" / f"step-{number:06d}.parquet")
     total, last = spent_before(tmp_path)
     assert (total.calls, last.calls) == (9, 5)

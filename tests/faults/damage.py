@@ -1,0 +1,401 @@
+"""Damaged files of a study, and every command that reads them: ``python -m tests.faults.damage``.
+
+A case is one file of one cell, spoilt in one way, in a copy of a small study that is finished or
+half finished. Each command that comes upon the file must name it (or what it did instead), must not
+end in a traceback, and must not lose the other cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments import cells, files
+
+RUN = (
+    *("debug=tiny", "judge=sim-fair,sim-verbose", "seed=0", "shadow=[sim-fair]"),
+    *("trainer.steps=3", "sweep.report=false"),
+)
+"""The command that makes the study, two cells of three steps."""
+LIMIT_S = 120
+"""A command that waits for ever is stopped and counts as a traceback."""
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def torn(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: max(1, len(data) * 2 // 5)].rstrip(b"\n"))
+
+
+def zeros(path: Path) -> None:
+    path.write_bytes(b"\0" * path.stat().st_size)
+
+
+def latin(path: Path) -> None:
+    path.write_bytes(b"\xe9\xff" + path.read_bytes())
+
+
+def array(path: Path) -> None:
+    path.write_text("[1, 2]\n")
+
+
+def words(path: Path) -> None:
+    text = '{"step": "five", "state": 7, "seconds": "x", "factors": 3, "sent": "y", "rows": 5'
+    path.write_text(text + ', "git": 4, "mlflow": [], "seed": "five"}\n')
+
+
+def nan(path: Path) -> None:
+    path.write_text('{"step": NaN, "seconds": NaN, "factors": NaN, "uri": NaN, "git": NaN}\n')
+
+
+def deep(path: Path) -> None:
+    path.write_text("[" * 200_000)
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def huge(path: Path) -> None:
+    with path.open("ab") as file:
+        file.truncate(files.LARGEST + 1)
+
+
+def middle(path: Path) -> None:
+    """A line in the middle is cut, those after it are whole."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], lines[1][:40] + b"\n", *lines[2:]]))
+
+
+def scrambled(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[20:300] = bytes(byte ^ 0x5A for byte in data[20:300])
+    path.write_bytes(bytes(data))
+
+
+def other_columns(path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"a": [1, 2]}), path)
+
+
+def other_types(path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    names = ["step", *({"reward", "score"} & set(table.column_names))]
+    for name in names:
+        index = table.column_names.index(name)
+        table = table.set_column(index, name, pa.array(["five"] * table.num_rows))
+    pq.write_table(table, path)
+
+
+def other_step(path: Path) -> None:
+    shutil.copy(path.with_name("step-000001.parquet"), path)
+
+
+def copied(path: Path) -> None:
+    shutil.copy(path, path.with_name(f"copy of {path.name}"))
+
+
+def named_oddly(path: Path) -> None:
+    shutil.copy(path, path.with_name("step-abc.parquet"))
+
+
+def doubled(path: Path) -> None:
+    shutil.copytree(path.parent, path.parent.with_name(f"copy of {path.parent.name}"))
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+TEXT = (empty, torn, zeros, latin, array, words, nan, deep, folder, loop, pipe, huge)
+PART = (empty, torn, zeros, latin, array, folder, loop, pipe, scrambled)
+SHAPE = (other_columns, other_types, other_step, copied, named_oddly, gone)
+FILES: dict[str, tuple[Callable[[Path], None], ...]] = {
+    "status.json": TEXT,
+    "../study.json": TEXT,
+    "config.yaml": (*TEXT, gone, doubled),
+    "environment.json": TEXT,
+    "mlflow.json": TEXT,
+    "metrics.jsonl": (middle, torn, zeros, latin, array, words, nan, deep, folder, loop, pipe),
+    "rollouts/step-000002.parquet": (*PART, *SHAPE),
+    "verdicts/step-000002.parquet": (*PART, *SHAPE),
+}
+"""File of a cell -> how it is spoilt."""
+BY_BYTES = {"scrambled", "other_columns", "other_types", "other_step"}
+"""Damage inside a whole Parquet file, which only those who read it can see."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file, spoilt."""
+
+    file: str
+    how: Callable[[Path], None]
+
+    @property
+    def name(self) -> str:
+        return f"{self.how.__name__} {self.file}"
+
+
+CASES = [Case(file, how) for file, ways in FILES.items() for how in ways]
+
+
+def study_of(runs_dir: Path) -> Path:
+    return runs_dir / "debug"
+
+
+def half(study: Path) -> None:
+    """Make the second cell one that was killed after its second step."""
+    cell = victim(study)
+    for path in (cell / "DONE", *cell.glob("*/step-000003.parquet")):
+        path.unlink()
+    for path in (cell / "policy", cell / "checkpoints" / "checkpoint-3"):
+        shutil.rmtree(path)
+    lines = (cell / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (cell / "metrics.jsonl").write_text("".join(lines[:2]))
+    files.write_json(cell / "status.json", {"state": "running", "step": 2, "steps": 3})
+
+
+def victim(study: Path) -> Path:
+    return next(study.glob("sim-verbose-*"))
+
+
+# the commands, in this process
+
+
+def plan(runs_dir: Path) -> int:
+    return _sweep(runs_dir, "plan=true")
+
+
+def run(runs_dir: Path) -> int:
+    """All cells are done: nothing is trained."""
+    return _sweep(runs_dir)
+
+
+def _sweep(runs_dir: Path, *more: str) -> int:
+    from hydra.core.global_hydra import GlobalHydra
+
+    from experiments import sweep
+
+    GlobalHydra.instance().clear()
+    sys.argv = ["experiments.sweep", f"runs_dir={runs_dir}", *RUN, "tracking=none", *more]
+    return sweep.main()
+
+
+def resume(runs_dir: Path) -> int:
+    from experiments import train
+
+    return train.main([f"cell={victim(study_of(runs_dir))}", "threads=1"])
+
+
+def rebuild(runs_dir: Path) -> int:
+    from experiments import tracking
+
+    return tracking.main(["rebuild", "study=debug", f"runs_dir={runs_dir}"])
+
+
+def gather(runs_dir: Path) -> int:
+    """What the report shows, without a kernel."""
+    from analysis import findings, pathway, provenance
+
+    found = findings.gather(study_of(runs_dir))
+    path = pathway.trace(found.records, found.cells)
+    findings.findings(found), findings.limits(found), pathway.findings(path)
+    findings.summary_rows(found) if hasattr(findings, "summary_rows") else None
+    provenance.runs_table(found)
+    print("\n".join(found.records.problems))
+    alive = [run.cell for run in found.records.runs if run.cell.startswith("sim-fair")]
+    assert len(alive) == 1, "the other cell is lost"
+    return 0
+
+
+def _analysis(name: str) -> Callable[[Path], int]:
+    def command(runs_dir: Path) -> int:
+        from importlib import import_module
+
+        return import_module(f"analysis.{name}").main(["study=debug", f"runs_dir={runs_dir}"])
+
+    command.__name__ = name
+    return command
+
+
+def forecast(runs_dir: Path) -> int:
+    from analysis import forecast
+
+    given = ["study=debug", f"runs_dir={runs_dir}", "judges=sim-fair", "steps=3"]
+    return forecast.main(given)
+
+
+def replay(runs_dir: Path) -> int:
+    from judges import replay
+
+    return replay.main(["study=debug", f"runs_dir={runs_dir}", "judge=sim-fair"])
+
+
+ANALYSES = [
+    _analysis(name)
+    for name in ("ledger", "onset", "overopt", "propagation", "mediation", "natural", "crossjudge")
+]
+FINISHED = [plan, run, rebuild, gather, *ANALYSES, _analysis("dose"), forecast, replay]
+HALF = [plan, resume, gather]
+
+
+def speaks(case: Case, command: Callable[[Path], int]) -> bool:
+    """Whether the command comes upon the file, and so must speak of it."""
+    name, how = command.__name__, case.how.__name__
+    if case.file == "mlflow.json":
+        return name in ("plan", "run", "rebuild", "resume")
+    if case.file == "environment.json":
+        return name in ("plan", "run", "rebuild", "gather", "resume")
+    if case.file == "../study.json":
+        return name in ("plan", "rebuild", "gather")
+    if case.file == "config.yaml" and how in ("torn", "words", "nan") and name == "resume":
+        return True
+    if how in BY_BYTES:
+        reads = (
+            ("gather", "forecast", "replay") if "rollouts" in case.file else ("gather", "resume")
+        )
+        return name in reads
+    return name in ("plan", "run", "rebuild", "gather", "resume")
+
+
+def named(case: Case, said: str) -> bool:
+    if case.how is doubled:
+        return "copy of sim-verbose" in said
+    if case.how is copied:
+        return "copy of step-000002.parquet" in said
+    if case.how is named_oddly:
+        return "step-abc.parquet" in said
+    if case.how is gone and "parquet" in case.file:
+        return "no part of step 2" in said or "step-000002" in said
+    return Path(case.file).name in said or (case.how is gone and "config.yaml" in said)
+
+
+def attempt(command: Callable[[Path], int], runs_dir: Path) -> tuple[str, str]:
+    """How the command ended and what it said: ``code N`` or ``traceback``."""
+    out = io.StringIO()
+    files.SAID.clear()
+    given = sys.argv
+    before = signal.signal(signal.SIGALRM, _late)
+    signal.alarm(LIMIT_S)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = command(runs_dir)
+        end = f"code {code}"
+    except BaseException:
+        out.write(traceback.format_exc())
+        end = "traceback"
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        sys.argv = given
+    said = out.getvalue()
+    return ("traceback" if "Traceback (most recent" in said else end), said
+
+
+def _late(*_: Any) -> None:
+    raise TimeoutError(f"no end after {LIMIT_S} s")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one command made of one case."""
+
+    case: Case
+    command: str
+    end: str
+    said: str
+    silent: bool
+
+    @property
+    def bad(self) -> bool:
+        return self.silent or self.end == "traceback"
+
+
+def trials(
+    source: Path, cases: Iterable[Case], commands: Iterable[Callable[[Path], int]], unfinished: bool
+) -> Iterator[Result]:
+    """Each case in a copy of the runs folder ``source``, read by each command in turn; a command
+    that repairs the file gets a fresh copy, as does the one after it."""
+    commands = list(commands)
+    for case in cases:
+        for command in commands:
+            with tempfile.TemporaryDirectory() as scratch:
+                runs_dir = Path(scratch) / "runs"
+                shutil.copytree(source, runs_dir)
+                study = study_of(runs_dir)
+                if unfinished:
+                    half(study)
+                path = Path(os.path.normpath(victim(study) / case.file))
+                if not path.exists():
+                    files.write_json(path, {})
+                case.how(path)
+                end, said = attempt(command, runs_dir)
+            silent = speaks(case, command) and not named(case, said)
+            yield Result(case, command.__name__, end, said, silent)
+
+
+def make(runs_dir: Path) -> None:
+    """The study that is copied, made by its command."""
+    from tests.conftest import sweep
+
+    done = sweep(runs_dir, *RUN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(cells.study_cells(study_of(runs_dir))) == 2
+
+
+def main(words: list[str]) -> int:
+    """``python -m tests.faults.damage [words of a case]``; exits 1 where a case was bad."""
+    chosen = [case for case in CASES if all(word in case.name for word in words)]
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / "runs"
+        make(source)
+        for unfinished, commands in ((False, FINISHED), (True, HALF)):
+            for result in trials(source, chosen, commands, unfinished):
+                counts["readings"] += 1
+                counts[result.end] += 1
+                counts["silent"] += result.silent
+                if result.bad:
+                    what = "silent" if result.silent else "traceback"
+                    print(f"{what}: {result.command} on {result.case.name}: {result.said[-1500:]}")
+    ends = ", ".join(f"{counts[end]} {end}" for end in sorted(counts) if end.startswith("code"))
+    print(
+        f"{len(chosen)} damaged files in two studies, {counts['readings']} readings: "
+        f"{counts['silent']} silent, {counts['traceback']} tracebacks; {ends}"
+    )
+    return 1 if counts["silent"] or counts["traceback"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

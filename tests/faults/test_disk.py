@@ -1,0 +1,201 @@
+"""A disk that is full or may only be read: one paragraph, one step lost, and the run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import cells, files, storage
+from experiments.pool import _Log
+from experiments.recorder import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
+from tests.conftest import ROOT, sweep
+
+RUN = ("debug=tiny", "judge=sim-noisy", "seed=0", "trainer.steps=6", "trainer.save_steps=2")
+QUIET = ("sweep.report=false", "tracking=none")
+
+
+def write(recorder: Recorder, step: int) -> None:
+    rollout = dict.fromkeys(ROLLOUT) | {"rollout_id": rollout_id(step, 0), "step": step}
+    verdict = dict.fromkeys(VERDICT) | {"rollout_id": rollout_id(step, 0), "step": step}
+    recorder.write_step(step, [rollout], [verdict], {"reward/mean": 0.5})
+    recorder.sync()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    lines = [{**line, "time_ms": 0} for line in recorded(folder)]
+    found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("step-*.parquet")}
+    return {**found, "metrics": json.dumps(lines).encode()}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_step_that_cannot_be_written_costs_itself_and_nothing_else(tmp_path, monkeypatch, number):
+    """Every call to the system that a step makes fails once, in turn."""
+    straight = tmp_path / "straight"
+    recorder = Recorder(straight)
+    write(recorder, 1), write(recorder, 2)
+    for name in ("mkstemp", "replace", "fsync", "open"):
+        for turn in range(20):
+            folder = tmp_path / f"{name}{turn}"
+            recorder = Recorder(folder)
+            write(recorder, 1)
+            before = contents(folder)
+            owner = files.tempfile if name == "mkstemp" else os
+            real, calls = getattr(owner, name), []
+
+            def fails(*given, real=real, calls=calls, turn=turn, **more):
+                calls.append(given)
+                if len(calls) == turn + 1:
+                    raise OSError(number, os.strerror(number), str(folder))  # noqa: B023
+                return real(*given, **more)
+
+            monkeypatch.setattr(owner, name, fails)
+            with contextlib.suppress(OSError):
+                write(recorder, 2)
+            failed = len(calls) > turn
+            monkeypatch.setattr(owner, name, real)
+            kept = contents(folder)
+            assert before.items() - {("metrics", before["metrics"])} <= kept.items()
+            assert not [path for path in folder.rglob(".*") if path.is_file()]
+            again = Recorder(folder, after_step=1)
+            assert contents(folder) == before
+            write(again, 2)
+            assert contents(folder) == contents(straight)
+            if not failed:
+                break
+        assert turn, f"{name} was never called"
+
+
+def test_a_metrics_line_that_does_not_fit_leaves_nothing(tmp_path):
+    path = tmp_path / "lines"
+    files.append_line(path, "whole")
+    code = (
+        "import resource, sys\nfrom pathlib import Path\nfrom experiments import files\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))\n"
+        "try:\n files.append_line(Path(sys.argv[1]), 'x' * 100)\nexcept OSError as e:\n"
+        " from experiments.storage import explained\n print(explained(e, Path(sys.argv[1])))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert "largest size that is allowed" in done.stdout and "ulimit -f" in done.stdout, done.stderr
+    assert path.read_text() == "whole\n"
+
+
+def test_a_full_log_does_not_end_the_run_that_talks_to_it():
+    with open("/dev/full", "wb", buffering=0) as full:
+        log = _Log(full.fileno(), "w", closefd=False)
+        assert log.write(b"step 1") == 6
+    assert isinstance(log, _Log)
+
+
+class SafetensorError(Exception):
+    """As the library of this name raises."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError("[Errno 28] Error writing bytes to file. Detail: No space left on device"),
+        sqlite3.OperationalError("database or disk is full"),
+        SafetensorError("Error while serializing: I/O error: No space left (os error 28)"),
+    ],
+)
+def test_the_disk_is_known_by_what_libraries_say(error, tmp_path):
+    try:
+        raise ValueError("while saving") from error
+    except ValueError as raised:
+        trouble = storage.explained(raised, tmp_path)
+    said = str(trouble)
+    assert "no space is left" in said and " bytes are free" in said and "\n" not in said
+    assert "Free space there, then run the same command again" in said
+
+
+def test_other_errors_are_none_of_the_disk(tmp_path):
+    for error in (ValueError("28"), OSError(errno.ENOENT, "gone"), RuntimeError("file write")):
+        assert storage.explained(error, tmp_path) is None
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of its own of 24 MB; the test is skipped where none may be mounted."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if done.returncode:
+        pytest.skip(f"no file system may be mounted here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place: Path) -> Path:
+    filler = place / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            with contextlib.suppress(OSError):
+                while file.write(b"x" * size) == size:
+                    pass
+    return filler
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["full", "read-only"])
+def test_a_run_goes_on_where_the_disk_stopped_it(small_disk, tmp_path, how):
+    from tests.faults.test_kill import assert_same_run
+
+    runs_dir = small_disk / "runs"
+    command = [sys.executable, "-m", "experiments.sweep", f"runs_dir={runs_dir}", *RUN, *QUIET]
+    out = tmp_path / "out"
+    with out.open("w") as file:
+        child = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+        reached(runs_dir, 2, child)
+        filler = fill(small_disk) if how == "full" else remount(small_disk, "ro")
+        code = child.wait(timeout=120)
+    said = " ".join(out.read_text().split())
+    log = next(runs_dir.glob("debug/*/log.txt")).read_text()
+    assert code == 2, said
+    assert "Traceback" not in said + log
+    cause = "no space is left" if how == "full" else "it may only be read"
+    assert cause in said and "run the same command again" in said
+    # while the disk is as it is, the remedy stays the same
+    still = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert still.returncode == 2 and "Traceback" not in still.stdout + still.stderr
+    assert cause in " ".join((still.stdout + still.stderr).split()), still.stdout + still.stderr
+    filler.unlink() if how == "full" else remount(small_disk, "rw")
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stdout + again.stderr
+    straight = sweep(tmp_path / "straight", *RUN, *QUIET)
+    assert straight.returncode == 0
+    (ours,) = cells.study_cells(runs_dir / "debug")
+    (theirs,) = cells.study_cells(tmp_path / "straight" / "debug")
+    assert_same_run(ours, theirs)
+
+
+def reached(runs_dir: Path, step: int, child: subprocess.Popen[bytes]) -> None:
+    limit = time.monotonic() + 200
+    while time.monotonic() < limit:
+        assert child.poll() is None, "the sweep ended before its disk did"
+        for folder in cells.study_cells(runs_dir / "debug"):
+            if any(line["step"] >= step for line in recorded(folder)):
+                return
+        time.sleep(0.02)
+    raise AssertionError("the step was never reached")
+
+
+def remount(place: Path, how: str) -> Path:
+    """Open files for writing refuse a plain remount: a bind mount is made read-only instead."""
+    subprocess.run(["mount", "-o", f"remount,{how}", str(place)], check=True)
+    return place
