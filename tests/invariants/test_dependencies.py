@@ -1,7 +1,10 @@
 """What is imported is declared, what is declared is used, and what is pinned is what it needs."""
 
 import ast
+import os
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions, requires, version
@@ -123,3 +126,40 @@ def test_make_installs_a_torch_that_the_project_allows():
     found = re.search(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     torch = next(one for one in map(Requirement, CORE) if one.name == "torch")
     assert found is not None and found[1] in torch.specifier
+
+
+STUB = """#!/bin/sh
+echo "$PIP_REQUIRE_VIRTUALENV $*" >> calls
+exit {code}
+"""
+
+
+def make_setup(folder: Path, code: int) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """`make setup` with a Python that only writes down what it is asked, and ends with ``code``."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder)
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    for stub in (folder / "stub", folder / ".venv" / "bin" / "python"):
+        stub.write_text(STUB.format(code=code))
+        stub.chmod(0o700)
+    outside = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", "setup", "PYTHON=./stub"], cwd=folder, capture_output=True, text=True, env=outside
+    )
+    return done, (folder / "calls").read_text().splitlines()
+
+
+def test_make_installs_into_its_own_environment_alone(tmp_path):
+    """Where .venv leads to some other Python, pip is told to refuse; the pins come with hashes."""
+    done, calls = make_setup(tmp_path, code=0)
+    assert done.returncode == 0, done.stderr
+    installs = [call for call in calls if " -m pip install" in call]
+    assert len(installs) == 3 and all(call.startswith("1 ") for call in installs)
+    assert "--require-hashes -r constraints.txt" in installs[1]
+
+
+def test_another_python_is_said_and_nothing_is_installed(tmp_path):
+    done, calls = make_setup(tmp_path, code=1)
+    assert done.returncode != 0
+    assert "is not Python 3.11 or 3.12. Type: make setup PYTHON=python3.11" in done.stderr
+    assert not any("pip install" in call or "venv" in call for call in calls)
