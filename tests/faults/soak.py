@@ -28,7 +28,7 @@ from judges.grading import GRADINGS
 from judges.session import Session
 from judges.store import Store, verify
 from judges.verdict import Outcome, Parsed, Reply, Verdict
-from tests.faults.soak_server import MODEL, PLAIN, SLOW, STREAM
+from tests.faults.soak_faults import MODEL, PLAIN, SLOW, STREAM
 
 ROOT = Path(__file__).parents[2]
 ROW = make_row(({"role": "user", "content": "Write."},))

@@ -1,6 +1,6 @@
 """20,000 verdicts at 64 in flight while one answer in ten is broken: none is lost or doubled.
 
-And some hundreds that meet each fault of `soak_server`; `soak` by hand makes it tens of thousands.
+And some hundreds that meet each fault of `soak_faults`; `soak` by hand makes it tens of thousands.
 """
 
 from __future__ import annotations

@@ -328,6 +328,26 @@ class TestCheck:
         assert any(b"Bearer very-secret-value\r\n" in head for head in faults.headers)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        whole(b"{}", content_encoding="very-secret-value"),
+        whole(b"x" * 290 + b"very-secret-value", 500),
+        whole(b'{"data": [{"id": "very-secret-value"}, {"id": 7}, {"id": "' + b"x" * 999 + b'"}]}'),
+    ],
+)
+def test_the_preflight_shows_no_key_and_no_endless_name(
+    answer: bytes, faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY_KEY", "very-secret-value")
+    monkeypatch.setitem(ANSWERS, "listed", answer)
+    judge = http(faults.url("listed"), api_key_env="CANARY_KEY")
+    with Session(judge, None) as session, pytest.raises(UserError) as caught:
+        session.check()
+    assert "secret" not in str(caught.value)
+    assert len(str(caught.value)) < 900
+
+
 def test_a_key_never_gets_into_a_verdict_or_the_store(
     faults: Any, one_word: Any, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
