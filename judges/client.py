@@ -11,25 +11,23 @@ import asyncio
 import dataclasses
 import json
 import logging
-import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from judges.channel import Channel
 from judges.dialects import dialect_of, spell, spell_grading
 from judges.envelope import FILTERED, BadEnvelope, ErrorBody, Stream, read_plain
 from judges.failures import ERROR_BYTES, FINAL, EndpointRefused, Fault, read_error, told
 from judges.fields import NAME_CHARACTERS, clean, one_line
-from judges.limits import Limits, NoTurn
+from judges.limits import NoTurn
 from judges.served import is_asked
-from judges.transport import Answer, TooLarge, Unreachable, Wire, WireError
+from judges.transport import Answer, TooLarge, Unreachable, WireError
 from judges.verdict import Outcome, Parsed, Reply
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from experiments.config import Endpoint, Judge
+    from experiments.config import Judge
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +37,6 @@ LONGEST_PAUSE_S = 60.0
 alone until next year, and it is asked again what it means."""
 WRONG_MODELS = 2
 """Replies of another model before it is taken for what the endpoint serves: a router may flap."""
-MANY_REFUSALS = 8
-"""Refusals in a row that are no longer about one question each."""
 MOST_LISTED = 10_000
 """Models of an endpoint that are looked at."""
 BARRED_S = 30.0
@@ -53,58 +49,6 @@ REMINDER = (
     "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "
     "the format asked for."
 )
-
-
-@dataclass
-class Channel:
-    """An endpoint as this process uses it: the wire, the key, the limits and the call count."""
-
-    endpoint: Endpoint
-    wire: Wire
-    key: str = field(default="", repr=False)
-    folder: Path | None = None
-    """Where limits are shared with other processes; None keeps them to this one."""
-    calls: int = 0
-    """Requests for verdicts sent so far, failed ones too."""
-    limits: Limits = field(init=False)
-    jitter: random.Random = field(default_factory=random.Random, repr=False)
-    """Its own generator: a retry must not move the random numbers of the training."""
-    refusal: EndpointRefused | None = None
-    """The last one, where no reply has come since."""
-    refusals: int = 0
-    """How many have come since the last reply."""
-    answers: int = 0
-    """Replies so far."""
-    barred_until: float = float("-inf")
-    """By the event loop's clock: ``refusal`` is the answer to whatever is asked before."""
-    paused_until: float = float("-inf")
-    """By the event loop's clock: the endpoint asked for nothing before."""
-
-    def __post_init__(self) -> None:
-        self.limits = Limits(self.endpoint, self.folder)
-
-    @property
-    def refused(self) -> EndpointRefused | None:
-        """Why no later verdict will fare better; None where one may.
-
-        A key, an account or a model is refused for good. Forbidden may be one question and not
-        another: so it is of all only where nothing was ever answered, or many came in a row.
-        """
-        refusal = self.refusal
-        if refusal is None:
-            return None
-        final = refusal.why in FINAL or not self.answers or self.refusals >= MANY_REFUSALS
-        return refusal if final else None
-
-    def answered(self) -> None:
-        """A reply came: whatever was refused before is served."""
-        self.refusal, self.refusals, self.barred_until = None, 0, float("-inf")
-        self.answers += 1
-
-    def headers(self) -> dict[str, str]:
-        """What every request carries."""
-        plain = {"content-type": "application/json"}
-        return plain | {"authorization": f"Bearer {self.key}"} if self.key else plain
 
 
 @dataclass(frozen=True)

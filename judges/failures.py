@@ -95,6 +95,9 @@ class Fault(Exception):
         self.again = again
         self.wait_s = wait_s
 
+    def __str__(self) -> str:
+        return self.reason  # which has lost its keys since, unlike the arguments
+
 
 def read_error(answer: Answer, body: bytes, key: str) -> Reply:
     """An answer that is no completion: a refusal is a reply, all the rest is raised."""

@@ -107,9 +107,9 @@ def clean(reply: Reply, key: str) -> Reply:
 
 def blot(text: str, key: str) -> str:
     """``text`` without the key and without what can only be another one; ordinary words stay."""
-    if len(key) >= SHORTEST_KEY and key.lower() in text.lower():
-        text = re.sub(re.escape(key), BLOT, text, flags=re.IGNORECASE)
     lowered = text.lower()
+    if len(key) >= SHORTEST_KEY and key.lower() in lowered:
+        text = re.sub(re.escape(key), BLOT, text, flags=re.IGNORECASE)
     for kind, pattern in PATTERNS.items():
         if kind not in _IN_CONFIG_ONLY and any(mark in lowered for mark in _MARKS.get(kind, ("",))):
             text = pattern.sub(_blotted, text)

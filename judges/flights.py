@@ -28,7 +28,7 @@ POLL_S = 0.03
 TAKE_OVER_S = 1.0
 """How often they look for leases that have lapsed."""
 AT_ONCE = 200
-"""Keys that are leased before replies get a turn again."""
+"""Keys that are leased or kept up before replies get a turn again."""
 GATHER_S = 0.002
 """How long a reply waits for others that go to the store with it."""
 
@@ -187,7 +187,11 @@ class Desk:
                     self._try(list(self._waiting))
                 if self._held and now - beat >= min(BEAT_S, self._lease_s / 4):
                     beat = now
-                    self._store.renew(list(self._held), self._owner, self._lease_s)
+                    held = list(self._held)
+                    for start in range(0, len(held), AT_ONCE):
+                        part = [key for key in held[start : start + AT_ONCE] if key in self._held]
+                        self._store.renew(part, self._owner, self._lease_s)
+                        await asyncio.sleep(0)
             except Exception as error:
                 self._fail(error)
 

@@ -23,6 +23,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.errors import UserError
 from judges import clock as host
 
 if TYPE_CHECKING:
@@ -170,7 +171,21 @@ class Rate:
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def reserve(self, requests: float, tokens: float) -> float:
-        """Add to what is used; gives the seconds until the turn has come. Negative gives back."""
+        """Add to what is used; gives the seconds until the turn has come. Negative gives back.
+
+        Raises:
+            UserError: the file cannot be used.
+        """
+        try:
+            return self._reserve(requests, tokens)
+        except OSError as error:
+            raise UserError(
+                f"The limits that all processes share cannot be kept in {self._file} ({error}). "
+                "Free space or mend the folder's rights and run the same command again; the file "
+                "may be removed while nothing runs."
+            ) from error
+
+    def _reserve(self, requests: float, tokens: float) -> float:
         now = self._clock()
         turns = []
         used = []

@@ -28,6 +28,7 @@ from experiments import locks
 from experiments.config import Judge
 from experiments.errors import UserError
 from experiments.files import read_json, write_json
+from judges import clock
 from judges.secrets import redact
 from judges.vllm_command import arguments, check_model, environment, launcher
 
@@ -221,9 +222,9 @@ def _stat(pid: int | str) -> list[str] | None:
 
 
 def _start_time(pid: int) -> str | None:
-    """When a process started, in clock ticks since boot; None for one that ended."""
+    """When a process started: which start of the host, and clock ticks since; None if it ended."""
     fields = _stat(pid)
-    return fields[19] if fields else None
+    return f"{clock.boot()}-{fields[19]}" if fields else None
 
 
 def _group(pgid: int) -> list[int]:

@@ -254,6 +254,7 @@ def grade(
     ):
         session.check()
         votes = session.verdicts([(row, answer or "") for row, answer in pairs])
+        session.stop_if_refused()
     return [
         Graded(row, answer, tuple(found)) for (row, answer), found in zip(pairs, votes, strict=True)
     ]

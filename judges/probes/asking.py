@@ -100,6 +100,7 @@ def _singles(
     session: Session, probes: Sequence[Variant], setting: str = PROFILE
 ) -> list[dict[str, Any]]:
     found = session.verdicts([(probe.row, probe.text) for probe in probes])
+    session.stop_if_refused()
     return [
         _record(verdict, session.judge, probe, setting, None)
         for probe, votes in zip(probes, found, strict=True)

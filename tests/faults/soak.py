@@ -28,11 +28,13 @@ from judges.grading import GRADINGS
 from judges.session import Session
 from judges.store import Store, verify
 from judges.verdict import Outcome, Parsed, Reply, Verdict
-from tests.faults.soak_server import MODEL, PLAIN, SLOW, STREAM
+from tests.faults.soak_faults import MODEL, PLAIN, SLOW, STREAM
 
 ROOT = Path(__file__).parents[2]
 ROW = make_row(({"role": "user", "content": "Write."},))
 SECRET = "Soak/Canary+Key.of-no-known-form-77"
+BATCH = 2_000
+"""Verdicts asked for at once: four steps of 64 prompts and 8 rollouts."""
 EVER = 99
 """Answers that a fault holds for where it does not pass."""
 STORED = {Outcome.scored, Outcome.unparsed, Outcome.empty, Outcome.truncated, Outcome.refused}
@@ -199,7 +201,7 @@ class Soaked:
         ]
 
 
-def soak(questions: list[Question], in_flight: int, folder: Path) -> Soaked:
+def soak(questions: list[Question], in_flight: int, folder: Path, idle_s: float = 3.0) -> Soaked:
     """Ask all questions and hold each verdict against what its fault allows."""
     os.environ["SOAK_KEY"] = SECRET
     GRADINGS[Number.name] = Number
@@ -225,7 +227,7 @@ def soak(questions: list[Question], in_flight: int, folder: Path) -> Soaked:
                     name="j",
                     endpoint=Endpoint(
                         url=url, model=MODEL, api_key_env="SOAK_KEY", stream=stream, attempts=3,
-                        max_concurrency=in_flight, deadline_s=60.0, idle_timeout_s=1.0,
+                        max_concurrency=in_flight, deadline_s=60.0, idle_timeout_s=idle_s,
                         backoff_s=0.01, adaptive=False,
                     ),
                     grading=Grading(Number.name),
@@ -234,7 +236,13 @@ def soak(questions: list[Question], in_flight: int, folder: Path) -> Soaked:
                 mine = [question for question in questions if question.stream is stream]
                 with Session(judge, store) as session:
                     session._loop.run(heart.begin())
-                    found = session.verdicts([(ROW, question.text) for question in mine])
+                    found = [
+                        draws
+                        for start in range(0, len(mine), BATCH)
+                        for draws in session.verdicts(
+                            [(ROW, question.text) for question in mine[start : start + BATCH]]
+                        )
+                    ]
                     calls += session.calls
                 pairs += [(q, draws[0]) for q, draws in zip(mine, found, strict=True)]
             seconds = time.monotonic() - started

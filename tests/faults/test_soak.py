@@ -1,6 +1,6 @@
 """20,000 verdicts at 64 in flight while one answer in ten is broken: none is lost or doubled.
 
-And some hundreds that meet each fault of `soak_server`; `soak` by hand makes it tens of thousands.
+And some hundreds that meet each fault of `soak_faults`; `soak` by hand makes it tens of thousands.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def test_every_fault_ends_as_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(GRADINGS, soak.Number.name, soak.Number)
     assert len(set(soak.PLAIN) | set(soak.STREAM)) >= 200
     questions = soak.every_fault()
-    found = soak.soak(questions, IN_FLIGHT, tmp_path)
+    found = soak.soak(questions, IN_FLIGHT, tmp_path, idle_s=1.5)
     assert found.wrong == []
     assert set(found.met) == set(soak.PLAIN) | set(soak.STREAM)
     assert len(found.verdicts) == len(questions)

@@ -18,9 +18,9 @@ from experiments.config import Endpoint, Grading, Judge, Sampling
 from judges.broken import ANSWERS, error, events, whole
 from judges.broken import GOOD as BODY
 from judges.broken import GOOD_STREAM as CHUNKS
+from judges.channel import MANY_REFUSALS
 from judges.client import (
     LONGEST_PAUSE_S,
-    MANY_REFUSALS,
     REMINDER,
     Attempt,
     Attempted,

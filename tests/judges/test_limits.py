@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from experiments.config import Endpoint
+from experiments.errors import UserError
 from judges import clock as host
 from judges.limits import WINDOW, Limits, NoTurn, Places, Rate, SharedPlaces, address
 
@@ -208,6 +209,12 @@ def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_path: P
             await asyncio.gather(*(limits.permit(10.0, 1.0) for _ in range(20)))
 
     asyncio.run(main())
+
+
+def test_a_rate_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rate").mkdir()
+    with pytest.raises(UserError, match="limits that all processes share cannot be kept"):
+        Rate(60, None, tmp_path / "rate").reserve(1, 0)
 
 
 def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from experiments.config import Endpoint, Failure, Grading, Judge, Price, Samplin
 from experiments.errors import UserError
 from experiments.recorder import VERDICT, write_part
 from experiments.tasks.row import Row, Truth, make_row
-from judges.broken import ANSWERS, events, whole
+from judges.broken import ANSWERS, GOOD, events, whole
 from judges.failures import EndpointRefused
 from judges.faults import FaultServer
 from judges.identity import judge_id
@@ -328,6 +328,26 @@ class TestCheck:
         assert any(b"Bearer very-secret-value\r\n" in head for head in faults.headers)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        whole(b"{}", content_encoding="very-secret-value"),
+        whole(b"x" * 290 + b"very-secret-value", 500),
+        whole(b'{"data": [{"id": "very-secret-value"}, {"id": 7}, {"id": "' + b"x" * 999 + b'"}]}'),
+    ],
+)
+def test_the_preflight_shows_no_key_and_no_endless_name(
+    answer: bytes, faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY_KEY", "very-secret-value")
+    monkeypatch.setitem(ANSWERS, "listed", answer)
+    judge = http(faults.url("listed"), api_key_env="CANARY_KEY")
+    with Session(judge, None) as session, pytest.raises(UserError) as caught:
+        session.check()
+    assert "secret" not in str(caught.value)
+    assert len(str(caught.value)) < 900
+
+
 def test_a_key_never_gets_into_a_verdict_or_the_store(
     faults: Any, one_word: Any, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,6 +399,34 @@ async def echo(body: bytes, where: str, secret: str) -> bytes:
     parts.append({**head, "choices": [{**choice, "delta": {}}], "usage": usage})
     data = b"".join(b"data: " + json.dumps(part).encode() + b"\n\n" for part in parts)
     return events(data + b"data: [DONE]\n\n")
+
+
+def test_a_count_of_tokens_beyond_64_bits_bricks_nothing(
+    tmp_path: Path, one_word: Any, store: Store
+) -> None:
+    body = json.loads(GOOD)
+    body["usage"]["prompt_tokens"] = 2**63
+
+    async def good(_: bytes) -> bytes:
+        return whole(json.dumps(body).encode())
+
+    with FaultServer(good=good) as server:
+        judge = http(server.url("mix_0"), Price(input=1.0))
+        with Session(judge, store) as session:
+            ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+        assert (verdict.score, verdict.tokens_in, verdict.cost_usd) == (1.0, None, None)
+        # What an earlier version stored of it is asked for again, once.
+        store._connection().execute(
+            "UPDATE replies SET value = replace(value, '\"tokens_in\":null', ?)",
+            (f'"tokens_in":{2**63}',),
+        )
+        assert store.get(verdict.key) is None
+        for calls in (1, 0):
+            with Session(judge, store) as session:
+                ((verdict,),) = session.verdicts([(ROWS[0], "x")])
+                assert (verdict.score, session.calls) == (1.0, calls)
+    row = verdict.as_row() | {"rollout_id": "x", "step": 1, "role": "acting"}
+    write_part(tmp_path / "step-000001.parquet", [row], VERDICT)
 
 
 @pytest.mark.parametrize("stream", [False, True])
