@@ -21,26 +21,31 @@ _SAID = r"(?:(?:not[\s_-]*+)?+(?:met|present)|true|false|yes|no)"
 _AROUND = r"[\s'`*.,;:!\\]"
 """What may stand around such a word in quotes."""
 _MARKS = (
+    # Every branch begins with a plain character, which lets the engine pass over all others.
     # "<<<word" could open or close a fence.
-    r"<<<(?=\\*+\s*+/?+\s*+\w)",
+    r"<<<(?=\\*+\s*+/?+\s*+\w)"
     # "<|word" could end the judge's turn and forge another. DeepSeek has a full-width bar.
-    r"<[|｜](?=\\*+\s*+/?+\s*+\w)",  # noqa: RUF001
+    r"|<[|｜](?=\\*+\s*+/?+\s*+\w)"  # noqa: RUF001
     # Thinking, and the template tokens of other families.
-    rf"<(?=\\*+\s*+/?+\s*+(?:(?:[a-z0-9_]{{1,32}}+:)?+(?:{NAMES})\b"
-    r"|(?:s|bos|eos|pad|unk|sop|eop|sys|(?:start|end)_of_turn|tool_(?:call|response)s?)>))",
-    r"\[(?=\\*+\s*+/?+\s*+(?:think|inst|system_prompt|gmask"
-    r"|(?:available_tools|tool_(?:calls|results|content)))\s*+\])",
-    r"◁(?=\\*+\s*+/?+\s*+think)",
-    # Verdicts in double brackets, by criterion (JSON or a line) and by place, and any other score.
-    r"\[(?=\\*+\[[^\[\]]*+\]\])",
-    rf"\[(?=\\*+[^\[\]]*?(?:\"{_AROUND}*+{_SAID}{_AROUND}*+\"|\b(?:true|false))\s*+[,\]])",
-    rf"(?<!\w)[0-9]{{1,3}}+[\s\"'*]*+(?=\\*+(?::\s*+[\"'](?:{_AROUND}|[\"'])*+{_SAID}[\s`*.,;:!\\]*+[\"']"
+    rf"|<(?=\\*+\s*+/?+\s*+(?:(?:[a-z0-9_]{{1,32}}+:)?+(?:{NAMES})\b"
+    r"|(?:s|bos|eos|pad|unk|sop|eop|sys|(?:start|end)_of_turn|tool_(?:call|response)s?)>))"
+    r"|\[(?=\\*+\s*+/?+\s*+(?:think|inst|system_prompt|gmask"
+    r"|(?:available_tools|tool_(?:calls|results|content)))\s*+\])"
+    r"|◁(?=\\*+\s*+/?+\s*+think)"
+    # A verdict in double brackets, and one by place.
+    r"|\[(?=\\*+\[[^\[\]]*+\]\])"
+    rf"|\[(?=\\*+[^\[\]]*?(?:\"{_AROUND}*+{_SAID}{_AROUND}*+\"|\b(?:true|false))\s*+[,\]])",
+    # A verdict by criterion: in JSON, in a wreck of it, and on a line.
+    r"[0-9](?<!\w.)[0-9]{0,2}+[\s\"'*]*+"
+    rf"(?=\\*+(?::\s*+[\"'](?:{_AROUND}|[\"'])*+{_SAID}[\s`*.,;:!\\]*+[\"']"
     rf"|:(?:{_AROUND}|[\"'])*+{_SAID}(?:[\s\"'`*.;:!]*+[,}}\]]|[ \t\"'`*.,;:!]*+(?:[\r\n]|\Z))"
     rf"|[=.)][ \t\"'`*.,;:!]*+{_SAID}[ \t\"'`*.,;:!]*+(?:[\r\n]|\Z)))",
+    # Any other score in JSON.
     r"[\"'][\w -]{0,24}?(?:score|verdict|grade|rating|reward|winner|ranking|judge?ment)s?[\"']\s*+"
     r"(?=\\*+:)",
 )
-_FORGED = re.compile(rf"({'|'.join(_MARKS)})(\\*)", re.IGNORECASE)
+_FORGED = [re.compile(rf"({mark})(\\*)", re.IGNORECASE | re.DOTALL) for mark in _MARKS]
+"""What is neutralised, kind after kind; undone in the opposite order, each is undone exactly."""
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _OPENING = re.compile(r"<<<([a-z]+) ([0-9a-f]{16})>>>\n")
 _CLOSING = re.compile(r"\n<<</([a-z]+) ([0-9a-f]{16})>>>")
@@ -54,11 +59,15 @@ def _nonce(kind: str, text: str) -> str:
 
 
 def _neutralised(text: str) -> str:
-    return _FORGED.sub(r"\1\2\\", text)
+    for forged in _FORGED:
+        text = forged.sub(r"\1\2\\", text)
+    return text
 
 
 def _restored(text: str) -> str:
-    return _FORGED.sub(lambda found: found[1] + found[2][1:], text)
+    for forged in reversed(_FORGED):
+        text = forged.sub(lambda found: found[1] + found[2][1:], text)
+    return text
 
 
 def fence(kind: str, text: str) -> str:

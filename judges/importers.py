@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,19 +49,34 @@ def read_completions(path: Path) -> tuple[list[Completion], int]:
     if not path.is_file():
         raise UserError(f"file={path} is no file. Legal are {FORMS}.")
     if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        return [_completion(place, record, path) for place, record in enumerate(_rows(pq, path))], 0
+        return [_completion(place, record, path) for place, record in enumerate(_rows(path))], 0
     if path.name.endswith((".jsonl", ".jsonl.gz")):
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        try:
+            data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        except (OSError, EOFError, zlib.error) as error:
+            raise _unreadable(path, error) from error
         records, lost = sound_records(data, json_object)
         return [_completion(place, record, path) for place, record in records], lost
     raise UserError(f"file={path} is of an unknown kind. Legal are {FORMS}.")
 
 
-def _rows(pq: Any, path: Path) -> Iterator[dict[str, Any]]:
-    for batch in pq.ParquetFile(path).iter_batches(512):
-        yield from batch.to_pylist()
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow
+    import pyarrow.parquet as pq
+
+    try:
+        for batch in pq.ParquetFile(path).iter_batches(512):
+            yield from batch.to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return UserError(
+        f"file={path} cannot be read: {said} Copy it again, or give another file. Legal are"
+        f" {FORMS}."
+    )
 
 
 def sound_records(
@@ -100,18 +116,25 @@ def _completion(place: int, record: Mapping[str, Any], path: Path) -> Completion
             f"{path}, record {place + 1} has the fields {', '.join(sorted(record)) or '(none)'}, "
             f"but no prompt with its completion. Legal are {FORMS}."
         )
-    criteria = tuple(
-        Criterion(str(item["criterion"]), float(item.get("points", 1.0)))
-        for item in record.get("criteria") or ()
-    )
-    return Completion(
-        place,
-        int(record.get("step") or 0),
-        make_row(_turns(record[prompt]), criteria),
-        _text(record[completion]),
-        _number(record.get("score", record.get("reward"))),
-        _number(record.get("advantage")),
-    )
+    try:
+        criteria = tuple(
+            Criterion(str(item["criterion"]), float(item.get("points", 1.0)))
+            for item in record.get("criteria") or ()
+        )
+        return Completion(
+            place,
+            int(record.get("step") or 0),
+            make_row(_turns(record[prompt]), criteria),
+            _text(record[completion]),
+            _number(record.get("score", record.get("reward"))),
+            _number(record.get("advantage")),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise UserError(
+            f"{path}, record {place + 1} has a field of another form ({error!r}). Legal are"
+            f" {FORMS}; prompt and completion are texts or turns of role and content, criteria are"
+            " {criterion, points}, and a step is a whole number. Mend or drop the record."
+        ) from error
 
 
 def _turns(prompt: Any) -> tuple[dict[str, str], ...]:

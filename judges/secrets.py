@@ -17,7 +17,10 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     "a Slack token": re.compile(_WORD + r"xox[abeoprs]-[A-Za-z0-9-]{10,}"),
     "a bearer token": re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/-]{16,}=*"),
     "a private key": re.compile(
-        r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----)?", re.DOTALL
+        # to its last line, or as far as it goes where that is missing
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
+        r"(?:(?:[^-]++|-(?!----))*+-----END [A-Z ]{0,40}PRIVATE KEY-----"
+        r"|(?:(?:\\[nr]|\s)*+[A-Za-z0-9+/=]{32,}+)*+)"
     ),
     "a URL with a password": re.compile(
         r"(?<=://)[^\s/?#@:]*:[^\s/?#@]+(?=@)"  # only the user:password part

@@ -24,18 +24,19 @@ a prefix such as ``seed:``, and be spelled ``thinking`` or ``thoughts``."""
 
 NAMES = r"thoughts?|think(?:ing)?|reasoning"
 _BAR = "[|｜]"  # noqa: RUF001 - DeepSeek writes its tokens with a full-width bar
+# Every branch begins with a plain character, which lets the engine pass over all others at once.
 _MARK = re.compile(
     rf"<\s*+(?P<tag_close>/?+)\s*+(?:[a-z0-9_]{{1,32}}+:)?+(?P<tag>{NAMES})"
     r"(?:\s[^<>]{0,400})?+(?<!/)>"
     r"|\[\s*+(?P<square_close>/?+)\s*+(?P<square>think)\s*+\](?!\()"  # a link is none
     r"|◁\s*+(?P<wedge_close>/?+)\s*+(?P<wedge>think)\s*+▷"
     rf"|<{_BAR}\s*+(?:begin|start|(?P<token_close>end))_of_(?P<token>{NAMES})\s*+{_BAR}>"
-    rf"|(?P<beside><{_BAR}\s*+(?:begin|end)_of_solution\s*+{_BAR}>)"
-    r"|(?:<\|start\|>[^<|]{0,64})?+<\|channel\|>\s*+(?:(?P<known>analysis|commentary|final)\b"
+    rf"|<(?P<beside>{_BAR}\s*+(?:begin|end)_of_solution\s*+{_BAR}>)"
+    r"|<(?:\|start\|>[^<|]{0,64}<)?+\|channel\|>\s*+(?:(?P<known>analysis|commentary|final)\b"
     r"(?:[^<]{0,200}(?:<\|constrain\|>[^<]{0,64})?<\|message\|>)?"
     r"|(?P<named>[\w.-]{1,64}+)[^<]{0,200}(?:<\|constrain\|>[^<]{0,64})?<\|message\|>)"
-    r"|(?P<turn><\|start\|>[^<|]{0,64}<\|message\|>)"
-    r"|(?P<end><\|(?:end|return|call)\|>)",
+    r"|<(?P<turn>\|start\|>[^<|]{0,64}<\|message\|>)"
+    r"|<(?P<end>\|(?:end|return|call)\|>)",
     re.IGNORECASE,
 )
 _KINDS = ("tag", "square", "wedge", "token")

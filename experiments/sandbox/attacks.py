@@ -257,6 +257,19 @@ while frame is not None:
         os._exit(0)
     frame = frame.f_back
 return None""", cheats=True),
+    _attack("answers with a text that takes long to read", """
+import json, os, sys
+frame = sys._getframe()
+while frame is not None:
+    request = frame.f_locals.get('request')
+    if isinstance(request, dict) and 'nonce' in request:
+        members = ','.join(str(n * (2 ** 61 - 1)) for n in range(1, 2000))
+        text = '[' + '9' * 40 + ',' + '(' * 40 + '-' * 999 + '{' + members + '}' + '9' * 40 + 'x'
+        answer = {'nonce': request['nonce'], 'end': 'returned', 'text': text}
+        os.write(3, json.dumps(answer).encode())
+        os._exit(0)
+    frame = frame.f_back
+return None""", Outcome.FORGED, cheats=True),
     _attack("looks through frames and objects for what is expected", """
 import gc, sys
 mark = '-'.join(['EXPECTED', 'VALUE', ''])

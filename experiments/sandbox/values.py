@@ -89,6 +89,8 @@ class _Reader:
         if kind == "text":
             return _ESCAPE.sub(_unescaped, said[1:-1])
         if kind == "bytes":
+            if not said.isascii():
+                raise ValueError("not a literal")
             return _ESCAPE.sub(_unescaped, said[2:-1]).encode("latin-1")
         if kind == "complex":
             number = complex(said)

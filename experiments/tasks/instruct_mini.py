@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from bisect import bisect_left, insort
 from dataclasses import dataclass, replace
 
 from experiments.config import Task
@@ -112,7 +113,11 @@ def _format_faults(kind: str, reading: _Reading) -> int:
 def _order_faults(spec: dict, items: tuple[str, ...]) -> int:
     """Pairs out of strict alphabetical order, or items before the last mention of the first."""
     if spec["order"] == "alphabetical":
-        return sum(b <= a for i, a in enumerate(items) for b in items[i + 1 :])
+        faults, before = 0, []
+        for item in items:
+            faults += len(before) - bisect_left(before, item)
+            insort(before, item)
+        return faults
     if spec["first"] not in items:
         return len(items)
     return len(items) - 1 - items[::-1].index(spec["first"])

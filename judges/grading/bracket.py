@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from judges.grading import base
+from judges.grading.vocabulary import LONGEST
 from judges.verdict import Parsed, Reply
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ def read(reply: Reply, legal: Callable[[str], T | None], menu: str) -> T | Parse
     text = base.readable(reply)
     if isinstance(text, Parsed):
         return text
-    said = [found.strip().casefold() for found in _BRACKETS.findall(text)]
+    said = [found.strip().casefold() for found in _BRACKETS.findall(text[-LONGEST:])]
     if not said:
         return base.unparsed("no [[verdict]]", text)
     verdicts = [(word, value) for word in said if (value := legal(word)) is not None]

@@ -34,7 +34,7 @@ class Wreck:
     """Whether it never ends."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Open:
     """A container that is being read."""
 
@@ -75,7 +75,6 @@ def _read(text: str, start: int, stack: list[_Open]) -> tuple[int, list[Any] | N
     position = start
     while True:
         mark = text[position : position + 1]
-        value: Any = None
         if mark and mark in "{[":
             stack.append(_Open(position, Pairs() if mark == "{" else []))
             position = _next(text, position + 1)

@@ -6,6 +6,7 @@ A small judge says the same word to nearly everything; how sure it is still orde
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -140,12 +141,15 @@ def _carrier(logprobs: list[dict[str, Any]], said: str) -> list[tuple[str, float
     """Candidates at the first token outside of thinking that is or begins the word said."""
     found = [_token(entry) for entry in logprobs]
     tokens = [pair[0] if pair else "" for pair in found]
-    spans, _ = answer_spans("".join(tokens))
+    spans = deque(answer_spans("".join(tokens))[0])
     offset = 0
     for entry, pair, token in zip(logprobs, found, tokens, strict=True):
-        inside = any(start <= offset < end for start, end in spans)
+        while spans and spans[0][1] <= offset:
+            spans.popleft()
+        inside = bool(spans) and spans[0][0] <= offset
         offset += len(token)
-        if pair and inside and token.strip() and said.startswith(token.strip().casefold()):
+        word = token.strip().casefold()
+        if pair and inside and word and said.startswith(word):
             listed = entry.get("top_logprobs")
             top = [_token(item) for item in listed] if isinstance(listed, list) else []
             candidates = [item for item in top if item is not None]

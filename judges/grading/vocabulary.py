@@ -72,9 +72,8 @@ def spelled(word: str | bool) -> str:
 
 def label(value: Any, vocabulary: str) -> str:
     """``met``, ``not_met``, or ``unknown`` for anything that is not on the menu."""
-    menu = [_plain(word) for word in VOCABULARIES[vocabulary]]
     said = _plain(value)
-    return ("met", "not_met")[menu.index(said)] if said in menu else "unknown"
+    return "unknown" if said is None else _MENUS[vocabulary].get(said, "unknown")
 
 
 def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str]:
@@ -134,6 +133,12 @@ def _plain(value: Any) -> str | None:
         return None
     bare = value.strip(" \t\r\n\"'`*.,;:!")
     return _BLANKS.sub("_", bare.casefold()) if len(bare) <= _LONGEST_TERM else None
+
+
+_MENUS = {
+    name: {str(_plain(yes)): "met", str(_plain(no)): "not_met"}
+    for name, (yes, no) in VOCABULARIES.items()
+}
 
 
 def _pieces(text: str, vocabulary: str) -> Iterator[Piece]:

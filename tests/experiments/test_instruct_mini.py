@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from experiments.config import Task
 from experiments.errors import UserError
 from experiments.tasks import TASKS, oracle, task_module, teacher
-from experiments.tasks.instruct_mini import CATEGORY_OF, RELEVANCE_HALF, rows, truth
+from experiments.tasks.instruct_mini import (
+    CATEGORY_OF,
+    RELEVANCE_HALF,
+    _order_faults,
+    rows,
+    truth,
+)
 from experiments.tasks.row import Criterion, Row, make_row
 
 TASK = Task(name="instruct-mini", train_rows=300, eval_rows=60)
@@ -200,3 +206,10 @@ def test_every_feature_varies_among_the_teachers_answers() -> None:
         share = sum(one[name] > 0 for one in found) / len(found)
         assert share > 0.01, name
         assert len({one[name] for one in found}) > 1, name
+
+
+@given(st.lists(st.sampled_from("abcdef"), max_size=12).map(tuple))
+def test_pairs_out_of_order_are_counted_as_if_each_were_looked_at(items):
+    pairs = [(a, b) for i, a in enumerate(items) for b in items[i + 1 :]]
+    spec = {"order": "alphabetical", "first": None}
+    assert _order_faults(spec, items) == sum(b <= a for a, b in pairs)

@@ -78,3 +78,35 @@ def test_what_cannot_be_read_is_said(tmp_path, name, content, words):
         read_completions(tmp_path / name)
     with pytest.raises(UserError, match="is no file"):
         read_completions(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"prompt": "p", "response": "c", "step": "three"},
+        {"prompt": "p", "response": "c", "step": 1e999},
+        {"prompt": "p", "response": "c", "criteria": [{"points": 2}]},
+        {"prompt": "p", "response": "c", "criteria": [{"criterion": "x", "points": "many"}]},
+        {"prompt": "p", "response": "c", "criteria": [5]},
+        {"prompt": [{"role": "user"}], "response": "c"},
+        {"prompt": 5, "response": "c"},
+        {"prompt": "p", "response": 5},
+        {"prompt": "p", "response": [{"text": "c"}]},
+    ],
+)
+def test_a_field_of_another_form_is_named(tmp_path, record):
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(lines({"prompt": "a", "response": "1"}, record))
+    with pytest.raises(UserError, match="record 2") as caught:
+        read_completions(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.parquet", b"PAR1 and no more"), ("a.jsonl.gz", b"\x1f\x8bcut"), ("b.jsonl.gz", b"{}")],
+)
+def test_a_damaged_container_is_no_traceback(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_completions(tmp_path / name)

@@ -285,3 +285,10 @@ def test_a_task_gives_its_references(tmp_path, monkeypatch):
     del rows[0]
     with pytest.raises(UserError, match="has a reference"):
         sets.load_set("prompts", Task(name="prompts"))
+
+
+def test_a_number_of_any_length_is_made_wrong_and_stays_as_long() -> None:
+    assert rewriters.corrupted("7 of 10, 1.5") == "11 of 16, 1.5"
+    for digits in ("9" * 101, "0" * 5000, "1234567890" * 900):
+        changed = rewriters.corrupted(f"It is {digits}.")
+        assert changed != f"It is {digits}." and len(changed) == len(f"It is {digits}.")

@@ -76,3 +76,12 @@ def test_known_values_go_whatever_they_look_like() -> None:
 def test_a_known_value_never_survives(before: str, secret: str, after: str) -> None:
     blotted = redact(before + secret + after, [secret])
     assert secret not in blotted or "*" in secret
+
+
+def test_a_private_key_that_breaks_off_is_blotted_out_as_far_as_it_goes() -> None:
+    begin = "-----BEGIN " + "PRIVATE KEY-----"
+    body = "\n".join(["MIIEvQIBADANBgkqhkiG9w0BAQEFAASC" * 2] * 3)
+    for line_break in ("\n", "\\n"):
+        torn = begin + "\n" + body.replace("\n", line_break)
+        assert redact(f"got {torn} there") == "got *** there"
+    assert redact(f"{begin} is how it starts. [[70]]") == "*** is how it starts. [[70]]"

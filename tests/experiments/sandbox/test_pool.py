@@ -1,5 +1,6 @@
 """The warm pool: order, verdict on the code apart from faults of the sandbox, and no leaks."""
 
+import json
 import threading
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.sandbox import tiers
-from experiments.sandbox.calls import Call, Limits, Outcome
+from experiments.sandbox.calls import Call, Limits, Outcome, read_reply
 from experiments.sandbox.inside.literal import NotLiteral
 from experiments.sandbox.pool import Pool
 from experiments.sandbox.values import dumps, loads, same
@@ -151,6 +152,77 @@ def test_a_closed_pool_takes_nothing_and_leaves_no_thread(pool):
 def test_hostile_text_is_no_literal(text):
     with pytest.raises(ValueError):
         loads(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9" * 26 + "x",  # a reader that goes back takes 2 ** 26 steps
+        "9" * 4301,
+        "[" + "9" * 100_000 + "]",
+        "9" * 30 + ".5",
+        "1e9999",
+        "-" * 50_000 + "1",
+        "1" + "+1" * 50_000,
+        "[" * 52 + "]" * 52,
+        "{" + ",".join(str(n * (2**61 - 1)) for n in range(1, 1000)) + "}",
+        "{" + ",".join(f"{n * (2**61 - 1)}:0" for n in range(1, 1000)) + "}",
+        "{[]}",
+        "{([],):1}",
+        "{1:2,3}",
+        "(1)",
+        "[1 2]",
+        "[,]",
+        "1e999j",
+        "(1+1e999j)",
+        "'\\N{BULLET}'",
+        "'\\q'",
+        "'a\nb'",
+        "'" + "\\" * 9999,
+        "b'\xe9'",
+        "'" + "x" * (1 << 20) + "'",
+        "lambda: 1",
+        "1_0",
+        "",
+    ],
+)
+def test_what_dumps_never_writes_is_no_literal(text):
+    with pytest.raises(ValueError):
+        loads(text)
+
+
+def test_what_is_read_can_always_be_compared():
+    """Keys and members are compared by their text, so whatever is read can be written."""
+    deepest = "()"
+    for _ in range(50):
+        deepest = f"({deepest},)"
+    for text in (f"{{{deepest[1:-2]}:1}}", f"{{{deepest[1:-2]}}}", "{-1e999}", "{(1-0j)}", deepest):
+        value = loads(text)
+        assert same(value, value)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        '{"nonce": "n", "end": "returned", "text": 1}',
+        '{"nonce": "n", "end": "returned", "text": "1", "text2": ""}',
+        '{"nonce": "n", "end": ["returned"], "text": "1"}',
+        '{"nonce": "n", "end": "timeout", "text": "1"}',
+        '["nonce"]',
+        "9" * 60_000,
+        "[" * 60_000,
+        '{"nonce": ' * 5_000,
+    ],
+)
+def test_what_is_no_answer_is_forged(claim):
+    reply = {"cpu_s": 0.0, "end": "closed", "code": 0, "killed": False, "data": claim}
+    assert read_reply(reply, "n", Limits()).outcome is Outcome.FORGED
+
+
+def test_what_a_candidate_says_of_its_end_is_one_line_that_files_can_hold():
+    said = json.dumps({"nonce": "n", "end": "raised", "text": "Boom: a\nb\ud800\u2028c"})
+    reply = {"cpu_s": 0.0, "end": "closed", "code": 0, "killed": False, "data": said}
+    assert read_reply(reply, "n", Limits()).detail == "Boom: a b? c"
 
 
 @given(LITERALS)

@@ -1,0 +1,170 @@
+"""What reads a text that a candidate, a judge or a policy wrote takes time in proportion to it.
+
+A reader of such text belongs into ``READERS``: one line, its name and a function of a text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+
+from experiments.answers import answer_of
+from experiments.config import Repetition
+from experiments.evaluation.ifeval import variants
+from experiments.rewards.penalties import repetition
+from experiments.sandbox.calls import Limits, read_reply
+from experiments.sandbox.values import loads, same
+from experiments.tasks import instruct_mini
+from judges import fence, importers, menu, parse, secrets
+from judges.features import features
+from judges.grading import GRADINGS
+from judges.grading.base import Ask
+from judges.grading.vocabulary import largest_number, read_labels
+from judges.probes.rewriters import edits
+from judges.thinking import opened, strip_thinking
+from judges.verdict import Reply
+
+PAIR = Ask((), criteria=(0, 1), members=(0, 1))
+EDITS = edits()
+MINI = {"order": "alphabetical", "first": None}
+SMALL, DOUBLINGS = 500, 4
+MOST = 40
+"""Times that 16 times the text may take: 16 where time is proportional, 256 where it is squared."""
+FLOOR_S = 5e-5
+"""A time below this is overhead and noise."""
+
+
+def any_value(text: str) -> None:
+    """A literal, read and compared, where it is one."""
+    try:
+        value = loads(text)
+    except ValueError:
+        return
+    assert same(value, value)
+
+
+def frame(text: str) -> None:
+    """What a candidate wrote to its handle, as it is and as the literal of a sound reply."""
+    for data in (text, json.dumps({"nonce": "n", "end": "returned", "text": text})):
+        reply = {"cpu_s": 0.0, "end": "closed", "code": 0, "killed": False, "data": data}
+        read_reply(reply, "n", Limits())
+
+
+def question(text: str) -> None:
+    """The request that a simulated judge takes apart."""
+    try:
+        menu.read_question({"messages": [{"role": "user", "content": text}]})
+    except menu.Unanswerable:
+        return
+
+
+def alphabetical(text: str) -> None:
+    """The rules of the built-in task, of which order is the one that compares pairs."""
+    items = instruct_mini._read(text).items
+    instruct_mini._order_faults(MINI, items)
+
+
+def log_probs(text: str) -> None:
+    """A reply in tokens of eight characters."""
+    pieces = [text[place : place + 8] for place in range(0, len(text), 8)]
+    tokens = [{"token": piece, "logprob": -1.0} for piece in pieces]
+    GRADINGS["soft_choice"]({}).parse(Reply("Yes", logprobs=tokens))
+
+
+def rubric(vocabulary: str) -> Callable[[str], object]:
+    def read(text: str) -> None:
+        read_labels(text, [1, 2], vocabulary)
+        largest_number(text, vocabulary)
+
+    return read
+
+
+def graded(name: str) -> Callable[[str], object]:
+    grading = GRADINGS[name]({})
+    single = not hasattr(grading, "asks") and not hasattr(grading, "group_asks")
+    return lambda text: grading.parse(Reply(text), *([] if single else [PAIR]))
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "values": any_value,
+    "frames": frame,
+    "answers": answer_of,
+    "thinking": strip_thinking,
+    "templates": opened,
+    "features": lambda text: features(text, "robust"),
+    "repetition": lambda text: repetition(Repetition(weight=1.0), text),
+    "fence": lambda text: fence.fenced("answer", fence.fence("answer", text)),
+    "fences of others": lambda text: fence.fenced("answer", text),
+    "outside of fences": fence.outside,
+    "questions": question,
+    "secrets": secrets.redact,
+    "stored replies": lambda text: parse.read_records(text.encode("utf-8", "replace")),
+    "completions": lambda text: importers.sound_records(
+        text.encode("utf-8", "replace"), importers.json_object
+    ),
+    "built-in task": alphabetical,
+    "log-probs": log_probs,
+    "IFEval": variants,
+    **{f"vocabulary {name}": rubric(name) for name in ("bool", "met")},
+    **{f"grading {name}": graded(name) for name in ("likert", "listwise")},
+    **{f"edit {name}": EDITS[name].rewrite for name in ("yshort", "yverbose", "ystructured")},
+}
+
+UNITS = [
+    " ", "\t", "\n", "\r\n", "\u200b", "\u3000", "0", "a", "Z", "_", "-", "+", ".", ",", ":", ";",
+    "!", "?", "\\", '"', "'", "`", "#", "*", "|", "[", "]", "{", "}", "(", ")", "<", ">", "</",
+    "\0", "\ud800", "\U0001f600", "word ", "yellow ", "a b ", "\\\\", '\\"', "''", "1 ", "1: ",
+    "1:\t", "1. ", "1,", "[1,", "[[", "]]", "[[a", "[[]]", "{}", "[]", "()", '["', '{"', '{"1":',
+    '{"a":[', "{'1': '", '"1": "met", ', '{"1": "met"} ', "1: met\n", "1: met, ", "1: a ", "1:a-",
+    "[true ", '["yes" ', "not ", "1: not ", '"score"', "score ", "criterion ", "> ", "- ", "# ",
+    "**", "**a", "***", "<think>", "</think>", "<think ", "< ", "[ ", "\u25c1 ", "[THINK]",
+    "<|channel|>", "<|channel|>final", "<|start|>", "<|message|>", "<|end|>", "analysis",
+    "assistantfinal", "<<<", "<<<a ", "<<<answer 0123456789abcdef>>>\n",
+    "\n<<</answer 0123456789abcdef>>>", "-----BEGIN " + "PRIVATE KEY-----", "-----END ", "://",
+    "://a:", "bearer ", "sk-", "what a ", "let me know if ? ", "here is my answer ", "1 yes\n",
+]  # fmt: skip
+"""What a nasty text repeats."""
+FRONTS = ("", "[", '{"1": ', "1:", '"', "<", "9")
+ENDS = ("", "x", "\n", '"}')
+
+
+def seconds(read: Callable[[str], object], text: str) -> float:
+    """Processor time of one reading."""
+    begun = time.process_time()
+    read(text)
+    return time.process_time() - begun
+
+
+def slow_shapes(read: Callable[[str], object], repeats: int = 5) -> list[str]:
+    """The shapes that take more than their share when they are doubled, measured again and again
+    where it looks so."""
+    slow = []
+    for place, unit in enumerate(UNITS):
+        # every unit with every front, and the ends in turn
+        for turn, front in enumerate(FRONTS):
+            end = ENDS[(place + turn) % len(ENDS)]
+            small = front + unit * (SMALL // len(unit)) + end
+            large = front + unit * ((SMALL << DOUBLINGS) // len(unit)) + end
+            few, many = seconds(read, small), seconds(read, large)
+            for _ in range(repeats):
+                if many <= MOST * max(few, FLOOR_S):
+                    break
+                few, many = max(few, seconds(read, small)), min(many, seconds(read, large))
+            else:
+                slow.append(f"{front!r} {unit!r} {end!r}: {many / max(few, FLOOR_S):.0f} times")
+    return slow
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_takes_time_in_proportion_to_its_text(name: str) -> None:
+    assert slow_shapes(READERS[name]) == []
+
+
+@pytest.mark.parametrize("pattern", [r"\s*x", r"\[+x", "-----BEGIN.*?-----END X"])
+def test_a_reader_that_goes_back_is_found(pattern: str) -> None:
+    """The measure can fail: patterns that try again from every place."""
+    assert slow_shapes(re.compile(pattern, re.DOTALL).search, repeats=1)
