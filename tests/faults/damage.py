@@ -28,7 +28,7 @@ RUN = (
     *("trainer.steps=3", "sweep.report=false"),
 )
 """The command that makes the study, two cells of three steps."""
-LIMIT_S = 60
+LIMIT_S = 300
 """A command that waits for ever is stopped and counts as a traceback."""
 
 
