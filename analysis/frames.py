@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cells import flatten, identifying, study_cells
 from experiments.cells import state as cell_state
-from experiments.files import Damaged, first_line, read_json, read_yaml
+from experiments.files import Damaged, first_line, read_yaml
 from experiments.plan import read_study
 from experiments.recorder import COMPONENT, parts, read_metrics, step_of, unlike, where
 from experiments.status import read_status
-from experiments.verify import foreign_parts, strangers
+from experiments.verify import foreign_parts, read_form, strangers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -255,7 +255,7 @@ def _seed(cell: Path, config: dict[str, Any], problems: list[str]) -> int:
 
 def _environment(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        return read_json(path)
+        return read_form(path)
     except Damaged as error:
         problems.append(f"{where(path)} could not be read: it {error.why}")
         return {}

@@ -118,7 +118,7 @@ def read_study(study_dir: Path | str) -> Records:
         f"{cell}: its config.yaml names no judge, so it is in no estimate"
         for cell in table.loc[~named, "cell"]
     ]
-    size = sum(part.stat().st_size for part in folder.glob("*/*/step-*.parquet"))
+    size = sum(part.lstat().st_size for part in folder.glob("*/*/step-*.parquet"))
     found = on_each_core(_read_cell, jobs, size)
     counted = [counts for _, counts, _ in found if len(counts)]
     empty = pd.DataFrame(columns=list(OUTCOMES))

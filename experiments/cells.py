@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from experiments import locks
 from experiments.config import Study, freeze
-from experiments.files import Damaged, read_yaml, write_json, write_text
+from experiments.files import Damaged, read_text, read_yaml, write_json, write_text
 from experiments.status import read_status
 
 RUN_TIME = (
@@ -185,14 +185,13 @@ def study_cells(study_dir: Path) -> list[Path]:
 
 def same_cells(study_dir: Path) -> dict[Path, list[Path]]:
     """Cell -> copies of its folder: folders with the very same config, of longer names."""
-    found: dict[bytes, list[Path]] = {}
+    found: dict[str, list[Path]] = {}
     for path in sorted(study_dir.glob("*/config.yaml"), key=lambda p: (len(p.parent.name), p)):
         try:
-            text = path.read_bytes()
-        except OSError:
-            text = b""
-        # a config that says nothing is nobody's copy
-        found.setdefault(text.strip() or bytes(path), []).append(path.parent)
+            text = read_text(path)
+        except Damaged:
+            text = str(path)  # nobody's copy
+        found.setdefault(text, []).append(path.parent)
     return {folders[0]: folders[1:] for folders in found.values()}
 
 

@@ -7,7 +7,6 @@ a step that is redone after a crash keeps its time, so that logging it twice sto
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import time
@@ -186,10 +185,8 @@ class Recorder:
     def _keep_damaged(self, problems: list[str]) -> None:
         """Metrics that can be read only in part stay beside those that are kept of them."""
         path = self._metrics_path
-        with contextlib.suppress(OSError):
-            cut = not path.read_bytes().endswith(b"\n")
-            if len(problems) == 1 and cut:
-                return  # a crash cut the last line; its step is redone
+        if len(problems) == 1 and path.is_file() and not path.read_bytes().endswith(b"\n"):
+            return  # a crash cut the last line; its step is redone
         if problems:
             aside = path.with_name(f"{METRICS}.damaged")
             path.replace(aside)

@@ -23,13 +23,13 @@ from experiments import cells, projection
 from experiments.cells import Cell
 from experiments.config import Study, Tracking
 from experiments.errors import UserError
-from experiments.files import read_left, say, write_json
+from experiments.files import Damaged, say, write_json
 from experiments.mlflow_store import initialise, load_mlflow, tracking_uri, ui_command, ui_link
 from experiments.plan import read_study
 from experiments.projection import Point
 from experiments.recorder import recorded
 from experiments.status import read_status
-from experiments.verify import say_problems
+from experiments.verify import read_form, say_problems
 from judges.secrets import redact
 
 __all__ = [
@@ -88,12 +88,11 @@ def _open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         "judgedrift.role": "cell",
     }
     path = cell.dir / "environment.json"
-    environment = read_left(path, "commit and sandbox are left out of MLflow")
-    git = environment.get("git")
-    if commit := git.get("commit") if isinstance(git, dict) else None:
+    environment = _left(path, "commit and sandbox are left out of MLflow")
+    if commit := environment.get("git", {}).get("commit"):
         tags["mlflow.source.git.commit"] = str(commit)
     if sandbox := environment.get("sandbox"):
-        tags["judgedrift.sandbox"] = str(sandbox)
+        tags["judgedrift.sandbox"] = sandbox
     new = {  # parameters are write-once: what a resume changed of them stays as it was
         key: value for key, value in projection.params(cell).items() if key not in run.data.params
     }
@@ -105,16 +104,19 @@ def _open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
     return run_id, kept.get("sent", 0)
 
 
-def _kept(folder: Path) -> dict[str, Any]:
-    """What `_keep_run` kept; empty where that is damaged: MLflow is then asked for the run."""
-    path = folder / "mlflow.json"
-    kept = read_left(path, "the run is looked up in MLflow")
-    words = [kept.get(key) for key in ("uri", "experiment_id", "parent_run_id", "run_id")]
-    sent = kept.get("sent", 0)
-    if kept and not (all(isinstance(word, str) for word in words) and isinstance(sent, int)):
-        say(f"{path} does not say which run is the cell's; the run is looked up in MLflow.")
+def _left(path: Path, instead: str) -> dict[str, Any]:
+    """A file of `verify.FORMS`; one that is damaged counts as absent, and that is said."""
+    try:
+        return read_form(path)
+    except Damaged as error:
+        say(f"{path} is damaged: it {error.why}; {instead}.")
         return {}
-    return kept
+
+
+def _kept(folder: Path) -> dict[str, Any]:
+    """What `_keep_run` kept; empty where that is damaged."""
+    kept = _left(folder / "mlflow.json", "the run is looked up in MLflow")
+    return kept if {"uri", "run_id"} <= kept.keys() else {}
 
 
 def _keep_run(folder: Path, ids: dict[str, str], run_id: str, sent: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from experiments.cells import Cell, identifying, lock, same_cells, save_cell, set_status
 from experiments.files import Damaged, read_json, read_yaml, say
@@ -16,6 +17,14 @@ from experiments.status import read_status
 
 MAGIC = b"PAR1"
 HIDDEN = "."
+FORMS: dict[str, dict[str, type]] = {
+    "environment.json": {"git": dict, "packages": dict, "sandbox": str},
+    "mlflow.json": {
+        **dict.fromkeys(("uri", "experiment_id", "parent_run_id", "run_id"), str),
+        "sent": int,
+    },
+}
+"""Files that a run can do without, and the kinds of what they hold."""
 
 
 def say_problems(study_dir: Path, cells: Iterable[Cell | Path]) -> None:
@@ -84,7 +93,7 @@ def unsound(cell: Cell | Path) -> list[str]:
     read_status(folder, found)
     for name in ("environment.json", "mlflow.json"):
         try:
-            read_json(folder / name)
+            read_form(folder / name)
         except Damaged as error:
             found.append(f"{where(error.path)} is damaged: it {error.why}.")
     lines, problems = read_metrics(folder)
@@ -105,6 +114,19 @@ def _unsound_parts(folder: Path, made: set[int]) -> list[str]:
     there = {step_of(path) for path in parts(folder)}
     if gone := sorted(made - there):
         found.append(f"{folder.parent.name}/{folder.name} has no part of step {_listed(gone)}.")
+    return found
+
+
+def read_form(path: Path) -> dict[str, Any]:
+    """`read_json` of a file in `FORMS`, whose values must be of their kinds.
+
+    Raises:
+        Damaged: they are not.
+    """
+    found = read_json(path)
+    for key, kind in FORMS[path.name].items():
+        if key in found and not isinstance(found[key], kind):
+            raise Damaged(path, f"holds {key}={found[key]!r:.40}")
     return found
 
 

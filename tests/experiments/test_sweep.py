@@ -248,6 +248,12 @@ def test_one_failed_cell_is_said_and_can_be_continued(tmp_path):
     said = " ".join(first.stdout.split())
     assert "judge.max_unscored_frac=0" in said and "Against unparsed: " in said, said
     assert "log.txt" in said and "Traceback" not in said
+    starved = next((tmp_path / "debug").glob("sim-flaky-*"))
+    assert not list(starved.glob("rollouts/*")) and not list(starved.glob("verdicts/*"))
+    kept = list(starved.glob("starved/*/step-000001.parquet"))
+    assert sorted(path.parent.name for path in kept) == ["rollouts", "verdicts"]
+    assert "Traceback" not in (starved / "log.txt").read_text()
     again = sweep(tmp_path, *arguments, "judge.max_unscored_frac=1")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "1 cells to run" in again.stdout
+    assert len(rows(starved, "rollouts")) == 2 * 8  # two steps, none doubled

@@ -1,0 +1,105 @@
+"""A run that stops for want of verdicts says why, and keeps what it had paid for."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from experiments.config import Endpoint, Judge, Study, Trainer
+from experiments.errors import UserError
+from experiments.recorder import STARVED, Recorder, parts
+from experiments.rewards.failure import REASON, REMEDIES, Starved, starved
+from experiments.rewards.scorer import Scorer
+from experiments.tasks.row import make_row
+from judges.budget import spent_before
+from judges.verdict import Outcome, Verdict
+
+KEY = "sk-test-0123456789abcdef0123456789abcdef"
+ROW = make_row(({"role": "user", "content": "Write."},))
+
+
+def verdict(outcome: Outcome, reason: str = "", **more) -> Verdict:
+    score = 0.5 if outcome is Outcome.scored else None
+    return Verdict(
+        judge_id="i", judge="j", grading="g", grading_version="1", prompt_sha="0" * 16,
+        outcome=outcome, score=score, reason=reason, **more,
+    )  # fmt: skip
+
+
+def test_outcomes_are_counted_and_each_has_something_to_type():
+    votes = [
+        *[verdict(Outcome.rate_limited, "429 slow down")] * 3,
+        *[verdict(Outcome.truncated, "cut at 8 tokens")] * 2,
+        verdict(Outcome.scored),
+    ]
+    judge = Judge(name="mine", endpoint=Endpoint(max_concurrency=32))
+    said = str(starved("5 of 6 verdicts are missing", votes, judge))
+    assert "Of 6 verdicts of judge=mine: 3 rate_limited, 2 truncated" in said
+    assert "The commonest reason, 3 times: 429 slow down." in said
+    assert "judge.endpoint.max_concurrency=16" in said
+    assert f"judge.sampling.max_tokens={2 * judge.sampling.max_tokens}" in said
+    assert "\n" not in said and "timeout" not in said
+
+
+def test_every_outcome_without_a_score_has_a_remedy():
+    for outcome in Outcome:
+        if outcome is not Outcome.scored:
+            said = str(starved("all missing", [verdict(outcome)], Judge(name="mine")))
+            assert f"Against {outcome}: {REMEDIES[outcome](Judge(name='mine'))}" in said
+
+
+def test_a_reason_is_short_and_holds_no_key(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "correct-horse-battery")
+    reason = f"no\n\x00 {KEY} {'x ' * (REASON // 2 - 30)} correct-horse-battery " + "y" * 10_000
+    judge = Judge(name="mine", endpoint=Endpoint(api_key_env="MY_KEY"))
+    said = str(starved("all missing", [verdict(Outcome.endpoint_down, reason)], judge))
+    assert KEY not in said and "correct-horse" not in said and len(said) < 1500
+
+
+class Session:
+    """Stands where a session stands: the first answer is scored and the others are refused."""
+
+    compares, calls, hits = False, 0, 0
+    judge = Judge(name="mine")
+
+    def verdicts(self, items):
+        self.calls += len(items)
+        paid = {"attempts": 1, "finish_reason": "stop", "cost_usd": 0.25}
+        return [
+            [verdict(Outcome.refused if number else Outcome.scored, "content filter", **paid)]
+            for number, _ in enumerate(items)
+        ]
+
+
+class State:
+    global_step = 2
+
+
+@pytest.mark.parametrize("policy", ["unscored", "abort"])
+def test_a_starved_step_is_kept_beside_the_run_and_paid_for(tmp_path: Path, policy: str):
+    judge = Judge(name="mine", on_failure=policy, max_unscored_frac=0.5)
+    config = Study(judge=judge, trainer=Trainer(group_size=4))
+    recorder = Recorder(tmp_path)
+
+    def ask() -> Scorer:
+        scorer = Scorer(config, {ROW.prompt_id: ROW}, lambda row, text: None, Session())
+        scorer.on_starved = recorder.write_starved
+        texts = [[{"content": f"answer {number}"}] for number in range(4)]
+        with pytest.raises(Starved, match="Of 4 verdicts of judge=mine: 3 refused") as caught:
+            scorer([None] * 4, texts, [[1]] * 4, [ROW.prompt_id] * 4, State())
+        assert isinstance(caught.value, UserError) and "content filter" in str(caught.value)
+        return scorer
+
+    assert ask().pending is None  # nothing that a recorder or a trainer would go on with
+    assert parts(tmp_path / "rollouts") == parts(tmp_path / "verdicts") == []
+    kept = pq.read_table(tmp_path / STARVED / "verdicts" / "step-000003.parquet").to_pylist()
+    assert [row["outcome"] for row in kept] == ["scored", "refused", "refused", "refused"]
+    rollouts = pq.read_table(tmp_path / STARVED / "rollouts" / "step-000003.parquet").to_pylist()
+    assert [row["completion"] for row in rollouts] == [f"answer {number}" for number in range(4)]
+    assert {row["reward"] for row in rollouts} == {None}
+    total, last = spent_before(tmp_path)
+    assert (total.calls, total.usd, last.calls) == (4, 1.0, 0)
+    Recorder(tmp_path)  # a resume redoes the step and forgets no payment
+    ask()
+    assert spent_before(tmp_path)[0].calls == 8
+    assert len(list((tmp_path / STARVED / "verdicts").iterdir())) == 2

@@ -1,0 +1,86 @@
+"""Every way to spoil a file of a study, read as an analysis reads it: said, and nobody else lost.
+
+``python -m tests.faults.damage`` puts each to every command, in finished and half-finished studies.
+"""
+
+import shutil
+
+import pytest
+
+from experiments import cells, files, plan, verify
+from experiments.files import Damaged, read_json
+from experiments.status import read_status
+from tests.faults import damage
+
+
+@pytest.fixture(scope="module")
+def source(small_study, tmp_path_factory):
+    """A small copy of the study: nothing that an analysis does not read."""
+    runs_dir = tmp_path_factory.mktemp("source") / "runs"
+    skip = shutil.ignore_patterns("checkpoint-*", "policy", "report", "replays", "*.damaged")
+    shutil.copytree(small_study, damage.study_of(runs_dir), ignore=skip)
+    return runs_dir
+
+
+@pytest.mark.parametrize("case", damage.CASES, ids=lambda case: case.name)
+def test_no_damage_is_silent_or_fatal(source, case):
+    (result,) = damage.trials(source, [case], [damage.read], unfinished=False)
+    assert not result.bad, result.said
+
+
+def test_a_status_is_made_again_from_the_records(source, tmp_path):
+    runs_dir = tmp_path / "runs"
+    shutil.copytree(source, runs_dir)
+    folder = damage.victim(damage.study_of(runs_dir))
+    cell = cells.load_cell(folder)
+    (folder / "DONE").unlink()
+    for text in ("", '{"state": "runn', '{"state": 5, "step": "five"}'):
+        (folder / "status.json").write_text(text)
+        assert cells.state(folder) == "killed"  # it has records, and nobody holds its lock
+        assert read_status(folder)["step"] == 2
+        (line,) = plan.rows([cell], ["judge", "seed"])
+        assert (line["state"], line["step"]) == ("killed", "2/2")
+    verify.mend(cell)
+    assert read_json(folder / "status.json")["step"] == 2
+
+
+def test_a_study_is_made_again_from_its_cells(source, tmp_path):
+    runs_dir = tmp_path / "runs"
+    shutil.copytree(source, runs_dir)
+    study = damage.study_of(runs_dir)
+    whole = read_json(study / "study.json")
+    (study / "study.json").write_text('{"factors": ["ju')
+    again = plan.read_study(study)
+    assert {key: again[key] for key in ("study", "factors", "base")} == {
+        key: whole[key] for key in ("study", "factors", "base")
+    }
+    assert again["mlflow"].items() <= whole["mlflow"].items()
+
+
+def test_a_cut_config_is_refused_and_written_again_by_the_sweep(source, tmp_path):
+    runs_dir = tmp_path / "runs"
+    shutil.copytree(source, runs_dir)
+    folder = damage.victim(damage.study_of(runs_dir))
+    cell = cells.load_cell(folder)
+    text = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(text[: len(text) // 2].rsplit("\n", 1)[0] + "\n")
+    said = verify.unsound(cell)
+    assert any("is not the config that the folder was made for" in line for line in said)
+    verify.mend(cell)
+    assert cells.load_cell(folder).id == cell.id and verify.unsound(cell) == []
+
+
+def test_the_remedy_of_a_damaged_file_is_a_command_that_can_be_pasted(tmp_path):
+    path = tmp_path / "a b.json"
+    path.write_text("")
+    with pytest.raises(Damaged, match="is empty") as caught:
+        read_json(path)
+    assert str(caught.value).endswith(f"mv '{path}' '{path}.damaged'")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_wrong_is_said_once(capsys):
+    files.SAID.clear()
+    files.say("one thing")
+    files.say("one thing")
+    assert capsys.readouterr().err == "one thing\n"
