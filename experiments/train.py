@@ -22,6 +22,7 @@ from experiments import cells
 from experiments.cells import Cell
 from experiments.errors import UserError
 from experiments.files import read_json, write_json, write_text
+from judges.failures import EndpointRefused
 
 if TYPE_CHECKING:
     from experiments.rewards.ruled import RuleRunner
@@ -37,7 +38,8 @@ def run_cell(folder: Path, threads: int = 1) -> int:
     """Train one cell to its end, from its last checkpoint where there is one.
 
     Returns:
-        Exit code: 0 done, 1 failed, 2 a user's error, 3 stopped by a signal, 4 already running.
+        Exit code: 0 done, 1 failed, 2 a user's error, 3 stopped by a signal, 4 already running,
+        5 (`cells.REFUSED`) key, account or model refused by an endpoint.
     """
     held = cells.lock(folder, wait_s=2.0)
     if held is None:
@@ -62,6 +64,9 @@ def run_cell(folder: Path, threads: int = 1) -> int:
     try:
         train(cell, threads)
         end = {"state": "done", "exit_code": 0, "error": ""}
+    except EndpointRefused as refusal:
+        end = {"state": "failed", "exit_code": cells.REFUSED, "error": str(refusal)}
+        print(refusal, flush=True)
     except UserError as error:
         end = {"state": "failed", "exit_code": 2, "error": str(error)}
         print(error, flush=True)
