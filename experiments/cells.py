@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from experiments.config import Study, freeze
+from experiments.errors import UserError
 from experiments.files import read_json, write_json, write_text
 
 RUN_TIME = (
@@ -56,6 +57,9 @@ RUN_TIME = (
     ),
 )
 """Keys that say how, where or how fast a cell runs, but cannot change what it finds."""
+LOCK = ".lock"
+BUSY = 4
+"""Exit code of a cell that another process runs."""
 REFUSED = 5
 """Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
 
@@ -118,23 +122,46 @@ def make_cell(data: dict[str, Any], folder: Path | None = None) -> Cell:
 
 
 def load_cell(folder: Path) -> Cell:
-    """The cell that lives in ``folder``, from the config that was saved there."""
+    """The cell that lives in ``folder``, from the config that was saved there.
+
+    Raises:
+        UserError: there is no config, or none that can be read.
+    """
     import yaml
 
-    return make_cell(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")), folder)
+    path = folder / "config.yaml"
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict):
+            raise ValueError("it holds no keys")
+        return make_cell(data, folder)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
+        raise UserError(
+            f"{path} is not the config of a cell ({' '.join(str(error).split())[:200]}). Run the "
+            "sweep's command again, which writes it anew."
+        ) from error
 
 
 def save_cell(cell: Cell) -> None:
-    """Lay the folder: the resolved config first, then a state where there is none."""
+    """Lay the folder: the resolved config first, then a state where there is none.
+
+    A cell that is done, or that another process runs, stays as it is.
+    """
     import yaml
 
-    write_text(cell.dir / "config.yaml", yaml.safe_dump(cell.data, sort_keys=False))
-    if not (cell.dir / "status.json").exists():
-        set_status(cell.dir, state="new", step=0, steps=cell.config.trainer.steps)
+    held = lock(cell.dir, wait_s=1.0)
+    if held is None:
+        return
+    with held:
+        if is_done(cell.dir):
+            return
+        write_text(cell.dir / "config.yaml", yaml.safe_dump(cell.data, sort_keys=False))
+        if not (cell.dir / "status.json").exists():
+            set_status(cell.dir, state="new", step=0, steps=cell.config.trainer.steps)
 
 
 def set_status(folder: Path, **changes: Any) -> None:
-    """Merge ``changes`` into ``status.json``."""
+    """Merge ``changes`` into ``status.json``; for whoever holds the cell."""
     write_json(folder / "status.json", {**read_json(folder / "status.json"), **changes})
 
 
@@ -146,7 +173,7 @@ def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:
         wait_s: how long to try; whoever asks for a cell's state holds its lock for a moment.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / ".lock").open("w")
+    file = (folder / LOCK).open("a")
     end = time.monotonic() + wait_s
     while True:
         try:
@@ -159,18 +186,38 @@ def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:
             time.sleep(0.05)
 
 
+def clear_leftovers(folder: Path) -> None:
+    """Remove what writers that were killed left half-written; for whoever holds the cell."""
+    for path in folder.glob(".*"):
+        if path.name != LOCK and path.is_file():
+            path.unlink()
+
+
+def is_done(folder: Path) -> bool:
+    """Whether the cell has come to its end; it stays so, and nothing of it is written again."""
+    return (folder / "DONE").exists()
+
+
 def state(folder: Path) -> str:
     """new, running, done, failed or killed; a cell whose process is gone was killed."""
-    if (folder / "DONE").exists():
+    if is_done(folder):
         return "done"
     said = read_json(folder / "status.json").get("state", "new")
-    if said != "running":
+    if said not in ("running", "done"):  # DONE comes after the status that says it
         return said
     held = lock(folder)
     if held is None:
         return "running"
-    held.close()
-    return "killed"
+    with held:
+        return state_of_held(folder)
+
+
+def state_of_held(folder: Path) -> str:
+    """The state of a cell whose lock the caller holds: done, failed, new or killed."""
+    if is_done(folder):
+        return "done"
+    said = read_json(folder / "status.json").get("state", "new")
+    return "killed" if said in ("running", "done") else said
 
 
 def study_cells(study_dir: Path) -> list[Path]:
