@@ -48,26 +48,31 @@ def main(arguments: list[str]) -> int:
 
 
 def at_every_window(scratch: Path, whole: Path) -> list[str]:
-    """One kill in each window that an unbroken cell passes, each in a cell of its own."""
+    """A cell that is killed once in each window of its life, and then run to its end."""
     began = time.monotonic()
-    names = windows_of(scratch / "listed", whole)
-    wrong = []
-    for name in names:
-        folder = lives.lay(scratch / "window", whole)
-        if lives.run(folder, partial(windows.kill_at, scratch / "window", name)) != -9:
-            wrong.append(f"{name}: the window was not reached")
-        wrong += finished(folder, whole, name)
-        shutil.rmtree(scratch / "window")
+    folder = lives.lay(scratch / "window", whole)
+    names = killed_in_turn(folder, scratch / "windows.txt")
+    wrong = finished(folder, whole, "every window")
     print(f"{len(names)} windows, one kill each, in {time.monotonic() - began:.0f} s", flush=True)
     return wrong
 
 
-def windows_of(runs_dir: Path, whole: Path) -> list[str]:
-    """Every window of an unbroken cell, in the order of its life."""
-    folder = lives.lay(runs_dir, whole)
-    listed = runs_dir.with_suffix(".txt")
-    assert lives.run(folder, partial(windows.note, runs_dir, listed)) == 0
-    return listed.read_text().splitlines()
+def killed_in_turn(folder: Path, names: Path, wanted: str = "") -> list[str]:
+    """Run a cell until it ends, each time killed at the first window where none was before.
+
+    Args:
+        folder: the cell, laid by `lives.lay`.
+        names: a new file for the windows.
+        wanted: only windows whose name begins so.
+
+    Returns:
+        The windows.
+    """
+    stop = partial(windows.kill_at_new, folder.parent.parent, names, wanted)
+    while (code := lives.run(folder, stop)) == -signal.SIGKILL:
+        pass
+    assert code == 0, f"the cell ended with {code}; see {folder / 'log.txt'}"
+    return names.read_text().splitlines()
 
 
 def finished(folder: Path, whole: Path, what: str) -> list[str]:

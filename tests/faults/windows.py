@@ -66,11 +66,6 @@ def note(root: Path, into: Path) -> None:
     watch(root, lambda name: _line(handle, name))
 
 
-def kill_at(root: Path, window: str) -> None:
-    """Have this process killed, as by ``kill -9``, when it comes to ``window``."""
-    watch(root, lambda name: _die() if name == window else None)
-
-
 def kill_at_new(root: Path, into: Path, wanted: str = "") -> None:
     """Have this process killed at the first window of a name that ``into`` does not hold yet.
 
