@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,13 @@ RUN_TIME = (
     ),
 )
 """Keys that say how, where or how fast a cell runs, but cannot change what it finds."""
+LOCK = ".lock"
+LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")
+"""What `files.write_text` calls a file until it is whole."""
+BUSY = 4
+"""Exit code of a cell that another process runs."""
+REFUSED = 5
+"""Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
 
 
 @dataclass(frozen=True)
@@ -136,17 +144,26 @@ def load_cell(folder: Path) -> Cell:
 
 
 def save_cell(cell: Cell) -> None:
-    """Lay the folder: the resolved config first, then a state where there is none."""
+    """Lay the folder: the resolved config first, then a state where there is none.
+
+    A cell that is done, or that another process runs, stays as it is.
+    """
     import yaml
 
-    write_text(cell.dir / "config.yaml", yaml.safe_dump(cell.data, sort_keys=False))
-    if not (cell.dir / "status.json").exists():
-        set_status(cell.dir, state="new", step=0, steps=cell.config.trainer.steps)
+    held = lock(cell.dir, wait_s=1.0)
+    if held is None:
+        return
+    with held:
+        if is_done(cell.dir):
+            return
+        write_text(cell.dir / "config.yaml", yaml.safe_dump(cell.data, sort_keys=False))
+        if not (cell.dir / "status.json").exists():
+            set_status(cell.dir, state="new", step=0, steps=cell.config.trainer.steps)
 
 
 def set_status(folder: Path, **changes: Any) -> None:
-    """Merge ``changes`` into ``status.json``; the records can say it again, so nobody waits for
-    the disk."""
+    """Merge ``changes`` into ``status.json``, for whoever holds the cell; the records can say it
+    again, so nobody waits for the disk."""
     write_json(folder / "status.json", {**read_status(folder), **changes}, durable=False)
 
 
@@ -158,15 +175,27 @@ def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:
         wait_s: how long to try; whoever asks for a cell's state holds its lock for a moment.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return locks.take(folder / ".lock", wait_s)
+    return locks.take(folder / LOCK, wait_s)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what writers that were killed left half-written; for whoever holds the cell."""
+    for path in folder.glob(".*"):
+        if LEFTOVER.fullmatch(path.name) and path.is_file():
+            path.unlink()
+
+
+def is_done(folder: Path) -> bool:
+    """Whether the cell has come to its end; it stays so, and nothing of it is written again."""
+    return (folder / "DONE").exists()
 
 
 def state(folder: Path) -> str:
     """new, running, done, failed or killed; a cell whose process is gone was killed."""
-    if (folder / "DONE").exists():
+    if is_done(folder):
         return "done"
     said = read_status(folder).get("state", "new")
-    if said != "running":
+    if said not in ("running", "done"):  # DONE comes after the status that says it
         return said
     try:
         held = lock(folder)
@@ -174,8 +203,16 @@ def state(folder: Path) -> str:
         return "killed"
     if held is None:
         return "running"
-    held.close()
-    return "killed"
+    with held:
+        return state_of_held(folder)
+
+
+def state_of_held(folder: Path) -> str:
+    """The state of a cell whose lock the caller holds: done, failed, new or killed."""
+    if is_done(folder):
+        return "done"
+    said = read_status(folder).get("state", "new")
+    return "killed" if said in ("running", "done") else said
 
 
 def study_cells(study_dir: Path) -> list[Path]:

@@ -17,17 +17,14 @@ from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import pad
 
+from experiments import checkpoints
 from experiments.config import Study
 from experiments.errors import UserError
-from experiments.files import write_text
 from experiments.recorder import COMPONENT, Recorder
 from experiments.rewards.scorer import Scorer, StepRecord
 from experiments.scaffold import Shown, show
 from experiments.tasks.row import Row
 from judges.features import features
-
-COMPLETE = "COMPLETE"
-"""Marker that a checkpoint folder was written to its end."""
 
 TRL_METRICS = {
     "reward": "reward/mean",
@@ -86,7 +83,6 @@ def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:
         seed=config.seed,
         logging_steps=1,
         save_steps=trainer.save_steps,
-        save_total_limit=2,
         disable_tqdm=True,
         report_to="none",
         log_completions=False,
@@ -107,6 +103,26 @@ class RecordingTrainer(GRPOTrainer):
         self._scaffold = scaffold
         self._shown: list[Shown] | None = None
         self._row_logprobs: torch.Tensor | None = None
+        self.record_step: RecordStep | None = None
+
+    def learn(self, checkpoint: Path | None) -> None:
+        """Train to the last step, from ``checkpoint`` where there is one.
+
+        Raises:
+            UserError: the checkpoint is whole, and yet cannot be loaded.
+        """
+        try:
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except Exception as error:
+            if checkpoint is None or (self.record_step is not None and self.record_step.begun):
+                raise
+            raise UserError(
+                f"{checkpoint} is as it was written, but cannot be loaded "
+                f"({type(error).__name__}: {' '.join(str(error).split())[:300]}). Use the torch, "
+                "transformers and peft that the cell's environment.json names, or delete this "
+                "folder and run the same command again: the cell then goes on from the "
+                "checkpoint before it, or from its first step."
+            ) from error
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """A card per checkpoint says nothing that the cell's own files do not."""
@@ -240,12 +256,21 @@ class Scaffolder:
 
 
 class RecordStep(TrainerCallback):
-    """Records each step before its checkpoint: no checkpoint is ahead of the records."""
+    """Records each step before its checkpoint: no checkpoint is ahead of the records.
 
-    def __init__(self, scorer: Scorer, recorder: Recorder, on_line: Any) -> None:
+    An older checkpoint goes when the new one is sealed, never before.
+    """
+
+    def __init__(self, scorer: Scorer, recorder: Recorder, on_line: Any, cell_id: str) -> None:
         self.scorer = scorer
         self.recorder = recorder
         self.on_line = on_line
+        self.cell_id = cell_id
+        self.begun = False
+        """Whether a step has begun: until then a resumed run only reads its checkpoint."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.begun = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         record = self.scorer.pending
@@ -262,7 +287,9 @@ class RecordStep(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.recorder.sync()
-        write_text(Path(args.output_dir) / f"checkpoint-{state.global_step}" / COMPLETE, "")
+        folder = Path(args.output_dir)
+        checkpoints.seal(checkpoints.path_of(folder, state.global_step), self.cell_id)
+        checkpoints.rotate(folder)
 
 
 def step_metrics(record: StepRecord) -> dict[str, float]:
@@ -295,19 +322,6 @@ def step_metrics(record: StepRecord) -> dict[str, float]:
     return metrics
 
 
-def last_checkpoint(folder: Path) -> tuple[Path | None, int]:
-    """The newest checkpoint that was written to its end, and its step; (None, 0) without one."""
-    found = [
-        (int(path.name.removeprefix("checkpoint-")), path)
-        for path in folder.glob("checkpoint-*")
-        if (path / COMPLETE).exists()
-    ]
-    if not found:
-        return None, 0
-    step, path = max(found)
-    return path, step
-
-
 def make_trainer(
     config: Study,
     model: PreTrainedModel,
@@ -317,8 +331,15 @@ def make_trainer(
     recorder: Recorder,
     output_dir: Path,
     on_line: Any,
+    cell_id: str = "",
 ) -> RecordingTrainer:
-    """The trainer of one cell, ready for ``train(resume_from_checkpoint=...)``."""
+    """The trainer of one cell, ready for `RecordingTrainer.learn`.
+
+    Args:
+        output_dir: where the checkpoints go.
+        on_line: called with the metrics line of each step once it is recorded.
+        cell_id: hash of the config, noted in each checkpoint.
+    """
     from datasets import Dataset
 
     from experiments.policies import lora_config
@@ -339,5 +360,6 @@ def make_trainer(
     trainer.remove_callback(PrinterCallback)
     # TRL warns of each rollout without a reward; here that is a recorded outcome, not a slip
     logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)
-    trainer.add_callback(RecordStep(scorer, recorder, on_line))
+    trainer.record_step = RecordStep(scorer, recorder, on_line, cell_id)
+    trainer.add_callback(trainer.record_step)
     return trainer

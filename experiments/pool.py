@@ -35,6 +35,8 @@ def run_pool(
 ) -> dict[Path, int]:
     """Run each cell folder in a child of its own, ``workers`` at once.
 
+    A cell that another process runs is waited for, and run here where that process dies.
+
     Args:
         todo: cell folders, in the order to start them.
         workers: children at once, at least 1.
@@ -54,10 +56,11 @@ def run_pool(
     codes: dict[Path, int] = {}
     running: dict[int, tuple[Path, multiprocessing.process.BaseProcess]] = {}
     waiting = list(todo)
+    elsewhere: set[Path] = set()
     try:
         while waiting or running:
-            while waiting and len(running) < workers:
-                folder = waiting.pop(0)
+            while len(running) < workers and (free := _first_free(waiting, elsewhere)):
+                waiting.remove(folder := free)
                 child = context.Process(target=_child, args=(folder, threads, alive))
                 child.start()
                 running[child.sentinel] = (folder, child)
@@ -65,9 +68,13 @@ def run_pool(
             for sentinel in wait(list(running), timeout=1.0):
                 folder, child = running.pop(int(sentinel))  # ty: ignore[invalid-argument-type]
                 child.join()
-                codes[folder] = child.exitcode if child.exitcode is not None else 1
+                code = child.exitcode if child.exitcode is not None else 1
                 child.close()
-                on_end(folder, codes[folder])
+                if code == cells.BUSY:
+                    waiting.append(folder)
+                    continue
+                codes[folder] = code
+                on_end(folder, code)
     except BaseException:
         for _, child in running.values():
             child.terminate()
@@ -78,6 +85,17 @@ def run_pool(
         keep.close()
         alive.close()
     return codes
+
+
+def _first_free(waiting: list[Path], elsewhere: set[Path]) -> Path | None:
+    """The first cell that no other process runs; says the others, and notes them."""
+    for folder in waiting:
+        if cells.state(folder) != "running":
+            return folder
+        if folder not in elsewhere:
+            elsewhere.add(folder)
+            print(f"{folder.name}: another process is running it; waiting for it", flush=True)
+    return None
 
 
 def _child(folder: Path, threads: int, alive: Connection) -> None:

@@ -284,9 +284,11 @@ def run(todo: list[Cell], elsewhere: list[str]) -> int:
         mend(cell)
     open_cells = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
     started = time.perf_counter()
+    summary = study_dir / "summary.json"
     if open_cells:
         with leases(judges_of(open_cells), study_dir.parent):
             tracked = prepare(todo)
+            summary.unlink(missing_ok=True)
             for cell in open_cells:
                 cells.save_cell(cell)
             try:
@@ -302,13 +304,14 @@ def run(todo: list[Cell], elsewhere: list[str]) -> int:
         print(f"All {len(todo)} cells of {config.study} are done; nothing to run.")
     states = {cell.name: cells.state(cell.dir) for cell in todo}
     failed = [name for name, state in states.items() if state != "done"]
-    stale = open_cells or not (study_dir / REPORT).exists()
+    closing = bool(open_cells) or not summary.exists()  # it comes last: without it, killed before
+    stale = closing or not (study_dir / REPORT).exists()
     if config.sweep.report and stale and len(failed) < len(todo):
         write_report(study_dir)
     lines = plan.rows(todo, config.factors)
-    if open_cells:
-        write_json(study_dir / "summary.json", lines)
+    if closing:
         close_tracking(tracked, "FAILED" if failed else "FINISHED", study_dir)
+        write_json(summary, lines)
     plan.print_table(lines, f"{config.study}: {len(todo)} cells", plan.COSTS)
     if open_cells:
         print(f"{len(open_cells)} cells in {time.perf_counter() - started:.1f} s")

@@ -384,8 +384,7 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, 
         return "running", "left to its own process"
     with held:
         status = read_status(folder)
-        said = "done" if (folder / "DONE").exists() else status.get("state", "new")
-        state = "killed" if said == "running" else said
+        state = cells.state_of_held(folder)
         if state == "new":
             return state, "not started, no run"
         cell = dataclasses.replace(cells.load_cell(folder), dir=folder)
@@ -406,7 +405,7 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, 
         missing = sorted(wanted - stored, key=lambda point: (point.step, point.name))
         _send(client, run_id, missing, {})
         last_ms = max((line["time_ms"] for line in lines), default=int(time.time() * 1000))
-        ended_ms = int(status.get("ended", 0) * 1000) if said != "running" else 0
+        ended_ms = int(status.get("ended", 0) * 1000) if status.get("state") != "running" else 0
         client.set_terminated(run_id, ENDS[state], end_time=ended_ms or last_ms)
         _keep_run(folder, ids, run_id, max((line["step"] for line in lines), default=0))
         if status.get("tracking_problem"):

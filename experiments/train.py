@@ -18,16 +18,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import cells, storage
+from experiments import cells, checkpoints, storage
 from experiments.cells import Cell
 from experiments.errors import UserError
 from experiments.files import read_json, write_json, write_text
 from experiments.recorder import parts, read_part
 from experiments.status import read_status
 from experiments.verify import unsound
+from judges.failures import EndpointRefused
 
 if TYPE_CHECKING:
+    from experiments.recorder import Recorder
     from experiments.rewards.ruled import RuleRunner
+    from experiments.tracking import RunLog
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "mlflow", "hydra-core", "numpy", "pyarrow")
 
@@ -39,27 +42,43 @@ class Terminated(BaseException):
 def run_cell(folder: Path, threads: int = 1) -> int:
     """Train one cell to its end, from its last checkpoint where there is one.
 
+    A cell that is done stays as it is: nothing is trained and nothing written.
+
     Returns:
-        Exit code: 0 done, 1 failed, 2 a user's error, 3 stopped by a signal, 4 already running,
+        Exit code: 0 done, 1 failed, 2 a user's error, 3 stopped by a signal,
+        4 (`cells.BUSY`) run by another process,
+        5 (`cells.REFUSED`) key, account or model refused by an endpoint,
         74 the disk is full or may only be read.
     """
+    if cells.is_done(folder):
+        return _already_done(folder)
     held = cells.lock(folder, wait_s=2.0)
     if held is None:
-        print("another process is running this cell", flush=True)
-        return 4
-    try:
-        cell = cells.load_cell(folder)
-    except UserError as error:
-        print(error, flush=True)
-        return 2
-    if threading.current_thread() is threading.main_thread():  # others may not set a handler
-        signal.signal(signal.SIGTERM, _terminate)
-    started = time.time()
-    before = read_status(folder).get("seconds", 0.0)
-    for sentence in unsound(folder):
-        print(sentence, flush=True)
+        print(f"another process is running the cell {folder.name}", flush=True)
+        return cells.BUSY
+    with held:
+        if cells.is_done(folder):  # by another process, while this one waited
+            return _already_done(folder)
+        return _run_held(folder, threads)
+
+
+def _already_done(folder: Path) -> int:
+    lost = "" if (folder / "policy").is_dir() else ", though its policy folder was taken away since"
+    print(f"the cell {folder.name} is done{lost}: nothing is trained or written", flush=True)
+    return 0
+
+
+def _run_held(folder: Path, threads: int) -> int:
+    """Run a cell whose lock this process holds; its end is on record when this returns."""
+    started, before = time.time(), 0.0
     end: dict[str, Any] = {"state": "failed", "exit_code": 1, "error": ""}
+    handlers = _take_signals(dict.fromkeys(STOPPING, _terminate))
     try:
+        cells.clear_leftovers(folder)
+        cell = cells.load_cell(folder)
+        before = read_status(folder).get("seconds", 0.0)
+        for sentence in unsound(folder):
+            print(sentence, flush=True)
         cells.set_status(
             folder,
             state="running",
@@ -69,7 +88,6 @@ def run_cell(folder: Path, threads: int = 1) -> int:
             error="",
             steps=cell.config.trainer.steps,
         )
-        write_json(folder / "environment.json", environment(threads))
         train(cell, threads)
         end = {"state": "done", "exit_code": 0, "error": ""}
     except (Terminated, KeyboardInterrupt):
@@ -77,6 +95,7 @@ def run_cell(folder: Path, threads: int = 1) -> int:
     except Exception as error:
         end = _failure(error, folder)
     finally:
+        _take_signals(IGNORED)
         now = time.time()
         try:
             cells.set_status(folder, ended=now, seconds=before + now - started, **end)
@@ -85,7 +104,7 @@ def run_cell(folder: Path, threads: int = 1) -> int:
         except (OSError, UserError) as error:
             # Status and marker are missing; the next run finds the cell killed and goes on.
             end = _failure(error, folder)
-        held.close()
+        _take_signals(handlers)
     return int(end["exit_code"])
 
 
@@ -94,30 +113,75 @@ def _failure(error: Exception, folder: Path) -> dict[str, Any]:
     if trouble := storage.explained(error, folder):
         print(trouble, flush=True)
         return {"state": "failed", "exit_code": storage.EXIT, "error": str(trouble)}
-    if isinstance(error, UserError):
+    if isinstance(error, UserError | EndpointRefused):
         print(error, flush=True)
-        return {"state": "failed", "exit_code": 2, "error": str(error)}
+        code = cells.REFUSED if isinstance(error, EndpointRefused) else 2
+        return {"state": "failed", "exit_code": code, "error": str(error)}
     traceback.print_exc()
     return {"state": "failed", "exit_code": 1, "error": f"{type(error).__name__}: {error}"}
 
 
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+IGNORED = dict.fromkeys(STOPPING, signal.SIG_IGN)
+
+
+def _take_signals(handlers: dict[signal.Signals, Any]) -> dict[signal.Signals, Any]:
+    """Set the handlers and return those before; only a main thread may, others return nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.signal(number, handler) for number, handler in handlers.items()}
+
+
 def _terminate(*_: Any) -> None:
+    _take_signals(IGNORED)  # a second one would cut short how the first one ends the run
     raise Terminated
 
 
 def train(cell: Cell, threads: int) -> None:
-    """Build judges, policy and trainer, and train; everything is written under ``cell.dir``."""
+    """Do what the cell still lacks; everything is written under ``cell.dir``.
+
+    The records tell what that is: steps after the last sound checkpoint, and after the last step
+    only the policy and the end of the run in MLflow.
+    """
+    from experiments.recorder import Recorder
+    from experiments.tracking import RunLog
+
+    steps = cell.config.trainer.steps
+    folder = cell.dir / "checkpoints"
+    checkpoint, step = checkpoints.resume(folder, cell.id, steps)
+    cells.set_status(cell.dir, step=step)
+    recorder = Recorder(cell.dir, step)
+    with ExitStack() as stack:
+        rules = None
+        if step < steps:
+            write_json(cell.dir / "environment.json", environment(threads))
+            rules = rule_runner(cell, stack)
+        log = stack.enter_context(RunLog(cell))
+        for line in recorder.metrics():
+            log.add(line["step"], line["time_ms"], line["metrics"])
+        if step < steps:
+            learn(cell, threads, checkpoint, recorder, log, rules)
+        checkpoints.save_policy(checkpoints.path_of(folder, steps), cell.dir / "policy")
+
+
+def learn(
+    cell: Cell,
+    threads: int,
+    checkpoint: Path | None,
+    recorder: Recorder,
+    log: RunLog,
+    rules: RuleRunner | None,
+) -> None:
+    """Build judges, policy and trainer, and train from ``checkpoint`` to the last step."""
     import torch
     from transformers import set_seed
     from transformers.utils.logging import disable_progress_bar
 
-    from experiments.grpo import last_checkpoint, make_trainer
+    from experiments.grpo import make_trainer
     from experiments.policies import load_policy
-    from experiments.recorder import Recorder
     from experiments.rewards.scorer import Scorer
     from experiments.scaffold import check as check_scaffold
     from experiments.tasks import TASKS, oracle
-    from experiments.tracking import RunLog
     from judges.budget import Budget, spent_before
     from judges.session import Session
     from judges.store import Store
@@ -126,9 +190,6 @@ def train(cell: Cell, threads: int) -> None:
     runs_dir = cell.dir.parent.parent
     torch.set_num_threads(threads)
     disable_progress_bar()
-    checkpoints = cell.dir / "checkpoints"
-    checkpoint, done_steps = last_checkpoint(checkpoints)
-    recorder = Recorder(cell.dir, done_steps)
     judges = (config.judge, *config.shadow_judges)
     budget = Budget(config.cost, judges, spent_before(cell.dir))
     known = oracle(config.task)
@@ -139,6 +200,13 @@ def train(cell: Cell, threads: int) -> None:
 
     write_text(cell.dir / "chat_template.jinja", tokenizer.chat_template)
 
+    def on_line(line: dict[str, Any]) -> None:
+        log.add(line["step"], line["time_ms"], line["metrics"])
+        cells.set_status(cell.dir, step=line["step"])
+        shown = {name: line["metrics"].get(name) for name in SHOWN}
+        parts = [f"{name} {value:.4g}" for name, value in shown.items() if value is not None]
+        print(f"step {line['step']}/{config.trainer.steps}  {'  '.join(parts)}", flush=True)
+
     with ExitStack() as stack:
         store = stack.enter_context(Store(runs_dir / "verdicts.db"))
         sessions = [
@@ -147,18 +215,6 @@ def train(cell: Cell, threads: int) -> None:
             )
             for judge in judges
         ]
-        rules = rule_runner(cell, stack)
-        log = stack.enter_context(RunLog(cell))
-        for line in recorder.metrics():
-            log.add(line["step"], line["time_ms"], line["metrics"])
-
-        def on_line(line: dict[str, Any]) -> None:
-            log.add(line["step"], line["time_ms"], line["metrics"])
-            cells.set_status(cell.dir, step=line["step"])
-            shown = {name: line["metrics"].get(name) for name in SHOWN}
-            parts = [f"{name} {value:.4g}" for name, value in shown.items() if value is not None]
-            print(f"step {line['step']}/{config.trainer.steps}  {'  '.join(parts)}", flush=True)
-
         scorer = Scorer(
             config,
             {row.prompt_id: row for row in rows},
@@ -171,10 +227,17 @@ def train(cell: Cell, threads: int) -> None:
         scorer.on_starved = recorder.write_starved
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts
         trainer = make_trainer(
-            config, model, tokenizer, rows, scorer, recorder, checkpoints, on_line
+            config,
+            model,
+            tokenizer,
+            rows,
+            scorer,
+            recorder,
+            cell.dir / "checkpoints",
+            on_line,
+            cell.id,
         )
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        trainer.save_model(str(cell.dir / "policy"))
+        trainer.learn(checkpoint)
 
 
 def rule_runner(cell: Cell, stack: ExitStack) -> RuleRunner | None:

@@ -671,7 +671,7 @@ def test_rebuild_replaces_a_run_of_other_points_and_reports_a_broken_cell(
     first = run_id_of(cell)
     assert main(["rebuild", "study=demo", f"runs_dir={runs}"]) == 1
     said = capsys.readouterr().out
-    assert f"{broken.name}: broken: KeyError" in said
+    assert f"{broken.name}: broken: UserError" in said
     assert "15 points, 15 sent, replacing" in said
     assert run_id_of(cell) != first
     assert history(runs) == expected(cell)

@@ -9,33 +9,21 @@ import time
 
 import pyarrow.dataset as ds
 import pytest
-import torch
 
 from experiments import cells
 from tests.conftest import ROOT, sweep
+from tests.faults import lives
 
-RUN = ("debug=tiny", "judge=sim-noisy", "seed=0", "trainer.steps=6", "sweep.report=false")
+RUN = ("judge=sim-noisy", "seed=0", "trainer.steps=6")
 """A noisy judge: its verdicts are repeatable only because each is drawn from its own content."""
 
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     runs_dir = tmp_path_factory.mktemp("straight")
-    done = sweep(runs_dir, *RUN)
-    assert done.returncode == 0, done.stdout + done.stderr
-    folder = only_cell(runs_dir)
-    assert any(row["advantage"] for row in records(folder)), "nothing was learned from"
+    (folder,) = lives.unbroken(runs_dir, *RUN)
+    assert any(row["advantage"] for row in lives.parts(folder, "rollouts")), "nothing was learned"
     return folder
-
-
-def only_cell(runs_dir):
-    (folder,) = cells.study_cells(runs_dir / "debug")
-    return folder
-
-
-def records(folder):
-    table = ds.dataset(folder / "rollouts", format="parquet").to_table().to_pylist()
-    return sorted(table, key=lambda row: row["rollout_id"])
 
 
 def wait_for_step(runs_dir, step, child):
@@ -50,26 +38,11 @@ def wait_for_step(runs_dir, step, child):
     raise AssertionError("the cell never reached the step")
 
 
-def assert_same_run(found, straight):
-    """Rollouts, rewards and advantages of every step, and the final weights, bit for bit."""
-    ours, theirs = records(found), records(straight)
-    assert [row["rollout_id"] for row in ours] == [row["rollout_id"] for row in theirs]
-    for mine, other in zip(ours, theirs, strict=True):
-        assert mine == other
-    from safetensors.torch import load_file
-
-    weights = load_file(found / "policy" / "adapter_model.safetensors")
-    expected = load_file(straight / "policy" / "adapter_model.safetensors")
-    assert weights.keys() == expected.keys()
-    for name, tensor in weights.items():
-        assert torch.equal(tensor, expected[name]), name
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["cell", "sweep"])
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight, victim):
     child = subprocess.Popen(
-        [sys.executable, "-m", "experiments.sweep", f"runs_dir={tmp_path}", *RUN],
+        [sys.executable, "-m", "experiments.sweep", f"runs_dir={tmp_path}", *lives.TINY, *RUN],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -85,9 +58,9 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight, victim):
     assert recorded_keys(folder) <= stored_keys(tmp_path)
     before = stored_keys(tmp_path)
 
-    again = sweep(tmp_path, *RUN)
+    again = sweep(tmp_path, *lives.TINY, *RUN)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert_same_run(folder, straight)
+    assert lives.differences(folder, straight) == []
     resumed = [
         line for line in (folder / "log.txt").read_text().splitlines() if line.startswith("step ")
     ]
@@ -112,3 +85,37 @@ def stored_keys(runs_dir):
 
     with Store(runs_dir / "verdicts.db") as store:
         return {row[0] for row in store._connection().execute("SELECT key FROM replies")}
+
+
+STUDY = ("judge=sim-fair,sim-flaky", "seed=0,1", "shadow=[sim-verbose]")
+"""As the session's small study, which is what one sweep alone makes of it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("later", [False, True], ids=["together", "in the middle"])
+def test_two_sweeps_of_one_study_end_as_one(tmp_path, small_study, later):
+    command = [sys.executable, "-m", "experiments.sweep", f"runs_dir={tmp_path}"]
+
+    def begin():
+        return subprocess.Popen(
+            [*command, *lives.TINY, *STUDY],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    first = begin()
+    if later:
+        wait_for_step(tmp_path, 1, first)
+    second = begin()
+    said = [child.communicate(timeout=400)[0] for child in (first, second)]
+    assert first.returncode == 0, said
+    assert second.returncode == 0 or "is running" in said[1], said
+    folders = cells.study_cells(tmp_path / "debug")
+    assert [path.name for path in folders] == [p.name for p in cells.study_cells(small_study)]
+    for folder in folders:
+        assert lives.differences(folder, small_study / folder.name) == []
+        assert lives.tracked(folder).count("FINISHED") == len(folders)
+        log = (folder / "log.txt").read_text()
+        assert [log.count(f"step {step}/2 ") for step in (1, 2)] == [1, 1], "trained twice"

@@ -9,9 +9,10 @@ import pytest
 import torch
 from transformers import set_seed
 
+from experiments.checkpoints import newest
 from experiments.config import Judge, Lora, Policy, Study, Task, Trainer
 from experiments.errors import UserError
-from experiments.grpo import grpo_config, last_checkpoint, make_trainer
+from experiments.grpo import grpo_config, make_trainer
 from experiments.policies import load_policy
 from experiments.recorder import Recorder
 from experiments.rewards.scorer import Scorer
@@ -153,10 +154,10 @@ def test_cutting_a_step_into_micro_batches_changes_nothing(whole, tmp_path, cach
 
 
 def test_a_checkpoint_counts_only_when_complete(whole, tmp_path):
-    path, step = last_checkpoint(Path(whole.trainer.args.output_dir))
+    path, step = newest(Path(whole.trainer.args.output_dir))
     assert step == 2 and path is not None and path.name == "checkpoint-2"
     (tmp_path / "checkpoint-7").mkdir()
-    assert last_checkpoint(tmp_path) == (None, 0)
+    assert newest(tmp_path) == (None, 0)
 
 
 def test_a_micro_batch_that_does_not_divide_is_refused(tmp_path):
