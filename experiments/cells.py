@@ -57,6 +57,9 @@ RUN_TIME = (
 )
 """Keys that say how, where or how fast a cell runs, but cannot change what it finds."""
 
+REFUSED = 5
+"""Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
+
 
 @dataclass(frozen=True)
 class Cell:

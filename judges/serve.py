@@ -88,10 +88,18 @@ def read_pairs(
     Raises:
         UserError: something else than key=value, an unknown key, or no judge.
     """
+    from judges.secrets import refuse_arguments
+
+    refuse_arguments(arguments)
     values: dict[str, str] = {}
     overrides = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
+        if key in known and value.strip("\"'").startswith("["):
+            inner = value.strip("\"'[] ")
+            raise UserError(
+                f"{argument} has brackets, which {program} takes no list in. Type {key}={inner}"
+            )
         if equals and key.lstrip("+~").startswith(GROUPS):
             overrides.append(argument)
         elif equals and value and key in known:
@@ -128,9 +136,8 @@ def load(command: Command) -> tuple[Judge, Task]:
     from omegaconf import OmegaConf
     from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-    from experiments.cells import flatten
     from experiments.config import register
-    from judges.secrets import refuse_secrets
+    from judges.secrets import redact, refuse_config
 
     register()
     chosen = [f"+judge={command.judge}", f"+task={command.task}"]
@@ -146,10 +153,10 @@ def load(command: Command) -> tuple[Judge, Task]:
         ) from problem
     except (HydraException, OmegaConfBaseException) as problem:
         raise UserError(
-            f"The settings do not fit: {' '.join(str(problem).split())} The names and defaults of"
+            f"The settings do not fit: {redact(' '.join(str(problem).split()))} The names and defaults of"
             " all settings are in experiments/config.py."
         ) from problem
-    refuse_secrets((key, str(value)) for key, value in flatten(data).items())
+    refuse_config(data)
     return freeze(Judge, data["judge"]), freeze(Task, data["task"])
 
 

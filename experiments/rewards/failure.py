@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from experiments.errors import UserError
+from experiments.bounds import words_of
+from experiments.config import Judge
 
-POLICIES = ("unscored", "zero", "drop_group", "abort")
+POLICIES = words_of(Judge, "on_failure")
 
 
 class Starved(Exception):
     """Too few verdicts to train on; the run stops here and can be resumed."""
-
-
-def check_policy(name: str) -> None:
-    """Refuse a failure policy that does not exist."""
-    if name not in POLICIES:
-        raise UserError(
-            f"judge.on_failure={name} is not a failure policy. Legal are {', '.join(POLICIES)}. "
-            "Type for example: judge.on_failure=unscored"
-        )
 
 
 def apply_failure_policy(
@@ -35,7 +27,6 @@ def apply_failure_policy(
     Raises:
         Starved: by ``abort`` with anything missing, or by the share of missing verdicts.
     """
-    check_policy(policy)
     missing = sum(score is None for score in scores)
     if missing and policy == "abort":
         raise Starved(f"{missing} of {len(scores)} verdicts are missing and on_failure=abort")

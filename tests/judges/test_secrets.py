@@ -25,7 +25,6 @@ KEYS = [
 HARMLESS = [
     "",
     "http://127.0.0.1:8000/v1",
-    "https://judge@example.org/v1",
     "https://example.org/v1?at=a:b@c",
     "Qwen/Qwen3-32B",
     "task-0123456789abcdef0123",
