@@ -51,6 +51,12 @@ def _stop(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+def deafen() -> None:
+    """What was to be stopped has ended in order; nothing may cut off the last lines any more."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def held() -> Generator[None]:
     """Within the block nothing is interrupted; what came meanwhile interrupts at its end."""

@@ -409,6 +409,7 @@ def main() -> int:
         print(redact(str(error)), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        stopping.deafen()
         print("Stopped. Run the same command again to continue.", file=sys.stderr)
         return 130
 

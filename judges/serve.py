@@ -153,8 +153,8 @@ def load(command: Command) -> tuple[Judge, Task]:
         ) from problem
     except (HydraException, OmegaConfBaseException) as problem:
         raise UserError(
-            f"The settings do not fit: {redact(' '.join(str(problem).split()))} The names and defaults of"
-            " all settings are in experiments/config.py."
+            f"The settings do not fit: {redact(' '.join(str(problem).split()))} The names and"
+            " defaults of all settings are in experiments/config.py."
         ) from problem
     refuse_config(data)
     return freeze(Judge, data["judge"]), freeze(Task, data["task"])
