@@ -50,6 +50,15 @@ QUEUE: list[Cell] = []
 _SHADOWS: dict[str, dict[str, Any]] = {}
 
 
+class Refused(BaseException):
+    """Carries a user's error through Hydra, which would print the overrides, keys among them, for
+    any other exception of a job."""
+
+    def __init__(self, error: UserError) -> None:
+        super().__init__()
+        self.error = error
+
+
 def job(config: DictConfig) -> None:
     """What Hydra calls per combination."""
     from hydra.core.hydra_config import HydraConfig
@@ -58,10 +67,13 @@ def job(config: DictConfig) -> None:
     from judges.secrets import refuse_config
 
     hydra = HydraConfig.get()
-    refuse_lists(hydra.overrides.task)
-    refuse_config(OmegaConf.to_container(hydra, resolve=False), "hydra")
-    refuse_config(OmegaConf.to_container(config, resolve=False))
-    cell = resolve(config)
+    try:
+        refuse_lists(hydra.overrides.task)
+        refuse_config(OmegaConf.to_container(hydra, resolve=False), "hydra")
+        refuse_config(OmegaConf.to_container(config, resolve=False))
+        cell = resolve(config)
+    except UserError as error:
+        raise Refused(error) from error
     QUEUE.append(cell)
     if "BasicLauncher" in hydra.launcher._target_:
         return
@@ -412,6 +424,9 @@ def main() -> int:
         stopping.deafen()
         print("Stopped. Run the same command again to continue.", file=sys.stderr)
         return 130
+    finally:
+        if not full:
+            del os.environ["HYDRA_FULL_ERROR"]
 
 
 def show_plan(todo: list[Cell]) -> int:
@@ -475,6 +490,8 @@ def compose_jobs(more: Sequence[str]) -> None:
     sys.argv.extend(more)
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="sweep")(job)()
+    except Refused as refused:
+        raise refused.error from None
     except (HydraException, OmegaConfBaseException) as error:
         words = redact(" ".join(str(error).split()))
         raise UserError(

@@ -130,7 +130,7 @@ def _walk(value: Any, where: str, sent: bool, name: str) -> None:
         for key, item in value.items():
             below = f"{where}.{key}" if where else str(key)
             refuse_secrets([(f"a key of {where or 'the config'}", str(key))])
-            within = sent or key in ("extra_body", "headers", "extra_headers", "env_set")
+            within = sent or key in ("extra_body", "headers", "extra_headers")
             _walk(item, below, within, str(key))
     elif isinstance(value, list | tuple):
         for place, item in enumerate(value):
@@ -147,9 +147,15 @@ def _walk(value: Any, where: str, sent: bool, name: str) -> None:
             _refuse(where, "a secret under this name")
         elif isinstance(value, str) and _is_command(where, sent) and _ASSIGNED.search(text):
             _refuse(where, "a secret behind its name")
+        if ".env_set." in f".{where}" and _is_secret_variable(name):
+            _refuse(where, "a secret under this name")
         for variable in _FROM_ENVIRONMENT.findall(text):
-            if is_secret_name(variable) or is_secret_name(variable.rpartition("_")[2], sent=True):
+            if _is_secret_variable(variable):
                 _refuse(where, f"the value of the variable {variable[:LONGEST_NAME]}")
+
+
+def _is_secret_variable(name: str) -> bool:
+    return is_secret_name(name) or is_secret_name(name.rpartition("_")[2], sent=True)
 
 
 def _is_reference(text: str) -> bool:
