@@ -9,7 +9,6 @@ the cell should run, and there the job supervises its own child.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import cells, plan, stopping
 from experiments.cells import Cell
+from experiments.conclusion import REPORT, conclude, report, say_nothing_to_run
 from experiments.config import Study, freeze, register
 from experiments.errors import UserError
 from experiments.files import read_json, write_json
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
-REPORT = Path("report") / "bias_report.html"
+SUMMARY = "summary.json"
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 """How an argument begins that says where jobs run."""
 LAST_S = 20.0
@@ -152,15 +152,14 @@ def opened(todo: list[Cell], new: list[Cell]) -> Generator[dict[str, Any]]:
         with stopping.held():  # laid whole or not at all, and no run in MLflow that nobody knows
             lay(todo, new, tracked)
         yield tracked
-        if all(cells.state(cell.dir) == "done" for cell in todo):
+        if _states(todo) == {"done"}:
             ended = "FINISHED"
     except KeyboardInterrupt:
         ended = "KILLED"
         wait_for_last(new)
         raise
     finally:
-        if tracked:
-            close_tracking(tracked, ended, todo)
+        close_tracking(tracked, ended, todo)
 
 
 def lay(todo: list[Cell], new: list[Cell], tracked: dict[str, Any]) -> None:
@@ -173,6 +172,7 @@ def lay(todo: list[Cell], new: list[Cell], tracked: dict[str, Any]) -> None:
         found = tracking.initialise(uri, study_dir.parent, config.study, config.factors)
         tracked.update(found)
     study_dir.mkdir(parents=True, exist_ok=True)
+    (study_dir / SUMMARY).unlink(missing_ok=True)
     write_json(
         study_dir / "study.json",
         {
@@ -198,6 +198,8 @@ def close_tracking(tracked: dict[str, Any], status: str, todo: list[Cell]) -> No
 
     A study some of whose cells are run by another sweep is left for that one to end.
     """
+    if not tracked:
+        return
     from experiments import tracking
 
     states = {cell.dir: cells.state(cell.dir) for cell in todo}
@@ -236,8 +238,14 @@ def run(todo: list[Cell], elsewhere: list[str]) -> int:
     new = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
     if not new:
         say_nothing_to_run(todo)
-        report(todo, stale=False)
-        return conclude(todo, read_json(study_dir / "study.json").get("mlflow", {}))
+        tracked = read_json(study_dir / "study.json").get("mlflow", {})
+        # the summary comes last: without it, whoever ran the cells did not come to the end
+        cut_short = not (study_dir / SUMMARY).exists() and _states(todo) == {"done"}
+        report(todo, stale=cut_short)
+        if cut_short:
+            close_tracking(tracked, "FINISHED", todo)
+            write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
+        return conclude(todo, tracked)
     started = time.perf_counter()
     with leases(judges_of(new), study_dir.parent), opened(todo, new) as tracked:
         if elsewhere:
@@ -245,71 +253,14 @@ def run(todo: list[Cell], elsewhere: list[str]) -> int:
         else:
             run_cells(new)
         report(todo, stale=True)
-        write_json(study_dir / "summary.json", plan.rows(todo, todo[0].config.factors))
+    if "running" not in _states(todo):
+        write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
     print(f"{len(new)} cells in {time.perf_counter() - started:.1f} s")
     return conclude(todo, tracked)
 
 
-def say_nothing_to_run(todo: list[Cell]) -> None:
-    """Why nothing is started: all is done, or another sweep is at it."""
-    study = todo[0].config.study
-    done = sum(cells.state(cell.dir) == "done" for cell in todo)
-    if done == len(todo):
-        print(f"All {len(todo)} cells of {study} are done; nothing to run.")
-    else:
-        print(
-            f"{done} of {len(todo)} cells of {study} are done, and another sweep runs the others "
-            "now: nothing is started here."
-        )
-
-
-def report(todo: list[Cell], stale: bool) -> None:
-    """Write the report where there is something new to say."""
-    study_dir, config = todo[0].dir.parent, todo[0].config
-    done = any(cells.state(cell.dir) == "done" for cell in todo)
-    if config.sweep.report and done and (stale or not (study_dir / REPORT).exists()):
-        write_report(study_dir)
-
-
-def conclude(todo: list[Cell], tracked: dict[str, Any]) -> int:
-    """Print the table, where to look, and what to type next; 0 when every cell is done, else 1."""
-    config, study_dir = todo[0].config, todo[0].dir.parent
-    lines = plan.rows(todo, config.factors)
-    plan.print_table(lines, f"{config.study}: {len(todo)} cells", plan.COSTS)
-    if (study_dir / REPORT).exists():
-        print(f"Report: {study_dir / REPORT}")
-        summarise(study_dir)
-    if tracked:
-        from experiments.mlflow_store import ui_command, ui_link
-
-        families = {cell.config.judge.family for cell in todo}
-        link = ui_link(tracked, "judge.family" if len(families) > 1 else "judge.name")
-        print(f"Compare the runs: {ui_command(tracked['uri'])}\n  then open {link}")
-    states = [(cell, cells.state(cell.dir)) for cell in todo]
-    running = [cell for cell, state in states if state == "running"]
-    left = [(cell, state) for cell, state in states if state not in ("done", "running")]
-    for cell in running:
-        print(_whereabouts(cell))
-    for cell, state in left:
-        print(f"{cell.name} is {state}; its log: {cell.dir / 'log.txt'}")
-    if running:
-        print(
-            "When those have ended, run the same command again: it takes up what is left and "
-            "writes the report."
-        )
-    elif left:
-        print("Run the same command again to continue where these stopped.")
-    return 1 if running or left else 0
-
-
-def _whereabouts(cell: Cell) -> str:
-    """Who runs a cell that is not ours, and how to watch it."""
-    status = read_json(cell.dir / "status.json")
-    began = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.get("started", 0)))
-    who = f"process {status.get('pid', '?')} on {status.get('host', '?')}"
-    step = f"step {status.get('step', 0)} of {status.get('steps', '?')}"
-    watch = f"tail -f {cell.dir / 'log.txt'}"
-    return visible(f"{cell.name} is run by {who} since {began}, at {step}; to watch it: {watch}")
+def _states(todo: list[Cell]) -> set[str]:
+    return {cells.state(cell.dir) for cell in todo}
 
 
 def run_cells(todo: list[Cell]) -> None:
@@ -365,31 +316,6 @@ def run_cells(todo: list[Cell]) -> None:
             run_pool(folders, workers, threads, ended, tick, skipped)
     if refusals.left:
         say(refusals.paragraph())
-
-
-def write_report(study_dir: Path) -> None:
-    """The bias report; a report that fails is said, and the runs stay what they are."""
-    from analysis.report import write_report as render
-
-    started = time.perf_counter()
-    try:
-        render(study_dir)
-    except Exception as error:
-        logging.exception("the report could not be written")
-        why = visible(f"{type(error).__name__}: {error}")
-        print(
-            f"The report could not be written ({why}). The runs are "
-            f"whole; to try again, type: python -m analysis.report study={study_dir.name}"
-        )
-        return
-    print(f"report written in {time.perf_counter() - started:.1f} s")
-
-
-def summarise(study_dir: Path) -> None:
-    """Print the study's summary table as the report computed it."""
-    lines = read_json(study_dir / "report" / "summary.json").get("rows", [])
-    if lines:
-        plan.print_table(lines, "What each judge taught (mean over seeds)")
 
 
 def main() -> int:

@@ -154,6 +154,7 @@ def test_from_laying_the_study_to_its_report(started) -> None:
 
     again = sweep(one.runs_dir, *TINY, "trainer.steps=30", "sweep.report=false")
     assert again.returncode == 0, again.stdout + again.stderr
+    assert set(statuses(one.runs_dir).values()) == {"FINISHED"}, "the study was not closed"
 
 
 def test_a_sweep_that_is_killed_leaves_no_run_open(started) -> None:
