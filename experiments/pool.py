@@ -101,7 +101,8 @@ def _end(
         if child.is_alive():
             child.kill()
             child.join()
-        on_end(folder, child.exitcode if child.exitcode is not None else 1)
+        with contextlib.suppress(Exception):  # why the pool ends is known; each one is told of
+            on_end(folder, child.exitcode if child.exitcode is not None else 1)
 
 
 def _child(folder: Path, threads: int, alive: Connection) -> None:

@@ -25,13 +25,14 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     "a Slack token": re.compile(_WORD + r"xox[abeoprs]-[A-Za-z0-9-]{10,}"),
     "a bearer token": re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/-]{16,}=*"),
     "a private key": re.compile(
-        r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----)?", re.DOTALL
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
+        r"(?:(?:[^-]|-(?!----))*+-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
     ),
     "a URL with a password": re.compile(
-        r"(?<=://)[^\s/?#@:]*:[^\s/?#@]+(?=@)"  # only the user:password part
+        r"(?<=://)[^\s/?#@:]*:[^\s/?#]+(?=@)"  # only the user:password part
     ),
     "a URL with a token": re.compile(
-        r"(?i)(?:(?<=http://)|(?<=https://)|(?<=ws://)|(?<=wss://))[^\s/?#@]+(?=@)"
+        r"(?i)(?:(?<=http://)|(?<=https://)|(?<=ws://)|(?<=wss://))[^\s/?#]+(?=@)"
     ),
     "an address with a secret": re.compile(
         r"(?i)(?<=[?&#])[a-z0-9_.-]{0,40}"

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from experiments.config import Judge, Task, freeze
 from experiments.errors import UserError
+from experiments.screen import visible
 
 if TYPE_CHECKING:
     from judges.server import Server
@@ -264,7 +265,8 @@ def _probe(judge: Judge, each: Server) -> None:
         print(f"a probe was scored {verdict.score:.3f} in {verdict.latency_s:.2f} s", flush=True)
         return
     if verdict.text or verdict.reasoning:  # it talks, and only the grading could not use it
-        print(f"a probe was not scored: {verdict.outcome}, {verdict.reason}", file=sys.stderr)
+        why = visible(f"{verdict.outcome}, {verdict.reason}")
+        print(f"a probe was not scored: {why}", file=sys.stderr)
         return
     raise UserError(
         f"The server at {each.url} is healthy and gives no verdict: {verdict.outcome},"
