@@ -89,7 +89,9 @@ def test_while_composing(started) -> None:
     one.wait_for(lambda: list(one.temp.glob("judgedrift-*")), "Hydra was called")
     one.send(signal.SIGINT)
     code, said = one.ended()
-    assert code == 130, said
+    # Python remembers an interrupt that passed through exec(), as imports do, and ends by SIGINT
+    # after all else was done; a shell says 130 of both
+    assert code in (130, -signal.SIGINT), said
     assert "Stopped." in said and "Traceback" not in said
     assert not list(one.temp.glob("judgedrift-*")) and not one.runs_dir.exists()
 
@@ -113,7 +115,7 @@ def test_while_a_judge_is_asked_whether_it_answers(started) -> None:
 def test_from_laying_the_study_to_its_report(started) -> None:
     """The same command, stopped while the store is made, while cells run, while it reports; then
     it is let go on, and all is done."""
-    one = started(*TINY, "trainer.steps=30")
+    one = started(*TINY, "trainer.steps=12")
     one.wait_for(lambda: (one.runs_dir / ".mlflow.lock").exists(), "MLflow was opened")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         one.process.send_signal(number)
@@ -125,7 +127,7 @@ def test_from_laying_the_study_to_its_report(started) -> None:
     assert [cells.state(folder) for folder in folders] == ["new", "new"]
     assert statuses(one.runs_dir) == {"debug": "KILLED"}
 
-    one = started(*TINY, "trainer.steps=30")
+    one = started(*TINY, "trainer.steps=12")
     running = [folder / "checkpoints" for folder in folders]
     one.wait_for(lambda: all(any(path.glob("*")) for path in running), "both cells had a step")
     one.send(signal.SIGINT)
@@ -142,7 +144,7 @@ def test_from_laying_the_study_to_its_report(started) -> None:
     for folder in folders:
         assert "Traceback" not in (folder / "log.txt").read_text()
 
-    one = started(*TINY, "trainer.steps=30")
+    one = started(*TINY, "trainer.steps=12")
     one.wait_for(lambda: all((folder / "DONE").exists() for folder in folders), "both were done")
     one.wait_for(lambda: "FINISHED" in statuses(one.runs_dir).values(), "a run had ended")
     time.sleep(0.5)  # into the report, which takes longer
@@ -152,11 +154,12 @@ def test_from_laying_the_study_to_its_report(started) -> None:
     found = statuses(one.runs_dir)
     assert found.pop("debug") == "KILLED" and set(found.values()) == {"FINISHED"}
 
-    again = sweep(one.runs_dir, *TINY, "trainer.steps=30", "sweep.report=false")
+    again = sweep(one.runs_dir, *TINY, "trainer.steps=12", "sweep.report=false")
     assert again.returncode == 0, again.stdout + again.stderr
     assert set(statuses(one.runs_dir).values()) == {"FINISHED"}, "the study was not closed"
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_leaves_no_run_open(started) -> None:
     """kill -9 of the sweep alone: its cell ends itself, and its run with it."""
     one = started("debug=tiny", "judge=sim-fair", "seed=0", "trainer.steps=200")

@@ -215,3 +215,33 @@ def test_the_plan_refuses_what_would_run_without_end_or_elsewhere(tmp_path, argu
     assert done.returncode == 2, done.stdout
     assert words in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "words"),
+    [
+        ("experiments.probe", ["judge=[sim-fair,sim-strict]"], "judge=sim-fair,sim-strict"),
+        ("judges.check", ["judge=[sim-fair]"], "judge=sim-fair"),
+        ("judges.check", ["judge=sim-fair", "judge.sampling.votes=0"], "judge.sampling.votes=0"),
+        ("judges.serve", ["judge=qwen3-4b", "print_only=true", "replicas=0"], "serve.replicas=0"),
+        ("judges.replay", ["study=../x", "judge=sim-fair"], "study=../x is not legal"),
+        ("judges.replay", ["study=x", "judge=sim-fair", "out=../../y"], "out=../../y is not legal"),
+        ("experiments.tracking", ["rebuild", "study=../x"], "study=../x is not legal"),
+    ],
+)
+def test_the_other_commands_refuse_the_same(program, arguments, words, tmp_path, capsys) -> None:
+    from importlib import import_module
+
+    given = arguments if program == "judges.check" else [*arguments, f"runs_dir={tmp_path / 'r'}"]
+    assert import_module(program).main(given) == 2
+    assert words in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("threads", ["many", "0", "-1", "1e3", "99999999999999999999"])
+def test_a_cell_by_hand_wants_a_number_of_threads(threads, tmp_path, capsys) -> None:
+    from experiments import train
+
+    (tmp_path / "config.yaml").write_text("{}")
+    assert train.main([f"cell={tmp_path}", f"threads={threads}"]) == 2
+    assert f"threads={threads} is not legal" in capsys.readouterr().err
