@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.config import Scaffold
 from experiments.errors import UserError
-from experiments.scaffold import check, choose, group_share, step_share
+from experiments.scaffold import choose, group_share, step_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +122,6 @@ def read(arguments: Sequence[str]) -> tuple[Path, dict[str, int], Scaffold]:
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"The settings do not fit: {' '.join(str(error).split())}") from error
     scaffold = freeze(Scaffold, OmegaConf.to_container(composed.scaffold, resolve=True))
-    check(scaffold, [])
     return out, sizes, scaffold
 
 

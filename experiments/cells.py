@@ -66,6 +66,9 @@ BUSY = 4
 REFUSED = 5
 """Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
 
+REFUSED = 5
+"""Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
+
 
 @dataclass(frozen=True)
 class Cell:

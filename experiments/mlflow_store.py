@@ -22,7 +22,7 @@ from typing import Any
 from experiments import locks
 from experiments.config import Tracking
 from experiments.errors import UserError
-from judges.secrets import redact
+from judges.secrets import holds_credentials, redact
 
 VIEWS = ("judge.name", "judge.family")
 """Axes by which every study has a ready chart view; see `ui_link`."""
@@ -73,7 +73,7 @@ def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
         "http(s)://SERVER and databricks. Type tracking.uri=null and unset MLFLOW_TRACKING_URI for "
         "sqlite under the runs folder, or tracking=none to do without MLflow."
     )
-    if _holds_credentials(given):
+    if holds_credentials(given):
         raise UserError(
             f"{source} holds a user name with a password or a token (not shown), and would be "
             "saved with every run. Take it out of the URI and type MLFLOW_TRACKING_USERNAME=... "
@@ -95,12 +95,6 @@ def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
     path = Path(name).absolute()
     _check_writable(path)
     return f"{head}:///{path}{mark}{options}"
-
-
-def _holds_credentials(uri: str) -> bool:
-    user, at, _ = uri.partition("://")[2].partition("/")[0].rpartition("@")
-    secret_user = bool(at) and (":" in user or uri.startswith("http"))
-    return secret_user or bool(re.search(r"[?&][^=&]*(password|passwd|token|secret)=", uri, re.I))
 
 
 def _check_writable(path: Path) -> None:

@@ -12,15 +12,16 @@ from typing import Any
 
 from experiments import cells
 from experiments.cells import Cell, identifying, under
+from experiments.config import Trainer
 from experiments.errors import UserError
 from experiments.estimate import expected
 from experiments.files import Damaged, read_json, say
+from experiments.screen import visible
 from experiments.status import read_status
 
 MISSING = "(absent)"
 COSTS = ("completions", "judge calls", "tokens in", "tokens out")
 """Columns of what a cell is expected to take."""
-__all__ = ["base", "check_arms", "check_study", "expected", "print_table", "rows", "undeclared"]
 
 
 def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
@@ -51,6 +52,28 @@ def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
             f"factor (declared: {', '.join(factors)}). A comparison of judges must not change "
             "anything else by the way. If it is meant, type: "
             f"'factors=[{','.join([*factors, *found])}]' study=NEW_NAME"
+        )
+
+
+def check_batch(trainer: Trainer) -> None:
+    """Numbers of the trainer that do not go together.
+
+    Raises:
+        UserError: the micro-batch does not divide the P * G rollouts of a step, or the learning
+            rate is none that the schedule can end at.
+    """
+    rollouts = trainer.prompts_per_step * trainer.group_size
+    if rollouts % trainer.micro_batch:
+        raise UserError(
+            f"trainer.micro_batch={trainer.micro_batch} does not divide the {rollouts} rollouts "
+            f"of a step (prompts_per_step={trainer.prompts_per_step} x "
+            f"group_size={trainer.group_size}). Type a divisor, for example: "
+            f"trainer.micro_batch={trainer.group_size}"
+        )
+    if trainer.lr_scheduler == "polynomial" and trainer.learning_rate <= 1e-7:
+        raise UserError(
+            f"trainer.learning_rate={trainer.learning_rate} is not above the 1e-7 at which "
+            "trainer.lr_scheduler=polynomial ends. Type trainer.lr_scheduler=linear"
         )
 
 
@@ -187,13 +210,15 @@ def print_table(lines: list[dict[str, str]], title: str, hidden: Sequence[str] =
     """Print a table; columns that are empty in every row, or hidden, are left out."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
+    # As Text nothing is taken for markup: names and errors hold what others wrote
     console = Console(width=None if Console().is_terminal else 160)
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(visible(title)), title_justify="left")
     names = [name for name in lines[0] if name not in hidden and any(line[name] for line in lines)]
     for name in names:
         right = name in ("step", "seconds", *COSTS)
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+        table.add_column(Text(visible(name)), justify="right" if right else "left", overflow="fold")
     for line in lines:
-        table.add_row(*(line[name] for name in names))
+        table.add_row(*(Text(visible(line[name])) for name in names))
     console.print(table)

@@ -11,19 +11,26 @@ import contextlib
 import io
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from multiprocessing.connection import Connection, wait
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
 from experiments import cells
+from experiments.stopping import deaf_to_terminal
 
 PRELOAD = ["experiments.preload"]
 ORPHANED = 75
-"""Exit code of a child whose sweep is gone (EX_TEMPFAIL)."""
+"""Exit code of a child whose sweep is gone (EX_TEMPFAIL) and that could not end in order."""
+STOP_S = 30.0
+"""How long children that are told to stop may take to record it."""
+LAST_S = 10.0
+"""How long a child may take whose sweep is gone."""
 
 
 def run_pool(
@@ -32,6 +39,7 @@ def run_pool(
     threads: int,
     on_end: Callable[[Path, int], None],
     on_tick: Callable[[], None] = lambda: None,
+    skipped: Callable[[Path], bool] = lambda folder: False,
 ) -> dict[Path, int]:
     """Run each cell folder in a child of its own, ``workers`` at once.
 
@@ -43,6 +51,7 @@ def run_pool(
         threads: torch threads of one child, at least 1.
         on_end: called with the folder and the exit code as each child ends.
         on_tick: called about once a second while children run.
+        skipped: asked before each child is started; where it says so, the cell is left as it is.
 
     Returns:
         Exit code by folder; negative is the signal that ended the child.
@@ -52,6 +61,8 @@ def run_pool(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
+    with deaf_to_terminal():  # the sweep alone tells its children to stop, once
+        ensure_running()
     alive, keep = context.Pipe(duplex=False)
     codes: dict[Path, int] = {}
     running: dict[int, tuple[Path, multiprocessing.process.BaseProcess]] = {}
@@ -61,6 +72,8 @@ def run_pool(
         while waiting or running:
             while len(running) < workers and (free := _first_free(waiting, elsewhere)):
                 waiting.remove(folder := free)
+                if skipped(folder):
+                    continue
                 child = context.Process(target=_child, args=(folder, threads, alive))
                 child.start()
                 running[child.sentinel] = (folder, child)
@@ -76,10 +89,7 @@ def run_pool(
                 codes[folder] = code
                 on_end(folder, code)
     except BaseException:
-        for _, child in running.values():
-            child.terminate()
-        for _, child in running.values():
-            child.join(10)
+        _end(running.values(), on_end)
         raise
     finally:
         keep.close()
@@ -96,6 +106,23 @@ def _first_free(waiting: list[Path], elsewhere: set[Path]) -> Path | None:
             elsewhere.add(folder)
             print(f"{folder.name}: another process is running it; waiting for it", flush=True)
     return None
+
+
+def _end(
+    running: Collection[tuple[Path, multiprocessing.process.BaseProcess]],
+    on_end: Callable[[Path, int], None],
+) -> None:
+    """Let every child end its cell and its run in MLflow; kill what has not ended in time."""
+    for _, child in running:
+        child.terminate()
+    limit = time.monotonic() + STOP_S
+    for folder, child in running:
+        child.join(max(0.0, limit - time.monotonic()))
+        if child.is_alive():
+            child.kill()
+            child.join()
+        with contextlib.suppress(Exception):  # why the pool ends is known; each one is told of
+            on_end(folder, child.exitcode if child.exitcode is not None else 1)
 
 
 def _child(folder: Path, threads: int, alive: Connection) -> None:
@@ -136,6 +163,8 @@ def redirect(folder: Path) -> None:
 def _leave_with_parent(alive: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         alive.recv()
+    os.kill(os.getpid(), signal.SIGTERM)  # as the sweep would have said it
+    time.sleep(LAST_S)
     os._exit(ORPHANED)
 
 

@@ -15,11 +15,13 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from experiments import cells
 from experiments.config import Cost
 from experiments.errors import UserError
 from experiments.files import read_json, write_json
+from judges.identity import judge_id
 
 if TYPE_CHECKING:
     from analysis.probes import Profile
@@ -57,6 +59,8 @@ PROBE = {
     "truth": "float64",
 }
 FORMAT = 1
+BESIDE = ("cost", "runs_dir", "report", "out", "margin", "threshold")
+"""Settings of a command that the tables do not depend on."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +162,20 @@ def run(command: Command) -> Done:
     """Choose prompts, make the variants, get all verdicts and write the records.
 
     Raises:
-        UserError: settings that cannot work, or a judge that cannot be asked.
+        UserError: settings that cannot work, a judge that cannot be asked, or a folder that holds
+            probes of other settings.
     """
+    judges, task = _load(command)
+    _refuse_strangers(command, judges)
+    writer = _writer(command)
+    folder = command.folder
+    with cells.lock(folder) or _busy(folder):
+        _refuse_others(command, judges)
+        return _run_held(command, judges, task, writer)
+
+
+def _run_held(command: Command, judges: list[Judge], task: Task, writer: Judge | None) -> Done:
+    """Probe, in a folder that is this process's alone."""
     from experiments import selection
     from experiments.recorder import write_part
     from judges.budget import Spent
@@ -169,9 +185,6 @@ def run(command: Command) -> Done:
     from judges.probes.sets import is_file, load_set
     from judges.store import Store
 
-    judges, task = _load(command)
-    _refuse_strangers(command, judges)
-    writer = _writer(command)
     folder = command.folder
     everybody = judges if writer is None else [*judges, writer]
     allowance = Allowance(command.cost, everybody, Spent(**read_json(folder / SPENT)))
@@ -240,6 +253,47 @@ def _refuse_strangers(command: Command, judges: Sequence[Judge]) -> None:
                 f" other prompts. Probe it with set={BUILT_IN}, or name a real judge for"
                 f" set={command.set}."
             )
+
+
+def _busy(folder: Path) -> NoReturn:
+    raise UserError(
+        f"Another process is probing into {folder}. Wait until it has ended, or give these probes "
+        f"a name of their own: out={folder.name}-2"
+    )
+
+
+def _refuse_others(command: Command, judges: Sequence[Judge]) -> None:
+    """Tables of other probes are not written over; those of the same settings are made again.
+
+    Raises:
+        UserError: with what differs, and another name.
+    """
+    kept = read_json(command.folder / "manifest.json")
+    if not kept:
+        return
+    before, now = _settings(kept["command"]), _settings(dataclasses.asdict(command))
+    before["judges"] = sorted(one["judge_id"] for one in kept["judges"].values())
+    now["judges"] = sorted(judge_id(judge) for judge in judges)
+    differ = [
+        f"{key} = {_shown(before[key])} | {_shown(now[key])}"
+        for key in before
+        if key in now and before[key] != now[key]
+    ]
+    if differ:
+        raise UserError(
+            f"{command.folder} holds probes of other settings ({'; '.join(differ)}; the first "
+            "value is theirs), and their tables would be lost. Give these a name of their own, for "
+            f"example out={command.folder.name}-2"
+        )
+
+
+def _settings(command: dict[str, Any]) -> dict[str, Any]:
+    """What decides the tables of a command; the rest says where, at what cost and how shown."""
+    return {key: value for key, value in command.items() if key not in BESIDE}
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _oracle(judge: Judge, task: Task) -> Any:
@@ -317,8 +371,6 @@ def _manifest(
 ) -> dict[str, Any]:
     """What was probed and how; enough to do it again."""
     from importlib.metadata import version
-
-    from judges.identity import judge_id
 
     settings = dataclasses.asdict(command) | {"runs_dir": str(command.runs_dir)}
     return {

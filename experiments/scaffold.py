@@ -17,9 +17,6 @@ from experiments.config import Scaffold
 from experiments.errors import UserError
 from experiments.tasks.row import Criterion, Row
 
-NAMES = ("none", "ruscarl")
-GROUPS = ("linear", "binary", "math_linear")
-DECAYS = ("none", "linear", "power", "sigmoid")
 BASE = "You are a helpful assistant."
 COVER = "A complete answer meets these points:"
 AVOID = "A good answer stays clear of these:"
@@ -45,23 +42,11 @@ class Shown:
 
 
 def check(scaffold: Scaffold, rows: Sequence[Row]) -> None:
-    """Refuse settings that mean nothing, and rows that hold nothing to show.
+    """Refuse rows that hold nothing to show.
 
     Raises:
-        UserError: naming the setting or the row.
+        UserError: naming the first.
     """
-    for key, legal in (("name", NAMES), ("group", GROUPS), ("decay", DECAYS)):
-        value = getattr(scaffold, key)
-        if value not in legal:
-            raise UserError(
-                f"scaffold.{key}={value} is not known. Legal are {', '.join(legal)}. Type for"
-                f" example: scaffold.{key}={legal[-1]}"
-            )
-    if scaffold.full_reveal < 0 or scaffold.power <= 0 or scaffold.k <= 0:
-        raise UserError(
-            f"scaffold.full_reveal={scaffold.full_reveal}, power={scaffold.power} and"
-            f" k={scaffold.k} must be 0 or more, above 0 and above 0."
-        )
     if scaffold.name == "none":
         return
     bare = [row.prompt_id for row in rows if not items(row)]

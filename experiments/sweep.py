@@ -9,44 +9,75 @@ the cell should run, and there the job supervises its own child.
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import logging
 import os
-import signal
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import cells, plan, storage
+from experiments import cells, plan, stopping, storage
 from experiments.cells import Cell
-from experiments.config import Judge, Study, freeze, register
+from experiments.conclusion import REPORT, conclude, report, say_nothing_to_run
+from experiments.config import Study, freeze, register
 from experiments.errors import UserError
-from experiments.files import read_left, write_json
+from experiments.files import write_json
+from experiments.machine import cpus
+from experiments.preflight import (
+    check,
+    check_launcher,
+    check_names,
+    judges_of,
+    preflight,
+    refuse_lists,
+    writable,
+)
+from experiments.refusals import Refusals
+from experiments.screen import visible
 from experiments.status import read_status
-from experiments.tasks.row import Row
 from experiments.verify import mend, say_problems
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
-REPORT = Path("report") / "bias_report.html"
+SUMMARY = "summary.json"
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 """How an argument begins that says where jobs run."""
+LAST_S = 20.0
+"""How long cells of another launcher may take to end once the sweep is stopped."""
 QUEUE: list[Cell] = []
 _SHADOWS: dict[str, dict[str, Any]] = {}
+
+
+class Refused(BaseException):
+    """Carries a user's error through Hydra, which would print the overrides, keys among them, for
+    any other exception of a job."""
+
+    def __init__(self, error: UserError) -> None:
+        super().__init__()
+        self.error = error
 
 
 def job(config: DictConfig) -> None:
     """What Hydra calls per combination."""
     from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
 
-    cell = resolve(config)
+    from judges.secrets import refuse_config
+
+    hydra = HydraConfig.get()
+    try:
+        refuse_lists(hydra.overrides.task)
+        refuse_config(OmegaConf.to_container(hydra, resolve=False), "hydra")
+        refuse_config(OmegaConf.to_container(config, resolve=False))
+        cell = resolve(config)
+    except UserError as error:
+        raise Refused(error) from error
     QUEUE.append(cell)
-    if "BasicLauncher" in HydraConfig.get().launcher._target_:
+    if "BasicLauncher" in hydra.launcher._target_:
         return
     if cells.state(cell.dir) not in ("done", "running"):
         from experiments.pool import supervise
@@ -58,13 +89,12 @@ def resolve(config: DictConfig) -> Cell:
     """A composed config as a cell, the shadow judges filled in.
 
     Raises:
-        UserError: a value that must be given is missing, or a config value looks like a secret.
+        UserError: a value that must be given is missing, is not legal, or looks like a secret.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import MissingMandatoryValue
 
-    from experiments.rewards.failure import check_policy
-    from judges.secrets import refuse_secrets
+    from judges.secrets import refuse_config
 
     try:
         data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
@@ -76,11 +106,13 @@ def resolve(config: DictConfig) -> Cell:
         ) from error
     assert isinstance(data, dict)
     plain: dict[str, Any] = {str(key): value for key, value in data.items()}
+    refuse_config(plain)
+    freeze(Study, plain)  # names of presets among it, which are looked up next
     plain["shadow_judges"] = [shadow(name) for name in plain["shadow"]]
-    refuse_secrets((key, str(value)) for key, value in cells.flatten(plain).items())
-    check_policy(plain["judge"]["on_failure"])
-    check_names(freeze(Study, plain))
-    return cells.make_cell(plain)
+    refuse_config(plain)
+    cell = cells.make_cell(plain)
+    check_names(cell.config)
+    return cell
 
 
 def shadow(name: str) -> dict[str, Any]:
@@ -102,166 +134,94 @@ def shadow(name: str) -> dict[str, Any]:
     return _SHADOWS[name]
 
 
-def check_names(config: Study) -> None:
-    """Names that are looked up later are refused now, with the legal ones."""
-    from experiments.rewards import REWARDS
-    from experiments.tasks import TASKS
-    from judges.grading import GRADINGS
+@contextmanager
+def opened(todo: list[Cell], new: list[Cell]) -> Generator[dict[str, Any]]:
+    """Lay the study and the cells ``new``; however the block ends, no run of theirs stays open.
 
-    for key, name, legal in (
-        ("task.name", config.task.name, TASKS),
-        ("reward.name", config.reward.name, REWARDS),
-        ("judge.grading.name", config.judge.grading.name, GRADINGS),
-    ):
-        if name not in legal:
-            raise UserError(
-                f"{key}={name} is not known. Legal are {', '.join(sorted(legal))}. "
-                f"Type for example: {key}={next(iter(legal))}"
-            )
-
-
-def check(todo: list[Cell]) -> None:
-    """All that can be checked without touching disk or network much; writes nothing."""
-    from judges.budget import check_limits
-
-    plan.check_arms(todo, todo[0].config.factors)
-    plan.check_study(todo[0].dir.parent, todo, todo[0].config.factors)
-    for cell in todo:
-        check_limits(cell.config.cost, (cell.config.judge, *cell.config.shadow_judges))
-    check_inputs(todo)
-
-
-def check_inputs(todo: list[Cell]) -> None:
-    """The prompts can be read, every grading can grade them, and the policy is there.
-
-    Raises:
-        UserError: from the task or the grading, or naming the policy's folder.
-    """
-    from experiments.rewards.checks import check_reward, for_judge
-    from experiments.scaffold import check as check_scaffold
-    from experiments.tasks import TASKS
-    from judges.grading.asking import check_rows
-    from judges.identity import build_grading
-
-    gradable: set[str] = set()
-    rows_of: dict[str, list[Row]] = {}
-    for cell in todo:
-        config = cell.config
-        task, size = config.task, config.trainer.group_size
-        key = json.dumps(cell.data["task"])
-        if key not in rows_of:
-            rows_of[key] = TASKS[task.name].rows(task, "train")
-        rows = rows_of[key]
-        check_reward(config.reward, config.judge, rows, config.trainer.max_completion_length)
-        check_scaffold(config.scaffold, rows)
-        asked = [for_judge(row, config.reward.rules) for row in rows]
-        for judge in judges_of([cell]):
-            grading = dataclasses.asdict(judge.grading)
-            pair = json.dumps([cell.data["task"], config.reward.rules, grading, size])
-            if pair not in gradable:
-                check_rows(build_grading(judge), asked, size)
-                gradable.add(pair)
-    sandboxed(todo)
-    for policy in {cell.config.policy.path: cell.config.policy for cell in todo}.values():
-        path = Path(policy.path)
-        is_folder = len(path.parts) > 2 or path.is_absolute()  # a hub id is owner/name
-        if is_folder and not (path / "config.json").exists():
-            raise UserError(
-                f"policy={policy.name} wants its model in {path}, where there is no config.json. "
-                f"To make it, type: python -m experiments.models get {policy.name}; to use "
-                "another one, type: policy.path=FOLDER or policy.path=OWNER/NAME"
-            )
-
-
-def sandboxed(todo: Sequence[Cell]) -> None:
-    """Find out now whether rule functions can be isolated here.
-
-    Raises:
-        UserError: an unknown ``sandbox``, or nothing that isolates.
-    """
-    ruled = [cell.config.sandbox for cell in todo if cell.config.reward.rules == "run"]
-    for name in {cell.config.sandbox for cell in todo}:
-        if name not in ("auto", "unsafe"):
-            raise UserError(
-                f"sandbox={name} is not known. Type sandbox=auto, which refuses to run rule"
-                " functions without isolation, or sandbox=unsafe."
-            )
-    if ruled:
-        from experiments.sandbox import tiers
-
-        tiers.find(unsafe=all(name == "unsafe" for name in ruled))
-
-
-def prepare(todo: list[Cell]) -> dict[str, Any]:
-    """Check everything that can be checked before training, then lay the study.
-
-    Returns:
+    Yields:
         The tracking record: empty where tracking is off.
 
     Raises:
         UserError: folder, factors, endpoints, keys or tracking are not usable.
     """
-    config = todo[0].config
     study_dir = todo[0].dir.parent
-    runs_dir = study_dir.parent
-    plan.check_study(study_dir, todo, config.factors)
-    writable(runs_dir)
+    plan.check_study(study_dir, todo, todo[0].config.factors)
+    writable(study_dir.parent)
     preflight(todo)
     tracked: dict[str, Any] = {}
+    ended = "FAILED"
+    try:
+        with stopping.held():  # laid whole or not at all, and no run in MLflow that nobody knows
+            lay(todo, new, tracked)
+        yield tracked
+        if _states(todo) == {"done"}:
+            ended = "FINISHED"
+    except KeyboardInterrupt:
+        ended = "KILLED"
+        wait_for_last(new)
+        raise
+    except storage.DiskTrouble:
+        ended = "KILLED"
+        raise
+    finally:
+        close_tracking(tracked, ended, todo)
+
+
+def lay(todo: list[Cell], new: list[Cell], tracked: dict[str, Any]) -> None:
+    """Write what says what the study is, and the folder of each new cell."""
+    config, study_dir = todo[0].config, todo[0].dir.parent
     if config.tracking.enabled:
         from experiments import tracking
 
-        uri = tracking.tracking_uri(config.tracking, runs_dir)
-        tracked = tracking.initialise(uri, runs_dir, config.study, config.factors)
+        uri = tracking.tracking_uri(config.tracking, study_dir.parent)
+        found = tracking.initialise(uri, study_dir.parent, config.study, config.factors)
+        tracked.update(found)
     study_dir.mkdir(parents=True, exist_ok=True)
+    (study_dir / SUMMARY).unlink(missing_ok=True)
     write_json(
         study_dir / "study.json",
         {
             "study": config.study,
             "factors": config.factors,
             "base": plan.base(todo[0], config.factors),
-            "mlflow": tracked,
+            "mlflow": dict(tracked),
         },
     )
-    return tracked
+    for cell in new:
+        cells.save_cell(cell)
 
 
-def writable(runs_dir: Path) -> None:
-    """The runs folder exists and takes files."""
-    try:
-        runs_dir.mkdir(parents=True, exist_ok=True)
-        probe = runs_dir / f".write-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(
-            f"The runs folder {runs_dir} cannot be written ({error.strerror}). It must be a folder "
-            "that you may write to. Type another one: runs_dir=PATH"
-        ) from error
+def wait_for_last(new: list[Cell]) -> None:
+    """Give cells that another launcher runs the time to end by themselves."""
+    limit = time.monotonic() + LAST_S
+    while any(cells.state(cell.dir) == "running" for cell in new) and time.monotonic() < limit:
+        time.sleep(0.2)
 
 
-def preflight(todo: list[Cell]) -> None:
-    """Every judge of the sweep answers, with its key, before anything is trained."""
-    from judges.identity import judge_id
-    from judges.session import Session
+def close_tracking(tracked: dict[str, Any], status: str, todo: list[Cell]) -> None:
+    """End the runs of cells that were killed, and the study's own, with the report beside it.
 
-    for judge in {judge_id(judge): judge for judge in judges_of(todo)}.values():
-        if judge.endpoint.url.startswith("http"):
-            with Session(judge, None) as session:
-                session.check()
+    A study some of whose cells are run by another sweep is left for that one to end.
+    """
+    if not tracked:
+        return
+    from experiments import tracking
 
-
-def judges_of(todo: list[Cell]) -> list[Judge]:
-    """Every judge that the cells ask, acting and shadow, as often as it is asked."""
-    return [j for cell in todo for j in (cell.config.judge, *cell.config.shadow_judges)]
+    states = {cell.dir: cells.state(cell.dir) for cell in todo}
+    for folder, state in states.items():
+        if state == "killed":
+            tracking.mark_killed(folder, "its process is gone")
+    if status == "KILLED" or "running" not in states.values():
+        reports = [path for path in [todo[0].dir.parent / REPORT] if path.exists()]
+        tracking.close_parent(tracked, status, reports)
 
 
 def workers_of(config: Study) -> int:
-    return config.sweep.workers or os.cpu_count() or 1
+    return config.sweep.workers or cpus()
 
 
 def threads_of(config: Study, workers: int) -> int:
-    return config.sweep.threads or max(1, (os.cpu_count() or 1) // workers)
+    return config.sweep.threads or max(1, cpus() // workers)
 
 
 def run(todo: list[Cell], elsewhere: list[str]) -> int:
@@ -276,68 +236,39 @@ def run(todo: list[Cell], elsewhere: list[str]) -> int:
     """
     from judges.server import leases
 
-    config = todo[0].config
     study_dir = todo[0].dir.parent
     check(todo)
+    if elsewhere:
+        check_launcher(elsewhere, CONF)
     say_problems(study_dir, todo)
     for cell in todo:
         mend(cell)
-    open_cells = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
-    started = time.perf_counter()
-    summary = study_dir / "summary.json"
-    if open_cells:
-        with leases(judges_of(open_cells), study_dir.parent):
-            tracked = prepare(todo)
-            summary.unlink(missing_ok=True)
-            for cell in open_cells:
-                cells.save_cell(cell)
-            try:
-                if elsewhere:
-                    compose_jobs(elsewhere)
-                else:
-                    run_cells(open_cells)
-            except (KeyboardInterrupt, storage.DiskTrouble):
-                close_tracking(tracked, "KILLED", study_dir)
-                raise
-    else:
+    new = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
+    if not new:
+        say_nothing_to_run(todo)
         tracked = plan.read_study(study_dir).get("mlflow", {})
-        print(f"All {len(todo)} cells of {config.study} are done; nothing to run.")
-    states = {cell.name: cells.state(cell.dir) for cell in todo}
-    failed = [name for name, state in states.items() if state != "done"]
-    closing = bool(open_cells) or not summary.exists()  # it comes last: without it, killed before
-    stale = closing or not (study_dir / REPORT).exists()
-    if config.sweep.report and stale and len(failed) < len(todo):
-        write_report(study_dir)
-    lines = plan.rows(todo, config.factors)
-    if closing:
-        close_tracking(tracked, "FAILED" if failed else "FINISHED", study_dir)
-        write_json(summary, lines)
-    plan.print_table(lines, f"{config.study}: {len(todo)} cells", plan.COSTS)
-    if open_cells:
-        print(f"{len(open_cells)} cells in {time.perf_counter() - started:.1f} s")
-    if (study_dir / REPORT).exists():
-        print(f"Report: {study_dir / REPORT}")
-        summarise(study_dir)
-    if tracked:
-        from experiments.mlflow_store import ui_command, ui_link
-
-        families = {cell.config.judge.family for cell in todo}
-        link = ui_link(tracked, "judge.family" if len(families) > 1 else "judge.name")
-        print(f"Compare the runs: {ui_command(tracked['uri'])}\n  then open {link}")
-    for name in failed:
-        print(f"{name} is {states[name]}; its log: {study_dir / name / 'log.txt'}")
-    if failed:
-        print("Run the same command again to continue where these stopped.")
-    return 1 if failed else 0
+        # the summary comes last: without it, whoever ran the cells did not come to the end
+        cut_short = not (study_dir / SUMMARY).exists() and _states(todo) == {"done"}
+        report(todo, stale=cut_short)
+        if cut_short:
+            close_tracking(tracked, "FINISHED", todo)
+            write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
+        return conclude(todo, tracked)
+    started = time.perf_counter()
+    with leases(judges_of(new), study_dir.parent), opened(todo, new) as tracked:
+        if elsewhere:
+            compose_jobs(elsewhere)
+        else:
+            run_cells(new)
+        report(todo, stale=True)
+    if "running" not in _states(todo):
+        write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
+    print(f"{len(new)} cells in {time.perf_counter() - started:.1f} s")
+    return conclude(todo, tracked)
 
 
-def close_tracking(tracked: dict[str, Any], status: str, study_dir: Path) -> None:
-    """End the study's parent run, with the report beside it where there is one."""
-    if tracked:
-        from experiments import tracking
-
-        reports = [path for path in [study_dir / REPORT] if path.exists()]
-        tracking.close_parent(tracked, status, reports)
+def _states(todo: list[Cell]) -> set[str]:
+    return {cells.state(cell.dir) for cell in todo}
 
 
 def run_cells(todo: list[Cell]) -> None:
@@ -353,17 +284,29 @@ def run_cells(todo: list[Cell]) -> None:
     workers = min(workers_of(config), len(todo))
     threads = threads_of(config, workers)
     console = Console()
-    console.print(f"{len(todo)} cells to run, {workers} at once, {threads} threads each")
+    by_folder = {cell.dir: cell for cell in todo}
+    refusals = Refusals()
+
+    def say(text: str) -> None:
+        # as Text nothing is taken for markup: errors quote what judges and endpoints wrote
+        console.print(Text(visible(text)), soft_wrap=True)
+
+    say(f"{len(todo)} cells to run, {workers} at once, {threads} threads each")
     live = Live(console=console, refresh_per_second=1) if console.is_terminal else None
 
     def ended(folder: Path, code: int) -> None:
         status = read_status(folder)
         note = f"{folder.name}: {cells.state(folder)} after {status.get('seconds', 0):.1f} s"
-        console.print(note + (f" (exit {code}) {status.get('error', '')}" if code else ""))
+        say(note + (f" (exit {code}) {status.get('error', '')}" if code else ""))
+        if code == cells.REFUSED:
+            refusals.add(by_folder[folder], str(status.get("error", "")))
         if code < 0 or code in (ORPHANED, storage.EXIT):
             tracking.mark_killed(folder, f"exit code {code}")
         if code == storage.EXIT:  # the other cells write to the same disk
             raise storage.DiskTrouble(status.get("error") or storage.paragraph(None, folder))
+
+    def skipped(folder: Path) -> bool:
+        return refusals.covers(by_folder[folder])
 
     def tick() -> None:
         if live is not None:
@@ -373,78 +316,46 @@ def run_cells(todo: list[Cell]) -> None:
                 for name, status in said
                 if status.get("state") == "running"
             ]
-            live.update(Text("\n".join(running)))
+            live.update(Text(visible("\n".join(running))))
 
+    folders = list(by_folder)
     if live is None:
-        run_pool([cell.dir for cell in todo], workers, threads, ended)
+        run_pool(folders, workers, threads, ended, skipped=skipped)
     else:
         with live:
-            run_pool([cell.dir for cell in todo], workers, threads, ended, tick)
-
-
-def write_report(study_dir: Path) -> None:
-    """The bias report; a report that fails is said, and the runs stay what they are."""
-    from analysis.report import write_report as render
-
-    started = time.perf_counter()
-    try:
-        render(study_dir)
-    except Exception as error:
-        if trouble := storage.explained(error, study_dir):
-            print(f"The report could not be written. {trouble}")
-            return
-        logging.exception("the report could not be written")
-        print(
-            f"The report could not be written ({type(error).__name__}: {error}). The runs are "
-            f"whole; to try again, type: python -m analysis.report study={study_dir.name}"
-        )
-        return
-    print(f"report written in {time.perf_counter() - started:.1f} s")
-
-
-def summarise(study_dir: Path) -> None:
-    """Print the study's summary table as the report computed it."""
-    path = study_dir / "report" / "summary.json"
-    again = f"python -m analysis.report study={study_dir.name} writes it again"
-    rows = read_left(path, f"its table is left out, and {again}").get("rows", [])
-    if _is_table(rows):
-        plan.print_table(rows, "What each judge taught (mean over seeds)")
-
-
-def _is_table(rows: Any) -> bool:
-    return (
-        isinstance(rows, list)
-        and bool(rows)
-        and all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows)
-        and all(isinstance(text, str) for row in rows for text in row.values())
-    )
+            run_pool(folders, workers, threads, ended, tick, skipped)
+    if refusals.left:
+        say(refusals.paragraph())
 
 
 def main() -> int:
-    """Command line. Exit codes: 0 all done, 1 a cell failed, 2 a user's error."""
-    from judges.secrets import refuse_secrets
+    """Command line. Exit codes: 0 all done, 1 a cell is not done, 2 a user's error, 130 stopped."""
+    from judges.secrets import redact, refuse_arguments
 
     full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us whole; Hydra would print and exit
     os.umask(0o077)
-    signal.signal(signal.SIGTERM, _interrupt)
+    stopping.take_signals()
     try:
-        refuse_secrets((f"argument {n}", text) for n, text in enumerate(sys.argv[1:], 1))
+        refuse_arguments(sys.argv[1:])
+        refuse_lists(sys.argv[1:])
         QUEUE.clear()
         elsewhere = [text for text in sys.argv[1:] if text.startswith(LAUNCHER)]
         sys.argv[1:] = [text for text in sys.argv[1:] if text not in elsewhere]
-        compose_jobs()
+        collect()
         if not QUEUE:
             return 0  # --help, --cfg and the like
         if QUEUE[0].config.plan:
             check(QUEUE)
+            if elsewhere:
+                check_launcher(elsewhere, CONF)
             say_problems(QUEUE[0].dir.parent, QUEUE)
             return show_plan(QUEUE)
         return run(list(QUEUE), elsewhere)
     except UserError as error:
         if full:
             raise
-        print(error, file=sys.stderr)
+        print(redact(str(error)), file=sys.stderr)
         return 2
     except OSError as error:
         trouble = storage.explained(error, QUEUE[0].dir.parent if QUEUE else Path.cwd())
@@ -453,12 +364,12 @@ def main() -> int:
         print(trouble, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        stopping.deafen()
         print("Stopped. Run the same command again to continue.", file=sys.stderr)
         return 130
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
+    finally:
+        if not full:
+            del os.environ["HYDRA_FULL_ERROR"]
 
 
 def show_plan(todo: list[Cell]) -> int:
@@ -479,11 +390,27 @@ def show_plan(todo: list[Cell]) -> int:
     return 0
 
 
-def compose_jobs(launcher: Sequence[str] = ()) -> None:
+def collect() -> None:
+    """Queue every cell of the command line; what Hydra writes about it goes with a folder that is
+    taken away, so that nothing lies anywhere before it was checked.
+
+    Raises:
+        UserError: see `compose_jobs`; or a config that looks like it holds a key.
+    """
+    given = list(sys.argv)
+    with tempfile.TemporaryDirectory(prefix="judgedrift-") as folder:
+        places = [f"hydra.{mode}.dir='{folder}'" for mode in ("sweep", "run")]
+        try:
+            compose_jobs([*places, "hydra.output_subdir=null"])
+        finally:
+            sys.argv[:] = given
+
+
+def compose_jobs(more: Sequence[str]) -> None:
     """Let Hydra expand the command line and call `job` for each combination.
 
     Args:
-        launcher: arguments that choose where; none calls them all here.
+        more: further arguments, such as those that choose a launcher.
 
     Raises:
         UserError: an unknown choice or key, in Hydra's own words.
@@ -493,6 +420,8 @@ def compose_jobs(launcher: Sequence[str] = ()) -> None:
     from hydra.plugins.sweeper import Sweeper
     from omegaconf.errors import OmegaConfBaseException
 
+    from judges.secrets import redact
+
     register()
     # Composes every job a second time, half of what a plan takes. Jobs here only enqueue a cell,
     # so one that cannot be composed stops the sweep before any cell runs all the same.
@@ -501,11 +430,13 @@ def compose_jobs(launcher: Sequence[str] = ()) -> None:
         # hydra.mode says the same, but Hydra looks at it only where the composition succeeds,
         # and would answer a misspelt judge with a lecture on commas
         sys.argv.insert(1, "--multirun")
-    sys.argv.extend(launcher)
+    sys.argv.extend(more)
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="sweep")(job)()
+    except Refused as refused:
+        raise refused.error from None
     except (HydraException, OmegaConfBaseException) as error:
-        words = " ".join(str(error).split())
+        words = redact(" ".join(str(error).split()))
         raise UserError(
             f"This command line cannot be composed: {words} "
             "To see every key and its value, type: python -m experiments.sweep --cfg job"
@@ -514,7 +445,8 @@ def compose_jobs(launcher: Sequence[str] = ()) -> None:
         if trouble := storage.explained(error, Path.cwd()):
             raise trouble from error
         raise UserError(
-            f"The runs folder cannot be written ({error}). Type another one: runs_dir=PATH"
+            f"A folder that a sweep needs cannot be written ({error}). Type another one: "
+            "runs_dir=PATH, or TMPDIR=PATH before the command."
         ) from error
 
 

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from experiments import cells, projection
+from experiments.bounds import check_name
 from experiments.cells import Cell
 from experiments.config import Study, Tracking
 from experiments.errors import UserError
@@ -30,7 +31,7 @@ from experiments.projection import Point
 from experiments.recorder import recorded
 from experiments.status import read_status
 from experiments.verify import read_form, say_problems
-from judges.secrets import redact
+from judges.secrets import redact, refuse_arguments
 
 __all__ = [
     "RunLog",
@@ -427,12 +428,14 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     given = dict(word.split("=", 1) for word in words[1:] if "=" in word)
     try:
+        refuse_arguments(words)
         if words[:1] != ["rebuild"] or "study" not in given or set(given) - OPTIONS:
             raise UserError(
                 f"experiments.tracking was given {' '.join(words) or 'nothing'}; it knows one "
                 "command: python -m experiments.tracking rebuild study=NAME [runs_dir=runs] "
                 "[uri=URI], which projects the records of that study to MLflow again."
             )
+        check_name("study", given["study"])
         runs_dir = Path(given.get("runs_dir", "runs"))
         folder = runs_dir / given["study"]
         found = cells.study_cells(folder)

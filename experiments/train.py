@@ -18,10 +18,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import cells, checkpoints, storage
+from experiments import bounds, cells, checkpoints, storage
 from experiments.cells import Cell
 from experiments.errors import UserError
 from experiments.files import read_json, write_json, write_text
+from experiments.machine import cpus
 from experiments.recorder import parts, read_part
 from experiments.status import read_status
 from experiments.verify import unsound
@@ -314,7 +315,12 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    return run_cell(folder, int(given.get("threads", os.cpu_count() or 1)))
+    try:
+        threads = bounds.whole("threads", given.get("threads", str(cpus())), low=1, high=1024)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return run_cell(folder, threads)
 
 
 if __name__ == "__main__":

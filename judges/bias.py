@@ -11,7 +11,8 @@ import math
 import random
 from typing import Any
 
-from experiments.config import Simulated
+from experiments.bounds import words_of
+from experiments.config import Failure, Simulated
 from experiments.errors import UserError
 from experiments.tasks.row import Truth
 from judges.features import FEATURES, features
@@ -36,7 +37,7 @@ DEFAULT_REFERENCE: dict[str, tuple[float, float]] = {
 instruct-mini and with "robust" as the keyword. A dose is score per one of these standard
 deviations; ``simulated.reference`` replaces single entries."""
 
-FAILURES = ("unparsed", "empty", "truncated", "refused", "http_500", "rate_limited", "hang")
+FAILURES = words_of(Failure, "kinds")
 TRANSIENT = ("http_500", "rate_limited")
 """Failures that are over when the same question is asked again."""
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from experiments.errors import UserError
+from experiments.screen import visible
 from judges import dialects
 from judges.verdict import Outcome, Verdict
 
@@ -131,7 +132,7 @@ def check(judge: Judge, task: Task) -> bool:
         single = dataclasses.replace(judge, endpoint=endpoint)
         verdict = probe(single, task)
         for label, text in screen(single, verdict):
-            print(f"{label:<9} {text}")
+            print(f"{label:<9} {visible(text)}")
         scored &= verdict.outcome is Outcome.scored
     return scored
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.bounds import check_name
 from experiments.errors import UserError
 from experiments.files import Damaged, say, write_json
 from experiments.recorder import VERDICT, parts, read_part, write_part
@@ -68,6 +69,9 @@ def read_command(arguments: Sequence[str]) -> Command:
     Raises:
         UserError: something else, an unknown key or policy, or neither study nor file.
     """
+    from judges.secrets import refuse_arguments
+
+    refuse_arguments(arguments)
     known = ("judge", "study", "file", "on_failure", "runs_dir", "out")
     values: dict[str, str] = {}
     overrides = []
@@ -93,6 +97,9 @@ def read_command(arguments: Sequence[str]) -> Command:
         )
     if "file" in values and not {"judge", "out"} <= set(values):
         raise UserError(f"With file= the judge and out= are needed. Type {USAGE}")
+    if "study" in values:  # both become folders
+        check_name("study", values["study"])
+        check_name("out", values.get("out", "own"))
     return Command(
         judge=values.get("judge"),
         study=values.get("study"),

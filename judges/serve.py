@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from experiments.config import Judge, Task, freeze
 from experiments.errors import UserError
+from experiments.screen import visible
 
 if TYPE_CHECKING:
     from judges.server import Server
@@ -88,10 +89,18 @@ def read_pairs(
     Raises:
         UserError: something else than key=value, an unknown key, or no judge.
     """
+    from judges.secrets import refuse_arguments
+
+    refuse_arguments(arguments)
     values: dict[str, str] = {}
     overrides = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
+        if key in known and value.strip("\"'").startswith("["):
+            inner = value.strip("\"'[] ")
+            raise UserError(
+                f"{argument} has brackets, which {program} takes no list in. Type {key}={inner}"
+            )
         if equals and key.lstrip("+~").startswith(GROUPS):
             overrides.append(argument)
         elif equals and value and key in known:
@@ -128,9 +137,8 @@ def load(command: Command) -> tuple[Judge, Task]:
     from omegaconf import OmegaConf
     from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-    from experiments.cells import flatten
     from experiments.config import register
-    from judges.secrets import refuse_secrets
+    from judges.secrets import redact, refuse_config
 
     register()
     chosen = [f"+judge={command.judge}", f"+task={command.task}"]
@@ -146,10 +154,10 @@ def load(command: Command) -> tuple[Judge, Task]:
         ) from problem
     except (HydraException, OmegaConfBaseException) as problem:
         raise UserError(
-            f"The settings do not fit: {' '.join(str(problem).split())} The names and defaults of"
-            " all settings are in experiments/config.py."
+            f"The settings do not fit: {redact(' '.join(str(problem).split()))} The names and"
+            " defaults of all settings are in experiments/config.py."
         ) from problem
-    refuse_secrets((key, str(value)) for key, value in flatten(data).items())
+    refuse_config(data)
     return freeze(Judge, data["judge"]), freeze(Task, data["task"])
 
 
@@ -257,7 +265,8 @@ def _probe(judge: Judge, each: Server) -> None:
         print(f"a probe was scored {verdict.score:.3f} in {verdict.latency_s:.2f} s", flush=True)
         return
     if verdict.text or verdict.reasoning:  # it talks, and only the grading could not use it
-        print(f"a probe was not scored: {verdict.outcome}, {verdict.reason}", file=sys.stderr)
+        why = visible(f"{verdict.outcome}, {verdict.reason}")
+        print(f"a probe was not scored: {why}", file=sys.stderr)
         return
     raise UserError(
         f"The server at {each.url} is healthy and gives no verdict: {verdict.outcome},"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from experiments.errors import UserError
 from experiments.evaluation import generate
+from judges.secrets import refuse_arguments
 
 SOURCES = ("responses", "run", "model", "adapter", "endpoint")
 SHARED = ("out", "allow_missing", "seed", "track")
@@ -21,6 +22,7 @@ class Options:
     """``key=value`` arguments, read as the type that each is asked for."""
 
     def __init__(self, arguments: Sequence[str], legal: Sequence[str]) -> None:
+        refuse_arguments(arguments)
         self.given: dict[str, str] = {}
         for argument in arguments:
             key, equals, value = argument.partition("=")

@@ -10,9 +10,6 @@ from experiments.errors import UserError
 from experiments.rewards.hybrid import PARTS
 from experiments.tasks.row import Criterion, Row
 
-RULES = ("ignore", "run", "judge")
-RULE_PARTS = ("mean", "all")
-
 
 def check_reward(reward: Reward, judge: Judge, rows: Sequence[Row], max_tokens: int) -> None:
     """Refuse a reward that cannot be had.
@@ -24,12 +21,6 @@ def check_reward(reward: Reward, judge: Judge, rows: Sequence[Row], max_tokens: 
     Raises:
         UserError: naming the setting, or how many rows lack what it needs.
     """
-    for key, legal in (("rules", RULES), ("rule_part", RULE_PARTS)):
-        if getattr(reward, key) not in legal:
-            raise UserError(
-                f"reward.{key}={getattr(reward, key)} is not known. Legal are {', '.join(legal)}."
-                f" Type for example: reward.{key}={legal[0]}"
-            )
     if reward.name == "rubric" and not judge.grading.name.startswith("rubric_"):
         raise UserError(
             f"reward=rubric adds up the points of criteria, and judge.grading.name="
@@ -44,11 +35,10 @@ def check_reward(reward: Reward, judge: Judge, rows: Sequence[Row], max_tokens: 
                 f" has. Legal are {', '.join(PARTS)}; type for example"
                 " '+reward.weights={judge:0.5,rule:0.5}'."
             )
-    buffer, ngram = reward.overlong.buffer, reward.repetition.ngram
-    if not 0 <= buffer <= max_tokens or ngram < 1:
+    if reward.overlong.buffer > max_tokens:
         raise UserError(
-            f"reward.overlong.buffer={buffer} must be 0 to trainer.max_completion_length="
-            f"{max_tokens}, and reward.repetition.ngram={ngram} 1 or more."
+            f"reward.overlong.buffer={reward.overlong.buffer} is more than a completion may have."
+            f" Give at most trainer.max_completion_length={max_tokens}."
         )
     _check_rules(reward, rows)
 

@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from experiments.bounds import words_of
+from experiments.config import Judge
 from experiments.errors import UserError
 from judges.secrets import redact
 
 if TYPE_CHECKING:
-    from experiments.config import Judge
     from judges.verdict import Verdict
 
-POLICIES = ("unscored", "zero", "drop_group", "abort")
+POLICIES = words_of(Judge, "on_failure")
 
 
 REASON = 240
@@ -100,15 +101,6 @@ def starved(said: str, verdicts: Sequence[Verdict], judge: Judge) -> Starved:
     return Starved(". ".join(part.rstrip(".") for part in parts) + ".")
 
 
-def check_policy(name: str) -> None:
-    """Refuse a failure policy that does not exist."""
-    if name not in POLICIES:
-        raise UserError(
-            f"judge.on_failure={name} is not a failure policy. Legal are {', '.join(POLICIES)}. "
-            "Type for example: judge.on_failure=unscored"
-        )
-
-
 def apply_failure_policy(
     scores: list[float | None], group_size: int, policy: str, max_unscored_frac: float
 ) -> list[float | None]:
@@ -124,7 +116,6 @@ def apply_failure_policy(
     Raises:
         Starved: by ``abort`` with anything missing, or by the share of missing verdicts.
     """
-    check_policy(policy)
     missing = sum(score is None for score in scores)
     if missing and policy == "abort":
         raise Starved(f"{missing} of {len(scores)} verdicts are missing and on_failure=abort")

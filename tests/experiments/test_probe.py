@@ -14,7 +14,7 @@ import pytest
 from analysis import markup
 from analysis.probe_report import agreement_sentences, effects_table, show
 from analysis.probes import profile
-from experiments import probe
+from experiments import cells, probe
 from experiments.errors import UserError
 from tests.conftest import Page
 
@@ -59,6 +59,22 @@ def test_a_rerun_asks_nothing_and_writes_the_same(done, runs):
     assert again.calls == 0 and again.hits == done.calls
     assert {path.name: path.read_bytes() for path in done.folder.glob("*.json")} == before
     assert pq.read_table(again.folder / "probes.parquet").to_pylist() == texts
+
+
+@pytest.mark.parametrize(
+    "changed", [["judge=sim-strict"], ["n=8"], ["seed=1"], ["judge.sampling.salt=x"]]
+)
+def test_probes_of_other_settings_are_not_written_over(done, runs, changed):
+    before = {path: path.read_bytes() for path in done.folder.glob("*.*")}
+    given = [word for word in SMALL if word.split("=")[0] != changed[0].split("=")[0]]
+    with pytest.raises(UserError, match=r"out=instruct-mini-2"):
+        probe.run(probe.read_command([*given, *changed, f"runs_dir={runs}"]))
+    assert {path: path.read_bytes() for path in done.folder.glob("*.*")} == before
+
+
+def test_two_probes_at_once_do_not_share_a_folder(done, runs):
+    with cells.lock(done.folder), pytest.raises(UserError, match="Another process is probing"):
+        probe.run(probe.read_command([*SMALL, f"runs_dir={runs}"]))
 
 
 def test_prompts_are_chosen_as_asked(done, runs):

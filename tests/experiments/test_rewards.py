@@ -112,12 +112,10 @@ RULED = dataclasses.replace(ROW, rules=(Rule("0:1", "Word", "Is short.", "..."),
 @pytest.mark.parametrize(
     ("reward", "rows", "said"),
     [
-        (Reward(rules="skip"), [ROW], "Legal are ignore, run, judge"),
-        (Reward(rule_part="some"), [ROW], "Legal are mean, all"),
         (Reward(name="rubric"), [ROW], "judge.grading.name=rubric_batch"),
         (Reward(name="hybrid"), [ROW], "does not weigh anything"),
         (Reward(name="hybrid", weights={"judges": 1.0}), [ROW], "Legal are judge, rule, truth"),
-        (Reward(overlong=Overlong(buffer=101)), [ROW], "must be 0 to"),
+        (Reward(overlong=Overlong(buffer=101)), [ROW], "trainer.max_completion_length=100"),
         (Reward(rules="run"), [ROW], "no row of the task has a rule"),
         (Reward(name="rule", rules="ignore"), [RULED], "reward.rules is ignore"),
         (Reward(name="rule", rules="run"), [RULED, ROW], "1 of 2 rows have none"),
@@ -156,11 +154,6 @@ def test_abort_and_starvation_stop_the_run():
     with pytest.raises(Starved, match=r"max_unscored_frac=0\.4"):
         apply_failure_policy([1.0, None], 2, "unscored", 0.4)
     assert apply_failure_policy([1.0, None], 2, "unscored", 0.5) == [1.0, None]
-
-
-def test_unknown_policy_is_a_user_error():
-    with pytest.raises(UserError, match="unscored, zero, drop_group, abort"):
-        apply_failure_policy([1.0], 1, "ignore", 1.0)
 
 
 @given(SCORES, st.sampled_from([p for p in POLICIES if p != "abort"]))

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.config import Scaffold
+from experiments.bounds import words_of
+from experiments.config import Scaffold, freeze
 from experiments.errors import UserError
 from experiments.scaffold import (
-    DECAYS,
-    GROUPS,
     check,
     choose,
     group_share,
@@ -24,6 +23,7 @@ from experiments.scaffold import (
 from experiments.tasks.row import Criterion, Rule, make_row
 
 USER = {"role": "user", "content": "Say something kind."}
+GROUPS, DECAYS = words_of(Scaffold, "group"), words_of(Scaffold, "decay")
 ROW = make_row((USER,), tuple(Criterion(f"Point {n}.", n) for n in (3.0, -2.0, 1.0)))
 ON = Scaffold(name="ruscarl")
 
@@ -148,8 +148,8 @@ def test_rows_without_a_rubric_are_refused_and_not_passed_over():
     "wrong", [{"group": "cubic"}, {"decay": "cosine"}, {"name": "x"}, {"k": 0.0}, {"power": -1.0}]
 )
 def test_unknown_settings_are_user_errors(wrong):
-    with pytest.raises(UserError, match=next(iter(wrong))):
-        check(Scaffold(**({"name": "ruscarl"} | wrong)), [ROW])
+    with pytest.raises(UserError, match=rf"scaffold\.{next(iter(wrong))}=.* is not legal"):
+        freeze(Scaffold, {"name": "ruscarl"} | wrong)
 
 
 def test_a_steep_sigmoid_does_not_overflow():

@@ -553,7 +553,7 @@ def test_no_secret_reaches_the_store(runs: Path, monkeypatch: pytest.MonkeyPatch
             ),
         ),
         task=Task(name="file", path=f"s3://me:{CANARY}@bucket", options={"api_key": "hush-named"}),
-        policy=Policy(name=f"Bearer {CANARY}"),
+        policy=Policy(name="p", family=f"Bearer {CANARY}"),
     )
     begin(runs, cell)
     with RunLog(cell):

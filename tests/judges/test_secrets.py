@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +27,6 @@ KEYS = [
 HARMLESS = [
     "",
     "http://127.0.0.1:8000/v1",
-    "https://judge@example.org/v1",
     "https://example.org/v1?at=a:b@c",
     "Qwen/Qwen3-32B",
     "task-0123456789abcdef0123",
@@ -59,6 +60,43 @@ def test_the_password_of_a_url_is_a_secret_and_its_host_is_not() -> None:
     assert redact(url) == "https://***@example.org:8000/v1"
     with pytest.raises(UserError):
         refuse_secrets([("judge.endpoint.url", url)])
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("http://swordfish@example.org/v1", "http://***@example.org/v1"),
+        ("http://sword@fish@example.org/v1", "http://***@example.org/v1"),
+        ("mysql://me:sword@fish@example.org/db", "mysql://***@example.org/db"),
+        ("at http://h/v1?a=b&api_key=swordfish&c=d", "at http://h/v1?a=b&***&c=d"),
+    ],
+)
+def test_what_an_address_gives_away_is_blotted_out(given: str, shown: str) -> None:
+    assert redact(given) == shown
+
+
+NASTY = [
+    "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "http://", "http://a@", "://:", "bearer ", "?",
+    "?token", "sk-", "-----BEGIN PRIVATE KEY----- -", "A", " ", "&api_key=",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", NASTY)
+def test_the_work_grows_with_the_text_and_not_with_its_square(piece: str) -> None:
+    """Eight times the text may take a generous three times of eight times as long."""
+
+    def seconds(times: int) -> float:
+        text = piece * times
+
+        def once() -> float:
+            began = time.process_time()
+            redact(text)
+            return time.process_time() - began
+
+        return min(once() for _ in range(3))
+
+    small, large = 20_000 // len(piece), 160_000 // len(piece)
+    assert seconds(large) < 24 * seconds(small) + 0.05
 
 
 @pytest.mark.parametrize("text", HARMLESS)

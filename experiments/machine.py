@@ -1,0 +1,62 @@
+"""How many CPUs this process may use, which in a container or a job is not how many there are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cpus(root: Path = Path("/")) -> int:
+    """CPUs that this process may use: its affinity, cut to the quota of its control groups.
+
+    Half a CPU too many makes every cell wait for the others, so a quota is rounded down.
+
+    Args:
+        root: where ``proc`` and ``sys`` are mounted.
+
+    Returns:
+        At least 1.
+    """
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        allowed = os.cpu_count() or 1
+    return max(1, min([allowed, *(int(quota) for quota in _quotas(root))]))
+
+
+def _quotas(root: Path) -> list[float]:
+    """CPUs of every limit on the way from this process's control group up to the top."""
+    found = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        # in a container the path may be the host's, and what is mounted is the group itself
+        tops = [root / "sys/fs/cgroup"] if not controllers else []
+        tops += [root / "sys/fs/cgroup" / name for name in (controllers, "cpu") if controllers]
+        inner = Path(path.lstrip("/"))
+        for top in tops:
+            for folder in (inner, *inner.parents):
+                found += _quota(top / folder)
+    return found
+
+
+def _quota(folder: Path) -> list[float]:
+    """The limit of one control group, of either version; nothing where there is none."""
+    both = _read(folder / "cpu.max").split() or [
+        _read(folder / "cpu.cfs_quota_us").strip(),
+        _read(folder / "cpu.cfs_period_us").strip(),
+    ]
+    try:
+        quota, period = (float(word) for word in both)
+    except ValueError:  # "max", or no such file
+        return []
+    return [quota / period] if quota > 0 and period > 0 else []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,84 @@
+"""Ctrl-C, SIGTERM and a lost terminal end a command once, and in order.
+
+The first of them interrupts what is going on. While that ends, which takes seconds, further ones
+are answered and not obeyed: they would cut off the very lines that put things in order.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+PATIENCE_S = 60.0
+"""How long an interrupted command may take to end before it can be interrupted again."""
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAID = b"Stopping: what runs is being ended and recorded, which takes some seconds.\n"
+
+
+class _State:
+    asked: float | None = None
+    """When the command was first told to stop."""
+    held = 0
+    waits = False
+
+
+def take_signals() -> None:
+    """From now on each signal that means the end raises KeyboardInterrupt, once.
+
+    What was ignored before, as under nohup or in the background of a shell, stays ignored.
+    """
+    _State.asked, _State.held, _State.waits = None, 0, False
+    for number in STOPPING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stop)
+
+
+def _stop(*_: Any) -> None:
+    now = time.monotonic()
+    if _State.asked is not None and now - _State.asked < PATIENCE_S:
+        os.write(2, SAID)
+        return
+    _State.asked = now
+    if _State.held:
+        _State.waits = True
+        os.write(2, SAID)
+        return
+    raise KeyboardInterrupt
+
+
+def deafen() -> None:
+    """What was to be stopped has ended in order; nothing may cut off the last lines any more."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def held() -> Generator[None]:
+    """Within the block nothing is interrupted; what came meanwhile interrupts at its end."""
+    _State.held += 1
+    try:
+        yield
+    finally:
+        _State.held -= 1
+    if _State.waits and not _State.held:
+        _State.waits = False
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def deaf_to_terminal() -> Generator[None]:
+    """Processes started within the block do not get the terminal's Ctrl-C: whoever started them
+    tells them when to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

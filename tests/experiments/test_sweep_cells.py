@@ -1,0 +1,247 @@
+"""What a sweep says of cells that others run, of errors that others wrote, and whom it asks no
+more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from experiments import cells
+from experiments import sweep as sweeps
+from experiments.cells import Cell
+from experiments.config import register
+from tests.conftest import ROOT, sweep
+
+SAID = "You are wrong [/INST] \x1b[2J [bold]now"
+
+
+def composed(runs_dir: Path, *overrides: str) -> Cell:
+    """The cell that a command line means."""
+    register()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose("sweep", overrides=[f"runs_dir={runs_dir}", "tracking=none", *overrides])
+    return sweeps.resolve(config)
+
+
+@pytest.fixture
+def running(tmp_path) -> Iterator[Cell]:
+    """A cell that another process runs."""
+    cell = composed(tmp_path / "runs", "judge=sim-fair", "seed=0", "sweep.report=false")
+    cells.save_cell(cell)
+    cells.set_status(cell.dir, state="running", pid=4711, host="node7", step=3, started=1.7e9)
+    with cells.lock(cell.dir) or pytest.fail("the cell is held"):
+        yield cell
+
+
+def test_running_cells_are_not_called_done(running, capsys) -> None:
+    assert sweeps.run([running], []) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "nothing to run" not in shown
+    assert "0 of 1 cells of quickstart are done" in shown
+    assert f"{running.name} is run by process 4711 on node7" in shown
+    assert "at step 3 of 40" in shown and "tail -f" in shown
+    assert "When those have ended, run the same command again" in shown
+    assert "continue where these stopped" not in shown
+
+
+def test_beside_running_cells_done_ones_are_counted(running, capsys) -> None:
+    done = composed(running.dir.parent.parent, "judge=sim-fair", "seed=1", "sweep.report=false")
+    cells.save_cell(done)
+    (done.dir / "DONE").touch()
+    assert sweeps.run([running, done], []) == 1
+    assert "1 of 2 cells of quickstart are done" in " ".join(capsys.readouterr().out.split())
+
+
+DRIVER = """
+import json, sys, urllib.error, urllib.request
+from pathlib import Path
+from experiments import cells, pool, sweep, train
+
+def said(refusal):
+    return json.loads(refusal.read())["error"]["message"]
+
+def body(folder, threads):
+    cell = cells.load_cell(folder)
+    endpoint = cell.config.judge.endpoint
+    code, error = 0, ""
+    if endpoint.url.startswith("http"):
+        try:
+            urllib.request.urlopen(endpoint.url + "/chat/completions", data=b"{}")
+        except urllib.error.HTTPError as refusal:
+            code, error = cells.REFUSED, f"{endpoint.url}: {said(refusal)}"
+    cells.set_status(folder, state="failed" if code else "done", error=error, exit_code=code)
+    if not code:
+        (folder / "DONE").touch()
+    return code
+
+train.run_cell = body
+pool.PRELOAD = ["driver"]
+if __name__ == "__main__":
+    sweep.run_cells([cells.load_cell(Path(name)) for name in sys.argv[1:]])
+"""
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Lists its model, and answers 401 to every question, in words that steer a terminal."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        self._answer(200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+    def do_POST(self) -> None:
+        self.server.asked.append(self.path)  # ty: ignore[unresolved-attribute]
+        self._answer(401, {"error": {"message": f"Invalid api key. {SAID}"}})
+
+
+@pytest.fixture
+def refusing() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    server.asked = []  # ty: ignore[unresolved-attribute]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def url_of(server: ThreadingHTTPServer) -> str:
+    return f"http://127.0.0.1:{server.server_address[1]}/v1"
+
+
+def test_a_refused_judge_is_asked_by_one_cell_and_the_others_go_on(tmp_path, refusing) -> None:
+    real = (f"judge.endpoint.url={url_of(refusing)}", "judge.endpoint.model=m", "sweep.workers=1")
+    todo = [
+        *(composed(tmp_path, "judge=openai-compatible", *real, f"seed={seed}") for seed in (0, 1)),
+        composed(tmp_path, "judge=sim-fair", "seed=0"),
+        composed(tmp_path, "judge=openai-compatible", *real, "seed=2", "judge.name=same-endpoint"),
+    ]
+    for cell in todo:
+        cells.save_cell(cell)
+    (tmp_path / "driver.py").write_text(DRIVER)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "driver.py"), *(str(cell.dir) for cell in todo)],
+        capture_output=True,
+        cwd=tmp_path,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "COLUMNS": "200"},
+    )
+    out = done.stdout.decode()
+    assert done.returncode == 0, out + done.stderr.decode()
+    assert refusing.asked == ["/v1/chat/completions"]  # ty: ignore[unresolved-attribute]
+    states = [cells.state(cell.dir) for cell in todo]
+    assert states == ["failed", "new", "done", "new"]
+    said = " ".join(out.split())
+    assert "The endpoint of openai-compatible refused its key, its account or its model" in said
+    assert "2 cells that ask it were not started" in said
+    assert todo[1].name in said and todo[3].name in said and "run the same command again" in said
+    assert "[/INST]" in out and "[bold]now" in out, "taken for markup"
+    assert "\x1b" not in out and "\\x1b[2J" in out
+
+
+def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(tmp_path, refusing) -> None:
+    """The endpoint lists its models to anybody and refuses the first question: one cell asks."""
+    done = sweep(
+        tmp_path / "runs",
+        "debug=tiny",
+        "judge=openai-compatible",
+        "seed=0,1,2",
+        f"judge.endpoint.url={url_of(refusing)}",
+        "judge.endpoint.model=m",
+        "sweep.workers=1",
+        "sweep.report=false",
+        "tracking=none",
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    states = [cells.state(folder) for folder in cells.study_cells(tmp_path / "runs" / "debug")]
+    assert sorted(states) == ["failed", "new", "new"]
+    assert "2 cells that ask it were not started" in " ".join(done.stdout.split())
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("argument", "typed"),
+    [
+        ("judge=[sim-fair,sim-verbose]", "judge=sim-fair,sim-verbose"),
+        ("seed=[0, 1]", "seed=0,1"),
+        ("policy=[tiny]", "policy=tiny"),
+        ("trainer.steps=[1,2]", "trainer.steps=1,2"),
+        ("judge.sampling.seed=[1,2]", "judge.sampling.seed=1,2"),
+        ("+arm=[rl,verif]", "arm=rl,verif"),
+    ],
+)
+def test_values_in_brackets_are_refused_with_what_to_type(argument, typed) -> None:
+    from experiments.errors import UserError
+    from experiments.preflight import refuse_lists
+
+    with pytest.raises(UserError) as caught:
+        refuse_lists(["plan=true", argument])
+    assert str(caught.value).endswith(typed)
+    lists = ["factors=[judge,seed]", "shadow=[sim-fair]", "judge.serve.extra=[--x]"]
+    refuse_lists([*lists, "task.options.words=[a]", "judge.grading.options.x=[a]", "seed=0,1"])
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("judge=[sim-fair,sim-verbose]", "judge=sim-fair,sim-verbose"),
+        ("trainer.steps=-5", "trainer.steps=-5 is not legal"),
+        ("study=../../x", "study=../../x is not legal"),
+        ("trainer.micro_batch=7", "does not divide the 64"),
+        ("trainer.loss_type=dpo", "dr_grpo"),
+        ("factors=[judge,sed]", "no key of the config"),
+        ("judge.simulated.tpr=nan", "judge.simulated.tpr=nan"),
+    ],
+)
+def test_the_plan_refuses_what_would_run_without_end_or_elsewhere(tmp_path, argument, words):
+    done = sweep(tmp_path / "a" / "runs", "plan=true", "judge=sim-fair", "seed=0", argument)
+    assert done.returncode == 2, done.stdout
+    assert words in done.stderr and "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "words"),
+    [
+        ("experiments.probe", ["judge=[sim-fair,sim-strict]"], "judge=sim-fair,sim-strict"),
+        ("judges.check", ["judge=[sim-fair]"], "judge=sim-fair"),
+        ("judges.check", ["judge=sim-fair", "judge.sampling.votes=0"], "judge.sampling.votes=0"),
+        ("judges.serve", ["judge=qwen3-4b", "print_only=true", "replicas=0"], "serve.replicas=0"),
+        ("judges.replay", ["study=../x", "judge=sim-fair"], "study=../x is not legal"),
+        ("judges.replay", ["study=x", "judge=sim-fair", "out=../../y"], "out=../../y is not legal"),
+        ("experiments.tracking", ["rebuild", "study=../x"], "study=../x is not legal"),
+    ],
+)
+def test_the_other_commands_refuse_the_same(program, arguments, words, tmp_path, capsys) -> None:
+    from importlib import import_module
+
+    given = arguments if program == "judges.check" else [*arguments, f"runs_dir={tmp_path / 'r'}"]
+    assert import_module(program).main(given) == 2
+    assert words in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("threads", ["many", "0", "-1", "1e3", "99999999999999999999"])
+def test_a_cell_by_hand_wants_a_number_of_threads(threads, tmp_path, capsys) -> None:
+    from experiments import train
+
+    (tmp_path / "config.yaml").write_text("{}")
+    assert train.main([f"cell={tmp_path}", f"threads={threads}"]) == 2
+    assert f"threads={threads} is not legal" in capsys.readouterr().err

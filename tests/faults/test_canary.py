@@ -1,0 +1,238 @@
+"""A planted key is refused wherever it can be given, and lies nowhere afterwards.
+
+The canaries look like no key that a pattern knows: it is the place that gives them away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.errors import UserError
+from judges.secrets import holds_credentials, refuse_arguments, refuse_config
+from tests.conftest import ROOT
+
+CANARY = "zq7canary0value9"
+URLS = [
+    f"http://{CANARY}@host/v1",
+    f"http://user:{CANARY}@host/v1",
+    f"HTTPS://{CANARY}@host/v1",
+    f"http://us%65r%3A{CANARY}%40host@host/v1",
+    f"http://host/v1?api_key={CANARY}",
+    f"http://host/v1?a=b&key={CANARY}",
+    f"http://host/v1?access_token={CANARY}",
+    f"http://host/v1?api%5Fkey={CANARY}",
+    f"http://host/v1?X-Api-Key={CANARY}",
+    f"http://host/v1#token={CANARY}",
+    f"http://host/v1?sig={CANARY}",
+]
+ARGUMENTS = [
+    *(f"judge.endpoint.url={url}" for url in URLS),
+    *(f"judge.endpoint.replicas=[http://ok/v1,{url}]" for url in URLS[:2]),
+    *(f"tracking.uri={url}" for url in URLS[:3]),
+    f"tracking.uri=postgresql://me:{CANARY}@host/db",
+    f"tracking.uri=mysql://host/db?user=me&password={CANARY}",
+    f"judge.endpoint.api_key_env={CANARY}-with-marks",
+    f"judge.endpoint.api_key_env={CANARY}",
+    f"+judge.endpoint.api_key_env=sk-{CANARY}",
+    f"judge.endpoint.api_key_env=GOOD_NAME,{CANARY}",
+    f"+judge.endpoint.extra_body.api_key={CANARY}",
+    f"+judge.endpoint.extra_body.authorization={CANARY}",
+    f"++judge.endpoint.extra_body.headers.X-Api-Key={CANARY}",
+    f"+judge.endpoint.extra_body.token={CANARY}",
+    f"judge.endpoint.extra_body={{nested:{{access_token:{CANARY}}}}}",
+    f"+judge.endpoint.extra_body.headers=['Authorization: {CANARY}']",
+    f"judge.serve.extra=[--api-key,{CANARY}]",
+    f"judge.serve.extra=[--api-key={CANARY}]",
+    f"judge.endpoint.start_command='vllm serve m --api-key {CANARY}'",
+    f"judge.endpoint.start_command='OPENAI_API_KEY={CANARY} serve'",
+    f"hydra.job.env_set.OPENAI_API_KEY={CANARY}",
+    f"~judge.endpoint.extra_body.api_key={CANARY}",
+    f"endpoint=http://{CANARY}@host/v1",
+    f"api_key_env={CANARY}",
+]
+HARMLESS = [
+    "judge=sim-fair,sim-verbose", "seed=0,1,2", "study=secret", "plan=true",
+    "hydra/launcher=joblib",
+    "judge.endpoint.api_key_env=DASHSCOPE_API_KEY", "judge.endpoint.api_key_env=null",
+    "judge.endpoint.api_key_env=JUDGE_KEY_FOR_TEST", "judge.endpoint.api_key_env=my_key",
+    "judge.endpoint.url=http://127.0.0.1:8000/v1", "judge.endpoint.url=https://h/v1?api-version=2",
+    "judge.sampling.max_tokens=64", "judge.endpoint.max_tokens_field=max_completion_tokens",
+    "tracking.uri=postgresql://me@host/db", "tracking.uri=sqlite:////data/mlflow.db",
+    "judge.endpoint.start_command='export VLLM_API_KEY=$KEY; vllm serve m'",
+    "judge.serve.extra=[--enable-prompt-tokens-details,--seed,0]", "judge.simulated.keyword=robust",
+    "task.path=token.jsonl", "+judge.endpoint.extra_body.top_k=20", "cost.max_calls=5",
+    "judge.endpoint.tokens_per_min=1000", "runs_dir=/data/secrets/runs", "config=x.yaml",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_an_argument_with_a_key_is_refused_or_its_config_is(argument: str) -> None:
+    """Some places are known only once the argument is read; nothing is written before that."""
+    try:
+        refuse_arguments(["judge=sim-fair", argument])
+    except UserError as error:
+        assert CANARY not in str(error) and "argument 2" in str(error)
+        return
+    value = argument.partition("=")[2]
+    assert value.startswith("{"), "an argument passed that a config cannot be read from"
+    with pytest.raises(UserError) as caught:
+        refuse_config({"judge": {"endpoint": {"extra_body": {"nested": {"access_token": CANARY}}}}})
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("argument", HARMLESS)
+def test_ordinary_arguments_pass(argument: str) -> None:
+    refuse_arguments([argument])
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_an_address_with_a_key_is_known_as_one(url: str) -> None:
+    assert holds_credentials(url)
+
+
+def test_every_preset_passes() -> None:
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from experiments.config import register
+
+    register()
+    for path in sorted((ROOT / "conf" / "judge").glob("*.yaml")):
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            composed = compose("sweep", overrides=[f"judge={path.stem}"])
+        refuse_config(OmegaConf.to_container(composed, resolve=False))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"judge": {"endpoint": {"extra_body": {"user": "${oc.env:OPENAI_API_KEY}"}}}},
+        {"task": {"options": {"password": CANARY}}},
+        {"task": {"options": {"nested": [{"client_secret": CANARY}]}}},
+        {"judge": {"serve": {"extra": ["--hf-token", CANARY]}}},
+        {"judge": {"endpoint": {"extra_body": {"token": 123456789}}}},
+        {"judge": {"endpoint": {"extra_body": {"x": [f"api_key: {CANARY}"]}}}},
+        {"judge": {"endpoint": {"extra_body": {f"http://{CANARY}@host": 1}}}},
+        {"job": {"env_set": {"MY_TOKEN": CANARY}}},
+    ],
+)
+def test_a_config_with_a_key_is_refused_by_its_place(config) -> None:
+    with pytest.raises(UserError) as caught:
+        refuse_config(config)
+    assert CANARY not in str(caught.value)
+
+
+def test_a_variable_that_exists_may_have_any_name(monkeypatch) -> None:
+    monkeypatch.setenv(CANARY, "x")
+    refuse_arguments([f"judge.endpoint.api_key_env={CANARY}"])
+
+
+DRIVER = """
+import io, json, sys, contextlib
+from importlib import import_module
+for program, arguments in json.loads(sys.argv[1]):
+    module = import_module(program)
+    sys.argv[:] = [program, *arguments]
+    try:
+        code = module.main() if program == "experiments.sweep" else module.main(arguments)
+    except SystemExit as error:
+        code = error.code
+    print("CODE", program, code, flush=True)
+"""
+
+
+def preset(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.yaml").write_text(text)
+
+
+def leaky(folder: Path) -> list[str]:
+    """Presets of a user's own that hold the canary, each as the arguments that choose it."""
+    start = "defaults: [sim-fair, _self_]\n"
+    preset(folder / "judge", "leaky-url", f"{start}endpoint: {{url: 'http://{CANARY}@h/v1'}}\n")
+    preset(
+        folder / "judge", "leaky-body", f"{start}endpoint: {{extra_body: {{token: {CANARY}}}}}\n"
+    )
+    preset(folder / "judge", "leaky-name", f"{start}endpoint: {{api_key_env: {CANARY}}}\n")
+    preset(folder / "judge", "leaky-serve", f"{start}serve: {{extra: [--api-key, {CANARY}]}}\n")
+    root = "defaults: [sweep, _self_]\n"
+    preset(folder, "root-tracking", f"{root}tracking: {{uri: 'http://me:{CANARY}@h'}}\n")
+    preset(folder, "root-hydra", f"{root}hydra: {{job: {{env_set: {{A_KEY_TOKEN: {CANARY}}}}}}}\n")
+    preset(
+        folder, "root-swept",
+        f"{root}hydra: {{sweeper: {{params: {{judge.endpoint.url: 'http://{CANARY}@h/v1'}}}}}}\n",
+    )  # fmt: skip
+    return ["leaky-url", "leaky-body", "leaky-name", "leaky-serve"]
+
+
+def test_nothing_is_left_of_a_key_that_every_command_refused(tmp_path) -> None:
+    """Through the real commands, with keys on the command line, in presets, in a config of the
+    user's own and in hydra's settings; then every file that they could have written is read."""
+    conf, runs = tmp_path / "conf", tmp_path / "runs"
+    judges = leaky(conf)
+    place = [f"runs_dir={runs}", "seed=0"]
+    url = f"judge.endpoint.url=http://{CANARY}@h/v1"
+    kept = [f"hydra.sweep.dir={runs}/kept", "hydra.output_subdir=.hydra", "hydra.mode=RUN"]
+    commands: list[tuple[str, list[str]]] = [
+        ("experiments.sweep", ["judge=sim-fair", *place, url]),
+        ("experiments.sweep", ["judge=sim-fair", *place, "plan=true", ARGUMENTS[-3]]),
+        ("experiments.sweep", ["judge=sim-fair", *place, f"hydra.run.dir={runs}/x", *kept, url]),
+        *(
+            ("experiments.sweep", ["--config-dir", str(conf), f"judge={name}", *place, *kept])
+            for name in judges
+        ),
+        *(
+            (
+                "experiments.sweep",
+                ["--config-dir", str(conf), "-cn", name, "judge=sim-fair", *place],
+            )
+            for name in ("root-tracking", "root-hydra", "root-swept")
+        ),
+        ("experiments.probe", ["judge=sim-fair", f"runs_dir={runs}", url]),
+        ("judges.serve", ["judge=qwen3-4b", "print_only=true", f"runs_dir={runs}", url]),
+        ("judges.check", ["judge=sim-fair", f"+judge.endpoint.extra_body.token={CANARY}"]),
+        ("judges.replay", ["study=x", "judge=sim-fair", f"runs_dir={runs}", url]),
+        ("experiments.tracking", ["rebuild", "study=x", f"uri=http://me:{CANARY}@h"]),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, json.dumps(commands)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+    )
+    codes = [line for line in done.stdout.splitlines() if line.startswith("CODE")]
+    assert codes == [f"CODE {program} 2" for program, _ in commands], done.stdout + done.stderr
+    assert CANARY not in done.stdout + done.stderr and "Traceback" not in done.stderr
+    assert_clean(tmp_path, besides=conf)
+
+
+def test_a_password_in_mlflows_own_variable_is_refused_at_the_plan(tmp_path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.sweep", "plan=true", "judge=sim-fair", "seed=0",
+         f"runs_dir={tmp_path / 'runs'}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"MLFLOW_TRACKING_URI": f"http://me:{CANARY}@host"},
+    )  # fmt: skip
+    assert done.returncode == 2 and "MLFLOW_TRACKING_URI" in done.stderr
+    assert CANARY not in done.stdout + done.stderr
+    assert_clean(tmp_path)
+
+
+def assert_clean(folder: Path, besides: Path | None = None) -> None:
+    for path in folder.rglob("*"):
+        if besides is not None and path.is_relative_to(besides):
+            continue
+        assert CANARY not in path.name, path
+        if path.is_file():
+            assert CANARY.encode() not in path.read_bytes(), path
