@@ -114,7 +114,7 @@ def fault(checkpoint: Path) -> str:
         return "it is no folder of its own"
     try:
         return difference(checkpoint, read_manifest(checkpoint)["files"])
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         return str(error)
 
 
