@@ -73,6 +73,8 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
     Raises:
         ValueError: there is none, or it cannot be one; the message says which.
     """
+    if not (checkpoint / COMPLETE).is_file():
+        raise ValueError("it was not written to its end")
     try:
         manifest = json.loads((checkpoint / COMPLETE).read_bytes())
         files, _ = manifest["files"], manifest["cell"]
@@ -80,8 +82,6 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
             noted["size"], noted["sha256"]
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 raise ValueError
-    except FileNotFoundError:
-        raise ValueError("it was not written to its end") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{COMPLETE} cannot be read ({type(error).__name__})") from None
     if not files:
@@ -94,6 +94,8 @@ def difference(folder: Path, files: Files) -> str:
     for name, noted in files.items():
         path = folder / name
         try:
+            if not path.is_file():  # a pipe, for one, would be read without end
+                return f"{name} is missing"
             size = path.stat().st_size
             if size != noted["size"]:
                 return f"{name} has {size} bytes where {noted['size']} were written"
@@ -112,7 +114,7 @@ def fault(checkpoint: Path) -> str:
         return "it is no folder of its own"
     try:
         return difference(checkpoint, read_manifest(checkpoint)["files"])
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         return str(error)
 
 

@@ -60,6 +60,14 @@ DAMAGES = {
         (path / "optimizer.pt").unlink(),
         (path / "optimizer.pt").mkdir(),
     ),
+    "a file is a pipe": lambda path: (
+        (path / "empty.json").unlink(),
+        os.mkfifo(path / "empty.json"),
+    ),
+    "the manifest is a pipe": lambda path: (
+        (path / COMPLETE).unlink(),
+        os.mkfifo(path / COMPLETE),
+    ),
     "a link in a circle": lambda path: (
         (path / "optimizer.pt").unlink(),
         (path / "optimizer.pt").symlink_to("optimizer.pt"),

@@ -117,6 +117,8 @@ def at_random(scratch: Path, whole: list[Path], kills: int, chance: random.Rando
             del running[folder]
             if child.exitcode == -signal.SIGKILL:
                 count += 1
+                if count % 25 == 0:
+                    print(f"{count} kills, {done} cells, {len(wrong)} mismatches", flush=True)
                 launch(folder, template)
                 continue
             spans[template] = ran

@@ -1,8 +1,6 @@
-"""kill -9 of a cell or the sweep: at most the step in flight is lost, no stored call repeats."""
+"""kill -9 of a sweep: at most the step in flight is lost, no stored call repeats; two at once."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -33,22 +31,21 @@ def wait_for_step(runs_dir, step, child):
         for folder in cells.study_cells(runs_dir / "debug"):
             status = json.loads((folder / "status.json").read_text())
             if status["state"] == "running" and status["step"] >= step:
-                return folder, status
+                return folder
         time.sleep(0.02)
     raise AssertionError("the cell never reached the step")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["cell", "sweep"])
-def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight, victim):
+def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight):
     child = subprocess.Popen(
         [sys.executable, "-m", "experiments.sweep", f"runs_dir={tmp_path}", *lives.TINY, *RUN],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    folder, status = wait_for_step(tmp_path, 3, child)
-    os.kill(status["pid"] if victim == "cell" else child.pid, signal.SIGKILL)
+    folder = wait_for_step(tmp_path, 3, child)
+    child.kill()
     child.wait(timeout=60)
     limit = time.monotonic() + 20
     while cells.state(folder) == "running" and time.monotonic() < limit:
@@ -87,8 +84,8 @@ def stored_keys(runs_dir):
         return {row[0] for row in store._connection().execute("SELECT key FROM replies")}
 
 
-STUDY = ("judge=sim-fair,sim-flaky", "seed=0,1", "shadow=[sim-verbose]")
-"""As the session's small study, which is what one sweep alone makes of it."""
+STUDY = ("judge=sim-flaky", "seed=0,1", "shadow=[sim-verbose]", "tracking=none")
+"""Two cells of the session's small study, which is what one sweep alone makes of them."""
 
 
 @pytest.mark.slow
@@ -113,9 +110,8 @@ def test_two_sweeps_of_one_study_end_as_one(tmp_path, small_study, later):
     assert first.returncode == 0, said
     assert second.returncode == 0 or "is running" in said[1], said
     folders = cells.study_cells(tmp_path / "debug")
-    assert [path.name for path in folders] == [p.name for p in cells.study_cells(small_study)]
+    assert len(folders) == 2
     for folder in folders:
         assert lives.differences(folder, small_study / folder.name) == []
-        assert lives.tracked(folder).count("FINISHED") == len(folders)
         log = (folder / "log.txt").read_text()
         assert [log.count(f"step {step}/2 ") for step in (1, 2)] == [1, 1], "trained twice"
