@@ -288,10 +288,7 @@ def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = (
         files = sorted(one for one in path.iterdir() if one.suffix in (".parquet", ".jsonl", ".gz"))
     rows, lost = [], 0
     for file in files:
-        try:
-            found, damaged = read_completions(file)
-        except (ValueError, TypeError, OSError) as error:  # pyarrow's errors are of these kinds
-            raise UserError(f"{file} cannot be read as completions: {error}") from error
+        found, damaged = read_completions(file)
         lost += damaged
         for one, record in zip(found, _records(file), strict=True):
             numbers = {

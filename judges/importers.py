@@ -74,8 +74,8 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 def _unreadable(path: Path, error: Exception) -> UserError:
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
     return UserError(
-        f"file={path} cannot be read: {said} Copy it again, or give another file. Legal are"
-        f" {FORMS}."
+        f"file={path} cannot be read as completions: {said} Copy it again, or give another file."
+        f" Legal are {FORMS}."
     )
 
 
