@@ -154,13 +154,13 @@ class HttpWire:
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(_line(error)) from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except Exception as error:  # whatever a parser makes of bytes that nobody foresaw
             raise WireError(_line(error)) from None
 
         async def read() -> bytes:
             try:
                 return await response.content.readany()
-            except (aiohttp.ClientError, OSError, ValueError) as error:
+            except Exception as error:
                 raise WireError(_line(error)) from None
 
         names = {name.lower(): value for name, value in response.headers.items()}

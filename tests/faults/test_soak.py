@@ -106,6 +106,7 @@ def test_nothing_is_lost_and_nothing_doubled(
     assert len(os.listdir("/proc/self/fd")) <= files + 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_fault_ends_as_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOAK_KEY", soak.SECRET)
