@@ -208,6 +208,7 @@ def _sweep(runs_dir: Path, *more: str) -> int:
     from experiments import sweep
 
     GlobalHydra.instance().clear()
+    os.environ.pop("HYDRA_FULL_ERROR", None)  # as `main` finds it in a process of its own
     sys.argv = ["experiments.sweep", f"runs_dir={runs_dir}", *RUN, "tracking=none", *more]
     return sweep.main()
 
