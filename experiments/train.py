@@ -123,7 +123,13 @@ def _failure(error: Exception, folder: Path) -> dict[str, Any]:
 
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-IGNORED = dict.fromkeys(STOPPING, signal.SIG_IGN)
+
+
+def _unheard(*_: Any) -> None:
+    """In place of SIG_IGN: Python complains of a signal that comes while that is being set."""
+
+
+IGNORED = dict.fromkeys(STOPPING, _unheard)
 
 
 def _take_signals(handlers: dict[signal.Signals, Any]) -> dict[signal.Signals, Any]:
