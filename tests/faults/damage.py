@@ -295,6 +295,8 @@ def speaks(case: Case, command: Callable[[Path], int]) -> bool:
         return True
     if how in BY_BYTES:
         more = ("forecast", "replay") if "rollouts" in case.file else ("resume",)
+        if how == "scrambled" and name == "resume":
+            return False  # it reads who judged and what that cost, and those pages are whole
         return name in ("gather", "read", *more)
     return name in ("plan", "run", "rebuild", "gather", "read", "resume")
 
