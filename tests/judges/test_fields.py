@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.recorder import VERDICT, _arrow
+from experiments.recorder import VERDICT, arrow_type
 from judges.envelope import BadEnvelope, ErrorBody, Stream, read_plain
 from judges.fields import BLOT, MOST_TOKENS, blot, check_value, clean, logprobs, one_line
 from judges.verdict import Reply
@@ -67,7 +67,7 @@ def usable(reply: Reply) -> None:
     check_value(value)
     assert Reply(**value["replies"][0]) == reply
     columns = {"text", "reasoning", "finish_reason", "tokens_in", "tokens_cached", "tokens_out"}
-    fields = [(name, _arrow(kind)) for name, kind in VERDICT.items() if name in columns]
+    fields = [(name, arrow_type(kind)) for name, kind in VERDICT.items() if name in columns]
     pa.Table.from_pylist([row], schema=pa.schema([*fields, ("model", pa.string())]))
     for amount in (reply.tokens_in, reply.tokens_cached, reply.tokens_out):
         assert amount is None or (type(amount) is int and 0 <= amount <= MOST_TOKENS)
