@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.tables import plain
-from experiments.errors import UserError
-from experiments.files import write_text
+from analysis.external.tables import plain
+from study.errors import UserError
+from study.files import write_text
 
 OUTPUTS = ("out", "figure")
 """Keys that name a file to be written."""

@@ -1,258 +1,23 @@
-"""Which behaviour each judge would teach, before anybody trains: from the first rollouts alone.
-
-``python -m analysis.forecast study=NAME judges=sim-fair,sim-verbose`` has every candidate score the
-rollouts of a study's first step, makes of the scores the rewards and advantages that training would
-have made, and ranks the judges by the push E Cov(A, z) on each behaviour, with intervals over
-prompts. No training, no GPU. ``judges=study`` takes the judges of the study's own runs and compares
-the forecast with what became of them (``validate=true``).
-"""
+"""Which behaviour each judge would teach, before anybody trains: from the first rollouts alone."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from analysis.arm.ranking import Ranked, moved_most, validate
 from analysis.command import study_command, write_json
-from analysis.ranking import Ranked, moved_most, rank, validate
-from experiments.errors import UserError
-from experiments.files import Damaged, say
-from experiments.recorder import parts, read_part
+from study.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from experiments.cells import Cell
-    from experiments.config import Judge
-    from experiments.tasks.row import Row
+    pass
+from analysis.arm.forecast import figure, forecast
 
 USAGE = (
     "python -m analysis.forecast study=quickstart judges=study|NAME,NAME [steps=1]"
     " [validate=true|false] [runs_dir=runs] [out=FILE] [figure=FILE]"
 )
-
-
-@dataclass(frozen=True)
-class Rollouts:
-    """Groups of first rollouts: rows (P,), records (P, G) and the answers' features (P, G, K)."""
-
-    rows: tuple[Row, ...]
-    records: tuple[tuple[dict[str, Any], ...], ...]
-    features: np.ndarray
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Push:
-    """What one judge would do to one behaviour at the first step.
-
-    ``push`` is the mean over prompts of the within-group Cov(advantage, feature), ``low`` and
-    ``high`` its t interval over prompts; ``in_sds`` the same in SDs of the feature over rollouts.
-    """
-
-    judge: str
-    feature: str
-    push: float
-    low: float
-    high: float
-    in_sds: float
-    prompts: int
-    unscored: float
-
-
-def covariances(rewards_P_G: np.ndarray, found: Rollouts, scale: str) -> np.ndarray:
-    """Cov(advantage, feature) inside groups, mean over those of one prompt; NaN rewards are left
-    out.
-
-    Args:
-        scale: ``scale_rewards`` of the training that is forecast.
-
-    Returns:
-        Shape (prompts, K): a prompt that came again is no second prompt.
-    """
-    import numpy as np
-
-    from analysis.advantages import advantages
-    from analysis.transmission import group_cov
-
-    made = np.where(np.isfinite(rewards_P_G), advantages(rewards_P_G, scale), np.nan)
-    covariance = group_cov(made, found.features)
-    prompts, of = np.unique([row.prompt_id for row in found.rows], return_inverse=True)
-    known = np.isfinite(covariance)
-    sums, counts = np.zeros((2, len(prompts), len(found.names)))
-    np.add.at(sums, of, np.where(known, covariance, 0.0))
-    np.add.at(counts, of, known)
-    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-
-
-def pushes(
-    judge: str, rewards_P_G: np.ndarray, found: Rollouts, scale: str, unscored: float | None = None
-) -> list[Push]:
-    """The push of one judge on every feature.
-
-    Args:
-        unscored: share of rollouts without a score; without it, that of those without a reward.
-    """
-    import numpy as np
-
-    from analysis.intervals import mean_interval
-
-    covariance = covariances(rewards_P_G, found, scale)
-    missing = float(1 - np.isfinite(rewards_P_G).mean()) if unscored is None else unscored
-    lines = []
-    for k, name in enumerate(found.names):
-        known = mean_interval(covariance[:, k].tolist(), unit="prompt")
-        spread = float(np.nanstd(found.features[..., k]))
-        in_sds = known.mean / spread if spread > 0 else float("nan")
-        ends = (known.mean, known.low, known.high)
-        lines.append(Push(judge, name, *ends, in_sds, known.n, missing))
-    return lines
-
-
-def first_rollouts(cells: Sequence[Cell], steps: int) -> Rollouts:
-    """The distinct groups of the first ``steps`` steps of all runs.
-
-    Arms of one seed share their first rollouts, which are then taken once.
-
-    Raises:
-        UserError: nothing is recorded, or groups differ in size.
-    """
-    import numpy as np
-
-    from experiments.tasks import TASKS
-    from judges.features import FEATURES, features
-
-    task = cells[0].config.task
-    known = {row.prompt_id: row for row in TASKS[task.name].rows(task, "train")}
-    groups: dict[tuple[str, ...], tuple[Row, tuple[dict[str, Any], ...]]] = {}
-    needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules"]
-    for cell in cells:
-        for part in parts(cell.dir / "rollouts")[:steps]:
-            try:
-                table = read_part(part, needed)
-            except Damaged as error:
-                say(f"{part} is left out: it {error.why}.")
-                continue
-            absent = dict.fromkeys(needed)  # as another version's parts may be
-            records = [absent | row for row in table.to_pylist()]
-            if any(r["rollout_id"] is None or r["prompt_id"] not in known for r in records):
-                say(f"{part} is left out: it holds rollouts of no prompt of the task.")
-                continue
-            for number in sorted({record["group"] for record in records}):
-                own = [record for record in records if record["group"] == number]
-                own.sort(key=lambda record: record["rollout_id"])
-                name = own[0]["prompt_id"]
-                key = (name, *(record["answer"] or "" for record in own))
-                groups.setdefault(key, (known[name], tuple(own)))
-    sizes = {len(members) for _, members in groups.values()}
-    if len(sizes) != 1:
-        raise UserError(
-            f"The first rollouts of these runs have groups of {sorted(sizes) or 'no'} members."
-            " A forecast needs recorded steps of one group size."
-        )
-    rows, members = zip(*groups.values(), strict=True)
-    measured = [
-        [[features(record["answer"] or "")[name] for name in FEATURES] for record in group]
-        for group in members
-    ]
-    return Rollouts(rows, members, np.array(measured, dtype=float), tuple(FEATURES))
-
-
-def rewards(
-    judge: Judge, cell: Cell, found: Rollouts, store_path: Path
-) -> tuple[np.ndarray, np.ndarray]:
-    """The judge's scores of all groups and the rewards that ``cell`` makes of them, each (P, G).
-
-    NaN is a score or reward that is not there. Rows are put to the judge, failures treated and
-    parts added up as in training under the cell's configuration.
-    """
-    import numpy as np
-
-    from experiments.rewards import compose
-    from experiments.rewards.scorer import judge_all, mean_score
-    from experiments.tasks import oracle
-    from judges.session import Session
-    from judges.store import Store
-
-    config = cell.config
-    known = [
-        compose.recorded(config, row, record)
-        for row, group in zip(found.rows, found.records, strict=True)
-        for record in group
-    ]
-    size = len(found.records[0])
-    with Store(store_path) as store, Session(judge, store, oracle(config.task)) as session:
-        session.check()
-        items = [one.item for one in known]
-        scores = [mean_score(votes) for votes in judge_all(session, items, size)]
-    made = compose.again(config, known, scores, size, judge.on_failure)
-    given, paid = (
-        np.array([np.nan if value is None else value for value in values]).reshape(-1, size)
-        for values in (scores, made)
-    )
-    return given, paid
-
-
-def candidates(given: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[str, Any]:
-    """Label -> (judge, cell whose configuration makes the reward): presets by name under that of
-    the first run, or with ``study`` the judge of each arm under its own.
-
-    Raises:
-        UserError: no such preset.
-    """
-    if given == "study":
-        found = {arms[cell.name]: (cell.config.judge, cell) for cell in cells}
-        return {arm: found[arm] for arm in dict.fromkeys(arms.values()) if arm in found}
-    from judges.serve import Command, load
-
-    return {name: (load(Command(name))[0], cells[0]) for name in given.split(",")}
-
-
-def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
-    """The push of every candidate on every behaviour, as plain data.
-
-    Raises:
-        UserError: no runs with rollouts, or judges that cannot be asked.
-    """
-    import numpy as np
-
-    from analysis.frames import runs_frame
-    from experiments import cells as cells_module
-
-    found_cells = []
-    for folder in cells_module.study_cells(study_dir):
-        if parts(folder / "rollouts"):
-            try:
-                found_cells.append(cells_module.load_cell(folder))
-            except Damaged as error:
-                say(f"{folder.name} is left out. {error}")
-    if not found_cells:
-        raise UserError(
-            f"{study_dir} has no recorded rollouts that can be read. Run one cell for one step "
-            "first."
-        )
-    runs = runs_frame(study_dir)
-    for problem in runs.attrs["problems"]:
-        say(f"{problem}.")
-    arms = dict(zip(runs["cell"].astype("str"), runs["arm"].astype("str"), strict=True))
-    rollouts = first_rollouts(found_cells, steps)
-    lines: list[Push] = []
-    by_judge = {}
-    for label, (judge, cell) in candidates(judges, found_cells, arms).items():
-        scores, made = rewards(judge, cell, rollouts, study_dir.parent / "verdicts.db")
-        scale = cell.config.trainer.scale_rewards
-        lines += pushes(label, made, rollouts, scale, float(np.isnan(scores).mean()))
-        by_judge[label] = covariances(made, rollouts, scale)
-    return {
-        "study": study_dir.name,
-        "steps": steps,
-        "prompts": len(rollouts.rows),
-        "unit": "prompt",
-        "pushes": [asdict(line) for line in lines],
-        "ranks": [asdict(line) for line in rank(by_judge, rollouts.names)],
-    }
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -296,33 +61,6 @@ def main(arguments: Sequence[str]) -> int:
     if given.get("figure"):
         figure(table).savefig(given["figure"], dpi=150)
     return 0
-
-
-def figure(table: Any) -> Any:
-    """The forecast push on the four behaviours that judges differ on most, with intervals."""
-    import matplotlib.pyplot as plt
-
-    from analysis.figures import looks, style
-
-    names = moved_most(table.to_dict("records"))
-    judges = sorted(set(table["judge"]))
-    with style():
-        made, panels = plt.subplots(
-            1, len(names), figsize=(3.2 * len(names), 0.9 + 0.32 * len(judges)),
-            sharey=True, layout="constrained", squeeze=False,
-        )  # fmt: skip
-        look = looks(judges)
-        for panel, name in zip(panels[0], names, strict=True):
-            panel.axvline(0, color="0.6", linewidth=1)
-            own = table[table.feature == name].set_index("judge")
-            for place, judge in enumerate(judges):
-                row = own.loc[judge]
-                panel.plot([row.low, row.high], [place, place], color=look[judge]["color"])
-                panel.plot(row.push, place, "o", color=look[judge]["color"])
-            panel.set(title=name, xlabel="Cov(advantage, behaviour)")
-            panel.set_yticks(range(len(judges)), judges)
-        panels[0][0].set_ylim(len(judges) - 0.4, -0.6)
-    return made
 
 
 if __name__ == "__main__":

@@ -1,203 +1,23 @@
-"""The ledger of a study: `analysis.transmission` applied to every run and step on record.
-
-``python -m analysis.ledger study=NAME`` prints it per judge, with intervals over runs.
-"""
+"""The ledger of a study: `analysis.step.transmission` applied to every run and step on record."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from analysis.advantages import advantages
 from analysis.command import study_command
-from analysis.records import Run, on_each_core, read_runs
-from analysis.transmission import (
-    MISFIT,
+from analysis.records.runs import Run, read_runs
+from analysis.step.transmission import (
     POLICIES,
-    SCALES,
-    after_failures,
-    bias_share,
-    comparing,
-    dead_groups,
-    gains,
-    group_cov,
-    known_mean,
-    split,
-    tied_groups,
-    within_regression,
-    yes_no,
 )
-from experiments.config import Reward
-from experiments.errors import UserError
+from study.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
+from analysis.step.ledger import judge_table, ledger
 
 USAGE = "python -m analysis.ledger study=quickstart [runs_dir=runs] [out=ledger.parquet]"
-_PENALTIES = ("reward.overlong.buffer", "reward.repetition.weight")
-
-
-def step_row(run: Run) -> dict[str, float]:
-    """One line of the ledger from the groups given; missing numbers are NaN.
-
-    ``bias/<feature>`` with ``bias_se/<feature>`` is the judge's within-group bias;
-    ``cov/``, ``cov_truth/``, ``cov_bias/`` the push on the feature and its parts under the run's
-    own scaling and ``cov_bias_none/`` without division; ``unique/`` the advantage variance that the
-    feature alone explains. ``check/<scale>`` is the largest difference to the recorded advantages.
-    """
-    import numpy as np
-
-    reward, truth = run.reward, run.truth
-    total, of_truth, of_bias = split(reward, truth, run.scale)
-    bias = within_regression(run.judge - truth, run.features, run.names)
-    push = within_regression(total, run.features, run.names)
-    row: dict[str, float] = {
-        "groups": float(len(reward)),
-        "rollouts": float(reward.size),
-        "unscored": float((~np.isfinite(run.judge)).mean()) if run.judge.size else float("nan"),
-        "bias_r2": bias.r2,
-        "advantage_r2": push.r2,
-        "bias_share": bias_share(of_truth, of_bias),
-        "bias_share_none": bias_share(*split(reward, truth, "none")[1:]),
-        "tied": known_mean(tied_groups(truth, reward)),
-        "dead": known_mean(dead_groups(reward)),
-        "starved": known_mean((np.isfinite(reward).sum(axis=1) < 2).astype(float)),
-        **yes_no(run.judge, truth),
-        **gains(reward, truth),
-    }
-    for scale in SCALES:
-        gap = abs(advantages(reward, scale) - run.advantage)[np.isfinite(reward)]
-        gap = gap[np.isfinite(gap)]
-        row[f"check/{scale}"] = float(gap.max()) if len(gap) else float("nan")
-    parts = {"cov": total, "cov_truth": of_truth, "cov_bias": of_bias}
-    parts["cov_bias_none"] = split(reward, truth, "none")[2]
-    covariances = {key: group_cov(part, run.features) for key, part in parts.items()}
-    for k, name in enumerate(run.names):
-        row[f"bias/{name}"], row[f"bias_se/{name}"] = bias.coef_K[k], bias.se_K[k]
-        row[f"unique/{name}"] = push.unique_K[k]
-        row |= {f"{key}/{name}": known_mean(found[:, k]) for key, found in covariances.items()}
-    with_rewards, with_judge = comparing(reward, run.scale), comparing(run.judge, run.scale)
-    for policy in POLICIES:
-        other, _ = under_policy(run, policy)
-        found = with_rewards(other)
-        row |= {f"{policy}/{key}": found[key] for key in ("cosine", "flips", "silenced")}
-        moved = covariances["cov"]
-        if other is not reward:
-            moved = group_cov(split(other, truth, run.scale)[0], run.features)
-        row |= {f"{policy}/cov/{name}": known_mean(moved[:, k]) for k, name in enumerate(run.names)}
-    for judge, scores in {"truth": truth, **run.shadows}.items():
-        found = with_judge(scores)
-        row |= {f"align/{judge}/{key}": value for key, value in found.items()}
-    return row
-
-
-def under_policy(run: Run, policy: str) -> tuple[np.ndarray, str]:
-    """Rewards as another failure policy would have made them, shape (P, G), and why not.
-
-    A reward whose judge's score stays what it was is the recorded one, whatever else is in it. The
-    others are composed again from their new score and the truth, by the run's own formula. Where
-    that takes more than these two, all are NaN and the sentence says what.
-    """
-    import numpy as np
-
-    from experiments.rewards import REWARDS
-    from experiments.rewards.hybrid import PARTS
-    from experiments.rewards.parts import Parts
-
-    own = run.on_failure if run.on_failure in POLICIES else "unscored"  # abort leaves none behind
-    was, now = after_failures(run.judge, own), after_failures(run.judge, policy)
-    changed = ~((was == now) | (np.isnan(was) & np.isnan(now)))
-    config = run.config
-    reward = Reward(
-        name=str(config.get("reward.name") or "judge"),
-        truth_weight=run.truth_weight,
-        threshold=float(config.get("reward.threshold", Reward.threshold)),
-        weights={name: float(config.get(f"reward.weights.{name}") or 0.0) for name in PARTS},
-    )
-    formula = REWARDS.get(reward.name)
-    judged = formula is None or formula(reward, Parts(None, 0.0, (True,), (1.0,))) is None
-    if not judged or not changed.any():
-        return run.reward, ""
-    made = np.where(changed, np.nan, run.reward)
-    places = np.argwhere(changed & np.isfinite(now)).tolist()
-    extra = [key for key in _PENALTIES if float(config.get(key) or 0.0)]
-    if formula is None:
-        extra.append(f"reward.name={reward.name}")
-    elif config.get("reward.rules") == "run":
-        unruled = formula(reward, Parts(0.0, 0.0, (None,), (1.0,), 1.0))
-        extra += ["reward.rules=run"] if unruled is None else []
-    if formula is None or (places and extra):
-        return np.full(made.shape, np.nan), (
-            f"what on_failure={policy} would have done is not known: rewards have a part that the "
-            f"ledger does not read ({', '.join(extra)})"
-        )
-    for place in map(tuple, places):
-        truth = float(run.truth[place])
-        parts = Parts(float(now[place]), truth if truth == truth else None, judge_points=1.0)
-        value = formula(reward, parts)
-        made[place] = np.nan if value is None else value
-    return made, ""
-
-
-def ledger(source: Path | str | Sequence[Run]) -> pd.DataFrame:
-    """One row per run and step: cell, arm, seed, done, step and the columns of `step_row`.
-
-    ``source`` is a study's folder or runs already read. ``attrs["problems"]`` holds sentences on
-    files that could not be read, on advantages that are not what the trainer used and on failure
-    policies whose rewards are not known.
-    """
-    import pandas as pd
-
-    runs, problems = read_runs(source) if isinstance(source, str | Path) else (list(source), [])
-    size = sum(run.features.nbytes for run in runs)
-    rows = []
-    for run, own in zip(runs, on_each_core(_rows, runs, size), strict=True):
-        rows += own
-        off = [row[f"check/{run.scale}"] for row in own]
-        worst = max((value for value in off if value == value), default=0.0)
-        if worst > MISFIT:
-            problems.append(
-                f"{run.cell}: recorded advantages differ by up to {worst:.3g} from those of its "
-                f"rewards under scale_rewards={run.scale}"
-            )
-        found = (under_policy(run, policy)[1] for policy in POLICIES)
-        problems += [f"{run.cell}: {why}" for why in found if why]
-    frame = pd.DataFrame(rows, columns=None if rows else ["cell", "arm", "seed", "done", "step"])
-    frame.attrs["problems"] = problems
-    return frame
-
-
-def _rows(run: Run) -> list[dict[str, Any]]:
-    axes = {"cell": run.cell, "arm": run.arm, "seed": run.seed, "done": run.done}
-    steps = sorted(set(run.step_P.tolist()))
-    return [{**axes, "step": step, **step_row(run.at(step))} for step in steps]
-
-
-def judge_table(runs: Sequence[Run], steps: pd.DataFrame) -> pd.DataFrame:
-    """Run means over steps as one line per arm and metric: mean, low, high (t), n, missing.
-
-    ``bias/<feature>`` is refitted on all groups of a run at once: a single step has too few for a
-    vector of features. Finished runs only, or all where none is finished.
-    """
-    import pandas as pd
-
-    from analysis.intervals import grouped_intervals
-
-    chosen = [run for run in runs if run.done] or list(runs)
-    rows = []
-    for run in chosen:
-        own = steps[steps["cell"] == run.cell]
-        plain = own.drop(columns=["cell", "arm", "seed", "done", "step"])
-        means = plain[[c for c in plain if not c.startswith("bias_se/")]].mean()
-        pooled = within_regression(run.judge - run.truth, run.features, run.names)
-        means.update(pd.Series({f"bias/{n}": pooled.coef_K[k] for k, n in enumerate(run.names)}))
-        means["bias_r2"] = pooled.r2
-        rows += [(run.arm, metric, value) for metric, value in means.items()]
-    long = pd.DataFrame(rows, columns=["arm", "metric", "value"])
-    return grouped_intervals(long, ["arm", "metric"])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -222,6 +42,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 _PER_FEATURE = ("bias", "cov", "cov_truth", "cov_bias", "cov_bias_none", "unique")
+
+
 _PER_RUN = (
     *("unscored", "tied", "dead", "starved", "phi", "j", "gain", "gain_tied", "amplification"),
     *("bias_share", "bias_share_none", "bias_r2", "advantage_r2"),
@@ -229,7 +51,7 @@ _PER_RUN = (
 
 
 def _print(runs: Sequence[Run], table: pd.DataFrame) -> None:
-    from analysis.markup import MISSING, bracket, number
+    from analysis.reports.markup import MISSING, bracket, number
 
     cells = table.assign(
         text=[

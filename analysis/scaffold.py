@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.config import Scaffold
-from experiments.errors import UserError
-from experiments.scaffold import choose, group_share, step_share
+from study.errors import UserError
+from study.scaffold import choose, group_share, step_share
+from study.schema import Scaffold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +58,7 @@ def figure(scaffold: Scaffold, table: pd.DataFrame, criteria: int) -> Figure:
     import matplotlib.pyplot as plt
     import numpy as np
 
-    from analysis.figures import style
+    from analysis.reports.figures import style
 
     wide = table.pivot(index="member", columns="step", values="shown")
     steps = wide.columns.to_numpy()
@@ -99,7 +99,7 @@ def read(arguments: Sequence[str]) -> tuple[Path, dict[str, int], Scaffold]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from experiments.config import freeze, register
+    from study.schema import freeze, register
 
     sizes, overrides, out = dict(WHOLE), [], None
     for argument in arguments:

@@ -19,14 +19,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.config import Task
-from experiments.errors import UserError
-from experiments.files import read_json, write_json, write_text
 from experiments.rules import infeasible
-from experiments.tasks import prompts
-from experiments.tasks.prompts import Prompts
-from experiments.tasks.row import Row
-from experiments.tasks.where import task_path
+from study.errors import UserError
+from study.files import read_json, write_json, write_text
+from study.rows import Row
+from study.schema import Task
+from study.tasks import prompts
+from study.tasks.prompts import Prompts
+from study.tasks.where import task_path
 
 USAGE = "python -m experiments.data prepare|verify|describe task=NAME [task.path=FILE] [out=FILE]"
 WORDS = 13

@@ -15,11 +15,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from experiments.config import Judge, Task, freeze
+from study.schema import Judge, Task, freeze
 
 if TYPE_CHECKING:
-    from experiments.cells import Cell
-    from experiments.tasks.row import Row
+    from study.cells import Cell
+    from study.rows import Row
 
 CHARACTERS_PER_TOKEN = 4
 ANSWER_SHARE = 0.4
@@ -68,9 +68,9 @@ def _per_verdict(
     judge_json: str, task_json: str, rules: str, group_size: int, answer_tokens: int
 ) -> tuple[float, float, float]:
     """Requests, tokens in and tokens out of one verdict on one answer, the mean over the rows."""
-    from experiments.rewards.checks import for_judge
-    from judges.grading.asking import in_asks, is_group
+    from judges.grading.adapters import in_asks, is_group
     from judges.identity import build_grading
+    from study.rewards.checks import for_judge
 
     judge: Judge = freeze(Judge, json.loads(judge_json))
     rows = _sample(task_json)
@@ -94,7 +94,7 @@ def _per_verdict(
 
 def _reply(judge: Judge, criteria: Sequence[int]) -> float:
     """Tokens of one reply."""
-    from judges.dialects import dialect_of
+    from judges.endpoint.dialects import dialect_of
 
     bare = REPLY_TOKENS.get(judge.grading.name, LABEL_TOKENS * max(1, len(criteria)))
     if judge.simulated is not None or judge.grading.name == "soft_choice":
@@ -106,7 +106,7 @@ def _reply(judge: Judge, criteria: Sequence[int]) -> float:
 
 @functools.cache
 def _sample(task_json: str) -> list[Row]:
-    from experiments.tasks import TASKS
+    from study.tasks import TASKS
 
     task: Task = freeze(Task, json.loads(task_json))
     rows = TASKS[task.name].rows(task, "train")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import UserError
 from experiments.evaluation import generate, ifeval
 from experiments.evaluation.options import GENERATION, SHARED, SOURCES, Options
 from experiments.evaluation.options import source as source_of
@@ -21,6 +20,7 @@ from experiments.evaluation.responses import match, model_of, read_responses
 from experiments.evaluation.results import complete, guard, version_of, write_result
 from experiments.evaluation.rubric import evaluate_healthbench, evaluate_rubric
 from experiments.evaluation.tracked import track
+from study.errors import UserError
 
 
 def evaluate_ifeval(arguments: Sequence[str]) -> None:

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import UserError
 from experiments.evaluation.training import NOTE, training_of
-from experiments.files import read_json, write_json
+from study.errors import UserError
+from study.files import read_json, write_json
 
 USAGE = "python -m experiments.merge run=runs/STUDY/CELL out=FOLDER [checkpoint=STEP] [model=BASE]"
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments import locks
-from experiments.errors import UserError
-from experiments.files import read_json, write_json
+from study import locks
+from study.errors import UserError
+from study.files import read_json, write_json
 
 MODELS_DIR = Path("runs/.cache/models")
 MANIFEST = "MANIFEST.json"

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import cells
-from experiments.cells import Cell, identifying, under
-from experiments.config import Trainer
-from experiments.errors import UserError
 from experiments.estimate import expected
-from experiments.files import Damaged, read_json, say
-from experiments.screen import visible
-from experiments.status import read_status
+from study import cells
+from study.cells import Cell, identifying, under
+from study.errors import UserError
+from study.files import Damaged, read_json, say
+from study.schema import Trainer
+from study.screen import visible
+from study.status import read_status
 
 MISSING = "(absent)"
 COSTS = ("completions", "judge calls", "tokens in", "tokens out")

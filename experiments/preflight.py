@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import cells, plan
-from experiments.cells import Cell
-from experiments.config import GROUPS, Judge, Study
-from experiments.errors import UserError
-from experiments.tasks.row import Row
+from experiments import plan
+from study import cells
+from study.cells import Cell
+from study.errors import UserError
+from study.rows import Row
+from study.schema import GROUPS, Judge, Study
 
 
 def check(todo: list[Cell]) -> None:
@@ -32,7 +33,7 @@ def check(todo: list[Cell]) -> None:
     for cell in todo:
         check_limits(cell.config.cost, (cell.config.judge, *cell.config.shadow_judges))
     if config.tracking.enabled:
-        from experiments.mlflow_store import tracking_uri
+        from experiments.track.store import tracking_uri
 
         tracking_uri(config.tracking, study_dir.parent)
     check_inputs(todo)
@@ -61,9 +62,9 @@ def check_names(config: Study) -> None:
     Raises:
         UserError: naming the key.
     """
-    from experiments.rewards import REWARDS
-    from experiments.tasks import TASKS
     from judges.grading import GRADINGS
+    from study.rewards import REWARDS
+    from study.tasks import TASKS
 
     for key, name, legal in (
         ("task.name", config.task.name, TASKS),
@@ -84,11 +85,11 @@ def check_inputs(todo: list[Cell]) -> None:
     Raises:
         UserError: from the task or the grading, or naming the policy's folder.
     """
-    from experiments.rewards.checks import check_reward, for_judge
-    from experiments.scaffold import check as check_scaffold
-    from experiments.tasks import TASKS
-    from judges.grading.asking import check_rows
+    from judges.grading.adapters import check_rows
     from judges.identity import build_grading
+    from study.rewards.checks import check_reward, for_judge
+    from study.scaffold import check as check_scaffold
+    from study.tasks import TASKS
 
     gradable: set[str] = set()
     rows_of: dict[str, list[Row]] = {}
@@ -134,7 +135,7 @@ def sandboxed(todo: Sequence[Cell]) -> None:
                 " functions without isolation, or sandbox=unsafe."
             )
     if ruled:
-        from experiments.sandbox import tiers
+        from study.sandbox import tiers
 
         tiers.find(unsafe=all(name == "unsafe" for name in ruled))
 

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from experiments import cells
-from experiments.config import Cost
-from experiments.errors import UserError
-from experiments.files import read_json, write_json
 from judges.identity import judge_id
+from study import cells
+from study.errors import UserError
+from study.files import read_json, write_json
+from study.schema import Cost
 
 if TYPE_CHECKING:
-    from analysis.probes import Profile
-    from experiments.config import Judge, Task
+    from analysis.probes.profile import Profile
     from judges.probes import Source, Variant
     from judges.probes.allowance import Allowance
+    from study.schema import Judge, Task
 
 USAGE = (
     "python -m experiments.probe judge=A,B [set=instruct-mini|TASK|FILE.jsonl] [n=64]"
@@ -177,13 +177,13 @@ def run(command: Command) -> Done:
 def _run_held(command: Command, judges: list[Judge], task: Task, writer: Judge | None) -> Done:
     """Probe, in a folder that is this process's alone."""
     from experiments import selection
-    from experiments.recorder import write_part
     from judges.budget import Spent
     from judges.probes.allowance import Allowance
     from judges.probes.asking import ask
     from judges.probes.model import rewritten
     from judges.probes.sets import is_file, load_set
     from judges.store import Store
+    from study.records import write_part
 
     folder = command.folder
     everybody = judges if writer is None else [*judges, writer]
@@ -297,7 +297,7 @@ def _shown(value: Any) -> str:
 
 
 def _oracle(judge: Judge, task: Task) -> Any:
-    from experiments.tasks import oracle
+    from study.tasks import oracle
 
     return oracle(task) if judge.simulated is not None else None
 
@@ -355,7 +355,7 @@ def _variants(command: Command, sources: Sequence[Source]) -> tuple[list[Variant
 
 
 def _verdict_columns() -> dict[str, str]:
-    from experiments.recorder import VERDICT
+    from study.records import VERDICT
 
     own = {"probe_id": "string", "setting": "string", "temperature": "float64", "order": "float64"}
     left_out = ("rollout_id", "step", "role")
@@ -396,8 +396,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = read_command(given)
         done = run(command)
-        from analysis.probe_report import show, write_report
-        from analysis.probes import profile
+        from analysis.probes.profile import profile
+        from analysis.probes.report import show, write_report
 
         found: Profile = profile(done.folder, command.margin, command.threshold)
         show(found)

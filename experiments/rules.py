@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import UserError
-from experiments.files import write_json
-from experiments.sandbox.calls import SUSPICIOUS, Call, Limits, Outcome, Result
-from experiments.sandbox.pool import Pool
-from experiments.tasks import verif
-from experiments.tasks.prompts import ENDINGS, records
-from experiments.tasks.row import Rule, flatten
+from study.errors import UserError
+from study.files import write_json
+from study.rows import Rule, flatten
+from study.sandbox.calls import SUSPICIOUS, Call, Limits, Outcome, Result
+from study.sandbox.pool import Pool
+from study.tasks import verif
+from study.tasks.prompts import ENDINGS, records
 
 FUNCTION = verif.FUNCTION
 VERDICT = f"""

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from experiments.errors import UserError
+from study.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np

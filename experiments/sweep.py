@@ -18,13 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import cells, plan, stopping, storage
-from experiments.cells import Cell
-from experiments.conclusion import REPORT, conclude, report, say_nothing_to_run
-from experiments.config import Study, freeze, register
-from experiments.errors import UserError
-from experiments.files import write_json
-from experiments.machine import cpus
+from experiments import plan
+from experiments.launch.conclusion import REPORT, conclude, report, say_nothing_to_run
+from experiments.launch.refusals import Refusals
 from experiments.preflight import (
     check,
     check_launcher,
@@ -34,10 +30,15 @@ from experiments.preflight import (
     refuse_lists,
     writable,
 )
-from experiments.refusals import Refusals
-from experiments.screen import visible
-from experiments.status import read_status
-from experiments.verify import mend, say_problems
+from study import cells, stopping, storage
+from study.cells import Cell
+from study.errors import UserError
+from study.files import write_json
+from study.machine import cpus
+from study.schema import Study, freeze, register
+from study.screen import visible
+from study.status import read_status
+from study.verify import mend, say_problems
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -66,7 +67,7 @@ def job(config: DictConfig) -> None:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
-    from judges.secrets import refuse_config
+    from study.secrets import refuse_config
 
     hydra = HydraConfig.get()
     try:
@@ -80,7 +81,7 @@ def job(config: DictConfig) -> None:
     if "BasicLauncher" in hydra.launcher._target_:
         return
     if cells.state(cell.dir) not in ("done", "running"):
-        from experiments.pool import supervise
+        from experiments.launch.pool import supervise
 
         supervise(cell.dir, threads_of(cell.config, workers=1))
 
@@ -94,7 +95,7 @@ def resolve(config: DictConfig) -> Cell:
     from omegaconf import OmegaConf
     from omegaconf.errors import MissingMandatoryValue
 
-    from judges.secrets import refuse_config
+    from study.secrets import refuse_config
 
     try:
         data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
@@ -234,7 +235,7 @@ def run(todo: list[Cell], elsewhere: list[str]) -> int:
     Returns:
         0 when every cell is done, else 1.
     """
-    from judges.server import leases
+    from judges.serving.server import leases
 
     study_dir = todo[0].dir.parent
     check(todo)
@@ -278,7 +279,7 @@ def run_cells(todo: list[Cell]) -> None:
     from rich.text import Text
 
     from experiments import tracking
-    from experiments.pool import ORPHANED, run_pool
+    from experiments.launch.pool import ORPHANED, run_pool
 
     config = todo[0].config
     workers = min(workers_of(config), len(todo))
@@ -330,7 +331,7 @@ def run_cells(todo: list[Cell]) -> None:
 
 def main() -> int:
     """Command line. Exit codes: 0 all done, 1 a cell is not done, 2 a user's error, 130 stopped."""
-    from judges.secrets import redact, refuse_arguments
+    from study.secrets import redact, refuse_arguments
 
     full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us whole; Hydra would print and exit
@@ -374,7 +375,7 @@ def main() -> int:
 
 def show_plan(todo: list[Cell]) -> int:
     """Cells, state, expected cost, and the smallest effect to be seen; nothing is written."""
-    from analysis.power import power_lines
+    from analysis.statistics.power import power_lines
 
     lines = plan.rows(todo, todo[0].config.factors)
     plan.print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
@@ -420,7 +421,7 @@ def compose_jobs(more: Sequence[str]) -> None:
     from hydra.plugins.sweeper import Sweeper
     from omegaconf.errors import OmegaConfBaseException
 
-    from judges.secrets import redact
+    from study.secrets import redact
 
     register()
     # Composes every job a second time, half of what a plan takes. Jobs here only enqueue a cell,

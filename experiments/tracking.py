@@ -19,19 +19,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from experiments import cells, projection
-from experiments.bounds import check_name
-from experiments.cells import Cell
-from experiments.config import Study, Tracking
-from experiments.errors import UserError
-from experiments.files import Damaged, say, write_json
-from experiments.mlflow_store import initialise, load_mlflow, tracking_uri, ui_command, ui_link
 from experiments.plan import read_study
-from experiments.projection import Point
-from experiments.recorder import recorded
-from experiments.status import read_status
-from experiments.verify import read_form, say_problems
-from judges.secrets import redact, refuse_arguments
+from experiments.track import projection
+from experiments.track.projection import Point
+from experiments.track.store import initialise, load_mlflow, tracking_uri, ui_command, ui_link
+from study import cells
+from study.bounds import check_name
+from study.cells import Cell
+from study.errors import UserError
+from study.files import Damaged, say, write_json
+from study.records import recorded
+from study.schema import Study, Tracking
+from study.secrets import redact, refuse_arguments
+from study.status import read_status
+from study.verify import read_form, say_problems
 
 __all__ = [
     "RunLog",

@@ -18,20 +18,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import bounds, cells, checkpoints, storage
-from experiments.cells import Cell
-from experiments.errors import UserError
-from experiments.files import read_json, write_json, write_text
-from experiments.machine import cpus
-from experiments.recorder import parts, read_part
-from experiments.status import read_status
-from experiments.verify import unsound
-from judges.failures import EndpointRefused
+from experiments.trainer import checkpoints
+from judges.endpoint.failures import EndpointRefused
+from study import bounds, cells, storage
+from study.cells import Cell
+from study.errors import UserError
+from study.files import read_json, write_json, write_text
+from study.machine import cpus
+from study.records import parts, read_part
+from study.status import read_status
+from study.verify import unsound
 
 if TYPE_CHECKING:
-    from experiments.recorder import Recorder
-    from experiments.rewards.ruled import RuleRunner
     from experiments.tracking import RunLog
+    from study.records import Recorder
+    from study.rewards.ruled import RuleRunner
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "mlflow", "hydra-core", "numpy", "pyarrow")
 
@@ -150,8 +151,8 @@ def train(cell: Cell, threads: int) -> None:
     The records tell what that is: steps after the last sound checkpoint, and after the last step
     only the policy and the end of the run in MLflow.
     """
-    from experiments.recorder import Recorder
     from experiments.tracking import RunLog
+    from study.records import Recorder
 
     steps = cell.config.trainer.steps
     folder = cell.dir / "checkpoints"
@@ -184,14 +185,14 @@ def learn(
     from transformers import set_seed
     from transformers.utils.logging import disable_progress_bar
 
-    from experiments.grpo import make_trainer
-    from experiments.policies import load_policy
-    from experiments.rewards.scorer import Scorer
-    from experiments.scaffold import check as check_scaffold
-    from experiments.tasks import TASKS, oracle
+    from experiments.policies.load import load_policy
+    from experiments.scorer import Scorer
+    from experiments.trainer.grpo import make_trainer
     from judges.budget import Budget, spent_before
     from judges.session import Session
     from judges.store import Store
+    from study.scaffold import check as check_scaffold
+    from study.tasks import TASKS, oracle
 
     config = cell.config
     runs_dir = cell.dir.parent.parent
@@ -255,8 +256,8 @@ def rule_runner(cell: Cell, stack: ExitStack) -> RuleRunner | None:
     """
     if cell.config.reward.rules != "run":
         return None
-    from experiments.rewards.ruled import RuleRunner
-    from experiments.sandbox.pool import Pool
+    from study.rewards.ruled import RuleRunner
+    from study.sandbox.pool import Pool
 
     pool = stack.enter_context(Pool(unsafe=cell.config.sandbox == "unsafe"))
     path = cell.dir / "environment.json"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.errors import UserError
+from study.errors import UserError
 
 if TYPE_CHECKING:
-    from experiments.config import Cost, Judge
+    from study.schema import Cost, Judge
 
 
 class BudgetSpent(UserError):
@@ -116,7 +116,7 @@ def spent_before(folder: Path) -> tuple[Spent, Spent]:
     Raises:
         UserError: a part that cannot be read.
     """
-    from experiments.recorder import STARVED, parts, read_part
+    from study.records import STARVED, parts, read_part
 
     def spent(part: Path) -> Spent:
         rows = [dict.fromkeys(columns) | row for row in read_part(part, columns).to_pylist()]

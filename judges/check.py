@@ -10,14 +10,14 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from experiments.errors import UserError
-from experiments.screen import visible
-from judges import dialects
-from judges.verdict import Outcome, Verdict
+from judges.endpoint import dialects
+from study.errors import UserError
+from study.screen import visible
+from study.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from experiments.config import Judge, Task
-    from experiments.tasks.row import Row
+    from study.rows import Row
+    from study.schema import Judge, Task
 
 USAGE = "python -m judges.check judge=NAME [task=instruct-mini] [judge.KEY=VALUE ...]"
 PROMPT = "Name the capital of France in one short sentence."
@@ -34,7 +34,7 @@ def probe(judge: Judge, task: Task | None = None) -> Verdict:
     Raises:
         UserError: the judge cannot be asked: no key, no endpoint, or it serves another model.
     """
-    from judges.grading.asking import is_group
+    from judges.grading.adapters import is_group
     from judges.identity import build_grading
     from judges.session import Session
 
@@ -42,7 +42,7 @@ def probe(judge: Judge, task: Task | None = None) -> Verdict:
     if judge.simulated is None or task is None:
         row, answer, oracle = harmless_row(), ANSWER, None
     else:
-        from experiments import tasks
+        from study import tasks
 
         row, answer = tasks.task_module(task.name).rows(task, "train")[0], ANSWER
         oracle = tasks.oracle(task)
@@ -55,7 +55,7 @@ def probe(judge: Judge, task: Task | None = None) -> Verdict:
 
 def harmless_row() -> Row:
     """The question that every judge should be able to judge."""
-    from experiments.tasks.row import Criterion, Row, prompt_id
+    from study.rows import Criterion, Row, prompt_id
 
     return Row(
         prompt_id=prompt_id(PROMPT),

@@ -17,11 +17,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.errors import UserError
-from judges.broken import ANSWERS, FLOWS, LIARS, head, whole
+from judges.fault_injection.server import ANSWERS, FLOWS, LIARS, head, whole
+from study.errors import UserError
 
 if TYPE_CHECKING:
-    from judges.transport import Wire
+    from judges.endpoint.transport import Wire
 
 Good = Callable[[bytes], Awaitable[bytes]]
 """Request body -> a whole HTTP answer."""
@@ -235,11 +235,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _from_command(arguments: Sequence[str]) -> FaultServer:
-    from experiments.config import Endpoint
-    from experiments.tasks import oracle
+    from judges.endpoint.transport import AsgiWire
     from judges.serve import Command, load, read_pairs
-    from judges.simulated import simulated_app
-    from judges.transport import AsgiWire
+    from judges.simulated.app import simulated_app
+    from study.schema import Endpoint
+    from study.tasks import oracle
 
     known = ("judge", "task", "share", "faults", "port")
     values, overrides = read_pairs(arguments, known, "judges.faults", USAGE)

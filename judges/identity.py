@@ -10,13 +10,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.errors import UserError
-from judges.client import request_body
-from judges.dialects import dialect_name
+from judges.endpoint.client import request_body
+from judges.endpoint.dialects import dialect_name
 from judges.store import content_key
+from study.errors import UserError
 
 if TYPE_CHECKING:
-    from experiments.config import Judge
+    from study.schema import Judge
 
 SCHEMA = 1
 """Part of both hashes: raised when their meaning changes, so that old ones no longer match."""
@@ -86,6 +86,6 @@ def _simulated(judge: Judge) -> dict[str, Any] | None:
     """Of a simulated judge its settings are the weights."""
     if judge.simulated is None:
         return None
-    from judges.bias import effective
+    from judges.simulated.bias import effective
 
     return effective(judge.simulated)

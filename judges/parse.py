@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import UserError
-from experiments.files import write_text
-from experiments.tasks.row import Criterion, make_row
 from judges.grading import GRADINGS
-from judges.grading.asking import in_asks
+from judges.grading.adapters import in_asks
 from judges.grading.base import Ask
 from judges.grading.rubric import Rubric
-from judges.importers import sound_records
-from judges.verdict import Outcome, Parsed, Reply
+from study.completions import sound_records
+from study.errors import UserError
+from study.files import write_text
+from study.rows import Criterion, make_row
+from study.verdict import Outcome, Parsed, Reply
 
 USAGE = (
     "python -m judges.parse grading=rubric_batch vocabulary=present replies=FILE.jsonl"

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.bounds import check_name
-from experiments.errors import UserError
-from experiments.files import Damaged, say, write_json
-from experiments.recorder import VERDICT, parts, read_part, write_part
-from experiments.verify import say_problems
+from study.bounds import check_name
+from study.errors import UserError
+from study.files import Damaged, say, write_json
+from study.records import VERDICT, parts, read_part, write_part
+from study.verify import say_problems
 
 if TYPE_CHECKING:
-    from experiments.cells import Cell
-    from experiments.config import Judge
     from judges.session import Session
     from judges.store import Store
+    from study.cells import Cell
+    from study.schema import Judge
 
 USAGE = (
     "python -m judges.replay study=NAME [judge=NAME] [on_failure=unscored|zero|drop_group] "
@@ -69,7 +69,7 @@ def read_command(arguments: Sequence[str]) -> Command:
     Raises:
         UserError: something else, an unknown key or policy, or neither study nor file.
     """
-    from judges.secrets import refuse_arguments
+    from study.secrets import refuse_arguments
 
     refuse_arguments(arguments)
     known = ("judge", "study", "file", "on_failure", "runs_dir", "out")
@@ -131,8 +131,8 @@ def replay_study(command: Command, judge: Judge | None) -> list[dict[str, Any]]:
     Raises:
         UserError: no such study, or the judge cannot be asked.
     """
-    from experiments import cells
     from judges.store import Store
+    from study import cells
 
     study_dir = (command.runs_dir / str(command.study)).absolute()
     folders = [f for f in cells.study_cells(study_dir) if parts(f / "rollouts")]
@@ -174,8 +174,8 @@ def replay_cell(
     Returns:
         What `compare` says, with the run, its rollouts and the calls made.
     """
-    from experiments.tasks import TASKS, oracle
     from judges.session import Session
+    from study.tasks import TASKS, oracle
 
     config = cell.config
     judge = judge or config.judge
@@ -231,9 +231,9 @@ def _step(
     """One step's rollouts with new score, reward and advantage, and the verdicts behind them."""
     import numpy as np
 
-    from analysis.advantages import advantages
-    from experiments.rewards import compose
-    from experiments.rewards.scorer import judge_all, mean_score
+    from experiments.scorer import judge_all, mean_score
+    from study.rewards import compose
+    from study.rewards.advantages import advantages
 
     config = cell.config
     size = config.trainer.group_size
@@ -267,11 +267,11 @@ def compare(replayed: list[dict[str, Any]]) -> dict[str, Any]:
 
     ``correlation`` is Pearson's of new and old scores over the rollouts that have both;
     ``sign_flips``, ``silenced``, ``alignment`` and ``rank_change`` are those of
-    `analysis.advantages`, over all rollouts; rank changes only where groups have one size.
+    `study.rewards.advantages`, over all rollouts; rank changes only where groups have one size.
     """
     import numpy as np
 
-    from analysis.advantages import alignment, rank_change, sign_flips, silenced
+    from study.rewards.advantages import alignment, rank_change, sign_flips, silenced
 
     def column(name: str) -> np.ndarray:
         return np.array([np.nan if row[name] is None else row[name] for row in replayed])
@@ -308,11 +308,11 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
 
     import numpy as np
 
-    from analysis.advantages import advantages
-    from experiments.answers import answer_of
-    from experiments.rewards.scorer import mean_score
-    from judges.importers import read_completions
+    from experiments.scorer import mean_score
     from judges.session import Session
+    from study.answers import answer_of
+    from study.completions import read_completions
+    from study.rewards.advantages import advantages
 
     if judge.simulated is not None:
         raise UserError(

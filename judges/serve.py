@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from experiments.config import Judge, Task, freeze
-from experiments.errors import UserError
-from experiments.screen import visible
+from study.errors import UserError
+from study.schema import Judge, Task, freeze
+from study.screen import visible
 
 if TYPE_CHECKING:
-    from judges.server import Server
+    from judges.serving.server import Server
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 USAGE = (
@@ -89,7 +89,7 @@ def read_pairs(
     Raises:
         UserError: something else than key=value, an unknown key, or no judge.
     """
-    from judges.secrets import refuse_arguments
+    from study.secrets import refuse_arguments
 
     refuse_arguments(arguments)
     values: dict[str, str] = {}
@@ -137,8 +137,8 @@ def load(command: Command) -> tuple[Judge, Task]:
     from omegaconf import OmegaConf
     from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-    from experiments.config import register
-    from judges.secrets import redact, refuse_config
+    from study.schema import register
+    from study.secrets import redact, refuse_config
 
     register()
     chosen = [f"+judge={command.judge}", f"+task={command.task}"]
@@ -155,7 +155,7 @@ def load(command: Command) -> tuple[Judge, Task]:
     except (HydraException, OmegaConfBaseException) as problem:
         raise UserError(
             f"The settings do not fit: {redact(' '.join(str(problem).split()))} The names and"
-            " defaults of all settings are in experiments/config.py."
+            " defaults of all settings are in study/schema.py."
         ) from problem
     refuse_config(data)
     return freeze(Judge, data["judge"]), freeze(Task, data["task"])
@@ -187,8 +187,8 @@ def serve_simulated(judge: Judge, task: Task, command: Command) -> None:
     """
     import uvicorn
 
-    from experiments.tasks import oracle
-    from judges.simulated import simulated_app
+    from judges.simulated.app import simulated_app
+    from study.tasks import oracle
 
     app = simulated_app(judge, oracle(task))
     port = SIMULATED_PORT if command.port is None else command.port
@@ -206,7 +206,7 @@ def serve_vllm(judge: Judge, command: Command) -> None:
     Raises:
         UserError: it cannot be started, serves another model, cannot judge, or ended by itself.
     """
-    from judges import server, vllm_command
+    from judges.serving import server, vllm_command
 
     host, port = _address(judge, command)
     if command.stop:
@@ -237,7 +237,7 @@ def serve_vllm(judge: Judge, command: Command) -> None:
 
 def _address(judge: Judge, command: Command) -> tuple[str, int]:
     """Where to listen: what was typed, else what the preset's endpoint says of this machine."""
-    from judges.server import LOCAL
+    from judges.serving.server import LOCAL
 
     parts = urlsplit(judge.endpoint.url)
     host = command.host or (parts.hostname if parts.hostname in LOCAL else None) or "127.0.0.1"
@@ -257,7 +257,7 @@ def _probe(judge: Judge, each: Server) -> None:
         UserError: it gave none, for a reason that is the server's.
     """
     from judges.check import probe
-    from judges.verdict import Outcome
+    from study.verdict import Outcome
 
     endpoint = dataclasses.replace(judge.endpoint, url=each.url, replicas=[])
     verdict = probe(dataclasses.replace(judge, endpoint=endpoint))

@@ -13,29 +13,29 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from experiments.errors import UserError
-from judges.client import Attempted, Channel, EndpointRefused, Fault, ask, list_models
-from judges.dialects import check_dialect, dialect_of
-from judges.fields import one_line
-from judges.flights import Desk
-from judges.grading.asking import Bound, check_group, in_asks, is_group
+from judges.aggregate import Got, Part, cost, joined, read_part, shared
+from judges.endpoint.client import Attempted, Channel, EndpointRefused, Fault, ask, list_models
+from judges.endpoint.dialects import check_dialect, dialect_of
+from judges.endpoint.fields import one_line
+from judges.endpoint.loop import Loop
+from judges.endpoint.served import is_asked
+from judges.endpoint.transport import open_wire
+from judges.grading.adapters import Bound, check_group, in_asks, is_group
 from judges.grading.base import Ask, GroupGrading, Reading
 from judges.identity import build_grading, judge_id, request_key
-from judges.joining import Got, Part, cost, joined, read_part, shared
-from judges.loop import Loop
-from judges.secrets import refuse_secrets
-from judges.served import is_asked
+from judges.singleflight import Desk
 from judges.store import content_key
-from judges.transport import open_wire
-from judges.verdict import Outcome, Reply, Verdict
+from study.errors import UserError
+from study.secrets import refuse_secrets
+from study.verdict import Outcome, Reply, Verdict
 
 if TYPE_CHECKING:
-    from experiments.config import Endpoint, Judge
-    from experiments.tasks.row import Row, Truth
+    from judges.endpoint.transport import Asgi
     from judges.probes.allowance import Allowance
     from judges.store import Store
-    from judges.transport import Asgi
-    from judges.verdict import Parsed
+    from study.rows import Row, Truth
+    from study.schema import Endpoint, Judge
+    from study.verdict import Parsed
 
 MANY_MODELS = 8
 AT_ONCE = 200
@@ -451,7 +451,7 @@ class Session:
 def _simulated(judge: Judge, oracle: Any, calls_before: int) -> Asgi | None:
     if not judge.endpoint.url.startswith("asgi:") or judge.simulated is None:
         return None
-    from judges.simulated import simulated_app
+    from judges.simulated.app import simulated_app
 
     return simulated_app(judge, oracle, calls_before)
 

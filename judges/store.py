@@ -2,7 +2,8 @@
 
 The store keeps what a judge said, not what it meant: reading a grade out of a reply happens on
 every look-up, so a better parser re-reads and never re-asks. Beside the replies lie leases: who is
-asking for which key right now (`judges.flights`). ``python -m judges.store stats|verify|export``.
+asking for which key right now (`judges.singleflight`). ``python -m judges.store
+stats|verify|export``.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import UserError
-from judges import clock as host
-from judges.fields import check_value, one_line
+from judges.endpoint.fields import check_value, one_line
+from study import clock as host
+from study.errors import UserError
 
 VERSION = 2
 BUSY_S = 60.0

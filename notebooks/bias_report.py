@@ -11,16 +11,18 @@
 # %%
 from IPython.display import HTML, display
 
-from analysis import (
-    dose_report,
-    drift,
+from analysis.reports import (
+    dose,
     figures,
-    findings,
     markup,
     pathway,
     pathway_sections,
     provenance,
 )
+from analysis.reports import (
+    words as findings,
+)
+from analysis.run import drift
 
 # %% tags=["parameters"]
 study_dir = ""  # the study's folder, e.g. runs/quickstart
@@ -103,7 +105,7 @@ else:
 show(markup.paragraph(provenance.features_note(found)))
 
 # %%
-show(*dose_report.dose_section(found.used))
+show(*dose.dose_section(found.used))
 
 # %%
 show(*pathway_sections.sections(path))

@@ -11,8 +11,9 @@
 # %%
 from IPython.display import HTML, display
 
-from analysis import markup, probe_figures, probe_report
-from analysis.probes import profile
+from analysis.probes import figures, report
+from analysis.probes.profile import profile
+from analysis.reports import markup
 
 # %% tags=["parameters"]
 folder = ""  # what experiments.probe wrote, e.g. runs/probes/instruct-mini
@@ -32,10 +33,10 @@ def show(*fragments: str) -> None:
 show(
     f"<h1>Judge profile: {markup.escape(found.evidence.name)}</h1>",
     "<h2>Findings</h2>",
-    markup.sentences(probe_report.sentences(found)),
+    markup.sentences(report.sentences(found)),
     "<h2>What cannot be concluded</h2>",
-    markup.sentences(probe_report.limits(found)),
-    markup.paragraph(probe_report.METHOD),
+    markup.sentences(report.limits(found)),
+    markup.paragraph(report.METHOD),
 )
 
 # %%
@@ -45,24 +46,24 @@ for judge in asked["judges"]:
     if own["effect"].notna().any():
         show(
             markup.figure(
-                probe_figures.forest(own, found.margin),
+                figures.forest(own, found.margin),
                 f"Effect of each edit on {judge} beyond its effect on the truth, with 95 % "
                 "intervals over prompts. Grey: the margin of equivalence; none is claimed by two "
                 "one-sided tests at 5 %, so its bar may pass the margin a little.",
             )
         )
-    show(markup.table(probe_report.effects_table(found, judge)))
+    show(markup.table(report.effects_table(found, judge)))
 
 # %%
 show("<h2>How well does each judge know good from bad?</h2>")
-show("<h3>Contents as they are</h3>", markup.table(probe_report.levels_table(found)))
+show("<h3>Contents as they are</h3>", markup.table(report.levels_table(found)))
 show("<h3>All probes, edited or without content too</h3>")
-show(markup.table(probe_report.probes_table(found)))
+show(markup.table(report.probes_table(found)))
 single = found.scores[~found.scores["pairwise"]]
 if single.loc[single["bias"] == "content", "score"].notna().any():
     show(
         markup.figure(
-            probe_figures.scores(single, bool(single["truth"].notna().any())),
+            figures.scores(single, bool(single["truth"].notna().any())),
             "Scores of contents as they are (right, half right, wrong, and a policy's answer), "
             "and what the rules say of the same texts.",
         )
@@ -70,9 +71,9 @@ if single.loc[single["bias"] == "content", "score"].notna().any():
 
 # %%
 show("<h2>Do the judges agree with each other?</h2>")
-show(markup.sentences(probe_report.agreement_sentences(found)))
+show(markup.sentences(report.agreement_sentences(found)))
 if len(found.agreement):
-    show(markup.table(probe_report.agreement_table(found)))
+    show(markup.table(report.agreement_table(found)))
 
 # %%
 show("<h2>Do judges favour their own texts?</h2>")
@@ -98,7 +99,7 @@ show("<h2>Which verdicts are missing?</h2>", markup.table(found.reasons))
 if found.failures["share"].gt(0).any():
     show(
         markup.figure(
-            probe_figures.failures(found.failures),
+            figures.failures(found.failures),
             "Unscored verdicts by quarter of the length of the judged text, with Wilson intervals.",
         )
     )

@@ -18,7 +18,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from analysis.bootstrap import cluster_bootstrap, cluster_sums, draw_weights, resampled_sums
+from analysis.statistics.bootstrap import (
+    cluster_bootstrap,
+    cluster_sums,
+    draw_weights,
+    resampled_sums,
+)
 
 ROUNDS = 5
 PEER_REPLICATES = 60

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.within import fixed_effects
+from analysis.statistics.fixed_effects import fixed_effects
 
 
 def planted(rows: int, groups: int) -> pd.DataFrame:

@@ -26,10 +26,12 @@ import pandas as pd
 import pyarrow as pa
 import yaml
 
-from analysis import drift, findings, pathway
-from analysis.frames import rollouts_frame, runs_frame, verdicts_frame
-from analysis.records import on_each_core
-from experiments.recorder import ROLLOUT, VERDICT, part_name
+from analysis.records.frames import rollouts_frame, runs_frame, verdicts_frame
+from analysis.records.runs import on_each_core
+from analysis.reports import pathway
+from analysis.reports import words as findings
+from analysis.run import drift
+from study.records import ROLLOUT, VERDICT, part_name
 
 STEPS, GROUPS, MEMBERS, JUDGES = 200, 32, 8, 8
 DOSES = (0.0, 0.002, 0.004, 0.006, 0.008)

@@ -98,10 +98,10 @@ class Raw:
 
 
 def ours(port: int, in_flight: int) -> Asker:
-    from experiments.config import Endpoint, Judge, Sampling
-    from judges.client import Channel, ask
-    from judges.transport import open_wire
-    from judges.verdict import Outcome, Parsed
+    from judges.endpoint.client import Channel, ask
+    from judges.endpoint.transport import open_wire
+    from study.schema import Endpoint, Judge, Sampling
+    from study.verdict import Outcome, Parsed
 
     class Number:
         def body(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def litellm(port: int, in_flight: int) -> Asker:
 
 CLIENTS: dict[str, tuple[Callable[[int, int], Asker], tuple[str, ...]]] = {
     "raw asyncio": (lambda port, _: Raw(port).ask, ()),
-    "judges.client": (ours, ("aiohttp",)),
+    "judges.endpoint.client": (ours, ("aiohttp",)),
     "openai + aiohttp": (openai_aiohttp, ("openai", "httpx_aiohttp")),
     "openai + httpx": (openai_httpx, ("openai", "httpx")),
     "litellm": (litellm, ("litellm",)),
@@ -231,14 +231,14 @@ def _print(taken: dict[tuple[str, int], list[float]]) -> None:
                 mine / theirs
                 for mine, theirs in zip(values, taken[other, in_flight], strict=True)
             )
-            for other in ("raw asyncio", "judges.client")
+            for other in ("raw asyncio", "judges.endpoint.client")
         }  # fmt: skip
         target = TARGETS.get(name)
         said = "" if target is None else f"   wanted: at least {target:g} x ours"
-        said = "   wanted: at most 5 x raw" if name == "judges.client" else said
+        said = "   wanted: at most 5 x raw" if name == "judges.endpoint.client" else said
         print(
             f"{name:18} {in_flight:9} {best:8.0f} {max(values):8.0f} {ratios['raw asyncio']:6.1f} "
-            f"{ratios['judges.client']:7.1f}{said}"
+            f"{ratios['judges.endpoint.client']:7.1f}{said}"
         )
 
 

@@ -14,9 +14,9 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.tasks.row import Criterion, Row, make_row
 from judges.grading import GRADINGS
-from judges.grading.asking import in_asks
+from judges.grading.adapters import in_asks
+from study.rows import Criterion, Row, make_row
 
 GROUP = 8
 GROUPS = 50

@@ -20,9 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.judges.prefix import GROUP, RESPONSE, SETS
-from experiments.tasks.row import Criterion, make_row
 from judges.grading import GRADINGS
-from judges.grading.asking import in_asks
+from judges.grading.adapters import in_asks
+from study.rows import Criterion, make_row
 
 LAYOUTS = ("ancestor", "cacheable")
 WORDS = "answer short reason clear point order table window garden river music letter paper".split()

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from judges.flights import Desk
+from judges.singleflight import Desk
 from judges.store import Store, content_key
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from experiments.rules import RuleRow, check_rules, read_rows
-from experiments.sandbox.pool import Pool
-from experiments.tasks.where import FILES, data_folder
+from study.sandbox.pool import Pool
+from study.tasks.where import FILES, data_folder
 
 ANSWER = "There are, I think, many ways to say this; here is one. " * 16
 ROUNDS = 3

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from analysis.frames import steps_frame
+from analysis.records.frames import steps_frame
 
 
 def main(study: str) -> None:

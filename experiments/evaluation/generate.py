@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.errors import UserError
 from experiments.evaluation.responses import append, reopen
-from experiments.files import read_json
-from judges.thinking import opened
+from study.errors import UserError
+from study.files import read_json
+from study.thinking import opened
 
 if TYPE_CHECKING:
     import aiohttp

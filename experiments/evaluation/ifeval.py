@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.answers import answer_of
-from experiments.errors import UserError
+from study.answers import answer_of
+from study.errors import UserError
 
 DATA_VARIABLE = "JUDGEDRIFT_DATA"
 PROMPTS_FILE = Path("ifeval/input_data.jsonl")

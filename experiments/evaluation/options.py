@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.errors import UserError
 from experiments.evaluation import generate
-from judges.secrets import refuse_arguments
+from study.errors import UserError
+from study.secrets import refuse_arguments
 
 SOURCES = ("responses", "run", "model", "adapter", "endpoint")
 SHARED = ("out", "allow_missing", "seed", "track")

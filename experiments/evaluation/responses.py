@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from experiments.errors import UserError
-from experiments.files import write_text
+from study.errors import UserError
+from study.files import write_text
 
 SHAPE = 'One JSON object per line is legal: {"prompt": TEXT, "response": TEXT}.'
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import UserError
-from experiments.files import read_json, write_json
+from study.errors import UserError
+from study.files import read_json, write_json
 
 
 def complete(found: int, chosen: int, failed: int, path: Path, allowed: bool) -> None:

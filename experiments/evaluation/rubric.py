@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.answers import answer_of
-from experiments.errors import UserError
 from experiments.evaluation.generate import fill
 from experiments.evaluation.options import GENERATION, SHARED, SOURCES, Options
 from experiments.evaluation.options import source as source_of
@@ -20,12 +18,14 @@ from experiments.evaluation.results import complete, guard, write_result
 from experiments.evaluation.summary import Graded, summary
 from experiments.evaluation.tracked import track
 from experiments.evaluation.training import differs, trained_under
-from experiments.files import write_text
-from experiments.tasks import prompts, task_module
-from experiments.tasks.row import Row
+from study.answers import answer_of
+from study.errors import UserError
+from study.files import write_text
+from study.rows import Row
+from study.tasks import prompts, task_module
 
 if TYPE_CHECKING:
-    from experiments.config import Judge, Task
+    from study.schema import Judge, Task
 
 OWN = ("task", "judge", "samples", "split", "same_judge", "runs_dir")
 SPLITS = {"eval": ("eval",), "train": ("train",), "all": ("train", "eval")}
@@ -72,7 +72,7 @@ def evaluate_healthbench(arguments: Sequence[str]) -> None:
 
 
 def _evaluate(name: str, arguments: Sequence[str]) -> None:
-    from judges.grading.asking import check_rows
+    from judges.grading.adapters import check_rows
     from judges.identity import build_grading
 
     official = name == "healthbench"
@@ -240,9 +240,9 @@ def grade(
     Raises:
         UserError: the judge cannot be asked, or not about such rows.
     """
-    from experiments.tasks import oracle
     from judges.session import Session
     from judges.store import Store
+    from study.tasks import oracle
 
     # no rule can tell of prompts from a file, which may have none to train on
     truth = no_truth if task_module(task.name) is prompts else oracle(task)

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.errors import UserError
-from experiments.tasks.row import Row
 from judges.grading.rubric import rubric_score
-from judges.verdict import Outcome, Verdict
+from study.errors import UserError
+from study.rows import Row
+from study.verdict import Outcome, Verdict
 
 RESAMPLES = 1000
 FEW = 12

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import UserError
 from experiments.evaluation.options import Options
-from experiments.files import read_json
+from study.errors import UserError
+from study.files import read_json
 
 TAG = "judgedrift.model"
 """Tag of a LoggedModel that holds the label of its weights."""
@@ -37,7 +37,7 @@ def track(
         print(f"run={cell} is not tracked, so the result is in its JSON alone.")
         return None
     step = _step(Path(cell), options)
-    from experiments.mlflow_store import load_mlflow
+    from experiments.track.store import load_mlflow
 
     mlflow = load_mlflow()
     try:

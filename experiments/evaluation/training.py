@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.errors import UserError
 from experiments.evaluation.options import Options
-from experiments.files import read_json
+from study.errors import UserError
+from study.files import read_json
 
 if TYPE_CHECKING:
-    from experiments.config import Judge
+    from study.schema import Judge
 
 NOTE = "judgedrift.json"
 """What a merged folder was made from, written into it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from judges.grading.asking import check_row, check_rows
+from judges.grading.adapters import check_row, check_rows
 from judges.grading.base import Ask, Grading, GroupGrading, OneAsk
 from judges.grading.binary import Binary
 from judges.grading.likert import Likert

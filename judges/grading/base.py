@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments.errors import UserError
-from experiments.tasks.row import Row
-from judges.fence import fence, fill
-from judges.thinking import strip_thinking
-from judges.verdict import DIFFERENT, Outcome, Parsed, Reply
+from judges.grading.delimiters import fence, fill
+from study.errors import UserError
+from study.rows import Row
+from study.thinking import strip_thinking
+from study.verdict import DIFFERENT, Outcome, Parsed, Reply
 
 PROMPTS = Path(__file__).parent.parent / "prompts"
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from experiments.tasks.row import Row
-from judges.fence import fence, fill
 from judges.grading import base, bracket
-from judges.verdict import Outcome, Parsed, Reply
+from judges.grading.delimiters import fence, fill
+from study.rows import Row
+from study.verdict import Outcome, Parsed, Reply
 
 YES, NO = "1", "0"
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from judges.grading import base
 from judges.grading.vocabulary import LONGEST
-from judges.verdict import Parsed, Reply
+from study.verdict import Parsed, Reply
 
 T = TypeVar("T")
 _BRACKETS = re.compile(r"\[\[([^\[\]]*)\]\]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from judges.fence import fence
+from judges.grading.delimiters import fence
 
 
 def letters(place: int) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from experiments.tasks.row import Row
 from judges.grading import base, bracket
-from judges.verdict import Outcome, Parsed, Reply
+from study.rows import Row
+from study.verdict import Outcome, Parsed, Reply
 
 MARKER = "[[score]]"
 """How a prompt asks for the number."""

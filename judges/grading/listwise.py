@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from experiments.tasks.row import Row
-from judges.fence import fence, fill
 from judges.grading import base, bracket, group
 from judges.grading.base import Ask
-from judges.verdict import Outcome, Parsed, Reply
+from judges.grading.delimiters import fence, fill
+from study.rows import Row
+from study.verdict import Outcome, Parsed, Reply
 
 MARKER = "[[best > ... > worst]]"
 """How a prompt asks for a ranking."""

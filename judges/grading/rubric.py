@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from experiments.errors import UserError
-from experiments.tasks.row import Criterion, Row
-from judges.fence import fence, fill
 from judges.grading import base
 from judges.grading.base import Ask
+from judges.grading.delimiters import fence, fill
 from judges.grading.vocabulary import (
     VOCABULARIES,
     disagreement,
@@ -26,7 +24,9 @@ from judges.grading.vocabulary import (
     read_labels,
     spelled,
 )
-from judges.verdict import DIFFERENT, Outcome, Parsed, Reply
+from study.errors import UserError
+from study.rows import Criterion, Row
+from study.verdict import DIFFERENT, Outcome, Parsed, Reply
 
 FAMILY = "rubric"
 """The first part of the prompt files' names."""

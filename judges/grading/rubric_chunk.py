@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from experiments.errors import UserError
 from judges.grading.rubric import Rubric
+from study.errors import UserError
 
 
 class RubricChunk(Rubric):

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from experiments.errors import UserError
-from experiments.tasks.row import Row
 from judges.grading import base
-from judges.thinking import answer_spans
-from judges.verdict import Outcome, Parsed, Reply
+from study.errors import UserError
+from study.rows import Row
+from study.thinking import answer_spans
+from study.verdict import Outcome, Parsed, Reply
 
 TOP = 20
 """The most alternatives that servers give by default."""

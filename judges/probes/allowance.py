@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from judges.aggregate import Got
 from judges.budget import Spent, check_limits, usd_of
-from judges.client import Attempted
-from judges.joining import Got
-from judges.verdict import Outcome
+from judges.endpoint.client import Attempted
+from study.verdict import Outcome
 
 if TYPE_CHECKING:
-    from experiments.config import Cost, Judge
+    from study.schema import Cost, Judge
 
 T = TypeVar("T")
 MOST = 64

@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.errors import UserError
 from judges.probes.variants import Variant
-from judges.verdict import Verdict
+from study.errors import UserError
+from study.verdict import Verdict
 
 if TYPE_CHECKING:
-    from experiments.config import Judge
-    from experiments.tasks.row import Truth
     from judges.probes.allowance import Allowance
     from judges.session import Session
     from judges.store import Store
+    from study.rows import Truth
+    from study.schema import Judge
 
     Oracle = Callable[[str, str], Truth | None]
 

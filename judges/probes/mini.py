@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 
-from experiments.tasks.instruct_mini import CATEGORIES
-from experiments.tasks.row import Row
-from experiments.tasks.teacher import answer as rollout
+from study.rows import Row
+from study.tasks.instruct_mini import CATEGORIES
+from study.tasks.teacher import answer as rollout
 
 LEAD_IN = "Here is my answer."
 

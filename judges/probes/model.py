@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.errors import UserError
-from judges.fence import fence, fill
-from judges.grading.asking import Whole
+from judges.grading.adapters import Whole
 from judges.grading.base import prompt_sha, readable
+from judges.grading.delimiters import fence, fill
 from judges.probes.variants import Source
-from judges.verdict import Outcome, Parsed, Reply
+from study.errors import UserError
+from study.verdict import Outcome, Parsed, Reply
 
 if TYPE_CHECKING:
-    from experiments.config import Judge
-    from experiments.tasks.row import Row
     from judges.probes.allowance import Allowance
     from judges.store import Store
+    from study.rows import Row
+    from study.schema import Judge
 
 INSTRUCTIONS = {
     "yshort": "Say the same in as few words as you can. Leave out no fact.",

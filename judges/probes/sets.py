@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.answers import answer_of
-from experiments.errors import UserError
 from judges.probes.variants import BASES, SLOTS, Source
+from study.answers import answer_of
+from study.errors import UserError
 
 if TYPE_CHECKING:
-    from experiments.config import Task
-    from experiments.tasks.row import Row
+    from study.rows import Row
+    from study.schema import Task
 
 BUILT_IN = "instruct-mini"
 CONTENTS = {slot: base for base, slot in BASES.items()}
@@ -58,7 +58,7 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
     if is_file(name):
         return read_slots(Path(name).expanduser())
     assert task is not None, "a set that is no file is a task"
-    from experiments.tasks import task_module
+    from study.tasks import task_module
 
     module = task_module(task.name)
     rows: Sequence[Row] = module.rows(task, "eval")
@@ -154,7 +154,7 @@ def _object(line: str, where: str) -> dict[str, Any]:
 
 
 def _source(record: Mapping[str, Any], where: str, number: int) -> Source:
-    from experiments.tasks.prompts import Options, parse
+    from study.tasks.prompts import Options, parse
 
     spec = record.get("spec") or {}
     meta = record.get("meta") or {}

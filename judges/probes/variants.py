@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from experiments.errors import UserError
-from experiments.tasks.row import Row, Truth
-from judges.features import features
 from judges.probes.rewriters import KEYWORD, REPLACEMENTS, corrupted, edits
+from study.errors import UserError
+from study.features import features
+from study.rows import Row, Truth
 
 BASES = {
     "correct": "ycorrect",

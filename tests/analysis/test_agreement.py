@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import cohen_kappa_score
 
-from analysis.agreement import (
+from analysis.statistics.agreement import (
     ICC_TYPES,
     SCALES,
     cohen_kappa,

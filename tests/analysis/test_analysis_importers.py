@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import pairwise, ratings
-from analysis.importers import (
+from analysis import pairwise as pairwise_command
+from analysis import ratings as ratings_command
+from analysis.external.importers import (
     alpaca_eval,
     alpaca_win_rates,
     completions,
@@ -19,12 +20,12 @@ from analysis.importers import (
     judgebench,
     length_controlled_refit,
     llmbar,
-    main,
 )
-from analysis.importers import length_controlled_rate as length_controlled
-from analysis.pairwise import check_pairwise, judge_pairs
-from analysis.ratings import agreement_report, check_ratings
-from experiments.errors import UserError
+from analysis.external.importers import length_controlled_rate as length_controlled
+from analysis.external.pairwise import check_pairwise, judge_pairs
+from analysis.external.ratings import agreement_report, check_ratings
+from analysis.importers import main
+from study.errors import UserError
 
 
 def write_lines(path: Path, records: list[dict]) -> Path:
@@ -248,15 +249,15 @@ ALPACA = {"instruction": "i", "generator_2": "m", "annotator": "g", "preference"
 @pytest.mark.parametrize(
     ("arguments", "record", "next_command"),
     [
-        (["judgebench"], JUDGEBENCH, pairwise.main),
+        (["judgebench"], JUDGEBENCH, pairwise_command.main),
         (
             ["llmbar", "judge=g"],
             {"label": 1, "results": [{"swap = False": {"winner": "1"}}]},
-            pairwise.main,
+            pairwise_command.main,
         ),
-        (["alpaca_eval"], ALPACA, pairwise.main),
-        (["ifeval", "by=prompt"], IFEVAL, ratings.main),
-        (["verl", "truth=acc"], VERL, ratings.main),
+        (["alpaca_eval"], ALPACA, pairwise_command.main),
+        (["ifeval", "by=prompt"], IFEVAL, ratings_command.main),
+        (["verl", "truth=acc"], VERL, ratings_command.main),
     ],
 )
 def test_command_writes_the_table_that_the_next_one_takes(

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pandas as pd
 
-from analysis.behaviour import FEATURES, ends, feature_array, shift, study_keyword, unit
-from analysis.frames import rollouts_frame, runs_frame
-from judges.features import features
+from analysis.records.behaviour import FEATURES, ends, feature_array, shift, study_keyword, unit
+from analysis.records.frames import rollouts_frame, runs_frame
+from study.features import features
 
 
 def test_each_answer_has_its_own_features_and_a_missing_one_none():

@@ -8,8 +8,10 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats
 
-from analysis import bootstrap
-from analysis.bootstrap import (
+from analysis.planted.onset import resampling
+from analysis.planted.selfcheck import judge_coverage
+from analysis.statistics import bootstrap
+from analysis.statistics.bootstrap import (
     cluster_bootstrap,
     cluster_sums,
     crossed_bootstrap,
@@ -18,8 +20,6 @@ from analysis.bootstrap import (
     resampled_sums,
     widened,
 )
-from analysis.selfcheck import judge_coverage
-from analysis.selfcheck_onset import resampling
 
 
 def unbalanced(seed: int, clusters: int = 40) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.command import study_command, write_json
-from experiments.errors import UserError
+from study.errors import UserError
 
 USAGE = "python -m analysis.x study=NAME"
 

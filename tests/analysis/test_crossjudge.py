@@ -9,17 +9,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from analysis.crossjudge import (
-    COLUMNS,
-    agreement,
-    agreement_figure,
-    figure,
-    inflation,
-    main,
-    matrix,
-)
-from analysis.records import Run, read_runs, step_means
-from analysis.replays import with_replays
+from analysis.arm.crossjudge import COLUMNS, agreement, agreement_figure, figure, inflation, matrix
+from analysis.crossjudge import main
+from analysis.records.replays import with_replays
+from analysis.records.runs import Run, read_runs, step_means
 from judges import replay
 
 

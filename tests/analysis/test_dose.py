@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.dose import (
+from analysis.arm.dose import (
     complete,
     emax,
     lack_of_fit,
     line,
-    main,
     slope_by_seed,
     steps,
     straight,
@@ -27,8 +26,9 @@ from analysis.dose import (
     theory,
     trend_p,
 )
-from analysis.dose_report import caption, dose_section, figure
-from analysis.records import read_runs
+from analysis.dose import main
+from analysis.records.runs import read_runs
+from analysis.reports.dose import caption, dose_section, figure
 
 DOSES = np.repeat([-0.2, -0.1, 0.0, 0.1, 0.2], 4)
 
@@ -227,7 +227,7 @@ def dosed_copy(study, small_study, betas=(0.0,) * 4):
 
 def test_first_order_is_the_limit_under_a_penalty_and_the_push_without(small_study, tmp_path):
     """Against Cov(A, z) / beta written out, and against the prediction of the command."""
-    from analysis.propagation import study as propagated
+    from analysis.arm.propagation import study as propagated
 
     free = study(dosed_copy(tmp_path / "free", small_study), "length")["runs"]
     whole = propagated(tmp_path / "free", "adam")["runs"]

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis import drift
-from analysis.findings import findings, gather, limits, parameters, summary_rows
-from analysis.records import Run
+from analysis.records.runs import Run
+from analysis.reports.words import findings, gather, limits, parameters, summary_rows
+from analysis.run import drift
 
 
 @pytest.fixture(scope="module")

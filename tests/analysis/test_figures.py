@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from analysis import drift, figures
-from analysis.findings import gather
+from analysis.reports import figures
+from analysis.reports.words import gather
+from analysis.run import drift
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from analysis.forecast import Rollouts, main, pushes
-from analysis.planted import Fault, Tabular, simulate
-from analysis.ranking import moved_most, rank, validate
-from experiments.tasks.row import Row
+from analysis.arm.forecast import Rollouts, pushes
+from analysis.arm.ranking import moved_most, rank, validate
+from analysis.forecast import main
+from analysis.planted.truth import Fault, Tabular, simulate
+from study.rows import Row
 
 
 def rollouts(features, names=("length",), prompts=None):
@@ -154,8 +155,8 @@ def test_the_forecast_is_of_the_reward_and_not_of_the_score(small_study, tmp_pat
 
 def test_four_arms_in_the_forecast_order_have_an_exact_p(monkeypatch, tmp_path):
     """Of 24 orders of four arms one is this one and one its mirror: p = 2 / 24."""
-    from analysis import records
-    from analysis.records import Run
+    from analysis.records import runs
+    from analysis.records.runs import Run
 
     def trained(arm, rise):
         features = np.array([0.0, 1.0, rise, rise + 1])[:, None].reshape(2, 2, 1)
@@ -168,7 +169,7 @@ def test_four_arms_in_the_forecast_order_have_an_exact_p(monkeypatch, tmp_path):
 
     arms = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 9.0}
     trained_runs = [trained(arm, rise) for arm, rise in arms.items()]
-    monkeypatch.setattr(records, "read_runs", lambda folder: (trained_runs, []))
+    monkeypatch.setattr(runs, "read_runs", lambda folder: (trained_runs, []))
     found = {
         "pushes": [{"judge": arm, "feature": "length", "push": -1 / arms[arm]} for arm in arms]
     }

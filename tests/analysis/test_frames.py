@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from analysis.frames import (
+from analysis.records.frames import (
     AXES,
     ROLLOUT_COLUMNS,
     RUN_COLUMNS,

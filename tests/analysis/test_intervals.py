@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.intervals import grouped_intervals, mean_interval, paired_difference, sign_flip_p
+from analysis.statistics.intervals import (
+    grouped_intervals,
+    mean_interval,
+    paired_difference,
+    sign_flip_p,
+)
 
 NUMBERS = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, max_size=8)
 

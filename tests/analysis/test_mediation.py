@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from analysis.mediation import main, mediate
+from analysis.arm.mediation import mediate
+from analysis.mediation import main
 
 DOSE = np.repeat([-0.1, 0.0, 0.1, 0.2], 5)
 

@@ -10,18 +10,13 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from analysis import threshold_grid as module
-from analysis.onset import (
-    change_point,
-    dosed,
-    group_gaps,
-    line,
-    main,
-)
-from analysis.records import Run, read_runs
-from analysis.selfcheck import judge_coverage
-from analysis.selfcheck_onset import _groups, change_points
-from analysis.threshold_grid import own_high, shortcut_rate, smoothed, threshold_grid
+from analysis.onset import main
+from analysis.planted.onset import _groups, change_points
+from analysis.planted.selfcheck import judge_coverage
+from analysis.records.runs import Run, read_runs
+from analysis.run import threshold_grid as module
+from analysis.run.onset import change_point, dosed, group_gaps, line
+from analysis.run.threshold_grid import own_high, shortcut_rate, smoothed, threshold_grid
 
 NAN = float("nan")
 RAMP = 0.1 + 0.4 * np.clip((np.arange(1, 31) - 12) / 8, 0, 1)

@@ -11,7 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 import statsmodels.api as sm
 
-from analysis.overopt import (
+from analysis.overopt import main
+from analysis.planted.onset import _groups, alarms, peaks
+from analysis.planted.selfcheck import judge_coverage
+from analysis.records.runs import REFERENCE, read_runs
+from analysis.run.overopt import (
     Rule,
     bias_free_gaps,
     calibrated,
@@ -19,13 +23,9 @@ from analysis.overopt import (
     first_alarms,
     fit,
     kl_path,
-    main,
     overoptimisation,
     rows,
 )
-from analysis.records import REFERENCE, read_runs
-from analysis.selfcheck import judge_coverage
-from analysis.selfcheck_onset import _groups, alarms, peaks
 from tests.conftest import sweep
 
 D = np.linspace(0.25, 8, 32)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from statsmodels.stats.proportion import proportion_confint
 
-from analysis.pairwise import check_pairwise, judge_pairs, main, read_pairwise
-from experiments.errors import UserError
+from analysis.external.pairwise import check_pairwise, judge_pairs, read_pairwise
+from analysis.pairwise import main
+from study.errors import UserError
 
 # item: order 0, order 1, gold
 HAND = {

@@ -7,13 +7,13 @@ import shutil
 import numpy as np
 import pytest
 
-from analysis.calibration import Calibration
-from analysis.markup import number
-from analysis.onset import Line, Onset
-from analysis.pathway import Trace, findings, limits, trace
-from analysis.propagation import Predicted
-from analysis.records import read_study
-from analysis.threshold_grid import Grid
+from analysis.arm.calibration import Calibration
+from analysis.arm.propagation import Predicted
+from analysis.records.runs import read_study
+from analysis.reports.markup import number
+from analysis.reports.pathway import Trace, findings, limits, trace
+from analysis.run.onset import Line, Onset
+from analysis.run.threshold_grid import Grid
 
 
 @pytest.fixture(scope="module")

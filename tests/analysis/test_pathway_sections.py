@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.pathway import trace
-from analysis.pathway_sections import (
+from analysis.records.runs import read_study
+from analysis.reports.pathway import trace
+from analysis.reports.pathway_sections import (
     frontier,
     frontier_section,
     judges_section,
@@ -20,7 +21,6 @@ from analysis.pathway_sections import (
     sections,
     stacked,
 )
-from analysis.records import read_study
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from analysis.advantages import advantages
-from analysis.planted import Fault, Simulated, Tabular, sampled_runs, simulate
-from analysis.transmission import after_failures, group_cov, split
+from analysis.planted.truth import Fault, Simulated, Tabular, sampled_runs, simulate
+from analysis.step.transmission import after_failures, group_cov, split
+from study.rewards.advantages import advantages
 
 P, G = 60_000, 8
 

@@ -11,8 +11,8 @@ import pytest
 from scipy import integrate, stats
 from statsmodels.stats.power import TTestIndPower, TTestPower
 
-from analysis.intervals import sign_flip_p
-from analysis.power import fewest_seeds, power, power_lines, smallest_effect, smallest_p
+from analysis.statistics.intervals import sign_flip_p
+from analysis.statistics.power import fewest_seeds, power, power_lines, smallest_effect, smallest_p
 
 PAIRED = {3: 3.26, 4: 2.13, 5: 1.68, 6: 1.43, 8: 1.16, 10: 1.00, 20: 0.66}
 UNPAIRED = {3: 3.07, 4: 2.38, 5: 2.02, 6: 1.80, 8: 1.51, 10: 1.32, 20: 0.91}
@@ -115,7 +115,7 @@ def test_one_seed_has_no_power() -> None:
 
 def test_a_plan_stays_light() -> None:
     code = (
-        "import sys; from analysis.power import power_lines; power_lines(3, 3)\n"
+        "import sys; from analysis.statistics.power import power_lines; power_lines(3, 3)\n"
         "heavy = {'torch', 'pandas', 'scipy.stats', 'statsmodels'} & set(sys.modules)\n"
         "sys.exit(f'{heavy}' if heavy else 0)"
     )

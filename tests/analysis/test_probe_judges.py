@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.agreement import krippendorff_alpha
-from analysis.probe_judges import ALPHA, WITHIN, agreement, own_texts
+from analysis.probes.judges import ALPHA, WITHIN, agreement, own_texts
+from analysis.statistics.agreement import krippendorff_alpha
 
 
 def judged(said: dict[str, np.ndarray], **columns: object) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
-from analysis import probe_levels, probe_repeats
+from analysis.probes import levels, repeats
 
 
 def contents(*rows: tuple[str, float, float, int]) -> pd.DataFrame:
@@ -31,7 +31,7 @@ def test_rates_by_hand():
         ("a", 0.9, 1.0, 5), ("b", 0.5, 0.5, 5), ("c", 0.7, 0.8, 5), ("d", 0.4, 0.9, 5),
         ("a", 0.1, 0.0, 5), ("b", 0.2, 0.4, 5), ("c", 0.0, 0.1, 5), ("d", 0.6, 0.3, 5),
     )  # fmt: skip
-    found = probe_levels.rates(table).set_index("measure")
+    found = levels.rates(table).set_index("measure")
     assert found["value"].to_dict() == pytest.approx(
         {"TPR": 0.75, "FPR": 0.25, "Youden J": 0.5, "phi": 0.5}
     )
@@ -48,21 +48,21 @@ def test_phi_is_the_correlation_and_its_interval_covers():
     said = np.where(draw.random(300) < 0.8, truth, ~truth)
     table = contents(*[(str(k // 3), float(s), float(t), 5) for k, (s, t) in
                        enumerate(zip(said, truth, strict=True))])  # fmt: skip
-    row = probe_levels.rates(table).set_index("measure").loc["phi"]
+    row = levels.rates(table).set_index("measure").loc["phi"]
     assert row["value"] == pytest.approx(np.corrcoef(said, truth)[0, 1])
     assert row["low"] < 0.6 < row["high"] and row["high"] - row["low"] < 0.3
 
 
 def test_texts_of_one_prompt_are_not_independent():
-    once = probe_levels.wilson(np.array([1.0, 0, 1, 0, 1, 1]), np.arange(6))
-    thrice = probe_levels.wilson(np.array([1.0, 0, 1, 0, 1, 1]).repeat(3), np.arange(6).repeat(3))
+    once = levels.wilson(np.array([1.0, 0, 1, 0, 1, 1]), np.arange(6))
+    thrice = levels.wilson(np.array([1.0, 0, 1, 0, 1, 1]).repeat(3), np.arange(6).repeat(3))
     assert thrice["n"] == 18 and thrice["design"] == pytest.approx(3 * 6 / 5)
     assert once["design"] == pytest.approx(6 / 5)
     assert (thrice["low"], thrice["high"]) == pytest.approx((once["low"], once["high"]))
-    assert probe_levels.wilson(np.array([0.0, 0.0]), np.arange(2))["low"] == 0.0
-    one = probe_levels.wilson(np.ones(12), np.zeros(12))
+    assert levels.wilson(np.array([0.0, 0.0]), np.arange(2))["low"] == 0.0
+    one = levels.wilson(np.ones(12), np.zeros(12))
     assert one["share"] == 1 and math.isnan(one["low"]) and math.isnan(one["high"])
-    assert math.isnan(probe_levels.wilson(np.array([np.nan]), np.arange(1))["share"])
+    assert math.isnan(levels.wilson(np.array([np.nan]), np.arange(1))["share"])
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 4])
@@ -70,18 +70,18 @@ def test_all_texts_right_is_one_success_a_prompt(wrong):
     """64 prompts of 30 texts: without prompts that differ, how alike their texts are is unknown."""
     values = np.ones((64, 30))
     values[:wrong, 0] = 0.0
-    found = probe_levels.wilson(values.ravel(), np.arange(64).repeat(30))
+    found = levels.wilson(values.ravel(), np.arange(64).repeat(30))
     expected = proportion_confint(64 * values.mean(), 64, method="wilson")
     assert (found["low"], found["high"]) == pytest.approx(expected)
     assert found["n"] == 1920 and found["design"] == pytest.approx(30)
     values[:, 0] = np.arange(64) % 2
-    known = probe_levels.wilson(values.ravel(), np.arange(64).repeat(30))
+    known = levels.wilson(values.ravel(), np.arange(64).repeat(30))
     assert known["design"] == 1 and known["high"] - known["low"] < 0.02
 
 
 def test_phi_without_spread_has_no_interval():
     rows = [(str(k), float(k % 2), float(k % 2), 5) for k in range(20)]
-    row = probe_levels.rates(contents(*rows)).set_index("measure").loc["phi"]
+    row = levels.rates(contents(*rows)).set_index("measure").loc["phi"]
     assert row["value"] == 1.0 and math.isnan(row["low"]) and math.isnan(row["high"])
 
 
@@ -90,7 +90,7 @@ def test_scale_use_by_hand():
         ("a", 1.0, 0.8, 5), ("a", 1.0, 0.4, 9), ("b", 0.0, 0.2, 5), ("b", 0.5, 0.2, 9),
         ("c", math.nan, 0.5, 5),
     )  # fmt: skip
-    row = probe_levels.scale_use(table).iloc[0]
+    row = levels.scale_use(table).iloc[0]
     assert row["n"] == 4 and row["unscored"] == 1 and row["values"] == 3
     assert row["entropy"] == pytest.approx(1.5), "bins of 2, 1 and 1"
     assert (row["ceiling"], row["floor"]) == (0.5, 0.25)
@@ -104,7 +104,7 @@ def test_length_preference_is_measured_against_the_truth():
         ("a", 0.2, 0.1, 5), ("a", 0.9, 0.8, 9), ("b", 0.3, 0.7, 5), ("b", 0.6, 0.2, 9),
         ("c", 0.3, 0.7, 5), ("c", 0.3, 0.2, 9),
     )  # fmt: skip
-    row = probe_levels.length_preference(table, pd.DataFrame()).iloc[0]
+    row = levels.length_preference(table, pd.DataFrame()).iloc[0]
     assert (row["judge_longer"], row["truth_longer"], row["excess"]) == (1.0, 0.5, 0.5)
     assert row["pairs"] == 2
 
@@ -121,7 +121,7 @@ def test_repeats_by_hand():
         *[("c", "c/1", score) for score in (0.9, math.nan, math.nan)],
         columns="prompt_id probe_id score",
     ).assign(setting="repeat T=0.7", temperature=0.7, order=math.nan)
-    row = probe_repeats.repeats(table).iloc[0]
+    row = repeats.repeats(table).iloc[0]
     # of the three pairs of a two differ, of b's one pair none; c has no pair
     assert row["flips"] == pytest.approx((2 / 3 + 0) / 2)
     variance = (np.var([0.9, 0.9, 0.1], ddof=1) + np.var([0.9, 0.8], ddof=1)) / 2
@@ -142,7 +142,7 @@ def test_repeats_of_pairs_by_hand():
         for score in scores
     ]
     table = verdicts(*rows, columns="prompt_id probe_id order score")
-    row = probe_repeats.repeats(table.assign(setting="repeat T=1", temperature=1.0)).iloc[0]
+    row = repeats.repeats(table.assign(setting="repeat T=1", temperature=1.0)).iloc[0]
     assert row["flips"] == pytest.approx((1 + 2 / 3 + 0) / 3)
     assert row["low"] == 0.0 and row["high"] == 1.0, (
         "two prompts say little, but no share is below 0"
@@ -154,7 +154,7 @@ def test_a_judge_without_any_repeat_that_was_scored_has_no_flips():
     table = verdicts(("a", "a/1", math.nan), columns="prompt_id probe_id score").assign(
         setting="repeat T=1", temperature=1.0, order=math.nan
     )
-    row = probe_repeats.repeats(table).iloc[0]
+    row = repeats.repeats(table).iloc[0]
     assert math.isnan(row["flips"]) and (row["texts"], row["too_few"]) == (0, 1)
 
 
@@ -169,12 +169,12 @@ def test_positions_by_hand():
     table = verdicts(*rows, columns="prompt_id probe_id sample_index order score")
     table = table.assign(setting="profile")
     again = table.assign(setting="repeat T=1", score=1.0)
-    row = probe_repeats.positions(pd.concat([table, again])).iloc[0]
+    row = repeats.positions(pd.concat([table, again])).iloc[0]
     assert (row["first_first"], row["second_second"], row["half_ties"]) == (6, 1, 1)
     assert row["consistent"] == pytest.approx(3 / 11) and row["pairs"] == 11
     assert row["unscored"] == 1
     assert row["p"] == pytest.approx(2 * (1 + 7) / 2**7), "1 of 7 or fewer, both sides"
-    assert probe_repeats.positions(table.assign(order=math.nan)).empty
+    assert repeats.positions(table.assign(order=math.nan)).empty
 
 
 def leaning(signs: list[int], pairs: int) -> pd.DataFrame:
@@ -191,12 +191,12 @@ def leaning(signs: list[int], pairs: int) -> pd.DataFrame:
 
 def test_a_prompt_has_one_vote_on_what_order_does():
     for pairs in (1, 20):
-        row = probe_repeats.positions(leaning([1] * 9 + [0], pairs)).iloc[0]
+        row = repeats.positions(leaning([1] * 9 + [0], pairs)).iloc[0]
         assert (row["first_first"], row["second_second"]) == (9 * pairs, pairs)
         assert row["p"] == pytest.approx(2 * (1 + 10) / 2**10)
     rng = np.random.default_rng(0)
     drawn = [list(rng.integers(0, 2, 12)) for _ in range(100)]
-    p = np.array([probe_repeats.positions(leaning(signs, 6))["p"].iloc[0] for signs in drawn])
+    p = np.array([repeats.positions(leaning(signs, 6))["p"].iloc[0] for signs in drawn])
     assert (p < 0.05).mean() <= stats.binom.ppf(0.999, 100, 0.05) / 100
 
 
@@ -204,7 +204,7 @@ def test_repeats_that_never_differ_could_in_prompts_that_were_not_drawn():
     rows = [(str(k), f"{k}/{n}", 1.0) for k in range(20) for n in range(4) for _ in range(5)]
     table = verdicts(*rows, columns="prompt_id probe_id score")
     table = table.assign(setting="repeat T=1", temperature=1.0, order=math.nan)
-    row = probe_repeats.repeats(table).iloc[0]
+    row = repeats.repeats(table).iloc[0]
     assert (row["flips"], row["low"]) == (0.0, 0.0)
     assert row["high"] == pytest.approx(1 - 0.025 ** (1 / 20)), "20 prompts, not 80 texts"
 
@@ -216,7 +216,7 @@ def test_failures_by_reason_and_length():
         *[(p, p, math.nan if k >= 30 else 1.0) for k, p in enumerate(probes)],
         columns="probe_id prompt_id score",
     )
-    reasons, by_length = probe_levels.failures(table, words)
+    reasons, by_length = levels.failures(table, words)
     assert reasons.set_index("outcome")["verdicts"].to_dict() == {"scored": 30, "unparsed": 10}
     assert by_length["share"].tolist() == [0.0, 0.0, 0.0, 1.0]
     assert by_length["words_low"].tolist() == [0, 10, 20, 30]

@@ -11,25 +11,17 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis import probe_figures, probe_levels
-from analysis.power import smallest_effect
-from analysis.probe_effects import (
-    END,
-    TOO_FEW,
-    clustered_mean,
-    corrected,
-    effects,
-    pairs,
-    tost,
-)
-from analysis.probes import Evidence, profile, read, scores
+from analysis.probes import figures, levels
+from analysis.probes.effects import END, TOO_FEW, clustered_mean, corrected, effects, pairs, tost
+from analysis.probes.profile import Evidence, profile, read, scores
+from analysis.statistics.power import smallest_effect
 from experiments import probe
-from experiments.config import Failure, Simulated, Task
-from experiments.errors import UserError
-from experiments.tasks import instruct_mini
-from experiments.tasks.row import Truth
-from judges.bias import Bias
 from judges.probes import Source, mini, variants
+from judges.simulated.bias import Bias
+from study.errors import UserError
+from study.rows import Truth
+from study.schema import Failure, Simulated, Task
+from study.tasks import instruct_mini
 
 LENGTH_SD = 6.201
 """Words per standard deviation in the simulated judges' reference."""
@@ -256,7 +248,7 @@ def test_corrections_by_hand():
 
 
 def texts(n: int = 24, bases: tuple[str, ...] = ("partial",)) -> pd.DataFrame:
-    """Probes of the built-in task as `analysis.probes.read` gives them."""
+    """Probes of the built-in task as `analysis.probes.profile.read` gives them."""
     rows = instruct_mini.rows(Task(name="instruct-mini", train_rows=1, eval_rows=n), "eval")
     made = [
         one
@@ -369,8 +361,8 @@ def test_no_score_at_all_gives_no_number():
     assert found["effect"].isna().all() and set(found["claim"]) == {"cannot tell"}
     assert (found["unscored"] == [len(part) for _, part in pairs(table).groupby(
         "variant", sort=False)]).all()  # fmt: skip
-    assert math.isnan(probe_levels.scale_use(table)["leniency"].iloc[0])
-    assert probe_levels.rates(table).empty
+    assert math.isnan(levels.scale_use(table)["leniency"].iloc[0])
+    assert levels.rates(table).empty
 
 
 def test_what_is_claimed_follows_the_numbers():
@@ -435,7 +427,7 @@ def test_a_pairwise_score_is_the_win_of_the_edited_text_over_both_orders():
     # two of three won; the third could have been anything from -1 to 1
     assert found.loc[lost, "bound_low"] == pytest.approx((2 - 1) / 3 - truth)
     assert found.loc[lost, "bound_high"] == pytest.approx(1 - truth)
-    longer = probe_levels.length_preference(table, paired).iloc[0]
+    longer = levels.length_preference(table, paired).iloc[0]
     assert (longer["judge_longer"], longer["truth_longer"]) == (1.0, 0.0)
 
 
@@ -490,15 +482,15 @@ def test_the_simulated_judges_are_found_out_over_the_wire(folder):
 def test_the_figures_show_every_row(folder):
     found = profile(folder)
     own = found.effects[found.effects["judge"] == "sim-verbose"]
-    shown = probe_figures.forest(own, found.margin)
+    shown = figures.forest(own, found.margin)
     axes = shown.axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert sorted(labels) == sorted(own["variant"])
     ordered = own.set_index("variant").loc[labels, "effect"]
     assert ordered.is_monotonic_increasing, "the largest on top"
-    panels = probe_figures.scores(found.scores, truth=True).axes
+    panels = figures.scores(found.scores, truth=True).axes
     assert [axes.get_title("left") for axes in panels] == ["sim-verbose (n=48)", "sim-fair (n=48)"]
-    failed = probe_figures.failures(found.failures.assign(share=0.1, low=0.05, high=0.2))
+    failed = figures.failures(found.failures.assign(share=0.1, low=0.05, high=0.2))
     assert len(failed.axes[0].containers) == 2
 
 

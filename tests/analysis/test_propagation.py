@@ -8,21 +8,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis.calibration import Scale, calibrate, fit_scale
-from analysis.planted import Tabular
-from analysis.propagation import (
+from analysis.arm.calibration import Scale, calibrate, fit_scale
+from analysis.arm.propagation import (
     Predicted,
     Trajectory,
     cumulative,
     figure,
     kl_limit,
-    main,
     paths,
     predict,
     pushed,
 )
-from analysis.records import Run
-from experiments.errors import UserError
+from analysis.planted.truth import Tabular
+from analysis.propagation import main
+from analysis.records.runs import Run
+from study.errors import UserError
 
 TRUTH = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
 LENGTH = np.array([-1.0, -0.5, 0.0, 0.5, 1.0, 1.5])

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.ratings import agreement_report, check_ratings, main
-from experiments.errors import UserError
+from analysis.external.ratings import agreement_report, check_ratings
+from analysis.ratings import main
+from study.errors import UserError
 
 
 def long(scores: dict[str, list[float]], groups: list[str] | None = None) -> pd.DataFrame:

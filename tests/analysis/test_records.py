@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.frames import rollouts_frame, verdicts_frame
-from analysis.records import OUTCOMES, Run, on_each_core, read_study, step_means
+from analysis.records.frames import rollouts_frame, verdicts_frame
+from analysis.records.runs import OUTCOMES, Run, on_each_core, read_study, step_means
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis import markup
-from analysis.report import NOTEBOOK, check_parameters, main, write_report
-from experiments.errors import UserError
+from analysis.report import main
+from analysis.reports import markup
+from analysis.reports.report import NOTEBOOK, check_parameters, write_report
+from study.errors import UserError
 from tests.conftest import Page
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from analysis.scaffold import changes, main, schedule
-from experiments.config import Scaffold
+from study.schema import Scaffold
 
 LINEAR = Scaffold(name="ruscarl", group="linear", decay="linear")
 

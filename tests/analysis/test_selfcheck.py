@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis import selfcheck
-from analysis.selfcheck import Row, Trials, band, coverage_table, judge_coverage, main
+from analysis.planted import selfcheck
+from analysis.planted.selfcheck import Row, Trials, band, coverage_table, judge_coverage
+from analysis.selfcheck import main
 
 
 def test_band_is_the_binomial_one() -> None:
@@ -31,7 +32,7 @@ def test_row_by_hand() -> None:
 
 def test_intervals_that_ignore_groups_are_found_out() -> None:
     """Classical standard errors under a bias that differs by prompt: the check must see it."""
-    from analysis.planted import Fault, simulate
+    from analysis.planted.truth import Fault, simulate
 
     rng, found = np.random.default_rng(0), []
     for _ in range(500):

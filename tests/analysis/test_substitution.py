@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.records import Run
-from analysis.substitution import base_of, false_alarm, substitutions, untold
+from analysis.arm.substitution import base_of, false_alarm, substitutions, untold
+from analysis.records.runs import Run
 
 
 def moved(arm, seed, *shifts, config=None):

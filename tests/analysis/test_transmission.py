@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.advantages import advantages
-from analysis.ledger import judge_table, ledger, main, step_row, under_policy
-from analysis.records import Run, read_runs
-from analysis.transmission import (
+from analysis.ledger import main
+from analysis.records.runs import Run, read_runs
+from analysis.step.ledger import judge_table, ledger, step_row, under_policy
+from analysis.step.transmission import (
     after_failures,
     bias_share,
     comparing,
@@ -24,6 +24,7 @@ from analysis.transmission import (
     within_regression,
     yes_no,
 )
+from study.rewards.advantages import advantages
 
 NAN = np.nan
 

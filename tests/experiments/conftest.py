@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from experiments.evaluation import ifeval
-from experiments.sandbox import tiers
-from experiments.sandbox.pool import Pool
+from study.sandbox import tiers
+from study.sandbox.pool import Pool
 
 PROMPTS = {
     "Say hello without commas.": [("punctuation:no_comma", {})],
@@ -46,7 +46,7 @@ def little(tmp_path_factory) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from experiments.policies import tiny_tokenizer
+    from experiments.policies.load import tiny_tokenizer
 
     tokenizer = tiny_tokenizer()
     torch.manual_seed(0)

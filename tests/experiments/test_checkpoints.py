@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments import checkpoints
-from experiments.checkpoints import COMPLETE, fault, newest, resume, rotate, save_policy, seal
-from experiments.errors import UserError
+from experiments.trainer import checkpoints
+from experiments.trainer.checkpoints import (
+    COMPLETE,
+    fault,
+    newest,
+    resume,
+    rotate,
+    save_policy,
+    seal,
+)
+from study.errors import UserError
 
 FILES = {
     "adapter_model.safetensors": b"weights",

@@ -4,9 +4,9 @@ import pytest
 from hydra import compose, initialize
 from omegaconf import OmegaConf
 
-from experiments.cells import identifying
-from experiments.config import Study, freeze, register
 from experiments.plan import undeclared
+from study.cells import identifying
+from study.schema import Study, freeze, register
 from tests.conftest import ROOT
 
 GROUPS = sorted(path.name for path in (ROOT / "conf").iterdir() if path.is_dir())

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from experiments import data
-from experiments.config import Task
-from experiments.errors import UserError
-from experiments.tasks import prompts
-from experiments.tasks.row import make_row
+from study.errors import UserError
+from study.rows import make_row
+from study.schema import Task
+from study.tasks import prompts
 
 RUBRIC = [
     {"criterion": "Is kind.", "points": 3, "tags": {"axis": "tone"}},

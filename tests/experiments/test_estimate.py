@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from experiments.cells import Cell
-from experiments.config import Endpoint, Grading, Judge, Price, Sampling, Simulated, Study, Trainer
-from experiments.config import Task as TaskConfig
 from experiments.estimate import ANSWER_SHARE, expected, usd
-from experiments.tasks import TASKS, oracle
+from study.cells import Cell
+from study.schema import Endpoint, Grading, Judge, Price, Sampling, Simulated, Study, Trainer
+from study.schema import Task as TaskConfig
+from study.tasks import TASKS, oracle
 
 TASK = TaskConfig(name="instruct-mini", train_rows=96)
 TRAINER = Trainer(steps=5, prompts_per_step=4, group_size=2, max_completion_length=50)
@@ -77,8 +77,8 @@ def test_dollars() -> None:
 
 def test_it_needs_no_torch() -> None:
     code = (
-        "import sys; from pathlib import Path; from experiments.cells import Cell;"
-        "from experiments.config import *; from experiments.estimate import expected;"
+        "import sys; from pathlib import Path; from study.cells import Cell;"
+        "from study.schema import *; from experiments.estimate import expected;"
         "study = Study(judge=Judge(grading=Grading('likert'), simulated=Simulated()),"
         " task=Task(name='instruct-mini'));"
         "assert expected(Cell({}, study, '', Path()))['tokens_in'] > 0;"

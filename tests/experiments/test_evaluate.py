@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.errors import UserError
 from experiments.evaluate import main
 from experiments.evaluation import ifeval
 from experiments.evaluation.ifeval import Prompt, check, proportion, score, variants
 from experiments.evaluation.responses import match, read_responses
+from study.errors import UserError
 from tests.experiments.conftest import PROMPTS
 
 SHARED = ifeval.data_root()

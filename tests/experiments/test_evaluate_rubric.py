@@ -13,8 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from experiments.config import Task
-from experiments.errors import UserError
 from experiments.evaluate import main
 from experiments.evaluation import generate
 from experiments.evaluation.options import Options
@@ -22,11 +20,13 @@ from experiments.evaluation.rubric import held_out
 from experiments.evaluation.summary import Graded, summary
 from experiments.evaluation.tracked import track
 from experiments.evaluation.training import NOTE, differs, trained_under, training_of
-from experiments.tasks import instruct_mini, teacher
-from experiments.tasks.row import Criterion, flatten, make_row
-from experiments.tasks.where import data_folder
 from judges.serve import Command, load
-from judges.verdict import Outcome, Verdict
+from study.errors import UserError
+from study.rows import Criterion, flatten, make_row
+from study.schema import Task
+from study.tasks import instruct_mini, teacher
+from study.tasks.where import data_folder
+from study.verdict import Outcome, Verdict
 
 ROWS = instruct_mini.rows(Task(eval_rows=20), "eval")
 COMMAND = ["rubric", "task=instruct-mini", "task.eval_rows=20", "judge.grading.name=rubric_batch"]
@@ -238,7 +238,7 @@ def test_the_judge_that_trained_is_refused(tmp_path):
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory, little):
     """A cell of a real policy with two checkpoints, and its run in a store of its own."""
-    from experiments.mlflow_store import load_mlflow
+    from experiments.track.store import load_mlflow
 
     cell = tmp_path_factory.mktemp("study") / "little-s0"
     for place in ("policy", "checkpoints/checkpoint-1"):

@@ -12,11 +12,11 @@ from typing import ClassVar
 
 import pytest
 
-from experiments.errors import UserError
 from experiments.evaluate import main
 from experiments.evaluation import generate
 from experiments.evaluation.generate import Decoding, Local
 from experiments.evaluation.responses import read_responses
+from study.errors import UserError
 from tests.experiments.conftest import PROMPTS
 
 

@@ -9,7 +9,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from experiments.merge import NOTE, main
-from experiments.policies import tiny_tokenizer
+from experiments.policies.load import tiny_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
 from experiments import models as subject
-from experiments.errors import UserError
+from study.errors import UserError
 from tests.conftest import ROOT
 
 NAME = "smollm2-135m-instruct"

@@ -1,9 +1,9 @@
 import pytest
 
 from experiments import plan
-from experiments.cells import make_cell
-from experiments.errors import UserError
-from experiments.files import write_json
+from study.cells import make_cell
+from study.errors import UserError
+from study.files import write_json
 
 
 def cell(judge="a", seed=0, rate=0.1, votes=1, **trainer):

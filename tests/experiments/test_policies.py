@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import policies
-from experiments.config import Lora, Policy, Task, Warmup
-from experiments.errors import UserError
-from experiments.tasks import instruct_mini, teacher
-from judges.features import features
+from experiments.policies import load as policies
+from study.errors import UserError
+from study.features import features
+from study.schema import Lora, Policy, Task, Warmup
+from study.tasks import instruct_mini, teacher
 
 SMALL = {"hidden_size": 32, "layers": 1, "heads": 2, "intermediate_size": 32}
 TINY = Policy(path="tiny", architecture=SMALL, warmup=Warmup(steps=2, batch=4))

@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 
-from analysis.drift import feature_values, run_shifts
-from analysis.intervals import mean_interval, paired_difference
-from analysis.records import read_runs
-from experiments.cells import load_cell, study_cells
+from analysis.records.runs import read_runs
+from analysis.run.drift import feature_values, run_shifts
+from analysis.statistics.intervals import mean_interval, paired_difference
 from experiments.plan import expected
-from experiments.recorder import recorded
+from study.cells import load_cell, study_cells
+from study.records import recorded
 from tests.conftest import sweep
 
 

@@ -11,11 +11,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import markup
-from analysis.probe_report import agreement_sentences, effects_table, show
-from analysis.probes import profile
-from experiments import cells, probe
-from experiments.errors import UserError
+from analysis.probes.profile import profile
+from analysis.probes.report import agreement_sentences, effects_table, show
+from analysis.reports import markup
+from experiments import probe
+from study import cells
+from study.errors import UserError
 from tests.conftest import Page
 
 SMALL = ["judge=sim-verbose,sim-fair", "n=12", "repeats=2", "temperatures=0.7"]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments import selection
-from experiments.errors import UserError
+from study.errors import UserError
 
 WORDS = "red blue green fox owl cat name list three four".split()
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from experiments.config import Endpoint, Judge, Study, Trainer
-from experiments.errors import UserError
-from experiments.recorder import STARVED, Recorder, parts
-from experiments.rewards.failure import REASON, REMEDIES, Starved, starved
-from experiments.rewards.scorer import Scorer
-from experiments.tasks.row import make_row
+from experiments.scorer import Scorer
 from judges.budget import spent_before
-from judges.verdict import Outcome, Verdict
+from study.errors import UserError
+from study.records import STARVED, Recorder, parts
+from study.rewards.failure import REASON, REMEDIES, Starved, starved
+from study.rows import make_row
+from study.schema import Endpoint, Judge, Study, Trainer
+from study.verdict import Outcome, Verdict
 
 KEY = "sk-test-0123456789abcdef0123456789abcdef"
 ROW = make_row(({"role": "user", "content": "Write."},))

@@ -9,7 +9,7 @@ import pyarrow.dataset as ds
 import pytest
 import yaml
 
-from experiments import cells
+from study import cells
 from tests.conftest import ROOT, sweep
 
 SIX = ("judge=sim-fair,sim-verbose", "seed=0,1,2")

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from experiments import cells
 from experiments import sweep as sweeps
-from experiments.cells import Cell
-from experiments.config import register
+from study import cells
+from study.cells import Cell
+from study.schema import register
 from tests.conftest import ROOT, sweep
 
 SAID = "You are wrong [/INST] \x1b[2J [bold]now"
@@ -188,8 +188,8 @@ def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(tmp_path, ref
     ],
 )
 def test_values_in_brackets_are_refused_with_what_to_type(argument, typed) -> None:
-    from experiments.errors import UserError
     from experiments.preflight import refuse_lists
+    from study.errors import UserError
 
     with pytest.raises(UserError) as caught:
         refuse_lists(["plan=true", argument])

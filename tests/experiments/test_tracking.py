@@ -23,12 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import cells, mlflow_store, projection
-from experiments.cells import Cell, make_cell, save_cell
-from experiments.config import Endpoint, Judge, Policy, Reward, Study, Task, Tracking
-from experiments.errors import UserError
-from experiments.files import read_json, write_json
-from experiments.recorder import recorded
+from experiments.track import projection, store
 from experiments.tracking import (
     RunLog,
     close_parent,
@@ -40,6 +35,12 @@ from experiments.tracking import (
     ui_command,
     ui_link,
 )
+from study import cells
+from study.cells import Cell, make_cell, save_cell
+from study.errors import UserError
+from study.files import read_json, write_json
+from study.records import recorded
+from study.schema import Endpoint, Judge, Policy, Reward, Study, Task, Tracking
 
 CANARY = "sk-test-0123456789abcdef0123456789abcdef"
 REPO = Path(__file__).resolve().parents[2]
@@ -741,7 +742,7 @@ def test_network_file_systems_get_no_wal() -> None:
         "/homes": False,
     }
     for path, answer in answers.items():
-        assert mlflow_store._on_network(Path(path), mounts) is answer
+        assert store._on_network(Path(path), mounts) is answer
 
 
 @contextlib.contextmanager
@@ -750,7 +751,7 @@ def served(uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    monkeypatch.setattr(mlflow_store, "UI_PORT", port)
+    monkeypatch.setattr(store, "UI_PORT", port)
     monkeypatch.chdir(folder)
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(

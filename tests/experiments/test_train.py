@@ -7,8 +7,11 @@ from functools import partial
 
 import pytest
 
-from experiments import cells, checkpoints, pool, train
-from experiments.files import read_json, write_json
+from experiments import train
+from experiments.launch import pool
+from experiments.trainer import checkpoints
+from study import cells
+from study.files import read_json, write_json
 from tests.faults import lives, windows
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments import cells, files
+from study import cells, files
 
 RUN = (
     *("debug=tiny", "judge=sim-fair,sim-verbose", "seed=0", "shadow=[sim-fair]"),
@@ -227,8 +227,8 @@ def rebuild(runs_dir: Path) -> int:
 
 def read(runs_dir: Path) -> int:
     """What every analysis begins with: the study as arrays, and what is wrong in its folders."""
-    from analysis.records import read_study
-    from experiments.verify import say_problems
+    from analysis.records.runs import read_study
+    from study.verify import say_problems
 
     study = study_of(runs_dir)
     others = set(cells.study_cells(study)) - {victim(study)}
@@ -242,7 +242,8 @@ def read(runs_dir: Path) -> int:
 
 def gather(runs_dir: Path) -> int:
     """What the report shows, without a kernel."""
-    from analysis import findings, pathway, provenance
+    from analysis.reports import pathway, provenance
+    from analysis.reports import words as findings
 
     found = findings.gather(study_of(runs_dir))
     path = pathway.trace(found.records, found.cells)
@@ -262,10 +263,10 @@ def _analysis(name: str) -> Callable[[Path], int]:
 
 
 def forecast(runs_dir: Path) -> int:
-    from analysis import forecast
+    from analysis import forecast as forecast_command
 
     given = ["study=debug", f"runs_dir={runs_dir}", "judges=sim-fair", "steps=3"]
-    return forecast.main(given)
+    return forecast_command.main(given)
 
 
 def replay(runs_dir: Path) -> int:

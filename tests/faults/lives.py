@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from experiments import cells
-from experiments.files import read_json
-from experiments.recorder import recorded
+from study import cells
+from study.files import read_json
+from study.records import recorded
 from tests.conftest import sweep
 
 TINY = ("debug=tiny", "sweep.report=false")
@@ -58,14 +58,15 @@ def lay(runs_dir: Path, whole: Path) -> Path:
 def start(folder: Path, prepare: Callable[[], None] | None = None) -> BaseProcess:
     """Run a cell in a child as the pool does, from a server that has the imports."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["experiments.preload"])
+    context.set_forkserver_preload(["experiments.launch.preload"])
     child = context.Process(target=_child, args=(folder, prepare))
     child.start()
     return child
 
 
 def _child(folder: Path, prepare: Callable[[], None] | None) -> None:
-    from experiments import pool, train
+    from experiments import train
+    from experiments.launch import pool
 
     pool.redirect(folder)
     if prepare is not None:

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.config import Endpoint, Grading, Judge, Sampling
-from experiments.recorder import VERDICT, write_part
-from experiments.tasks.row import make_row
 from judges.grading import GRADINGS
 from judges.session import Session
 from judges.store import Store, verify
-from judges.verdict import Outcome, Parsed, Reply, Verdict
+from study.records import VERDICT, write_part
+from study.rows import make_row
+from study.schema import Endpoint, Grading, Judge, Sampling
+from study.verdict import Outcome, Parsed, Reply, Verdict
 from tests.faults.soak_faults import MODEL, PLAIN, SLOW, STREAM
 
 ROOT = Path(__file__).parents[2]

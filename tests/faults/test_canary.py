@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.errors import UserError
-from judges.secrets import holds_credentials, refuse_arguments, refuse_config
+from study.errors import UserError
+from study.secrets import holds_credentials, refuse_arguments, refuse_config
 from tests.conftest import ROOT
 
 CANARY = "zq7canary0value9"
@@ -100,7 +100,7 @@ def test_every_preset_passes() -> None:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from experiments.config import register
+    from study.schema import register
 
     register()
     for path in sorted((ROOT / "conf" / "judge").glob("*.yaml")):

@@ -7,9 +7,10 @@ import shutil
 
 import pytest
 
-from experiments import cells, files, plan, verify
-from experiments.files import Damaged, read_json
-from experiments.status import read_status
+from experiments import plan
+from study import cells, files, verify
+from study.files import Damaged, read_json
+from study.status import read_status
 from tests.faults import damage
 
 

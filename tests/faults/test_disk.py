@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cells, files, storage
-from experiments.pool import _Log
-from experiments.recorder import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
+from experiments.launch.pool import _Log
+from study import cells, files, storage
+from study.records import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
 from tests.conftest import ROOT, sweep
 
 RUN = (
@@ -83,7 +83,7 @@ def test_a_metrics_line_that_does_not_fit_leaves_nothing(tmp_path):
         "import resource, sys\nfrom pathlib import Path\nfrom experiments import files\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))\n"
         "try:\n files.append_line(Path(sys.argv[1]), 'x' * 100)\nexcept OSError as e:\n"
-        " from experiments.storage import explained\n print(explained(e, Path(sys.argv[1])))\n"
+        " from study.storage import explained\n print(explained(e, Path(sys.argv[1])))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True

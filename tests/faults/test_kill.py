@@ -8,7 +8,7 @@ import time
 import pyarrow.dataset as ds
 import pytest
 
-from experiments import cells
+from study import cells
 from tests.conftest import ROOT, sweep
 from tests.faults import lives
 

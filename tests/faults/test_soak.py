@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from experiments.config import Endpoint, Grading, Judge, Sampling
-from experiments.tasks.row import Row, make_row
-from judges.broken import chunk, events, whole
+from judges.fault_injection.server import chunk, events, whole
 from judges.faults import MIXED, FaultServer
 from judges.grading import GRADINGS
 from judges.session import Session
 from judges.store import Store
-from judges.verdict import Outcome, Parsed, Reply
+from study.rows import Row, make_row
+from study.schema import Endpoint, Grading, Judge, Sampling
+from study.verdict import Outcome, Parsed, Reply
 from tests.faults import soak
 
 VERDICTS = 20_000

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from experiments import cells
+from study import cells
 from tests.conftest import ROOT
 from tests.faults import kills, lives
 

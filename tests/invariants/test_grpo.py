@@ -9,15 +9,15 @@ import pytest
 import torch
 from transformers import set_seed
 
-from experiments.checkpoints import newest
-from experiments.config import Judge, Lora, Policy, Study, Task, Trainer
-from experiments.errors import UserError
-from experiments.grpo import grpo_config, make_trainer
-from experiments.policies import load_policy
-from experiments.recorder import Recorder
-from experiments.rewards.scorer import Scorer
-from experiments.tasks import TASKS
-from judges.verdict import Outcome, Verdict
+from experiments.policies.load import load_policy
+from experiments.scorer import Scorer
+from experiments.trainer.checkpoints import newest
+from experiments.trainer.grpo import grpo_config, make_trainer
+from study.errors import UserError
+from study.records import Recorder
+from study.schema import Judge, Lora, Policy, Study, Task, Trainer
+from study.tasks import TASKS
+from study.verdict import Outcome, Verdict
 
 POLICY = Policy(
     name="tiny",

@@ -12,21 +12,22 @@ from collections.abc import Callable
 
 import pytest
 
-from experiments.answers import answer_of
-from experiments.config import Repetition
 from experiments.evaluation.ifeval import variants
-from experiments.rewards.penalties import repetition
-from experiments.sandbox.calls import Limits, read_reply
-from experiments.sandbox.values import loads, same
-from experiments.tasks import instruct_mini
-from judges import fence, importers, menu, parse, secrets
-from judges.features import features
-from judges.grading import GRADINGS
+from judges import parse
+from judges.grading import GRADINGS, delimiters, reply_format
 from judges.grading.base import Ask
 from judges.grading.vocabulary import largest_number, read_labels
 from judges.probes.rewriters import edits
-from judges.thinking import opened, strip_thinking
-from judges.verdict import Reply
+from study import completions, secrets
+from study.answers import answer_of
+from study.features import features
+from study.rewards.penalties import repetition
+from study.sandbox.calls import Limits, read_reply
+from study.sandbox.values import loads, same
+from study.schema import Repetition
+from study.tasks import instruct_mini
+from study.thinking import opened, strip_thinking
+from study.verdict import Reply
 
 PAIR = Ask((), criteria=(0, 1), members=(0, 1))
 EDITS = edits()
@@ -57,8 +58,8 @@ def frame(text: str) -> None:
 def question(text: str) -> None:
     """The request that a simulated judge takes apart."""
     try:
-        menu.read_question({"messages": [{"role": "user", "content": text}]})
-    except menu.Unanswerable:
+        reply_format.read_question({"messages": [{"role": "user", "content": text}]})
+    except reply_format.Unanswerable:
         return
 
 
@@ -97,14 +98,14 @@ READERS: dict[str, Callable[[str], object]] = {
     "templates": opened,
     "features": lambda text: features(text, "robust"),
     "repetition": lambda text: repetition(Repetition(weight=1.0), text),
-    "fence": lambda text: fence.fenced("answer", fence.fence("answer", text)),
-    "fences of others": lambda text: fence.fenced("answer", text),
-    "outside of fences": fence.outside,
+    "fence": lambda text: delimiters.fenced("answer", delimiters.fence("answer", text)),
+    "fences of others": lambda text: delimiters.fenced("answer", text),
+    "outside of fences": delimiters.outside,
     "questions": question,
     "secrets": secrets.redact,
     "stored replies": lambda text: parse.read_records(text.encode("utf-8", "replace")),
-    "completions": lambda text: importers.sound_records(
-        text.encode("utf-8", "replace"), importers.json_object
+    "completions": lambda text: completions.sound_records(
+        text.encode("utf-8", "replace"), completions.json_object
     ),
     "built-in task": alphabetical,
     "log-probs": log_probs,

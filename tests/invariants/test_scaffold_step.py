@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from experiments.config import Scaffold
-from experiments.grpo import RecordingTrainer
-from experiments.scaffold import show
-from experiments.tasks import TASKS
+from experiments.trainer.grpo import RecordingTrainer
+from study.scaffold import show
+from study.schema import Scaffold
+from study.tasks import TASKS
 from tests.invariants.test_grpo import TASK, run, study
 
 ON = Scaffold(name="ruscarl", group="binary", full_reveal=2, decay="none")

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from experiments.config import Policy, Study, Task, Trainer
-from experiments.grpo import grpo_config
-from experiments.policies import load_policy
+from experiments.policies.load import load_policy
+from experiments.trainer.grpo import grpo_config
+from study.schema import Policy, Study, Task, Trainer
 
 TINY = Policy(
     name="tiny",

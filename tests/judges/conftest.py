@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from judges.faults import FaultServer
-from judges.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply
 
 
 @pytest.fixture(scope="module")

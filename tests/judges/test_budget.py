@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from experiments.config import Cost, Judge, Price, Simulated
-from experiments.errors import UserError
 from judges.budget import Budget, BudgetSpent, Spent, check_limits, spent_before, usd_of
+from study.errors import UserError
+from study.schema import Cost, Judge, Price, Simulated
 
 PRICED = Judge(name="dear", price=Price(input=1.0, output=2.0))
 

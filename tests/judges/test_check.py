@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config import Endpoint, Judge, Price
-from judges import check, server
-from judges.dialects import DIALECTS
+from judges import check
+from judges.endpoint.dialects import DIALECTS
 from judges.serve import preset_names
-from judges.verdict import Outcome, Verdict
+from judges.serving import server
+from study.schema import Endpoint, Judge, Price
+from study.verdict import Outcome, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = Path(__file__).with_name("fake_vllm.py")

@@ -14,12 +14,8 @@ from typing import Any
 
 import pytest
 
-from experiments.config import Endpoint, Grading, Judge, Sampling
-from judges.broken import ANSWERS, error, events, whole
-from judges.broken import GOOD as BODY
-from judges.broken import GOOD_STREAM as CHUNKS
-from judges.channel import MANY_REFUSALS
-from judges.client import (
+from judges.endpoint.channel import MANY_REFUSALS
+from judges.endpoint.client import (
     LONGEST_PAUSE_S,
     REMINDER,
     Attempt,
@@ -31,8 +27,12 @@ from judges.client import (
     request_body,
     settle,
 )
-from judges.transport import open_wire
-from judges.verdict import Outcome, Reply
+from judges.endpoint.transport import open_wire
+from judges.fault_injection.server import ANSWERS, error, events, whole
+from judges.fault_injection.server import GOOD as BODY
+from judges.fault_injection.server import GOOD_STREAM as CHUNKS
+from study.schema import Endpoint, Grading, Judge, Sampling
+from study.verdict import Outcome, Reply
 
 DEADLINE_S = 1.0
 IDLE_S = 0.25

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from experiments.config import Endpoint, Grading, Judge, Sampling, Simulated
-from experiments.errors import UserError
-from judges.client import Attempt, request_body
-from judges.dialects import DIALECTS, described, dialect_of
+from judges.endpoint.client import Attempt, request_body
+from judges.endpoint.dialects import DIALECTS, described, dialect_of
 from judges.session import Session
+from study.errors import UserError
+from study.schema import Endpoint, Grading, Judge, Sampling, Simulated
 
 MESSAGES = [{"role": "user", "content": "grade this"}]
 SCHEMA = {"type": "object"}
@@ -156,7 +156,7 @@ def test_a_dialect_without_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_usage_is_asked_for_only_where_it_must_be(
     usage: bool, faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from experiments.tasks.row import make_row
+    from study.rows import make_row
 
     monkeypatch.setitem(DIALECTS, "told", replace(DIALECTS["openai"], usage_option=usage))
     endpoint = Endpoint(url=faults.url("s_good"), model="m", dialect="told", stream=True)

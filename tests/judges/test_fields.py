@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.recorder import VERDICT, arrow_type
-from judges.envelope import BadEnvelope, ErrorBody, Stream, read_plain
-from judges.fields import BLOT, MOST_TOKENS, blot, check_value, clean, logprobs, one_line
-from judges.verdict import Reply
+from judges.endpoint.chat_completions import BadEnvelope, ErrorBody, Stream, read_plain
+from judges.endpoint.fields import BLOT, MOST_TOKENS, blot, check_value, clean, logprobs, one_line
+from study.records import VERDICT, arrow_type
+from study.verdict import Reply
 
 KEY = "Plain-Looking-Key-77"
 ANY = st.recursive(

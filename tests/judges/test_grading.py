@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.errors import UserError
-from experiments.tasks.row import Criterion, make_row
-from judges.fence import fenced
 from judges.grading import GRADINGS
 from judges.grading.base import PROMPTS, Ask
+from judges.grading.delimiters import fenced
 from judges.grading.likert import Likert
 from judges.grading.soft_choice import SoftChoice
-from judges.verdict import Outcome, Reply
+from study.errors import UserError
+from study.rows import Criterion, make_row
+from study.verdict import Outcome, Reply
 
 SPEC = {"secret": "the-truth-is-42", "n": 3}
 ROW = make_row(({"role": "user", "content": "Name three colors."},), (), SPEC)

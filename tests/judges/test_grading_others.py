@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.errors import UserError
-from experiments.tasks.row import Criterion, Row, make_row
-from judges.fence import fenced
 from judges.grading import GRADINGS, check_row, check_rows
-from judges.grading.asking import in_asks, is_group
+from judges.grading.adapters import in_asks, is_group
 from judges.grading.base import Ask
+from judges.grading.delimiters import fenced
 from judges.grading.group import kind, letters, shuffled
 from judges.grading.listwise import Listwise, Ranking
 from judges.grading.pairwise import Pairwise
-from judges.verdict import Outcome, Parsed, Reply
+from study.errors import UserError
+from study.rows import Criterion, Row, make_row
+from study.verdict import Outcome, Parsed, Reply
 
 TURN = ({"role": "user", "content": "Name {n} colors."},)
 ROW = make_row(

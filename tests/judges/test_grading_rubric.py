@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.errors import UserError
-from experiments.tasks.row import Criterion, Row, make_row
-from judges.fence import fenced
 from judges.grading import GRADINGS, check_row, check_rows
 from judges.grading.base import Ask
+from judges.grading.delimiters import fenced
 from judges.grading.rubric import Rubric, rubric_score
 from judges.grading.vocabulary import LONGEST, VOCABULARIES, read_labels
-from judges.verdict import LABELS, Outcome, Parsed, Reply
+from study.errors import UserError
+from study.rows import Criterion, Row, make_row
+from study.verdict import LABELS, Outcome, Parsed, Reply
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from experiments.config import Endpoint, Grading, Judge, Price, Sampling
-from experiments.errors import UserError
-from experiments.rewards.scorer import judge_metrics
-from experiments.tasks.row import Criterion, Row, make_row
-from judges.client import REMINDER
-from judges.fence import fenced
+from experiments.scorer import judge_metrics
+from judges.endpoint.client import REMINDER
+from judges.grading.delimiters import fenced
 from judges.session import Session
 from judges.store import Store, content_key
-from judges.verdict import Outcome
+from study.errors import UserError
+from study.rows import Criterion, Row, make_row
+from study.schema import Endpoint, Grading, Judge, Price, Sampling
+from study.verdict import Outcome
 
 TURN = ({"role": "user", "content": "Say hello."},)
 

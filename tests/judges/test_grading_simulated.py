@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from experiments.config import Failure, Grading, Judge, Simulated
-from experiments.tasks.row import Criterion, Row, Truth, make_row
-from judges.bias import Bias
-from judges.fence import fence
 from judges.grading import GRADINGS
+from judges.grading.delimiters import fence
+from judges.grading.reply_format import Unanswerable, read_question
 from judges.grading.vocabulary import VOCABULARIES
-from judges.menu import Unanswerable, read_question
 from judges.session import Session
-from judges.verdict import Outcome, Verdict
+from judges.simulated.bias import Bias
+from study.rows import Criterion, Row, Truth, make_row
+from study.schema import Failure, Grading, Judge, Simulated
+from study.verdict import Outcome, Verdict
 
 POINTS = (5.0, 3.0, -4.0, 2.0)
 ROW = make_row(
@@ -219,7 +219,7 @@ def test_what_no_menu_fits_is_refused() -> None:
 
 
 def test_labels_come_in_the_numbers_of_the_request() -> None:
-    from judges.simulated import SimulatedJudge
+    from judges.simulated.app import SimulatedJudge
 
     app = SimulatedJudge(judge("rubric_item"), oracle)
     ask = GRADINGS["rubric_item"]({}).asks(ROW, "0010")[2]

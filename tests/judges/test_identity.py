@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from experiments.config import Endpoint, Grading, Judge, Price, Sampling, Simulated
-from experiments.errors import UserError
 from judges.identity import build_grading, judge_id, request_key
+from study.errors import UserError
+from study.schema import Endpoint, Grading, Judge, Price, Sampling, Simulated
 
 JUDGE = Judge(
     name="j",

@@ -139,10 +139,10 @@ def test_what_the_endpoint_said_of_the_end_counts(tmp_path: Path) -> None:
 def test_it_is_the_code_that_reads_live_replies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from judges.verdict import Parsed
+    from study.verdict import Parsed
 
     def refused(self: Any, reply: Any, ask: Any) -> Parsed:
-        from judges.verdict import Outcome
+        from study.verdict import Outcome
 
         return Parsed(Outcome.refused, ("unknown",) * len(ask.criteria), reason="a new parser")
 

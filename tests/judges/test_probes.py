@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.config import Task
-from experiments.errors import UserError
-from experiments.tasks import instruct_mini
-from experiments.tasks.row import Row, make_row, prompt_id
-from judges.features import FEATURES, features
 from judges.probes import BASES, Source, mini, rewriters, sets, variants
+from study.errors import UserError
+from study.features import FEATURES, features
+from study.rows import Row, make_row, prompt_id
+from study.schema import Task
+from study.tasks import instruct_mini
 
 DATA = Path(os.environ.get("JUDGEDRIFT_DATA") or Path(__file__).parents[3] / "shared" / "data")
 EDITS = rewriters.edits()
@@ -278,7 +278,7 @@ def test_a_task_gives_its_references(tmp_path, monkeypatch):
         def truth(row, text):
             return None
 
-    monkeypatch.setattr("experiments.tasks.task_module", lambda name: Given)
+    monkeypatch.setattr("study.tasks.task_module", lambda name: Given)
     found = sets.load_set("prompts", Task(name="prompts"))
     assert [one.contents for one in found.sources] == [{"correct": "There."}]
     assert found.notes == ["1 of 2 prompts have no reference answer"]

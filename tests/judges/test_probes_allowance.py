@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from experiments.config import Cost, Judge, Price, Simulated
-from experiments.errors import UserError
+from judges.aggregate import Got
 from judges.budget import Spent
-from judges.client import Attempted
-from judges.joining import Got
+from judges.endpoint.client import Attempted
 from judges.probes.allowance import MOST, Allowance
-from judges.verdict import Outcome, Reply
+from study.errors import UserError
+from study.schema import Cost, Judge, Price, Simulated
+from study.verdict import Outcome, Reply
 
 PRICED = Judge(name="dear", price=Price(input=1.0, output=2.0))
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from experiments.config import Cost, Endpoint, Grading, Judge, Sampling, Simulated
-from experiments.errors import UserError
-from experiments.tasks.row import make_row
-from judges.fence import fenced
+from judges.grading.delimiters import fenced
 from judges.probes import Source, variants
 from judges.probes.allowance import Allowance
 from judges.probes.asking import ask
 from judges.probes.model import INSTRUCTIONS, rewritten
 from judges.session import Session
 from judges.store import Store
+from study.errors import UserError
+from study.rows import make_row
+from study.schema import Cost, Endpoint, Grading, Judge, Sampling, Simulated
 
 ROW = make_row(({"role": "user", "content": "Where is it?"},))
 SOURCE = Source(ROW, {"correct": "It is 4 km off."})

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from experiments.config import Endpoint
-from experiments.errors import UserError
-from judges.replicas import REST_S, Replicas
-from judges.transport import Answer, Unreachable, WireError, open_wire
+from judges.endpoint.replicas import REST_S, Replicas
+from judges.endpoint.transport import Answer, Unreachable, WireError, open_wire
+from study.errors import UserError
+from study.schema import Endpoint
 
 
 async def nothing():

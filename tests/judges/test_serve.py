@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config import Grading, Judge, Task
-from experiments.tasks import TASKS
-from judges import check, serve, server, vllm_command
-from judges.bias import DEFAULT_REFERENCE
-from judges.features import features
+from judges import check, serve
 from judges.grading import GRADINGS
+from judges.serving import server, vllm_command
 from judges.session import Session
-from judges.simulated import simulated_app
-from judges.verdict import Outcome
+from judges.simulated.app import simulated_app
+from judges.simulated.bias import DEFAULT_REFERENCE
+from study.features import features
+from study.schema import Grading, Judge, Task
+from study.tasks import TASKS
+from study.verdict import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.served import is_asked
+from judges.endpoint.served import is_asked
 
 SAME = [
     ("m", "m"), ("Qwen3-32B", "qwen3-32b"), ("m", ""), ("", "anything"),

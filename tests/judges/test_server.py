@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from experiments.config import Endpoint, Judge, Serve
-from experiments.errors import UserError
-from judges import server, vllm_command
 from judges.serve import load, main, read_command
+from judges.serving import server, vllm_command
+from study.errors import UserError
+from study.schema import Endpoint, Judge, Serve
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = Path(__file__).with_name("fake_vllm.py")

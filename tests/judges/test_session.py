@@ -14,17 +14,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from experiments.config import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
-from experiments.errors import UserError
-from experiments.recorder import VERDICT, write_part
-from experiments.tasks.row import Row, Truth, make_row
-from judges.broken import ANSWERS, GOOD, events, whole
-from judges.failures import EndpointRefused
+from judges.endpoint.failures import EndpointRefused
+from judges.fault_injection.server import ANSWERS, GOOD, events, whole
 from judges.faults import FaultServer
 from judges.identity import judge_id
 from judges.session import Session
 from judges.store import Store
-from judges.verdict import Outcome
+from study.errors import UserError
+from study.records import VERDICT, write_part
+from study.rows import Row, Truth, make_row
+from study.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
+from study.verdict import Outcome
 
 ROWS = [make_row(({"role": "user", "content": f"Write {number} words."},)) for number in range(4)]
 
@@ -189,7 +189,7 @@ def test_a_parser_that_learned_reads_what_is_stored(
     judge = http(faults.url("unparsed"))
     with Session(judge, store) as session:
         assert session.verdicts([(ROWS[0], "x")])[0][0].score is None
-    from judges.verdict import Parsed
+    from study.verdict import Parsed
 
     monkeypatch.setattr(one_word, "version", "2")
     monkeypatch.setattr(

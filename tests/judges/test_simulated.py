@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.config import Failure, Grading, Judge, Simulated
-from experiments.errors import UserError
-from experiments.tasks.row import Truth, make_row
-from judges.bias import DEFAULT_REFERENCE, FAILURES, Bias, effective, observed
-from judges.features import FEATURES, features
 from judges.grading import GRADINGS
-from judges.simulated import simulated_app
-from judges.verdict import Outcome, Reply
+from judges.simulated.app import simulated_app
+from judges.simulated.bias import DEFAULT_REFERENCE, FAILURES, Bias, effective, observed
+from study.errors import UserError
+from study.features import FEATURES, features
+from study.rows import Truth, make_row
+from study.schema import Failure, Grading, Judge, Simulated
+from study.verdict import Outcome, Reply
 
 ROW = make_row(({"role": "user", "content": "Name a color."},), (), {"hidden": "only-the-oracle"})
 TRUTH = Truth(0.5, (True, False))

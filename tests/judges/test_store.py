@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.errors import UserError
 from judges.store import CHUNK, Store, canonical, content_key, main, stats, verify
+from study.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 USABLE = {"replies": [{"text": ""}], "attempts": 1, "latency_s": 0.0}

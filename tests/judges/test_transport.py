@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from experiments.config import Endpoint
-from experiments.errors import UserError
-from judges.transport import (
+from judges.endpoint.transport import (
     QUIET_S,
     AsgiWire,
     HttpWire,
@@ -24,6 +22,8 @@ from judges.transport import (
     bounded,
     open_wire,
 )
+from study.errors import UserError
+from study.schema import Endpoint
 
 ENDPOINT = Endpoint(url="asgi://simulated", max_reply_bytes=1_000)
 

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.importers import (
+from analysis.external.importers import (
     alpaca_eval,
     alpaca_win_rates,
     length_controlled_rate,
     length_controlled_refit,
 )
-from analysis.pairwise import check_pairwise, judge_pairs
+from analysis.external.pairwise import check_pairwise, judge_pairs
 
 JUDGE = "weighted_alpaca_eval_gpt4_turbo"
 CUT = (

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from analysis.rates import course, gap_course, read_run
+from analysis.statistics.proportions import course, gap_course, read_run
 
 
 @pytest.fixture(scope="module")

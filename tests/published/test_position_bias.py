@@ -9,7 +9,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from analysis.pairwise import check_pairwise, judge_pairs
+from analysis.external.pairwise import check_pairwise, judge_pairs
 
 CELL = ["set", "rep", "judge"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from analysis.agreement import KINDS
-from analysis.ratings import agreement_report, check_ratings
-from analysis.tables import read_records
+from analysis.external.ratings import agreement_report, check_ratings
+from analysis.external.tables import read_records
+from analysis.statistics.agreement import KINDS
 
 PUBLISHED = {
     ("topical_chat", "naturalness"): (0.443666, 0.513986, 0.373973),

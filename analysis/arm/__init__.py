@@ -1,0 +1,1 @@
+"""Estimators whose unit is an arm of runs."""

@@ -1,0 +1,394 @@
+"""Dose and response over runs: how much behaviour, or gap, a unit of injected bias makes.
+
+    python -m analysis.dose study=dose-response [feature=length] [out=FILE] [figure=FILE]
+
+A line, a monotone step function and an Emax curve are fitted to the shift of each run against the
+dose of its judge. Where every seed ran every dose the seed is the unit: the slope's interval is
+over the seeds' own slopes, and the trend test permutes doses within seeds. Natural judges, whose
+bias is itself an estimate, are those of `analysis.natural`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.arm.calibration import FEWEST as FEWEST_OTHERS
+from study.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from analysis.arm.propagation import Trajectory
+    from analysis.records.runs import Run
+
+DRAWS = 10_000
+"""Permutations of the trend test; all are counted where there are no more."""
+FEWEST = 3
+"""Different doses that a curve takes."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """response = intercept + slope x dose; the slope's t interval is over runs."""
+
+    intercept: float
+    slope: float
+    low: float
+    high: float
+    r2: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Response per unit of dose with a t interval over ``n`` units.
+
+    ``unit`` is seed where each seed ran every dose: what seeds have in common and differ in is then
+    no noise of the slope. It is run elsewhere, with why in ``note``.
+    """
+
+    slope: float
+    low: float
+    high: float
+    n: int
+    unit: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """An Emax curve e0 + emax x d / (ed50 + d) of d = dose - smallest dose, ed50 > 0.
+
+    ``aic`` against ``aic_line`` says whether the bend is worth its parameter; NaN and a note where
+    it could not be fitted, or bends so late that its parameters mean nothing.
+    """
+
+    e0: float
+    emax: float
+    ed50: float
+    aic: float
+    aic_line: float
+    note: str = ""
+
+
+def line(dose: np.ndarray, response: np.ndarray, level: float = 0.95) -> Line:
+    """Least squares over runs, shapes (R,).
+
+    Raises:
+        ValueError: fewer than three runs, or one dose only.
+    """
+    import numpy as np
+    from scipy import stats
+
+    if len(dose) < FEWEST or np.ptp(dose) == 0:
+        raise ValueError("a line takes three runs and two doses")
+    fit = stats.linregress(dose, response)
+    half = float(stats.t.ppf((1 + level) / 2, len(dose) - 2) * fit.stderr)
+    slope = float(fit.slope)
+    return Line(
+        float(fit.intercept), slope, slope - half, slope + half, float(fit.rvalue**2), len(dose)
+    )
+
+
+def complete(dose: np.ndarray, seed: np.ndarray) -> bool:
+    """Whether there are two seeds or more, and each ran the same doses once."""
+    runs = sorted(zip(seed.tolist(), dose.tolist(), strict=True))
+    seeds, doses = sorted({s for s, _ in runs}), sorted({d for _, d in runs})
+    return len(seeds) > 1 and runs == [(s, d) for s in seeds for d in doses]
+
+
+def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> Slope:
+    """The mean of the seeds' own slopes where each ran every dose, else the line over runs.
+
+    Args:
+        dose, response, seed: of each run, shape (R,).
+
+    Raises:
+        ValueError: fewer than three runs, or one dose only.
+    """
+    import numpy as np
+
+    from analysis.statistics.intervals import mean_interval
+
+    if not complete(dose, seed) or len(np.unique(dose)) < FEWEST:
+        pooled = line(dose, response)
+        why = "seeds did not all run the same doses: runs are taken for independent"
+        return Slope(pooled.slope, pooled.low, pooled.high, pooled.runs, "run", why)
+    own = [line(dose[seed == one], response[seed == one]).slope for one in np.unique(seed)]
+    found = mean_interval(own, "seed")
+    return Slope(found.mean, found.low, found.high, found.n, "seed", found.note)
+
+
+def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> float:
+    """p that the means of the doses are on a straight line; NaN where that cannot be tested.
+
+    F of what the line leaves of the dose means over what is left beside dose means (and seed means,
+    where each seed ran every dose).
+
+    Source: analysis of variance of a randomised block design, Montgomery, ch. 4.
+    """
+    import numpy as np
+    from scipy import stats
+
+    doses, at, counts = np.unique(dose, return_inverse=True, return_counts=True)
+    means = np.bincount(at, response) / counts
+    fit = line(dose, response)
+    bend = float((counts * (means - fit.intercept - fit.slope * doses) ** 2).sum())
+    left, free = response - means[at], len(response) - len(doses)
+    if complete(dose, seed):
+        _, of, sizes = np.unique(seed, return_inverse=True, return_counts=True)
+        left = left - (np.bincount(of, left) / sizes)[of]
+        free -= len(sizes) - 1
+    noise = float(left @ left)
+    if len(doses) < FEWEST or free < 1 or noise <= 1e-20 * float(response @ response):
+        return float("nan")
+    return float(stats.f.sf(bend / (len(doses) - 2) / (noise / free), len(doses) - 2, free))
+
+
+def steps(dose: np.ndarray, response: np.ndarray) -> list[tuple[float, float]]:
+    """The monotone fit: (dose, response) for each dose, rising or falling as the line does."""
+    import numpy as np
+    from scipy.optimize import isotonic_regression
+
+    doses = np.unique(dose)
+    means = np.array([response[dose == one].mean() for one in doses])
+    counts = np.array([(dose == one).sum() for one in doses], dtype=float)
+    rising = np.corrcoef(dose, response)[0, 1] >= 0
+    fitted = isotonic_regression(means, weights=counts, increasing=bool(rising)).x
+    return [(float(one), float(value)) for one, value in zip(doses, fitted, strict=True)]
+
+
+def emax(dose: np.ndarray, response: np.ndarray) -> Curve:
+    """The Emax curve by least squares, with the AIC of curve and line (normal errors)."""
+    import numpy as np
+    from scipy.optimize import OptimizeWarning, curve_fit
+
+    nan = float("nan")
+    straight = line(dose, response)
+    aic_line = _aic(response - straight.intercept - straight.slope * dose, 3)
+    shifted = dose - dose.min()
+    if len(np.unique(dose)) < FEWEST + 1:
+        note = f"{len(np.unique(dose))} doses are too few for three parameters"
+        return Curve(nan, nan, nan, nan, aic_line, note)
+
+    def bent(d: np.ndarray, e0: float, most: float, half: float) -> np.ndarray:
+        return e0 + most * d / (np.exp(half) + d)
+
+    start = (response[shifted == 0].mean(), straight.slope * np.ptp(dose) * 2, np.log(np.ptp(dose)))
+    try:
+        import warnings
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", OptimizeWarning)
+            (e0, most, half), _ = curve_fit(bent, shifted, response, p0=start, maxfev=5000)
+    except (RuntimeError, OptimizeWarning) as error:
+        return Curve(nan, nan, nan, nan, aic_line, f"no fit: {str(error).splitlines()[0][:80]}")
+    aic = _aic(response - bent(shifted, e0, most, half), 4)
+    if np.exp(half) >= 10 * np.ptp(dose):
+        return Curve(nan, nan, nan, aic, aic_line, "as good as straight over these doses")
+    return Curve(float(e0), float(most), float(np.exp(half)), aic, aic_line)
+
+
+def _aic(residuals: np.ndarray, parameters: int) -> float:
+    """n log(RSS / n) + 2 k, the variance counted among the parameters."""
+    import numpy as np
+
+    n = len(residuals)
+    rss = float(residuals @ residuals)
+    return n * float(np.log(max(rss, 1e-300) / n)) + 2 * parameters
+
+
+def trend_p(
+    dose: np.ndarray,
+    response: np.ndarray,
+    seed: int = 0,
+    draws: int = DRAWS,
+    blocks: np.ndarray | None = None,
+) -> float:
+    """Two-sided permutation p of the covariance of dose and response.
+
+    All orders are counted where there are no more than ``draws``, and so many are drawn elsewhere.
+
+    Args:
+        dose, response: of each run, shape (R,).
+        seed: of the draws.
+        blocks: labels, shape (R,): responses are permuted within a block only, and the covariance
+            is that within blocks. One block by default.
+    """
+    from itertools import permutations
+    from math import factorial, prod
+
+    import numpy as np
+
+    if len(dose) < FEWEST or np.ptp(dose) == 0 or np.ptp(response) == 0:
+        return float("nan")
+    labels = np.zeros(len(dose)) if blocks is None else blocks
+    parts = []
+    for label in np.unique(labels):
+        own = labels == label
+        parts.append((dose[own] - dose[own].mean(), response[own] - response[own].mean()))
+    seen = abs(sum(x @ y for x, y in parts))
+    least = seen - 1e-9 * sum(abs(x) @ abs(y) for x, y in parts)  # equal on paper is equal here
+    if prod(factorial(len(y)) for _, y in parts) <= draws:
+        sums = np.zeros(1)
+        for x, y in parts:
+            sums = np.add.outer(sums, np.array(list(permutations(y))) @ x).ravel()
+        return float((abs(sums) >= least).mean())
+    rng = np.random.default_rng(seed)
+    shuffled = np.zeros(draws)
+    for x, y in parts:
+        shuffled += rng.permuted(np.tile(y, (draws, 1)), axis=1) @ x
+    return (int((abs(shuffled) >= least).sum()) + 1) / (draws + 1)
+
+
+def study(folder: Path, feature: str) -> dict[str, Any]:
+    """`response` of a study's finished runs.
+
+    Raises:
+        UserError: no simulated judges, or fewer than three doses of the feature.
+    """
+    from analysis.records.runs import read_runs
+
+    runs, problems = read_runs(folder)
+    done = [run for run in runs if run.done]
+    found = len(set(doses_of(done, feature).values()))
+    if found < FEWEST:
+        raise UserError(
+            f"{folder} has finished runs under {found} doses of {feature}, and a curve takes"
+            f" {FEWEST}. Type: python -m experiments.sweep experiment=dose-response"
+        )
+    return {"study": folder.name, **response(done, feature), "problems": problems}
+
+
+def doses_of(runs: Sequence[Run], feature: str) -> dict[str, float]:
+    """Cell -> dose of the feature, of runs under simulated judges whose shift is known."""
+    from math import isfinite
+
+    from analysis.records.behaviour import shift
+    from analysis.records.runs import step_means
+
+    return {
+        run.cell: float(run.config.get(f"judge.simulated.doses.{feature}") or 0.0)
+        for run in runs
+        if feature in run.names
+        and any(key.startswith("judge.simulated.") for key in run.config)
+        and isfinite(shift(step_means(run, run.features[..., run.names.index(feature)])))
+    }
+
+
+def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
+    """Dose of every run, its shift, the fits and the theory, as plain data.
+
+    ``runs`` has per run: dose, seed, ``beta`` of its KL penalty, the shifts of the feature and of
+    the truth, and the ``first_order`` one of `first_order`. ``unscored`` is the share of rollouts
+    without a judge's score.
+
+    Args:
+        runs: with `FEWEST` doses of the feature or more, see `doses_of`.
+    """
+    import numpy as np
+
+    from analysis.arm.propagation import paths
+    from analysis.records.behaviour import shift
+    from analysis.records.runs import step_means
+
+    doses = doses_of(runs, feature)
+    dosed = [run for run in runs if run.cell in doses]
+    betas = {run.cell: float(run.config.get("trainer.beta") or 0.0) for run in dosed}
+    own = [path for path in paths(dosed) if path.feature == feature]
+    expected = first_order(dosed, own, betas)
+    rows = [
+        {
+            "cell": run.cell,
+            "seed": run.seed,
+            "dose": doses[run.cell],
+            "beta": betas[run.cell],
+            "shift": shift(path.level),
+            "truth": shift(step_means(run, run.truth)),
+            "first_order": expected[run.cell],
+        }
+        for run, path in zip(dosed, own, strict=True)
+    ]
+    dose, moved, seed = (np.array([row[key] for row in rows]) for key in ("dose", "shift", "seed"))
+    slope = slope_by_seed(dose, moved, seed)
+    scored = sum(int(np.isfinite(run.judge).sum()) for run in dosed)
+    return {
+        "feature": feature,
+        "unit": slope.unit,
+        "runs": rows,
+        "unscored": 1 - scored / sum(run.rollouts for run in dosed),
+        "slope": asdict(slope),
+        "line": asdict(line(dose, moved)),
+        "lack_of_fit_p": lack_of_fit(dose, moved, seed),
+        "monotone": steps(dose, moved),
+        "emax": asdict(emax(dose, moved)),
+        "trend_p": trend_p(dose, moved, blocks=seed if slope.unit == "seed" else None),
+        "theory": theory(rows),
+    }
+
+
+def first_order(
+    runs: Sequence[Run], own: Sequence[Trajectory], betas: Mapping[str, float]
+) -> dict[str, float]:
+    """Cell -> shift of one feature that theory says, NaN where it cannot say any.
+
+    Under a KL penalty it is where that holds the feature (`analysis.arm.propagation.kl_limit`);
+    else what the run's steps have pushed, times the scale of the other runs without a penalty.
+
+    Args:
+        own: the path of the feature in each run.
+        betas: cell -> ``trainer.beta``.
+    """
+    from analysis.arm.propagation import kl_limit, predict
+
+    free = predict([path for path in own if betas[path.cell] == 0], "adam")
+    expected = {row.cell: row.predicted for row in free}
+    for run, path in zip(runs, own, strict=True):
+        if betas[run.cell] > 0:
+            expected[run.cell] = kl_limit(run, betas[run.cell])[path.feature][0]
+    return expected
+
+
+def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """First-order shift against dose, one line for each beta among the runs of `study`.
+
+    ``points`` are (dose, mean over runs); ``slope`` is theirs over runs and ``amplification`` the
+    observed slope over it, NaN where there is no line; ``note`` says why there are no points.
+    """
+    import numpy as np
+
+    nan = float("nan")
+    found = []
+    for beta in sorted({row["beta"] for row in rows}):
+        own = [row for row in rows if row["beta"] == beta]
+        dose, response, expected = (
+            np.array([row[key] for row in own]) for key in ("dose", "shift", "first_order")
+        )
+        known = np.isfinite(expected)
+        dose, response, expected = dose[known], response[known], expected[known]
+        points = [(float(one), float(expected[dose == one].mean())) for one in np.unique(dose)]
+        one = {"beta": beta, "points": points, "slope": nan, "amplification": nan, "note": ""}
+        if len(dose) >= FEWEST and np.ptp(dose) > 0:
+            one["slope"] = line(dose, expected).slope
+            if one["slope"] != 0:
+                one["amplification"] = line(dose, response).slope / one["slope"]
+        if not points:
+            one["note"] = f"No first-order prediction at beta = {beta:g}: " + (
+                "the first step has no two rewards and answers to compare within a group."
+                if beta > 0
+                else f"its scale is fitted on the other runs without a KL penalty, at least "
+                f"{FEWEST_OTHERS} with a logged gradient norm, and there are {len(own) - 1}."
+            )
+        found.append(one)
+    return found
+
+
+def straight(p: float) -> str:
+    """What the lack-of-fit test says, in words."""
+    if p != p:
+        return "whether it is straight cannot be tested"
+    verdict = "a straight line does not hold" if p < 0.05 else "no bend is seen"
+    return f"{verdict} (lack of fit p {p:.2g})"

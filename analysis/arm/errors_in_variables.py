@@ -1,0 +1,204 @@
+"""Natural judges: the slope of behaviour on a bias that is itself measured, its error taken out.
+
+    python -m analysis.natural study=quickstart [feature=length] [steps=1] [out=FILE]
+
+The bias of a judge nobody dosed is an estimate, and noise in it flattens the slope of the runs'
+shift on it. Three corrections from the stated errors: by moments (which allows for judges that
+differ in more than this bias), Deming's and SIMEX, beside the plain line. The judge is the unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from study.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FEWEST = 3
+"""Judges that a slope takes."""
+ADDED = (0.0, 0.5, 1.0, 1.5, 2.0)
+"""Variances that SIMEX adds, in units of the error's own."""
+DRAWS = 200
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A slope of shift on bias with its jackknife t interval over judges.
+
+    ``low`` and ``high`` are NaN with three judges: leaving one out leaves a line through two
+    points.
+    """
+
+    method: str
+    slope: float
+    low: float
+    high: float
+    judges: int
+
+
+def plain(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray) -> float:
+    """Least squares, as if the bias were known; too flat by its reliability."""
+    x, y = bias - bias.mean(), shift - shift.mean()
+    return float(x @ y / (x @ x))
+
+
+def reliability(bias: np.ndarray, error: np.ndarray) -> float:
+    """Share of the measured bias's variance over judges that is no error, at most 1.
+
+    Args:
+        bias: measured bias per judge, shape (J,).
+        error: its standard error, shape (J,).
+    """
+    import numpy as np
+
+    whole = float(np.var(bias, ddof=1))
+    return (whole - float(np.mean(error**2))) / whole
+
+
+def moments(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray) -> float:
+    """The plain slope over the reliability; NaN where the errors explain all the spread.
+
+    Source: Fuller 1987, Measurement Error Models, section 1.2.
+    """
+    share = reliability(bias, error)
+    return plain(bias, error, shift, spread) / share if share > 0 else float("nan")
+
+
+def deming(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray) -> float:
+    """Slope of the line that both errors scatter about; too steep where judges differ otherwise.
+
+    Args:
+        spread: standard error of each judge's mean shift, shape (J,).
+
+    Source: Deming 1943; Fuller 1987, section 1.3.
+    """
+    import numpy as np
+
+    ratio = float(np.mean(spread**2) / np.mean(error**2))
+    (xx, xy), (_, yy) = np.cov(bias, shift)
+    gap = yy - ratio * xx
+    return float((gap + (gap**2 + 4 * ratio * xy**2) ** 0.5) / (2 * xy))
+
+
+def simex(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray) -> float:
+    """The plain slope under more and more added error, extrapolated to none (a quadratic).
+
+    Conservative: a quadratic takes out most of the flattening and not all of it.
+
+    Source: Cook and Stefanski 1994.
+    """
+    import numpy as np
+
+    noise = np.random.default_rng(0).standard_normal((DRAWS, len(bias))) * error
+    y = shift - shift.mean()
+    slopes = []
+    for added in ADDED:
+        x = bias + added**0.5 * noise
+        x = x - x.mean(axis=1, keepdims=True)
+        slopes.append(float(np.mean((x @ y) / (x**2).sum(axis=1))))
+    return float(np.polyval(np.polyfit(ADDED, slopes, 2), -1.0))
+
+
+Method = Callable[["np.ndarray", "np.ndarray", "np.ndarray", "np.ndarray"], float]
+METHODS: dict[str, Method] = {
+    "plain": plain,
+    "moments": moments,
+    "deming": deming,
+    "simex": simex,
+}
+
+
+def slopes(
+    bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray, level: float = 0.95
+) -> list[Slope]:
+    """Every method's slope, all arguments of shape (J,).
+
+    Raises:
+        ValueError: fewer than three judges, or biases that do not differ or have no error.
+    """
+    import numpy as np
+    from scipy import stats
+
+    count = len(bias)
+    if count < FEWEST or np.ptp(bias) == 0 or not (error > 0).all():
+        raise ValueError("slopes take three judges whose measured biases differ and have errors")
+    lines = []
+    for name, method in METHODS.items():
+        whole = method(bias, error, shift, spread)
+        low = high = float("nan")
+        if count > FEWEST:
+            rows = (bias, error, shift, spread)
+            left = [method(*(np.delete(row, j) for row in rows)) for j in range(count)]
+            pseudo = count * whole - (count - 1) * np.array(left)
+            half = float(stats.t.ppf((1 + level) / 2, count - 1) * pseudo.std(ddof=1)) / count**0.5
+            low, high = whole - half, whole + half
+        lines.append(Slope(name, whole, low, high, count))
+    return lines
+
+
+def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
+    """Bias per judge on its runs' first ``steps`` steps, shift of its runs, and the slopes.
+
+    The bias is the within-group regression of judge - truth on all behaviours at once, its
+    standard error clustered by group.
+
+    Raises:
+        UserError: an unknown feature, or fewer than three judges with bias and shift.
+    """
+    import numpy as np
+
+    from analysis.records.behaviour import shift
+    from analysis.records.runs import read_runs, step_means
+    from analysis.step.transmission import within_regression
+
+    runs, problems = read_runs(folder)
+    done = [run for run in runs if run.done]
+    names = done[0].names if done else ()
+    if done and feature not in names:
+        raise UserError(f"feature={feature} is not measured. Legal are {', '.join(names)}.")
+    k = names.index(feature) if done else 0
+    moved = {run.cell: shift(step_means(run, run.features[..., k])) for run in done}
+    judges = []
+    for arm in dict.fromkeys(run.arm for run in done):
+        own = [run for run in done if run.arm == arm and np.isfinite(moved[run.cell])]
+        if len(own) < 2:
+            problems.append(f"{arm} has {len(own)} runs with a shift, and its error takes two")
+            continue
+        early = [np.isin(run.step_P, np.unique(run.step_P)[:steps]) for run in own]
+        gap, z = (
+            np.concatenate([values[rows] for values, rows in zip(arrays, early, strict=True)])
+            for arrays in ([run.judge - run.truth for run in own], [run.features for run in own])
+        )
+        fit = within_regression(gap, z, names)
+        shifts = np.array([moved[run.cell] for run in own])
+        judges.append(
+            {
+                "arm": arm,
+                "bias": float(fit.coef_K[k]),
+                "error": float(fit.se_K[k]),
+                "shift": float(shifts.mean()),
+                "spread": float(shifts.std(ddof=1)) / len(shifts) ** 0.5,
+                "runs": len(shifts),
+            }
+        )
+    columns = [np.array([j[key] for j in judges]) for key in ("bias", "error", "shift", "spread")]
+    known = np.isfinite(columns).all(axis=0)
+    bias, error, shift, spread = (column[known] for column in columns)
+    try:
+        lines = slopes(bias, error, shift, spread)
+    except ValueError as wrong:
+        raise UserError(f"{folder}: {wrong}. Train other judges, two seeds or more.") from wrong
+    return {
+        "study": folder.name,
+        "feature": feature,
+        "unit": "judge",
+        "judges": judges,
+        "reliability": reliability(bias, error),
+        "slopes": [asdict(line) for line in lines],
+        "problems": problems,
+    }

@@ -1,0 +1,366 @@
+"""From what a step pushes to where a run ends: the behaviour's shift, predicted from the ledger.
+
+``python -m analysis.propagation study=NAME`` prints predicted beside observed, run by run.
+
+To first order a GRPO step moves E[z] by scale x E Cov(A, z), where the covariance is within groups
+and known from the run's own rollouts (`analysis.step.transmission`). The scale is not: it depends
+on optimiser, clipping and how the network shares weights, and it differs several times over between
+runs. So the steps are weighed with what the optimiser logged, and what is left is fitted on the
+*other* runs of the study, never on the run that it explains. The covariance is a sum over the
+truth's and the bias's part, and so is the prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.arm.calibration import FEWEST, calibrate, fit_scale
+from analysis.records.behaviour import shift
+from analysis.step.transmission import known_mean
+from study.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from analysis.records.runs import Run
+
+SCALES = ("plain", "adam")
+"""How much of its push a step takes: ``plain`` the learning rate, less what gradient clipping took;
+``adam`` learning rate / gradient norm. Adam divides a step by the gradient's own size, so the same
+covariance moves a policy further where gradients are small, and clipping does not matter."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One run and feature over its T steps.
+
+    Attributes:
+        level: mean of the feature at each step, shape (T,); NaN where it was not measured.
+        push: E Cov(A, z) at each step, shape (T,).
+        of_truth: the part of it that the truth makes; ``push - of_truth`` is the bias's.
+        gradient: gradient norm at each step, shape (T,); NaN where it was not logged.
+        rate: learning rate at each step, shape (T,), NaN where it was not logged; 1 where no run
+            of the study logged any.
+        clip: largest gradient norm that was let through; 0 is any.
+        sd: of the feature over the first step's rollouts; NaN unknown.
+    """
+
+    cell: str
+    arm: str
+    feature: str
+    level: np.ndarray
+    push: np.ndarray
+    of_truth: np.ndarray
+    gradient: np.ndarray
+    rate: np.ndarray | float = 1.0
+    clip: float = 0.0
+    sd: float = float("nan")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One run and feature: shifts in the feature's own unit.
+
+    ``scale`` is fitted on the other runs: movement per unit of cumulative push. ``low`` and
+    ``high`` are the 95 % prediction interval that their scatter gives this run. ``unseen`` with its
+    interval is the same with a scale fitted on the other *arms*: nothing of this judge was seen.
+    ``repeated`` is what needs no theory, the mean shift of the arm's other runs. ``sd`` is that of
+    the feature in the first rollouts, and ``note`` why there is no prediction.
+    """
+
+    cell: str
+    arm: str
+    feature: str
+    observed: float
+    predicted: float
+    of_truth: float
+    of_bias: float
+    scale: float
+    fitted_on: int
+    low: float = float("nan")
+    high: float = float("nan")
+    unseen: float = float("nan")
+    unseen_low: float = float("nan")
+    unseen_high: float = float("nan")
+    repeated: float = float("nan")
+    sd: float = float("nan")
+    note: str = ""
+
+
+def paths(runs: Sequence[Run]) -> list[Trajectory]:
+    """The path of every run and feature, over all steps that the run made.
+
+    A step whose records are lost has no level and no push; one in which no group had two rewards
+    pushed nothing. Gradient norms and learning rates are those that the run logged, the clip is
+    ``trainer.max_grad_norm``.
+    """
+    import numpy as np
+
+    from analysis.records.runs import step_means
+    from analysis.step.transmission import group_cov
+
+    rated = any("policy/learning_rate" in run.logged for run in runs)
+
+    def unlogged(run: Run) -> np.ndarray | float:
+        return np.full(len(run.steps), np.nan) if rated else 1.0
+
+    found = []
+    for run in runs:
+        at = np.searchsorted(run.steps, run.step_P)
+        recorded = np.bincount(at, minlength=len(run.steps)) > 0
+        total, truth = _parts(run)
+        live = np.bincount(at, np.isfinite(total).any(axis=1), len(run.steps)) > 0
+        pushes = []
+        for part in (total, truth):
+            covariance = group_cov(part, run.features)
+            means = [step_means(run, covariance[:, [k]]) for k in range(len(run.names))]
+            pushes.append([np.where(recorded & ~live, 0.0, mean) for mean in means])
+        gradient = run.logged.get("policy/grad_norm", np.full(len(run.steps), np.nan))
+        rate = run.logged.get("policy/learning_rate", unlogged(run))
+        clip = float(run.config.get("trainer.max_grad_norm") or 0.0)
+        spread = _spread(run.features[run.step_P == run.step_P.min()])
+        for k, name in enumerate(run.names):
+            columns = (step_means(run, run.features[..., k]), pushes[0][k], pushes[1][k])
+            logs = (gradient, rate, clip, float(spread[k]))
+            found.append(Trajectory(run.cell, run.arm, name, *columns, *logs))
+    return found
+
+
+def _parts(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Advantages of all steps and the truth's part of them, each (P, G); a batch is a step."""
+    import numpy as np
+
+    from analysis.step.transmission import split
+
+    if run.scale != "batch":
+        return split(run.reward, run.truth, run.scale)[:2]
+    parts = (np.full(run.reward.shape, np.nan), np.full(run.reward.shape, np.nan))
+    for step in np.unique(run.step_P):
+        here = run.step_P == step
+        for out, part in zip(
+            parts, split(run.reward[here], run.truth[here], run.scale), strict=False
+        ):
+            out[here] = part
+    return parts
+
+
+def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
+    """What has been pushed before each step, shape (T,), 0 at the first; NaN from a step on that
+    is not known to have pushed this or that much.
+
+    A step without a push needs no gradient norm, and a gradient of 0 moves nothing.
+
+    Args:
+        part: a push of the path, whole or one part.
+        scale: see `SCALES`; ``adam`` divides each step by its gradient norm.
+    """
+    import numpy as np
+
+    unknown = np.isnan(path.gradient)
+    if scale == "adam":
+        taken = np.where(unknown, np.nan, 0.0)
+        np.divide(1.0, path.gradient, out=taken, where=path.gradient > 0)
+    else:
+        taken = np.where(unknown & (path.clip > 0), np.nan, 1.0)
+        over = (path.gradient > path.clip) & (path.clip > 0)
+        np.divide(path.clip, path.gradient, out=taken, where=over)
+    steps = np.where(part == 0, 0.0, part * taken * path.rate)
+    return np.concatenate([[0.0], np.cumsum(steps)[:-1]])
+
+
+def pushed(path: Trajectory, part: np.ndarray, scale: str) -> float:
+    """`cumulative` between the tenths that a shift compares; NaN where any step is unknown: the
+    steps that are known do not say where a run went after one that is not."""
+    import numpy as np
+
+    found = cumulative(path, part, scale)
+    return shift(found) if np.isfinite(found).all() else float("nan")
+
+
+def predict(found: Sequence[Trajectory], scale: str = "plain") -> list[Predicted]:
+    """Observed and predicted shift of every run and feature, the scale from the other runs.
+
+    The observed shift is that of `analysis.records.behaviour.shift`: last tenth of the steps minus
+    first tenth. The push is taken over the same tenths, and so is what the scale is fitted on. A
+    run whose push is not known all the way is neither predicted nor fitted on.
+
+    Raises:
+        UserError: an unknown scale.
+    """
+    import numpy as np
+
+    if scale not in SCALES:
+        raise UserError(f"scale={scale} is not known. Legal are {', '.join(SCALES)}.")
+    rows = []
+    for feature in dict.fromkeys(path.feature for path in found):
+        own = [path for path in found if path.feature == feature]
+        push = np.array([pushed(path, path.push, scale) for path in own])
+        moved = np.array([shift(path.level) for path in own])
+        arms = np.array([path.arm for path in own])
+        for k, path in enumerate(own):
+            others = np.arange(len(own)) != k
+            fit = fit_scale(push[others], moved[others])
+            all_of_it, *ends = fit.at(float(push[k]))
+            factor = fit.factor if fit.runs >= FEWEST else float("nan")
+            of_truth = factor * pushed(path, path.of_truth, scale)
+            parts = (all_of_it, of_truth, all_of_it - of_truth, factor, fit.runs, *ends)
+            elsewhere = arms != path.arm
+            unseen = fit_scale(push[elsewhere], moved[elsewhere]).at(float(push[k]))
+            repeated = known_mean(moved[others & ~elsewhere])
+            why = _lacking(path, scale) if np.isnan(push[k]) else ""
+            if not why and np.isnan(all_of_it):
+                why = f"{fit.runs} other runs with a known push and shift; a scale takes {FEWEST}"
+                if fit.runs >= FEWEST:
+                    why = "nothing pushed it in the other runs"
+            known = (float(moved[k]), *parts, *unseen, repeated, path.sd)
+            rows.append(Predicted(path.cell, path.arm, feature, *known, note=why))
+    return rows
+
+
+def _lacking(path: Trajectory, scale: str) -> str:
+    """Why the push of a run is not known."""
+    import numpy as np
+
+    moving = path.push != 0
+    lacks = {"covariance of reward and behaviour": np.isnan(path.push)}
+    if scale == "adam" or path.clip > 0:
+        lacks["gradient norm"] = np.isnan(path.gradient) & moving
+    lacks["learning rate"] = np.isnan(path.rate) & moving
+    total = len(path.push)
+    found = [
+        f"no {name} at {int(at.sum())} of {total} steps" for name, at in lacks.items() if at.any()
+    ]
+    return "; ".join(found) or "a single step"
+
+
+def _spread(features_P_G_K: np.ndarray) -> np.ndarray:
+    """SD of each feature over rollouts, shape (K,); NaN for one that was not measured."""
+    import numpy as np
+
+    flat = features_P_G_K.reshape(-1, features_P_G_K.shape[-1])
+    return np.array([np.std(z[np.isfinite(z)]) if np.isfinite(z).any() else np.nan for z in flat.T])
+
+
+def kl_limit(run: Run, beta: float) -> dict[str, tuple[float, float]]:
+    """Where a KL penalty of ``beta`` would hold each feature, to first order: Cov(A, z) / beta.
+
+    The covariance is the mean within groups over the first recorded step, of the reward as it is
+    scaled for the trainer. Under a dose on z it is dose x Var(z) / beta beside the truth's part.
+
+    Returns:
+        Feature -> (shift, the truth's part of it); NaN without beta: nothing holds the policy back.
+
+    Source: derivative of E[z] at the optimum pi0 exp(A / beta).
+    """
+    from analysis.step.transmission import group_cov, split
+
+    first = run.at(min(run.step_P.tolist()))
+    parts = split(first.reward, first.truth, run.scale)[:2]
+    total, truth = (group_cov(part, first.features) for part in parts)
+    nan = float("nan")
+    return {
+        name: (known_mean(total[:, k]) / beta, known_mean(truth[:, k]) / beta)
+        if beta > 0
+        else (nan, nan)
+        for k, name in enumerate(run.names)
+    }
+
+
+def study(folder: Path, scale: str) -> dict[str, Any]:
+    """Predictions and calibration of a study's finished runs, as plain data.
+
+    Raises:
+        UserError: too few runs that trained for two steps or more.
+    """
+    from analysis.records.runs import read_runs
+
+    runs, problems = read_runs(folder)
+    kept = [run for run in runs if run.done and len(set(run.step_P.tolist())) > 1]
+    if len(kept) <= FEWEST:
+        raise UserError(
+            f"{folder} has {len(kept)} finished runs of two steps or more. The scale of a run is"
+            f" fitted on the others, and that takes {FEWEST + 1} runs. Train more seeds or judges."
+        )
+    rows = predict(paths(kept), scale)
+    problems += [f"{cell} is not predicted: {why}" for cell, why in unpredicted(rows).items()]
+    observed = {(row.cell, row.feature): row.observed for row in rows}
+    limits = [
+        {
+            "cell": run.cell,
+            "feature": name,
+            "observed": observed[run.cell, name],
+            "limit": limit,
+            "of_truth": truth,
+            "of_bias": limit - truth,
+        }
+        for run in kept
+        if (beta := float(run.config.get("trainer.beta") or 0.0)) > 0
+        for name, (limit, truth) in kl_limit(run, beta).items()
+    ]
+    return {
+        "study": folder.name,
+        "scale": scale,
+        "unit": "run",
+        "runs": [asdict(row) for row in rows],
+        "calibration": [asdict(line) for line in calibrate(rows)],
+        "kl_limit": limits,
+        "problems": problems,
+    }
+
+
+def unpredicted(rows: Sequence[Predicted]) -> dict[str, str]:
+    """Cell -> why, for the runs of which no behaviour is predicted."""
+    predicted = {row.cell for row in rows if not row.note}
+    lacking = [row for row in rows if row.cell not in predicted]
+    return {row.cell: row.note for row in reversed(lacking)}
+
+
+def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
+    """Observed against predicted shift with its 95 % prediction interval, one point per run.
+
+    A panel for each of the four features that moved furthest, in SDs of the first rollouts.
+    """
+    import matplotlib.pyplot as plt
+
+    from analysis.records.behaviour import unit
+    from analysis.reports.figures import looks, style
+
+    lines = calibration.dropna(subset=["r2"]).set_index("feature")
+    moved = rows["observed"].abs() / rows["sd"].where(rows["sd"] > 0)
+    furthest = moved.groupby(rows["feature"]).max().fillna(0.0)
+    names = sorted(lines.index, key=lambda name: -furthest[name])[:4]
+    arms = sorted(set(rows["arm"]))
+    with style():
+        made, panels = plt.subplots(
+            1, len(names), figsize=(3.3 * len(names), 3.6), layout="constrained", squeeze=False
+        )
+        look = looks(arms)
+        for panel, name in zip(panels[0], names, strict=True):
+            own = rows[rows.feature == name]
+            low = min(own["predicted"].min(), own["observed"].min())
+            high = max(own["predicted"].max(), own["observed"].max())
+            panel.plot(
+                [low, high], [low, high], color="0.6", linewidth=1, zorder=0, label="as predicted"
+            )
+            for arm in arms:
+                part = own[own.arm == arm]
+                panel.errorbar(
+                    *(part["predicted"], part["observed"]),
+                    xerr=(part["high"] - part["low"]) / 2,
+                    **{"label": arm, "color": look[arm]["color"], "fmt": "o", "markersize": 5},
+                    elinewidth=0.8,
+                )
+            seen, unseen = lines.loc[name, ["r2", "r2_unseen"]].astype(float)
+            panel.set(
+                title=f"{name}, R² = {seen:.2f}"
+                + f"\nunseen arm {unseen:.2f}" * (unseen == unseen),
+                xlabel=f"predicted shift, 95 % interval ({unit(name)})",
+                ylabel=f"observed shift ({unit(name)})",
+            )
+        handles, labels = panels[0][0].get_legend_handles_labels()
+        made.legend(handles, labels, loc="outside lower center", ncols=min(4, len(arms)))
+    return made

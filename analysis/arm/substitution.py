@@ -1,0 +1,169 @@
+"""Behaviours given up for others: one rises and another falls, beyond what any training does.
+
+A judge that is cured of one bias may pay for another, and no audit on fixed texts shows it; the
+rollouts do. Ordinary learning moves behaviours apart as well, so every run is compared with the
+base arm's run of its seed. `analysis.crossjudge` prints what is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from analysis.records.runs import Run
+
+LEAST = 0.25
+"""SDs of first rollouts beyond the base arm, in every pair of runs, that count as moved."""
+FEWEST_PAIRS = 3
+"""With fewer a bias-free arm shows a substitution too often; see `false_alarm`."""
+
+
+@dataclass(frozen=True)
+class Substitution:
+    """Two behaviours of one arm that moved apart beyond the base arm, in SDs of first rollouts.
+
+    ``up`` and ``down`` are the smallest moves over the ``runs`` pairs. ``chance`` is that of any
+    such pair of behaviours in an arm that differs from the base arm by noise alone.
+    """
+
+    arm: str
+    risen: str
+    fallen: str
+    up: float
+    down: float
+    runs: int
+    base: str
+    chance: float
+
+
+def base_of(runs: Sequence[Run]) -> str | None:
+    """The arm that others are compared with (`analysis.run.drift.base_arm`); None for a single
+    arm."""
+    import pandas as pd
+
+    from analysis.run.drift import base_arm
+
+    def undosed(run: Run) -> bool:
+        simulated = {k: v for k, v in run.config.items() if k.startswith("judge.simulated.")}
+        return bool(simulated) and not any(v for k, v in simulated.items() if ".doses." in k)
+
+    arms = pd.DataFrame([{"arm": run.arm, "undosed": undosed(run)} for run in runs])
+    return base_arm(arms) if len(arms) and arms["arm"].nunique() > 1 else None
+
+
+def untold(runs: Sequence[Run], base: str | None = None) -> str:
+    """Why substitution cannot be told in these runs, as a sentence; empty where it can."""
+    base = base or base_of(runs)
+    if base is None:
+        return (
+            "Substitution cannot be told from what any training does: there is one arm, and no "
+            "base arm to compare it with."
+        )
+    beyond = _beyond(_shifts(runs), base).values()
+    if not any((one.count() >= FEWEST_PAIRS).any() for one in beyond):
+        return (
+            f"Substitution cannot be told: no arm has {FEWEST_PAIRS} seeds in common with {base} "
+            "of which both shifts are known, and fewer show one by chance."
+        )
+    return ""
+
+
+def substitutions(
+    runs: Sequence[Run], least: float = LEAST, base: str | None = None
+) -> list[Substitution]:
+    """Arms in which one behaviour rose and another fell beyond the base arm, in every pair of runs.
+
+    What all training does is no substitution: shifts are those of a run minus those of the base
+    arm's run of the same seed, in SDs of the feature within the first step. Each of the pairs, at
+    least `FEWEST_PAIRS`, has to show ``least`` SDs or more. At .25 SD and 11 behaviours whose
+    shifts scatter by .3 SD between runs, a bias-free arm shows any in .33 of studies with two
+    pairs, .042 with three, .0037 with four and .0003 with five (`false_alarm`).
+
+    Args:
+        base: the arm compared with, `base_of` by default. Without one nothing can be told and
+            nothing is returned; `untold` says so.
+    """
+    import numpy as np
+
+    base = base or base_of(runs)
+    if base is None:
+        return []
+    moved = _shifts(runs)
+    within = moved.groupby("arm").var().mul(moved.groupby("arm").count() - 1)
+    freedom = (moved.groupby("arm").count() - 1).clip(lower=0).sum()
+    scatter = (within.sum() / freedom.where(freedom > 0)) ** 0.5
+    found = []
+    for arm, beyond in _beyond(moved, base).items():
+        pairs = beyond.count()
+        told = beyond.loc[:, pairs >= FEWEST_PAIRS]
+        risen, fallen = told.min(), told.max()
+        known = scatter[told.columns].to_numpy(dtype=float)
+        chance = false_alarm(known, pairs[told.columns].to_numpy(dtype=int), least)
+        found += [
+            Substitution(
+                *(arm, str(up), str(down), float(risen[up]), float(fallen[down])),
+                *(int(np.minimum(pairs[up], pairs[down])), base, chance),
+            )
+            for up in risen[risen >= least].sort_values(ascending=False).index
+            for down in fallen[fallen <= -least].sort_values().index
+        ]
+    return found
+
+
+def false_alarm(scatter_K: np.ndarray, pairs: int | np.ndarray, least: float = LEAST) -> float:
+    """Chance that an arm without any effect shows a substitution, in closed form.
+
+    A pair's difference is normal with SD sqrt(2) times the scatter between runs, and behaviours
+    are taken as independent: 1 - P(none rose) - P(none fell) + P(neither). A seed that moves both
+    runs of a pair alike makes it rarer.
+
+    Args:
+        scatter_K: SD between runs of one arm of each behaviour's shift, in SDs of first rollouts;
+            behaviours whose scatter is not known are left out, and none known gives NaN.
+        pairs: of runs, one number or one of each behaviour.
+    """
+    import numpy as np
+    from scipy.stats import norm
+
+    scatter = np.asarray(scatter_K, dtype=float)
+    known = np.isfinite(scatter)
+    if not known.any():
+        return float("nan")
+    with np.errstate(divide="ignore"):
+        one = norm.sf(least / (2**0.5 * scatter[known]))
+    every = one ** np.broadcast_to(pairs, scatter.shape)[known]
+    return float(1 - 2 * np.prod(1 - every) + np.prod(1 - 2 * every))
+
+
+def _shifts(runs: Sequence[Run]) -> pd.DataFrame:
+    """Shift of every behaviour in SDs of first rollouts: rows (arm, seed), columns behaviours.
+
+    The SD is the root mean square over runs, so that both runs of a pair are in one unit; a
+    behaviour that no first rollout varies in has no column.
+    """
+    import numpy as np
+    import pandas as pd
+
+    from analysis.run.drift import feature_values, run_shifts
+
+    variances: dict[str, list[float]] = {}
+    for run in runs:
+        first = run.at(min(run.step_P.tolist())).features
+        for k, name in enumerate(run.names):
+            known = first[..., k][np.isfinite(first[..., k])]
+            variances.setdefault(name, []).append(float(known.var()) if known.size else np.nan)
+    sd = pd.Series(variances).map(lambda v: np.nanmean(v) ** 0.5 if np.isfinite(v).any() else 0.0)
+    table = run_shifts(runs, feature_values)
+    wide = table.groupby(["arm", "seed", "metric"])["shift"].mean().unstack("metric")
+    return wide.reindex(columns=list(sd.index[sd > 0])) / sd[sd > 0]
+
+
+def _beyond(moved: pd.DataFrame, base: str) -> dict[str, pd.DataFrame]:
+    """Arm -> shifts less the base arm's of the same seed, rows seeds; NaN where one is missing."""
+    arms = moved.index.unique("arm")
+    return {str(arm): moved.loc[arm] - moved.loc[base] for arm in arms if arm != base}

@@ -1,0 +1,1 @@
+"""Tables of verdicts that others made."""

@@ -1,0 +1,1 @@
+"""Planted truth, and the check that every estimator recovers it."""

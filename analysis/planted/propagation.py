@@ -1,0 +1,121 @@
+"""Checks of `analysis.selfcheck` for the way from bias to behaviour.
+
+Forecast, predicted shift, dose slope, slope on a measured bias, mediation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from analysis.planted.selfcheck import Trials
+
+
+def forecast(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """The first step's push E Cov(A, z) of a dosed judge, from 64 groups, against every group."""
+    import numpy as np
+
+    from analysis.arm.forecast import Rollouts, pushes
+    from analysis.planted.truth import Tabular
+    from study.rows import Row
+
+    truth = np.array([1.0, 0.0, 1.0, 0.0])
+    length = np.array([-1.0, 0.0, 0.5, 2.0])
+    policy = Tabular(truth, length[:, None], np.zeros(4))
+    reward = truth + 0.2 * length
+    exact = float(policy.expected_cov(reward, 8)[0])
+    rows = tuple(Row(str(number), ()) for number in range(64))
+    ends = []
+    for _ in range(count):
+        members = policy.sample(rng, 64, 8)
+        found = Rollouts(rows, (), length[members][..., None], ("length",))
+        (one,) = pushes("j", reward[members], found, "group")
+        ends.append((one.push, one.low, one.high))
+    return {"forecast push, t over prompts": _trials(exact, ends)}
+
+
+def doses(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """The dose-response slope over 20 runs, and its trend test where there is no response."""
+    import numpy as np
+
+    from analysis.arm.dose import line, trend_p
+
+    dose = np.repeat([-0.2, -0.1, 0.0, 0.1, 0.2], 4)
+    ends, null = [], []
+    for seed in range(count):
+        noise = rng.normal(0, 2, len(dose))
+        fit = line(dose, 30 * dose + noise)
+        ends.append((fit.slope, fit.low, fit.high))
+        refused = trend_p(dose, noise, seed, draws=399) <= 0.05
+        null.append((0.0, 1.0, 2.0) if refused else (0.0, 0.0, 0.0))
+    return {
+        "dose slope, t over runs": _trials(30.0, ends),
+        "dose trend p <= .05, no response": _trials(0.0, null),
+    }
+
+
+def prediction(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """One more run's shift from a scale fitted on eight others, less the shift it will have: 0."""
+    from analysis.arm.calibration import fit_scale
+
+    ends = []
+    for _ in range(count):
+        push = rng.normal(0, 1, 9)
+        shift = 20 * push + rng.normal(0, 2, 9)
+        fit = fit_scale(push[:8], shift[:8])
+        error, half = fit.factor * push[8] - shift[8], fit.half(float(push[8]))
+        ends.append((error, error - half, error + half))
+    return {"predicted shift, 8 other runs": _trials(0.0, ends)}
+
+
+def measured(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """Slope 2 on the bias of 12 judges of SD 1, measured with error .3; mean shifts with .4.
+
+    At .5 the slope by moments has no mean any more: some draws are nearly all error.
+    """
+    import numpy as np
+
+    from analysis.arm.errors_in_variables import slopes
+
+    error, spread = np.full(12, 0.3), np.full(12, 0.4)
+    ends: dict[str, list[tuple[float, float, float]]] = {}
+    for _ in range(count):
+        true = rng.normal(0, 1, 12)
+        bias, shift = true + rng.normal(0, error), 2 * true + rng.normal(0, spread)
+        for one in slopes(bias, error, shift, spread):
+            ends.setdefault(one.method, []).append((one.slope, one.low, one.high))
+    return {
+        f"measured bias, {name}, 12 judges": _trials(2.0, ends[name])
+        for name in ("moments", "deming", "simex")
+    }
+
+
+def mediated(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """An effect of 40 x -.01 through the behaviour, beside a direct one, over 20 runs."""
+    import numpy as np
+
+    from analysis.arm.mediation import mediate
+
+    dose = np.repeat([-0.1, 0.0, 0.05, 0.1, 0.15], 4)
+    ends = []
+    for seed in range(count):
+        length = 40 * dose + rng.normal(0, 2, len(dose))
+        truth = -0.01 * length - 0.3 * dose + rng.normal(0, 0.02, len(dose))
+        found = mediate(dose, length, truth, seed)
+        ends.append((found.indirect, found.low, found.high))
+    return {"mediated effect, Monte Carlo": _trials(-0.4, ends)}
+
+
+def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
+    """Estimates and interval ends as arrays."""
+    import numpy as np
+
+    from analysis.planted.selfcheck import Trials
+
+    estimate, low, high = np.array(ends).T
+    return Trials(truth, estimate, low, high)
+
+
+CHECKS = (forecast, prediction, doses, measured, mediated)

@@ -1,0 +1,353 @@
+"""Does every interval cover what it claims? ``python -m analysis.selfcheck [replications=500]``.
+
+Each estimator meets data whose truth is known (`analysis.planted.truth`), many times over; the
+share of its 95 % intervals that hold the truth must lie in the Monte Carlo band, else the exit
+code is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from analysis.planted import judges, onset, propagation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    class Check(Protocol):
+        """Replications of some estimators on planted data, by the name of their row."""
+
+        __qualname__: str
+
+        def __call__(self, rng: np.random.Generator, count: int, /) -> dict[str, Trials]: ...
+
+    from analysis.planted.truth import Tabular
+
+LEVEL = 0.95
+FEWEST = 500
+FALSE_ALARM = 0.05
+"""Chance that a correct build shows any row outside its band, shared over all rows."""
+SEEDS = 5
+"""Runs per replication: what a study of five seeds has."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the coverage table; ``low`` and ``high`` are the band that coverage must hit."""
+
+    estimator: str
+    truth: float
+    bias: float
+    rmse: float
+    coverage: float
+    nominal: float
+    low: float
+    high: float
+    replications: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether coverage lies in its band."""
+        return self.low <= self.coverage <= self.high
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What one estimator said over R replications: estimates and interval ends, each (R,).
+
+    ``at_least`` marks what may be safer than it claims, as an exact test on whole numbers is: its
+    coverage has no upper band.
+    """
+
+    truth: float
+    estimate: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    nominal: float = LEVEL
+    at_least: bool = False
+
+
+def band(nominal: float, replications: int, rows: int) -> tuple[float, float]:
+    """Coverages that chance explains: exact binomial, Bonferroni over ``rows``."""
+    from scipy import stats
+
+    tail = FALSE_ALARM / rows / 2
+    low, high = stats.binom.ppf([tail, 1 - tail], replications, nominal) / replications
+    return float(low), float(high)
+
+
+def judge_coverage(name: str, trials: Trials, rows: int) -> Row:
+    """Bias, RMSE and coverage; an interval with a NaN end covers nothing."""
+    import numpy as np
+
+    error = trials.estimate - trials.truth
+    covered = (trials.low <= trials.truth) & (trials.truth <= trials.high)
+    low, high = band(trials.nominal, len(error), rows)
+    bias, rmse = float(error.mean()), float(np.sqrt((error**2).mean()))
+    share = float(covered.mean())
+    high = 1.0 if trials.at_least else high
+    return Row(name, trials.truth, bias, rmse, share, trials.nominal, low, high, len(error))
+
+
+def run_level(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """The t interval of a mean over runs, a difference paired by seed, and the size of its p."""
+    import numpy as np
+    import pandas as pd
+
+    from analysis.statistics.intervals import mean_interval, paired_difference, sign_flip_p
+
+    values = rng.normal(0.3, 1.0, (count, SEEDS))
+    means = [mean_interval(row) for row in values]
+    shared = rng.normal(0.0, 3.0, (count, SEEDS))
+    other = shared + rng.normal(0.0, 1.0, (count, SEEDS))
+    treated = shared + 0.5 + rng.normal(0.0, 1.0, (count, SEEDS))
+    pairs = [
+        paired_difference(pd.Series(a), pd.Series(b)) for a, b in zip(treated, other, strict=True)
+    ]
+    # Six pairs can reach p = 1/32, so a test at .05 is one of size 1/32; p > .05 is "covered".
+    p = np.array([sign_flip_p(row) for row in rng.normal(0.0, 1.0, (count, 6))])
+    kept = np.where(p > 0.05, 0.0, np.nan)
+    return {
+        "run mean, t": _from_intervals(0.3, means),
+        "paired difference, t": _from_intervals(0.5, pairs),
+        "sign-flip p <= .05, 6 pairs": Trials(0.0, np.zeros(count), kept, kept, 1 - 1 / 32),
+    }
+
+
+def regression(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """Within-group regression of judge - truth; the bias differs by prompt, features overlap."""
+    import numpy as np
+
+    from analysis.planted.truth import Fault, simulate
+    from analysis.step.transmission import within_regression
+
+    dose, prompts = 0.2, 64
+    found = []
+    for _ in range(count):
+        data = simulate(rng, prompts, Fault({0: dose}, prompt_sd=1.0, noise_sd=0.3), features=2)
+        mixed = data.features.copy()
+        mixed[..., 1] += 0.5 * mixed[..., 0]
+        by_prompt = 0.2 * rng.standard_normal((prompts, 1)) * mixed[..., 0]
+        fit = within_regression(data.judge + by_prompt - data.truth, mixed, ("a", "b"))
+        found.append((fit.coef_K, *fit.interval()))
+    coef, low, high = (np.array(part) for part in zip(*found, strict=True))
+    return {
+        "bias coefficient, cluster": Trials(dose, coef[:, 0], low[:, 0], high[:, 0]),
+        "no-bias coefficient, cluster": Trials(0.0, coef[:, 1], low[:, 1], high[:, 1]),
+    }
+
+
+def ledger_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """Columns of the ledger over runs of a tabular policy, against the sum over all groups."""
+    import numpy as np
+
+    from analysis.planted.truth import Tabular
+
+    group, dose = 4, 0.2
+    table = Tabular(
+        truth=np.array([1.0, 0.0, 0.0, 1.0]),
+        features=np.array([[0.0], [1.0], [-0.5], [2.0]]),
+        logits=np.log([0.45, 0.25, 0.2, 0.1]),
+    )
+    bias = dose * table.features[:, 0]
+    reward = table.truth + bias
+    counts, weights = table.every_group(group)
+    right = counts @ table.truth
+    one_answer = counts.max(axis=1) == group
+    truths = {
+        "cov/z": table.expected_cov(reward, group)[0],
+        "cov_truth/z": table.expected_cov(reward, group, part=table.truth)[0],
+        "cov_bias/z": table.expected_cov(reward, group, part=bias)[0],
+        "cov_bias_none/z": table.covariance(bias)[0],
+        "tied": weights[((right == 0) | (right == group)) & ~one_answer].sum(),
+        "dead": weights[one_answer].sum(),
+    }
+
+    return _over_runs(truths, lambda: _tabular_row(rng, table, reward, group), count, "ledger")
+
+
+def coarse_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """The parts of the push under a judge of three levels, which finds many groups equal that are
+    not: there neither part reaches the policy."""
+    import numpy as np
+
+    from analysis.planted.truth import Tabular
+
+    group = 4
+    table = Tabular(
+        truth=np.array([1.0, 0.6, 0.3, 0.0]),
+        features=np.array([[0.0], [1.0], [-0.5], [2.0]]),
+        logits=np.log([0.15, 0.4, 0.3, 0.15]),
+    )
+    reward = np.array([1.0, 0.5, 0.5, 0.0])
+    counts, weights = table.every_group(group)
+    dead = counts @ (reward == 0.5) == group
+    dead |= counts.max(axis=1) == group
+    truths = {
+        "cov_truth/z": table.expected_cov(reward, group, part=table.truth)[0],
+        "cov_bias/z": table.expected_cov(reward, group, part=reward - table.truth)[0],
+        "dead": weights[dead].sum(),
+    }
+    return _over_runs(truths, lambda: _tabular_row(rng, table, reward, group), count, "coarse")
+
+
+def noise_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """phi, J and what each failure policy does, under a noisy judge that fails on long answers."""
+    import numpy as np
+    from scipy.stats import norm
+
+    from analysis.planted.truth import Fault, simulate
+    from analysis.records.runs import Run
+    from analysis.step.ledger import step_row
+
+    tpr, fpr, p, miss, slope = 0.85, 0.2, 0.4, 0.2, 0.15
+    q = p * tpr + (1 - p) * fpr
+    # E z clip(miss + slope z, 0, 1) is the slope times the chance of not being clipped (Stein).
+    lost = slope * float(norm.cdf((1 - miss) / slope) - norm.cdf(-miss / slope))
+    truths = {
+        "phi": (tpr - fpr) * np.sqrt(p * (1 - p) / (q * (1 - q))),
+        "j": tpr - fpr,
+        "zero/cov/z": -q * lost,
+        "unscored/cov/z": 0.0,
+    }
+    fault = Fault(tpr=tpr, fpr=fpr, miss=miss, miss_slope=slope)
+
+    def one_run() -> dict[str, float]:
+        data = simulate(rng, 64, fault, p=p)
+        run = Run(
+            *("", "", 0, True, np.ones(64, dtype=int)),
+            reward=data.judge,
+            advantage=np.full(data.judge.shape, np.nan),
+            truth=data.truth,
+            judge=data.judge,
+            features=data.features,
+            names=("z",),
+            scale="none",
+        )
+        return step_row(run)
+
+    return _over_runs(truths, one_run, count, "noise")
+
+
+def drift(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """The shift of a behaviour over sampled GRPO runs, against the expected path."""
+    import numpy as np
+
+    from analysis.planted.truth import Tabular, sampled_runs
+
+    steps, group, rate = 20, 8, 0.1
+    truth = np.array([1.0, 0.0, 0.0, 0.5])
+    start = Tabular(truth, np.array([[0.0], [1.0], [2.0], [3.0]]), np.zeros(4))
+    reward = truth + 0.2 * start.features[:, 0]
+    path, policy = [], start
+    for _ in range(steps):
+        path.append(policy.behaviour()[0])
+        policy = policy.step(reward, group, rate)
+    true = _shifts(np.array(path)[None])[0]
+    seen = sampled_runs(
+        *(start, reward, rng),
+        **{"runs": count * SEEDS, "steps": steps, "prompts": 16, "group": group, "rate": rate},
+    )
+    shifts = _shifts(seen[..., 0]).reshape(count, SEEDS)
+    return {"drift shift, tabular GRPO": _by_runs(float(true), shifts)}
+
+
+def failures(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """Wilson's interval of a share of failures."""
+    from statsmodels.stats.proportion import proportion_confint
+
+    share, n = 0.07, 640
+    counts = rng.binomial(n, share, count)
+    low, high = proportion_confint(counts, n, method="wilson")
+    return {"failure share, Wilson": Trials(share, counts / n, low, high)}
+
+
+CHECKS: tuple[Check, ...] = (
+    *(run_level, regression, ledger_columns, coarse_columns, noise_columns, drift, failures),
+    *onset.CHECKS,
+    *propagation.CHECKS,
+    *judges.CHECKS,
+)
+
+
+def coverage_table(replications: int = FEWEST, seed: int = 0) -> list[Row]:
+    """One row per estimator, each over ``replications`` planted data sets."""
+    return _table(CHECKS, replications, seed)
+
+
+def known_faults(replications: int = FEWEST, seed: int = 0) -> list[Row]:
+    """The same of intervals that are known to be wrong where the row plants its data."""
+    return _table(judges.FAILING, replications, seed)
+
+
+def _table(checks: Iterable[Check], replications: int, seed: int) -> list[Row]:
+    """The rows of some checks, each with random numbers of its own whatever stands beside it."""
+    from zlib import crc32
+
+    import numpy as np
+
+    trials: dict[str, Trials] = {}
+    for check in checks:
+        rng = np.random.default_rng([seed, crc32(check.__qualname__.encode())])
+        trials |= check(rng, replications)
+    return [judge_coverage(name, found, len(trials)) for name, found in trials.items()]
+
+
+def _from_intervals(truth: float, found: Iterable[object]) -> Trials:
+    import numpy as np
+
+    ends = np.array([[getattr(one, end) for end in ("mean", "low", "high")] for one in found])
+    return Trials(truth, ends[:, 0], ends[:, 1], ends[:, 2])
+
+
+def _tabular_row(
+    rng: np.random.Generator, table: Tabular, reward: np.ndarray, group: int, prompts: int = 64
+) -> dict[str, float]:
+    """The ledger's row of one step of ``prompts`` sampled groups; ``reward`` is of every answer."""
+    import numpy as np
+
+    from analysis.records.runs import Run
+    from analysis.step.ledger import step_row
+
+    answers = table.sample(rng, prompts, group)
+    scores = reward[answers]
+    run = Run(
+        *("", "", 0, True, np.ones(prompts, dtype=int)),
+        reward=scores,
+        advantage=np.full(scores.shape, np.nan),
+        truth=table.truth[answers],
+        judge=scores,
+        features=table.features[answers],
+        names=("z",),
+    )
+    return step_row(run)
+
+
+def _by_runs(truth: float, values_R_S: np.ndarray) -> Trials:
+    from analysis.statistics.intervals import mean_interval
+
+    return _from_intervals(truth, [mean_interval(row) for row in values_R_S])
+
+
+def _over_runs(
+    truths: Mapping[str, float], one_run: Callable[[], Mapping[str, float]], count: int, name: str
+) -> dict[str, Trials]:
+    import numpy as np
+
+    rows = [one_run() for _ in range(count * SEEDS)]
+    out = {}
+    for column, truth in truths.items():
+        values = np.array([row[column] for row in rows]).reshape(count, SEEDS)
+        out[f"{name} {column}, t over runs"] = _by_runs(float(truth), values)
+    return out
+
+
+def _shifts(values_N_T: np.ndarray) -> np.ndarray:
+    """`analysis.records.behaviour.shift` of N runs of T steps, shape (N,)."""
+    import numpy as np
+
+    from analysis.records.behaviour import shift
+
+    return np.array([shift(values) for values in values_N_T])

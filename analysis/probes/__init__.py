@@ -1,0 +1,1 @@
+"""A judge's profile from its probes."""

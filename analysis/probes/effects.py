@@ -1,0 +1,316 @@
+"""How much an edit moves a judge beyond what it moves the truth: one row per judge and variant.
+
+The bias of a pair is the judge's change minus the truth's own change. Pairs of one prompt share its
+content, so the prompt is the unit: standard errors are clustered by prompt, with Student's t on
+prompts - 1 degrees of freedom. Where most prompts do not change, or all change alike, no spread is
+no certainty: `analysis.statistics.bounded_mean` bounds what prompts that were not drawn could do.
+A pair that lacks a score or a known truth is left out and counted; worst cases say how far those
+without a score could have moved the mean.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis.external.pairwise import exact_p
+from analysis.statistics.bounded_mean import STILL, Rare
+from analysis.statistics.power import POWER, smallest_effect
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+LEVEL = 0.95
+ALPHA = 0.05
+MARGIN = 0.05
+"""Score units within which a bias counts as none, unless another margin is given beforehand."""
+NO_SPREAD = 1e-6
+"""Judges write scores to a few digits: what is smaller than this is rounding."""
+SCALE = (-1.0, 1.0)
+"""Ends of a change of scores in [0, 1]."""
+FEW_PROMPTS = 10
+"""Fewer prompts carry no claim."""
+PLACEBO = "placebo"
+END = "no bias, at the end of the scale"
+TOO_FEW = "too few prompts"
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """A mean over rows with standard error clustered by prompt; NaN where there is none."""
+
+    mean: float
+    se: float
+    low: float
+    high: float
+    rows: int
+    prompts: int
+    p: float
+    """Two-sided, that the mean is 0."""
+    smallest: float
+    """The mean that would be seen with a chance of 80 % at this spread."""
+    rare: Rare | None = None
+    """Where most prompts stand at one value: there a t interval alone is none."""
+
+
+def clustered_mean(
+    values_N: np.ndarray,
+    prompts_N: np.ndarray,
+    level: float = LEVEL,
+    ends: tuple[float, float] = SCALE,
+) -> Clustered:
+    """Mean of N rows that are finite, with standard error over C prompts, see `clustered_se`.
+
+    Where more than half of the prompts stand within `STILL` of the middle one, the interval is
+    widened to what `Rare` allows, p is the larger of Student's and the exact sign test's over
+    prompts, and ``smallest`` the larger of Student's and `Rare.smallest`.
+
+    Args:
+        ends: of the scale that the values are on.
+    """
+    import numpy as np
+    from scipy import stats
+
+    values = np.asarray(values_N, dtype=float)
+    kept = np.isfinite(values)
+    values, nan = values[kept], float("nan")
+    _, codes = np.unique(np.asarray(prompts_N)[kept], return_inverse=True)
+    n, units = len(values), int(codes.max(initial=-1)) + 1
+    mean = float(values.mean()) if n else nan
+    if units < 2:
+        return Clustered(mean, nan, nan, nan, n, units, nan, nan)
+    se = clustered_se(values, codes)
+    se = se if se > NO_SPREAD else 0.0
+    half = float(stats.t.ppf((1 + level) / 2, units - 1)) * se
+    low, high = mean - half, mean + half
+    p = float(2 * stats.t.sf(abs(mean) / se, units - 1)) if se else 0.0
+    smallest = _smallest(units) * se * units**0.5
+    middle = float(np.median(np.bincount(codes, values) / np.bincount(codes)))
+    # what each prompt is in the mean over all rows: the C parts have that very mean
+    parts = middle + np.bincount(codes, values - middle) * units / n
+    still = np.abs(parts - middle) <= STILL
+    if 2 * still.sum() <= units:
+        return Clustered(mean, se, low, high, n, units, p, smallest)
+    reached = min(ends[0], float(parts.min())), max(ends[1], float(parts.max()))
+    rare = Rare(float(parts[still].mean()), int(still.sum()), tuple(parts[~still]), reached)
+    least, most = rare.bounds(level)
+    p = max(p, exact_p(int((parts > NO_SPREAD).sum()), int((parts < -NO_SPREAD).sum()), units))
+    unseen = rare.smallest(POWER)
+    smallest = nan if math.isnan(unseen) else max(smallest, unseen)
+    return Clustered(mean, se, min(low, least), max(high, most), n, units, p, smallest, rare)
+
+
+def clustered_se(values_N: np.ndarray, codes_N: np.ndarray) -> float:
+    """CR1 standard error of a mean of N rows of C > 1 prompts, numbered from 0.
+
+    se^2 = C / (C - 1) sum_c (sum of residuals of prompt c)^2 / N^2 (Liang and Zeger 1986).
+    """
+    import numpy as np
+
+    sums = np.bincount(codes_N, values_N - values_N.mean())
+    return float(np.sqrt(len(sums) / (len(sums) - 1) * (sums**2).sum()) / len(values_N))
+
+
+@functools.cache
+def _smallest(prompts: int) -> float:
+    return smallest_effect(prompts, paired=True)
+
+
+def tost(found: Clustered, margin: float) -> float:
+    """p that the mean lies outside of +-margin: the larger of two one-sided tests.
+
+    Student's (Schuirmann 1987), and those of `Rare` where most prompts stand at one value.
+    """
+    from scipy import stats
+
+    if math.isnan(found.se):
+        return float("nan")
+    tests = [0.0]
+    if found.se > 0:
+        tests.append(float(stats.t.sf((margin - abs(found.mean)) / found.se, found.prompts - 1)))
+    if found.rare is not None:
+        tests += [found.rare.at_least(margin), found.rare.at_most(-margin)]
+    return max(tests)
+
+
+def pairs(scores: pd.DataFrame) -> pd.DataFrame:
+    """Each edited text beside its counterpart, by judge.
+
+    Args:
+        scores: `analysis.probes.profile.scores`: one row per judge and probe.
+
+    Returns:
+        The edited text's columns with ``judge_change``, ``truth_change`` (0 for a placebo, NaN
+        where no rule knows), ``bias_change``, ``planted`` and ``at_end``: whether either score
+        stands at an end of the scale, where a bias cannot show in full. For a pairwise judge a
+        change is the net preference (wins - losses) over both orders. ``judge_low`` and
+        ``judge_high`` are ``judge_change`` with each score that is missing at the end of the scale
+        that makes it least and most.
+    """
+    import numpy as np
+
+    edited = scores[scores["against"].notna()].reset_index(drop=True)
+    other = scores.set_index(["judge", "probe_id"])
+    keys = list(zip(edited["judge"], edited["against"], strict=True))
+    base = other.reindex(keys)
+    taken = {name: base[name].to_numpy() for name in ("score", "truth", "planted", "words")}
+    compared = edited["pairwise"].to_numpy(dtype=bool)
+    truth = edited["truth"].to_numpy(dtype=float) - taken["truth"].astype(float)
+    ends = np.array([0.0, 1.0])
+    after, before = edited["score"].to_numpy(dtype=float), taken["score"].astype(float)
+    judge_low, judge_high = (
+        np.where(
+            compared,
+            2 * np.nan_to_num(after, nan=end) - 1,
+            np.nan_to_num(after, nan=end) - np.nan_to_num(before, nan=1 - end),
+        )
+        for end in ends
+    )
+    near = [(np.abs(column[:, None] - ends) < NO_SPREAD).any(axis=1) for column in (after, before)]
+    return edited.assign(
+        judge_change=np.where(compared, 2 * after - 1, after - before),
+        judge_low=judge_low,
+        judge_high=judge_high,
+        truth_change=np.where(compared, np.sign(truth), truth),
+        planted_change=edited["planted"].to_numpy(dtype=float) - taken["planted"].astype(float),
+        words_change=edited["words"].to_numpy() - taken["words"].astype(float),
+        at_end=(near[0] | near[1]) & ~compared,
+    ).assign(
+        # seven digits: beyond is what a judge's rounding leaves of an exact zero
+        bias_change=lambda frame: (frame["judge_change"] - frame["truth_change"]).round(7),
+        bias_low=lambda frame: (frame["judge_low"] - frame["truth_change"]).round(7),
+        bias_high=lambda frame: (frame["judge_high"] - frame["truth_change"]).round(7),
+    )
+
+
+def effects(
+    paired: pd.DataFrame,
+    spread: dict[str, float],
+    margin: float = MARGIN,
+    by: tuple[str, ...] = ("judge", "bias", "variant"),
+) -> pd.DataFrame:
+    """One row per judge and variant, all bases of a prompt together.
+
+    Args:
+        paired: as `pairs` gives them.
+        spread: judge -> SD of its scores over the contents as they are, which effects in SDs are
+            divided by.
+        margin: of equivalence, in score units.
+
+    Returns:
+        ``effect`` with ``se``, ``low``, ``high``, ``p``; ``p_holm`` over the variants of a judge,
+        ``p_bh`` over the whole grid (both without the placebo, which is the noise floor and no
+        question); ``smallest`` effect that could be seen; ``p_equivalent``; ``floor``, the mean
+        absolute change under the placebo; and a ``claim`` in words. ``bound_low`` and
+        ``bound_high`` are the mean effect with each score that is missing at the end of its scale
+        that makes it least and most (Manski 1990): the effect itself where none is missing. Where
+        no rule knows the truth of any pair, an edit that keeps the content is taken to keep its
+        truth; one that does not has ``judge_change`` alone and no effect.
+    """
+    import pandas as pd
+
+    placebo = paired[paired["variant"] == PLACEBO]
+    floors = placebo["judge_change"].abs().groupby(placebo["judge"]).mean().to_dict()
+    rows = []
+    for _, part in paired.groupby(list(by), sort=False):
+        first = part.iloc[0]
+        floor = floors.get(first["judge"], float("nan"))
+        rows.append({key: first[key] for key in by} | _effect(part, spread, margin))
+        rows[-1]["floor"] = floor
+    columns = [*by, *_EMPTY, "floor"]
+    table = corrected(pd.DataFrame(rows, columns=columns))
+    table["claim"] = [_claim(row) for row in table.to_dict("records")]
+    return table
+
+
+_EMPTY = (
+    "effect", "se", "low", "high", "bound_low", "bound_high", "effect_sd", "p", "smallest",
+    "p_equivalent", "judge_change", "truth_change", "planted", "words_change", "at_end", "pairs",
+    "prompts", "unscored", "truth_by",
+)  # fmt: skip
+
+
+def _effect(part: pd.DataFrame, spread: dict[str, float], margin: float) -> dict[str, Any]:
+    known = part["truth_change"].notna()
+    truth_by, measured = "rule", "bias"
+    if not known.any():
+        kept = bool(part["keeps"].all())
+        truth_by, measured = ("content kept", "judge") if kept else ("unknown", "bias")
+    value, low, high = (part[f"{measured}_{name}"] for name in ("change", "low", "high"))
+    prompts = part["prompt_id"].to_numpy()
+    found = clustered_mean(value.to_numpy(dtype=float), prompts, ends=_ends(part, measured))
+    sd = spread.get(part["judge"].iloc[0], float("nan"))
+    scored = part["judge_change"].notna()
+    return {
+        "effect": found.mean,
+        "se": found.se,
+        "low": found.low,
+        "high": found.high,
+        "bound_low": _mean(low),
+        "bound_high": _mean(high),
+        "effect_sd": found.mean / sd if sd > NO_SPREAD else float("nan"),
+        "p": found.p,
+        "smallest": found.smallest,
+        "p_equivalent": tost(found, margin),
+        "judge_change": float(part["judge_change"].mean()),
+        "truth_change": float(part.loc[scored, "truth_change"].mean()),
+        "planted": float(part.loc[scored, "planted_change"].mean()),
+        "words_change": float(part["words_change"].mean()),
+        "at_end": float(part.loc[scored, "at_end"].mean()),
+        "pairs": found.rows,
+        "prompts": found.prompts,
+        "unscored": int((~scored).sum()),
+        "truth_by": truth_by,
+    }
+
+
+def _ends(part: pd.DataFrame, measured: str) -> tuple[float, float]:
+    """What the bias of a pair can be.
+
+    A single text lies at most a whole scale from where its counterpart and the truth's change would
+    put it; a net preference is between -1 and 1, and so is the truth's that is taken from it.
+    """
+    truth = part["truth_change"]
+    if measured == "judge" or not part["pairwise"].any() or not truth.notna().any():
+        return SCALE
+    return SCALE[0] - float(truth.max()), SCALE[1] - float(truth.min())
+
+
+def _mean(values: pd.Series) -> float:
+    """Mean of the finite ones, added up as `clustered_mean` does."""
+    kept = values[values.notna()].to_numpy(dtype=float)
+    return float(kept.mean()) if len(kept) else float("nan")
+
+
+def corrected(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with ``p_holm`` (within a judge) and ``p_bh`` (over all of it); NaN p has none."""
+    import numpy as np
+    from statsmodels.stats.multitest import multipletests
+
+    table = table.assign(p_holm=np.nan, p_bh=np.nan)
+    asked = table["p"].notna() & (table["variant"] != PLACEBO)
+    for _, places in table[asked].groupby("judge").groups.items():
+        table.loc[places, "p_holm"] = multipletests(table.loc[places, "p"], method="holm")[1]
+    if asked.any():
+        table.loc[asked, "p_bh"] = multipletests(table.loc[asked, "p"], method="fdr_bh")[1]
+    return table
+
+
+def _claim(row: dict[str, Any]) -> str:
+    """What may be said of one row."""
+    if math.isnan(row["p"]):
+        return "cannot tell"
+    if row["prompts"] < FEW_PROMPTS:
+        return TOO_FEW
+    p = row["p"] if row["variant"] == PLACEBO else row["p_holm"]
+    same = row["p_equivalent"] < ALPHA
+    if p < ALPHA and same:
+        return "bias, but within the margin"
+    if p < ALPHA:
+        return "bias for it" if row["effect"] > 0 else "bias against it"
+    if same and row["at_end"] > 0.5:
+        return END
+    return "no bias" if same else "undecided"

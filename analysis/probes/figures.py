@@ -1,0 +1,121 @@
+"""Figures of a judge's profile: one per question, in the style of the bias report.
+
+Each takes tables of `analysis.probes.profile` and returns a matplotlib Figure that belongs to no
+pyplot state. Bars are 95 % intervals, as in the tables.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from analysis.probes.effects import END
+from analysis.reports.figures import WIDTH, looks, style
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+def forest(table: pd.DataFrame, margin: float) -> Figure:
+    """What does one judge pay for beyond the truth? A row per variant, the largest on top.
+
+    Args:
+        table: rows of `analysis.probes.effects.effects` of one judge.
+        margin: of equivalence; the grey band.
+    """
+    with style():
+        import seaborn as sns
+        from matplotlib.figure import Figure
+
+        kept = table[table["effect"].notna()].copy()
+        kept = kept.loc[kept["effect"].sort_values().index].reset_index(drop=True)
+        figure = Figure(figsize=(WIDTH, 1.3 + 0.28 * max(1, len(kept))), layout="constrained")
+        axes = figure.subplots()
+        palette = sns.color_palette("colorblind", 10)
+        blue, orange, green, sky = palette[0], palette[1], palette[2], palette[9]
+        kinds = {
+            "bias": (kept["claim"].str.startswith("bias"), orange, "s"),
+            "no bias (equivalent)": (kept["claim"] == "no bias", blue, "o"),
+            END: (kept["claim"] == END, sky, "v"),
+            "undecided": (kept["claim"].isin(["undecided", "cannot tell"]), "0.45", "D"),
+        }
+        axes.axvspan(-margin, margin, color="0.9", label=f"margin of +-{margin:g}", zorder=0)
+        for label, (where, colour, marker) in kinds.items():
+            part = kept[where]
+            if part.empty:
+                continue
+            sides = [
+                side.fillna(0.0)
+                for side in (part["effect"] - part["low"], part["high"] - part["effect"])
+            ]
+            axes.errorbar(
+                part["effect"], part.index, xerr=sides, fmt=marker, color=colour, capsize=3,
+                label=label, markersize=5,
+            )  # fmt: skip
+        planted = kept[kept["planted"].notna()]
+        if len(planted):
+            axes.plot(
+                planted["planted"], planted.index, "|", color=green, markersize=12,
+                markeredgewidth=2, label="planted dose (unclipped)", zorder=1,
+            )  # fmt: skip
+        axes.axvline(0, color="0.3", linewidth=1)
+        axes.set_yticks(list(kept.index), list(kept["variant"]))
+        axes.set_ylim(-0.7, max(0, len(kept) - 1) + 0.7)
+        axes.set_xlabel("judge's change - truth's change (score units)")
+        figure.legend(loc="outside upper center", ncols=3)
+        return figure
+
+
+def scores(table: pd.DataFrame, truth: bool) -> Figure:
+    """How does each judge use its scale, beside the truth, on contents as they are?
+
+    Args:
+        table: `analysis.probes.profile.scores` of judges of single texts.
+        truth: whether there is a truth to draw.
+    """
+    with style():
+        from matplotlib.figure import Figure
+
+        contents = table[(table["bias"] == "content") & table["score"].notna()]
+        judges = list(contents["judge"].unique())
+        figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+        panels = figure.subplots(1, max(1, len(judges)), sharey=True, squeeze=False).ravel()
+        bins = [k / 20 for k in range(21)]
+        for judge, axes in zip(judges, panels, strict=False):
+            part = contents[contents["judge"] == judge]
+            axes.hist(part["score"].clip(0, 1), bins=bins, color="C0", label="judge")
+            if truth:
+                axes.hist(
+                    part["truth"].dropna(), bins=bins, histtype="step", color="0.1",
+                    linewidth=1.4, label="rule truth",
+                )  # fmt: skip
+            axes.set_title(f"{judge} (n={len(part)})")
+            axes.set_xlabel("score")
+        panels[0].set_ylabel("texts")
+        panels[0].legend()
+        return figure
+
+
+def failures(table: pd.DataFrame) -> Figure:
+    """Do long texts lose their verdicts more often? By quarter of the texts' length."""
+    with style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+        axes = figure.subplots()
+        for judge, look in looks(list(table["judge"].unique())).items():
+            part = table[table["judge"] == judge]
+            middle = (part["words_low"] + part["words_high"]) / 2
+            share = 100 * part["share"]
+            axes.errorbar(
+                middle,
+                share,
+                yerr=[share - 100 * part["low"], 100 * part["high"] - share],
+                label=judge,
+                capsize=3,
+                **look,
+            )
+        axes.set(xlabel="length of the text (words, middle of quarter)", ylabel="unscored (%)")
+        axes.set_ylim(bottom=0)
+        figure.legend(loc="outside upper center", ncols=4)
+        return figure

@@ -1,0 +1,189 @@
+"""The probed judges beside each other, and beside the texts that they or their kin wrote.
+
+Texts of one prompt are not independent, so every interval here is over prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.probes.effects import NO_SPREAD
+from analysis.statistics.agreement import krippendorff_alpha, within_groups
+from analysis.statistics.bootstrap import FEWEST
+from analysis.statistics.intervals import mean_interval
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+ALPHA, WITHIN = "Krippendorff alpha", "correlation within prompts"
+NO_FAMILY = ("", "other")
+"""What a preset says whose model is anybody's."""
+
+
+def agreement(scores: pd.DataFrame) -> pd.DataFrame:
+    """How far judges that were asked the same way agree on the same texts.
+
+    Alpha is at the interval level, so a judge that is stricter by a constant agrees less; the
+    correlation (Pearson, of each two judges, averaged over prompts) does not see that.
+
+    Args:
+        scores: `analysis.probes.profile.scores`.
+
+    Returns:
+        Rows texts (contents, all probes, or pairs for pairwise judges), judges, measure, value,
+        low, high, scored (texts with the scores of two judges or more), prompts, note. Alpha has a
+        jackknife interval over prompts, from ten on, the correlation a t interval; neither has one
+        where there is no spread.
+    """
+    import pandas as pd
+
+    columns = ["texts", "judges", "measure", "value", "low", "high", "scored", "prompts", "note"]
+    single = scores[~scores["pairwise"]]
+    rows = []
+    for texts, part in (
+        ("contents", single[single["bias"] == "content"]),
+        ("all probes", single),
+        ("pairs", scores[scores["pairwise"] & scores["against"].notna()]),
+    ):
+        judges = list(part["judge"].unique())
+        if len(judges) < 2:
+            continue
+        wide = part.pivot(index=["prompt_id", "probe_id"], columns="judge", values="score")
+        table = wide[judges].to_numpy(dtype=float)
+        prompts = wide.index.get_level_values("prompt_id").to_numpy()
+        head = {"texts": texts, "judges": ", ".join(judges), "measure": ALPHA}
+        rows.append(head | _alpha(table, prompts))
+        for one, other in combinations(range(len(judges)), 2):
+            found = within_groups(table[:, one], table[:, other], prompts)
+            ends = found.estimate.low, found.estimate.high
+            if ends[1] - ends[0] <= NO_SPREAD:  # alike on every prompt that was drawn
+                ends = math.nan, math.nan
+            both = int((~pd.isna(table[:, [one, other]])).all(axis=1).sum())
+            flat = f"{found.constant} prompts without spread left out" if found.constant else ""
+            rows.append(
+                head
+                | {"judges": f"{judges[one]}, {judges[other]}", "measure": WITHIN, "scored": both}
+                | {"value": found.estimate.value, "low": ends[0], "high": ends[1]}
+                | {"prompts": found.estimate.n}
+                | {"note": "; ".join(filter(None, [found.estimate.note, flat]))}
+            )
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _alpha(table_N_J: np.ndarray, prompts_N: np.ndarray) -> dict[str, Any]:
+    """Alpha with a delete-one-prompt jackknife."""
+    import numpy as np
+
+    scored = (~np.isnan(table_N_J)).sum(axis=1) >= 2
+    table, prompts = table_N_J[scored], prompts_N[scored]
+    whole, names = krippendorff_alpha(table), np.unique(prompts)
+    found: dict[str, Any] = {"value": whole.value, "low": math.nan, "high": math.nan}
+    found |= {"scored": len(table), "prompts": len(names), "note": ""}
+    if math.isnan(whole.value) or whole.value == 1:
+        return found | {"note": whole.note}
+    if len(names) < FEWEST:
+        return found | {"note": f"fewer than {FEWEST} prompts: no interval"}
+    left = np.array([krippendorff_alpha(table[prompts != name]).value for name in names])
+    pseudo = len(names) * whole.value - (len(names) - 1) * left
+    around = mean_interval(pseudo.tolist(), "prompt")
+    half = around.high - around.mean
+    if half <= NO_SPREAD:  # alike on every prompt that was drawn
+        return found | {"note": around.note}
+    return found | {
+        "low": whole.value - half,
+        "high": min(1.0, whole.value + half),
+        "note": around.note,
+    }
+
+
+def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFrame, list[str]]:
+    """Does a judge score its own or its family's texts higher than their truth earns?
+
+    Known by their author are the texts of a rewriter. They are compared with texts of the same
+    variants and prompts that it did not write, at equal rule truth
+    (`analysis.external.preference`).
+
+    Args:
+        scores: `analysis.probes.profile.scores`.
+        manifest: of the folder of probes.
+
+    Returns:
+        One row per judge and kind (self, family) of own texts, and why there is none, in words.
+    """
+    import pandas as pd
+
+    from analysis.external.preference import preferences
+
+    columns = ["judge", "own", "texts by", "effect", "low", "high", "p", "raw", "prompts", "texts"]
+    none = pd.DataFrame(columns=columns)
+    judges, author = manifest["judges"], manifest["command"]["rewriter"]
+    single = scores[~scores["pairwise"]]
+    written = single[(single["how"] == "model") & (single["against"].notna())]
+    if not author or written.empty:
+        return none, [
+            "Whether a judge favours its own or its family's texts cannot be told: no model is on"
+            " record as the author of a text that was scored singly (rules make contents and"
+            " edits, and a set does not say who wrote its slots or its ypolicy_raw)."
+        ]
+    families = {name: _family(name, manifest) for name in {*judges, author}}
+    kin = [
+        name
+        for name in judges
+        if name == author
+        or (families[name] not in NO_FAMILY and families[name] == families[author])
+    ]
+    if not kin:
+        return none, [
+            f"Whether a judge favours its own or its family's texts cannot be told: {author}"
+            f" (family {families[author] or 'unknown'}) wrote some, and none of the judges is known"
+            " to be of its family."
+        ]
+    if not written["truth"].notna().any():
+        return none, [
+            f"{author} wrote texts that {', '.join(kin)} judged as its own or its family's, but no"
+            " rule knows their truth: a preference could not be told from their being better."
+        ]
+    kinds = set(written["variant"])
+    part = single[single["judge"].isin(kin) & single["variant"].isin(kinds)]
+    model = part["how"] == "model"
+    frame = pd.DataFrame(
+        {
+            "item": part["prompt_id"],
+            "judge": part["judge"],
+            "judge_family": part["judge"].map(families),
+            "author": model.map({True: author, False: ""}),
+            "author_family": model.map({True: families[author], False: ""}),
+            "score": part["score"],
+            "quality": part["truth"],
+        }
+    )
+    rows, notes = [], []
+    for one in preferences(frame):
+        if one.kind == "self" and one.judge != author:
+            continue
+        if one.kind == "family" and families[one.judge] in NO_FAMILY:
+            continue
+        if math.isnan(one.effect) or one.items < FEWEST:
+            why = one.note or f"{one.items} prompts are fewer than {FEWEST}"
+            notes.append(f"Nothing is claimed of {one.judge}'s taste for {one.kind} texts: {why}.")
+            continue
+        ends = (one.effect, one.low, one.high, one.p, one.raw, one.items, one.own_rows)
+        rows.append(dict(zip(columns, (one.judge, one.kind, author, *ends), strict=True)))
+    return pd.DataFrame(rows, columns=columns), notes
+
+
+def _family(name: str, manifest: dict[str, Any]) -> str:
+    """The family of a probed judge, or of a preset that only wrote."""
+    import yaml
+
+    from judges.serve import CONF
+
+    if name in manifest["judges"]:
+        return str(manifest["judges"][name].get("family") or "")
+    path = Path(CONF) / "judge" / f"{name}.yaml"
+    preset = yaml.safe_load(path.read_text()) if path.is_file() else None
+    return str((preset or {}).get("family") or "")

@@ -1,0 +1,191 @@
+"""A judge's profile from a folder of probes: what it pays for that the truth does not.
+
+``profile`` reads what ``python -m experiments.probe`` wrote and gives tables; nothing is asked of
+any judge here. docs/probes.md says how each number is made.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.probes import judges, levels, repeats
+from analysis.probes.effects import MARGIN, effects, pairs
+from analysis.probes.levels import THRESHOLD
+from study.errors import UserError
+from study.files import first_line, read_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROBES, VERDICTS, MANIFEST = "probes.parquet", "verdicts.parquet", "manifest.json"
+PROFILE = "profile"
+"""The setting of verdicts by a judge as it is configured."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a folder holds."""
+
+    name: str
+    probes: pd.DataFrame
+    verdicts: pd.DataFrame
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Every table of a profile; a judge without the data for one has no row in it."""
+
+    evidence: Evidence
+    scores: pd.DataFrame
+    pairs: pd.DataFrame
+    effects: pd.DataFrame
+    rates: pd.DataFrame
+    """Over contents as they are."""
+    all_rates: pd.DataFrame
+    """Over all single texts: edits and texts without content too."""
+    scale: pd.DataFrame
+    hacks: pd.DataFrame
+    length: pd.DataFrame
+    repeats: pd.DataFrame
+    positions: pd.DataFrame
+    reasons: pd.DataFrame
+    failures: pd.DataFrame
+    agreement: pd.DataFrame
+    preference: pd.DataFrame
+    no_preference: list[str]
+    """Why nothing is said of some judge's taste for its own texts."""
+    margin: float
+    threshold: float
+
+
+def read(folder: Path | str) -> Evidence:
+    """The records of a folder.
+
+    Raises:
+        UserError: it is none of ours.
+    """
+    import pandas as pd
+
+    folder = Path(folder)
+    for name in (PROBES, VERDICTS, MANIFEST):
+        if not (folder / name).is_file():
+            raise UserError(
+                f"{folder} holds no {name}, so it is no folder of probes. Make one, for example:"
+                " python -m experiments.probe judge=sim-verbose,sim-fair"
+            )
+    remedy = "Run the same experiments.probe again: what was asked is in the store"
+    try:
+        probes, verdicts = (pd.read_parquet(folder / name) for name in (PROBES, VERDICTS))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{folder} holds a damaged {PROBES} or {VERDICTS} ({first_line(error)}). {remedy}."
+        ) from error
+    manifest = read_json(folder / MANIFEST, remedy)
+    if lacking := [name for name in ("command", "judges") if name not in manifest]:
+        raise UserError(f"{folder / MANIFEST} does not say {', '.join(lacking)}. {remedy}.")
+    if "probe_id" not in verdicts or not {"probe_id", "prompt_id"} <= set(probes):
+        raise UserError(f"{folder} holds a {PROBES} or {VERDICTS} of other columns. {remedy}.")
+    probes = probes.rename(columns=lambda name: name.removeprefix("component/"))
+    verdicts["prompt_id"] = verdicts["probe_id"].map(probes.set_index("probe_id")["prompt_id"])
+    return Evidence(folder.name, probes, verdicts, manifest)
+
+
+def scores(evidence: Evidence) -> pd.DataFrame:
+    """One row per judge and probe: the mean over its scored votes, NaN where there is none.
+
+    ``pairwise`` judges score an edited text by its mean win over both orders of a pair, and have
+    a score only where both orders were obtained. ``planted`` is what a simulated judge's doses
+    add to the text, in score units and before clipping; NaN for pairwise and for real judges.
+    """
+    import numpy as np
+    import pandas as pd
+
+    parts = []
+    probes = evidence.probes.rename(columns={"length": "words"})
+    own = evidence.verdicts[evidence.verdicts["setting"] == PROFILE]
+    for judge in evidence.manifest["command"]["judges"]:
+        settings = evidence.manifest["judges"][judge]
+        mine = own[own["judge"] == judge]
+        compared = mine["order"].notna().any()
+        won = mine["score"].where(mine["order"] != 0, 1 - mine["score"]) if compared else None
+        mine = mine.assign(score=mine["score"] if won is None else won)
+        if compared:
+            votes = mine.groupby(["probe_id", "sample_index"])["score"]
+            whole = votes.mean().where(votes.count() == 2)
+            mean = whole.groupby(level="probe_id").mean()
+        else:
+            mean = mine.groupby("probe_id")["score"].mean()
+        parts.append(
+            probes.assign(
+                judge=judge,
+                pairwise=bool(compared),
+                score=probes["probe_id"].map(mean).astype(float),
+                planted=math.nan
+                if compared
+                else _planted(settings.get("simulated"), probes["text"]),
+            )
+        )
+    if not parts:
+        return probes.assign(judge="", pairwise=False, score=np.nan, planted=np.nan).iloc[:0]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _planted(settings: dict[str, Any] | None, texts: pd.Series) -> Any:
+    """Sum of dose x standardised feature of each text; NaN for a real judge."""
+    if settings is None:
+        return math.nan
+    from judges.simulated.bias import Bias
+    from study.schema import Simulated, freeze
+
+    simulated = freeze(Simulated, settings)
+    bias = Bias(simulated)
+    return [
+        math.fsum(dose * z[name] for name, dose in simulated.doses.items())
+        for z in map(bias.standardised, texts)
+    ]
+
+
+def profile(folder: Path | str, margin: float = MARGIN, threshold: float = THRESHOLD) -> Profile:
+    """All tables of a folder.
+
+    Args:
+        margin: score units within which a bias counts as none; fixed before looking.
+        threshold: the score from which a text is called good.
+
+    Raises:
+        UserError: no folder of probes, or a margin that is not above 0.
+    """
+    if not margin > 0:
+        raise UserError(f"margin={margin} is no margin: give score units above 0, such as 0.05.")
+    evidence = read(folder)
+    table = scores(evidence)
+    scale = levels.scale_use(table)
+    spread = dict(zip(scale["judge"], scale["sd"], strict=True)) if len(scale) else {}
+    paired = pairs(table)
+    words = evidence.probes.set_index("probe_id")["length"]
+    own, no_own = judges.own_texts(table, evidence.manifest)
+    reasons, failed = levels.failures(evidence.verdicts, words)
+    return Profile(
+        evidence=evidence,
+        scores=table,
+        pairs=paired,
+        effects=effects(paired, spread, margin),
+        rates=levels.rates(table[table["bias"] == "content"], threshold),
+        all_rates=levels.rates(table, threshold),
+        scale=scale,
+        hacks=levels.hacks(table, threshold),
+        length=levels.length_preference(table, paired),
+        repeats=repeats.repeats(evidence.verdicts, threshold),
+        positions=repeats.positions(evidence.verdicts),
+        reasons=reasons,
+        failures=failed,
+        agreement=judges.agreement(table),
+        preference=own,
+        no_preference=no_own,
+        margin=margin,
+        threshold=threshold,
+    )

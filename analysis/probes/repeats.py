@@ -1,0 +1,126 @@
+"""Does a judge agree with itself: asked again, and with the order of two answers swapped?"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from analysis.probes.effects import clustered_mean
+from analysis.probes.levels import THRESHOLD, wilson
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REPEAT = "repeat "
+"""How the settings of repeated verdicts begin."""
+SINGLE = -1.0
+"""Stands for the order of a text that was judged by itself."""
+
+
+def repeats(verdicts: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
+    """Self-consistency of each judge at each temperature, over contents asked again and again.
+
+    ``flips`` is the chance that two repeats say different things: of one text, that they fall on
+    different sides of the threshold; of a pair in one order, that they name different winners or a
+    tie. That is 1 - sum n (n - 1) / (K (K - 1)) over the n of K repeats that say each thing,
+    averaged, with interval clustered by prompt; ``sd`` is the root of the mean variance within a
+    text or ordered pair. Those with fewer than two scored repeats have neither and are counted.
+
+    Returns:
+        Per judge and temperature: ``flips``, ``low``, ``high``, ``sd``, ``texts`` (or ordered
+        pairs), ``repeats`` (fewest and most scored ones of a text), ``too_few``, ``unscored``.
+    """
+    import numpy as np
+    import pandas as pd
+
+    rows = []
+    asked = verdicts[verdicts["setting"].str.startswith(REPEAT)]
+    for (judge, temperature), part in asked.groupby(["judge", "temperature"], sort=True):
+        good = (part["score"] >= threshold).where(part["score"].notna()).astype(float)
+        said = part["score"].where(part["order"].notna(), good)
+        keys = [part["prompt_id"], part["probe_id"], part["order"].fillna(SINGLE)]
+        texts = part["score"].groupby(keys)
+        alike = said.groupby([*keys, said]).size().groupby(level=[0, 1, 2])
+        table = pd.DataFrame(
+            {
+                "k": texts.count(),
+                "alike": alike.agg(lambda n: float((n * (n - 1)).sum())),
+                "variance": texts.var(ddof=1),
+            }
+        ).reset_index()
+        kept = table[table["k"] >= 2]
+        flips = 1 - kept["alike"] / (kept["k"] * (kept["k"] - 1))
+        found = clustered_mean(
+            flips.to_numpy(dtype=float), kept["prompt_id"].to_numpy(), ends=(0.0, 1.0)
+        )
+        rows.append(
+            {
+                "judge": judge,
+                "temperature": temperature,
+                "flips": found.mean,
+                "low": float(np.clip(found.low, 0.0, 1.0)),
+                "high": float(np.clip(found.high, 0.0, 1.0)),
+                "sd": math.sqrt(kept["variance"].mean()) if len(kept) else math.nan,
+                "texts": len(kept),
+                "repeats": f"{kept['k'].min()} to {kept['k'].max()}" if len(kept) else "",
+                "too_few": len(table) - len(kept),
+                "unscored": int(part["score"].isna().sum()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def positions(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """What the order of two answers does to each pairwise judge.
+
+    A pair is consistent where both orders name the same text, or both a tie. Of the others,
+    ``first_first`` chose the text shown first both times and ``second_second`` the one shown
+    second; ``p`` is the exact test that prompts are equally likely to lean to either, each by the
+    sign of its own first_first - second_second, because pairs of one prompt are not independent. A
+    judge's taste for what is better cannot move it, unlike a share of first picks. Pairs that tie
+    in one order only are counted apart.
+
+    Returns:
+        Per judge: ``consistent`` with Wilson interval, ``first_first``, ``second_second``, ``p``,
+        ``half_ties``, ``pairs``, ``unscored`` (pairs that lack an order).
+    """
+    import pandas as pd
+    from scipy import stats
+
+    rows = []
+    repeated = verdicts["setting"].str.startswith(REPEAT)
+    asked = verdicts[verdicts["order"].notna() & ~repeated]
+    for judge, part in asked.groupby("judge", sort=False):
+        wide = part.pivot_table(
+            index=["prompt_id", "probe_id", "sample_index"],
+            columns="order",
+            values="score",
+            dropna=False,
+            observed=True,
+        ).reindex(columns=[0, 1])
+        every = part.groupby(["prompt_id", "probe_id", "sample_index"]).ngroups
+        wide = wide.dropna()
+        given, swapped = wide[0], wide[1]
+        # a score is for the text shown first: 1 in both orders chose the place, not the text
+        first, second = ((given == 1) & (swapped == 1)), ((given == 0) & (swapped == 0))
+        same = (given + swapped == 1).to_numpy(dtype=float)
+        turned = int(first.sum() + second.sum())
+        lean = (first.astype(int) - second.astype(int)).groupby(level="prompt_id").sum()
+        found = wilson(same, wide.index.get_level_values("prompt_id").to_numpy())
+        rows.append(
+            {
+                "judge": judge,
+                "consistent": found["share"],
+                "low": found["low"],
+                "high": found["high"],
+                "first_first": int(first.sum()),
+                "second_second": int(second.sum()),
+                "p": float(stats.binomtest(int((lean > 0).sum()), int((lean != 0).sum())).pvalue)
+                if lean.any()
+                else math.nan,
+                "half_ties": len(wide) - int(same.sum()) - turned,
+                "pairs": len(wide),
+                "unscored": every - len(wide),
+            }
+        )
+    return pd.DataFrame(rows)

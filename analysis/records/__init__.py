@@ -1,0 +1,1 @@
+"""A study's records as arrays and frames."""

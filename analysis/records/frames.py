@@ -1,0 +1,467 @@
+"""A study's folder as data frames: runs, steps, rollouts and verdicts.
+
+Everything is read straight from ``runs/<study>/<cell>/``, so a study that is still running, or that
+a crash has cut, is read as far as it goes. What could not be read is never fatal: each frame names
+it in ``frame.attrs["problems"]``, a list of sentences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.plan import read_study
+from study.cells import flatten, identifying, study_cells
+from study.cells import state as cell_state
+from study.files import Damaged, first_line, read_yaml
+from study.records import COMPONENT, parts, read_metrics, step_of, unlike, where
+from study.status import read_status
+from study.verify import foreign_parts, read_form, strangers
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+ROLLOUT_COLUMNS: dict[str, str] = {
+    "rollout_id": "str",
+    "step": "int64",
+    "prompt_id": "str",
+    "group": "int64",
+    "member": "int64",
+    "prompt": "str",
+    "completion": "str",
+    "answer": "str",
+    "tokens": "float64",
+    "stop": "str",
+    "logprob_sum": "float64",
+    "reward": "float64",
+    "advantage": "float64",
+    "truth": "float64",
+    "judge_score": "float64",
+}
+"""What every rollout has, and the dtype it is given; ``component/<name>`` columns are float64."""
+
+VERDICT_COLUMNS: dict[str, str] = {
+    "rollout_id": "str",
+    "step": "int64",
+    "judge": "str",
+    "role": "str",
+    "judge_id": "str",
+    "revision": "str",
+    "grading": "str",
+    "grading_version": "str",
+    "prompt_sha": "str",
+    "sample_index": "int64",
+    "outcome": "str",
+    "labels": "object",
+    "score": "float64",
+    "reason": "str",
+    "text": "str",
+    "reasoning": "str",
+    "finish_reason": "str",
+    "attempts": "float64",
+    "latency_s": "float64",
+    "tokens_in": "float64",
+    "tokens_cached": "float64",
+    "tokens_out": "float64",
+    "cost_usd": "float64",
+    "from_cache": "bool",
+    "key": "str",
+}
+
+RUN_COLUMNS: dict[str, str] = {
+    "study": "str",
+    "cell": "str",
+    "config_hash": "str",
+    "state": "str",
+    "done": "bool",
+    "step": "int64",
+    "steps": "int64",
+    "seconds": "float64",
+    "error": "str",
+    "arm": "str",
+    "judge": "str",
+    "judge_family": "str",
+    "judge_size": "str",
+    "judge_model": "str",
+    "simulated": "bool",
+    "undosed": "bool",
+    "keyword": "str",
+    "grading": "str",
+    "on_failure": "str",
+    "policy": "str",
+    "policy_family": "str",
+    "policy_size": "str",
+    "task": "str",
+    "reward": "str",
+    "scaffold": "str",
+    "seed": "int64",
+    "git_commit": "str",
+    "git_dirty": "object",
+}
+"""One row per cell. ``undosed`` is a simulated judge without a planted bias; ``arm`` is the judge,
+what differs between judges of its name, and every other declared factor but the seed."""
+
+AXES = ("arm", "judge", "judge_family", "judge_size", "policy", "reward", "seed", "state")
+"""Run columns that every step, rollout and verdict carries; see `_with_axes` for two new names."""
+
+NAMELESS = "(no name)"
+"""Judge of a cell whose config names none, or cannot be read."""
+_PLAIN = {"judge", "seed", "policy", "reward", "task", "scaffold"}
+
+
+def runs_frame(study_dir: Path | str) -> pd.DataFrame:
+    """One row per cell of the study, in any state, with its axes.
+
+    Factors of the study that are not columns already are added under their own dotted name.
+    ``config_hash`` is the identity that the cell's folder name ends with.
+    """
+    import pandas as pd
+
+    study_dir = Path(study_dir)
+    problems: list[str] = []
+    factors = list(read_study(study_dir, problems).get("factors", []))
+    problems += [sentence.rstrip(".") for sentence in strangers(study_dir)]
+    rows = [_run(study_dir.name, cell, factors, problems) for cell in study_cells(study_dir)]
+    extra = [name for name in factors if name not in _PLAIN]
+    runs = _typed(pd.DataFrame(rows, columns=[*RUN_COLUMNS, "named_arm", *extra]), RUN_COLUMNS)
+    others = [name for name in factors if name not in ("judge", "seed")]
+    named = runs["named_arm"].ne("").all() and runs["named_arm"].nunique() > 1
+    runs["arm"] = _arms(runs, ["named_arm"] if named else others)
+    if not named:  # a named arm stands for its reward, its scaffold and what it asks of a judge
+        runs["arm"] += _variants(study_dir, runs)
+    runs = runs.drop(columns="named_arm")
+    runs.attrs["problems"] = problems
+    return runs
+
+
+def steps_frame(study_dir: Path | str, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The logged metrics, long: cell, step, time_ms, metric, value, and the run axes.
+
+    A step that a resumed run logged twice is kept once, as logged last.
+    """
+    import pandas as pd
+
+    study_dir, problems = Path(study_dir), []
+    runs = runs_frame(study_dir) if runs is None else runs
+    rows: list[tuple[str, int, float | None, str, float]] = []
+    for cell in runs["cell"]:
+        lines, wrong = read_metrics(study_dir / cell)
+        problems += wrong
+        for line in lines:
+            for metric, value in line["metrics"].items():
+                number = float("nan") if value is None else float(value)
+                rows.append((cell, line["step"], line["time_ms"], metric, number))
+    frame = pd.DataFrame(rows, columns=["cell", "step", "time_ms", "metric", "value"])
+    frame = _typed(
+        frame, {"cell": "str", "step": "int64", "time_ms": "float64", "value": "float64"}
+    )
+    frame = frame.drop_duplicates(["cell", "step", "metric"], keep="last", ignore_index=True)
+    return _with_axes(frame, runs, problems)
+
+
+def rollouts_frame(
+    study_dir: Path | str,
+    columns: Sequence[str] | None = None,
+    runs: pd.DataFrame | None = None,
+    steps: Collection[int] | None = None,
+) -> pd.DataFrame:
+    """Every recorded rollout with its run axes; ``columns`` and ``steps`` limit what is read.
+
+    A component that no rollout has is NaN throughout.
+
+    Raises:
+        KeyError: a column that no rollout file has and the contract does not know.
+    """
+    runs = runs_frame(study_dir) if runs is None else runs
+    return _parts_frame(Path(study_dir), "rollouts", ROLLOUT_COLUMNS, columns, runs, steps)
+
+
+def verdicts_frame(
+    study_dir: Path | str,
+    columns: Sequence[str] | None = None,
+    runs: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """Every recorded verdict with its run axes; ``columns`` limits what is read from disk.
+
+    ``judge`` is who gave the verdict (acting or shadow, see ``role``); the judge that the run was
+    trained under is ``acting_judge``, and the policy's seed ``seed``.
+
+    Raises:
+        KeyError: a column that no verdict file has and the contract does not know.
+    """
+    runs = runs_frame(study_dir) if runs is None else runs
+    return _parts_frame(Path(study_dir), "verdicts", VERDICT_COLUMNS, columns, runs)
+
+
+def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dict[str, Any]:
+    status = read_status(cell, problems)
+    git = _mapping(_environment(cell / "environment.json", problems), "git")
+    config = read_config(cell / "config.yaml", problems)
+    judge, policy = _mapping(config, "judge"), _mapping(config, "policy")
+    simulated = _mapping(judge, "simulated")
+    digest = re.search(r"-([0-9a-f]{10})$", cell.name)
+    state = cell_state(cell)
+    flat = flatten(config)
+    row: dict[str, Any] = {
+        "study": study,
+        "cell": cell.name,
+        "config_hash": digest.group(1) if digest else "",
+        "state": state,
+        "done": state == "done",
+        "step": status.get("step") or 0,
+        "steps": status.get("steps") or flat.get("trainer.steps") or 0,
+        "seconds": status.get("seconds"),
+        "error": status.get("error") or "",
+        "judge": str(judge.get("name") or NAMELESS),
+        "judge_family": judge.get("family") or "",
+        "judge_size": str(judge.get("size") or ""),
+        "judge_model": flat.get("judge.endpoint.model") or "",
+        "simulated": bool(simulated),
+        "undosed": bool(simulated) and not any(_mapping(simulated, "doses").values()),
+        "keyword": simulated.get("keyword") or "",
+        "grading": flat.get("judge.grading.name") or "",
+        "on_failure": judge.get("on_failure") or "",
+        "policy": policy.get("name") or "",
+        "policy_family": policy.get("family") or "",
+        "policy_size": str(policy.get("size") or ""),
+        "seed": _seed(cell, config, problems),
+        "git_commit": git.get("commit") or "",
+        "git_dirty": git.get("dirty"),
+    }
+    row["named_arm"] = config.get("arm") or ""
+    for group in ("task", "reward", "scaffold"):
+        row[group] = flat.get(f"{group}.name") or ""
+    for factor in factors:
+        row.setdefault(factor, flat.get(factor, flat.get(f"{factor}.name")))
+    return row
+
+
+def _mapping(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """One part of a config; {} where it is absent, or something else in another version."""
+    part = config.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _seed(cell: Path, config: dict[str, Any], problems: list[str]) -> int:
+    seed = config.get("seed") or 0
+    if isinstance(seed, int) and abs(seed) < 1 << 53:
+        return seed
+    problems.append(f"{where(cell / 'config.yaml')} says seed={seed!r:.40}, which is read as 0")
+    return 0
+
+
+def _environment(path: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        return read_form(path)
+    except Damaged as error:
+        problems.append(f"{where(path)} could not be read: it {error.why}")
+        return {}
+
+
+def _arms(runs: pd.DataFrame, factors: list[str]) -> pd.Series:
+    """The judge's name, and ``factor=value`` for every other factor that varies."""
+    arm = runs["judge"].astype("str")
+    for name in factors:
+        if name in runs and runs[name].astype("str").nunique() > 1:
+            key = "" if name == "named_arm" else f"{name}="
+            arm = arm + f", {key}" + runs[name].astype("str")
+    return arm
+
+
+def _variants(study_dir: Path, runs: pd.DataFrame) -> pd.Series:
+    """``, key=value`` for what differs between the judges of one name, such as votes or grading.
+
+    The factor ``judge`` declares all of a judge: two settings of one preset are two arms, and
+    averaging them would call treatments replicates.
+    """
+    import pandas as pd
+
+    flats = {
+        cell: {
+            key.removeprefix("judge."): str(value)
+            for key, value in identifying(read_config(study_dir / cell / "config.yaml", [])).items()
+            if key.startswith("judge.")
+        }
+        for cell in runs["cell"]
+    }
+    suffixes = pd.Series("", index=runs.index)
+    for _, alike in runs.groupby("judge", observed=True):
+        known = [flats[cell] for cell in alike["cell"]]
+        for key in sorted({key for flat in known for key in flat}):
+            values = [flat.get(key, "absent") for flat in known]
+            if len(set(values)) > 1:
+                suffixes[alike.index] += [f", {key}={value}" for value in values]
+    return suffixes
+
+
+def read_config(path: Path, problems: list[str]) -> dict[str, Any]:
+    """A cell's resolved config; {} and a sentence in ``problems`` where it is none."""
+    try:
+        return read_yaml(path)
+    except FileNotFoundError:
+        return {}
+    except Damaged as error:
+        problems.append(f"{where(path)} could not be read: it {error.why}")
+        return {}
+
+
+def _parts_frame(
+    study_dir: Path,
+    kind: str,
+    contract: dict[str, str],
+    columns: Sequence[str] | None,
+    runs: pd.DataFrame,
+    steps: Collection[int] | None = None,
+) -> pd.DataFrame:
+    import pandas as pd
+    import pyarrow as pa
+
+    problems: list[str] = []
+    tables = []
+    for code, cell in enumerate(runs["cell"]):
+        found = parts(study_dir / cell / kind)
+        if steps is not None:
+            found = [part for part in found if step_of(part) in steps]
+        problems += [text.rstrip(".") for text in foreign_parts(study_dir / cell / kind)]
+        table = _read_parts(found, contract, columns, problems)
+        if table is not None:
+            tables.append(
+                table.append_column("_run", pa.array([code] * table.num_rows, pa.int32()))
+            )
+    wanted = list(contract) if columns is None else list(columns)
+    if tables:
+        frame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    else:
+        frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
+    unknown = [
+        name
+        for name in wanted
+        if not (name in contract or name in frame or name.startswith(COMPONENT))
+    ]
+    if unknown and tables:
+        raise KeyError(f"{kind} have no {', '.join(unknown)}; they have {', '.join(contract)}")
+    dtypes = {name: contract.get(name, "float64") for name in wanted}
+    dtypes |= {name: "float64" for name in frame if str(name).startswith(COMPONENT)}
+    cells = pd.Categorical.from_codes(frame.pop("_run").to_numpy(), categories=list(runs["cell"]))
+    frame = _typed(frame.reindex(columns=list(dtypes)), dtypes)
+    frame.insert(0, "cell", cells)
+    return _with_axes(frame, runs, problems)
+
+
+def _read_parts(
+    found: Sequence[Path],
+    contract: dict[str, str],
+    columns: Sequence[str] | None,
+    problems: list[str],
+) -> pa.Table | None:
+    """All readable parts of one cell as one table; parts that are not are named in ``problems``."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    def lose(part: Path, error: Exception) -> None:
+        problems.append(f"{where(part)} could not be read: {first_line(error)}")
+
+    schema, kept = pa.schema([]), []
+    for part in found:
+        try:
+            if not part.is_file():
+                raise OSError("it is no regular file")
+            footer = pq.read_metadata(part)
+            own = footer.schema.to_arrow_schema().remove_metadata()
+            if why := unlike(part, footer) or _untyped(own, contract):
+                raise OSError(f"it {why}")
+            schema = pa.unify_schemas([schema, own], promote_options="permissive")
+        except (pa.ArrowException, OSError, ValueError) as error:
+            lose(part, error)
+            continue
+        kept.append(part)
+    if not kept:
+        return None
+    names = schema.names if columns is None else [n for n in schema.names if n in columns]
+    checked = ds.ParquetFileFormat(
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    )
+
+    def table_of(paths: list[str]) -> pa.Table:
+        table = ds.dataset(paths, schema=schema, format=checked).to_table(columns=names)
+        table.validate(full=True)  # texts are UTF-8
+        return table
+
+    try:
+        return table_of([str(part) for part in kept])
+    except (pa.ArrowException, OSError, ValueError):
+        # A footer was whole but the data behind it is not: find out which part, keep the others.
+        tables = []
+        for part in kept:
+            try:
+                tables.append(table_of([str(part)]))
+            except (pa.ArrowException, OSError, ValueError) as error:
+                lose(part, error)
+        return pa.concat_tables(tables) if tables else None
+
+
+def _untyped(schema: pa.Schema, contract: dict[str, str]) -> str:
+    """Why columns of a part are not what their names stand for; empty where they are."""
+    import pyarrow as pa
+
+    def fits(kind: pa.DataType, wanted: str) -> bool:
+        if wanted == "object" or pa.types.is_null(kind):
+            return True
+        if wanted == "str":
+            return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        return number if wanted in ("int64", "float64") else pa.types.is_boolean(kind)
+
+    wrong = [
+        f"{one.name} ({one.type})"
+        for one in schema
+        if not fits(one.type, contract.get(one.name, _kind(one.name)))
+    ]
+    return f"has columns of another kind: {', '.join(wrong)}" if wrong else ""
+
+
+def _kind(name: str) -> str:
+    return "float64" if name.startswith(COMPONENT) else "object"
+
+
+def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
+    """Run axes by cell. A name that the frame uses itself keeps its own meaning there."""
+    import pandas as pd
+
+    where = pd.Categorical(frame["cell"], categories=list(runs["cell"]))
+    for axis in AXES:
+        name = {"judge": "acting_judge", "reward": "reward_name"}.get(axis, axis)
+        if axis not in frame:
+            name = axis
+        values = runs[axis].to_numpy()
+        if axis == "seed":
+            frame[name] = values[where.codes]
+        else:
+            levels = list(dict.fromkeys(values))
+            codes = pd.Categorical(values, categories=levels).codes
+            frame[name] = pd.Categorical.from_codes(codes[where.codes], categories=levels)
+    frame.attrs["problems"] = problems
+    return frame
+
+
+def _typed(frame: pd.DataFrame, dtypes: dict[str, str]) -> pd.DataFrame:
+    import pandas as pd
+
+    for name, dtype in dtypes.items():
+        if name not in frame:
+            continue
+        if dtype == "float64":
+            frame[name] = pd.to_numeric(frame[name]).astype("float64")
+        elif dtype == "bool":
+            frame[name] = frame[name].eq(True).astype("bool")
+        elif dtype == "int64":
+            # A missing whole number stays missing, so its column is float then.
+            number = pd.to_numeric(frame[name])
+            frame[name] = number.astype("float64" if number.isna().any() else "int64")
+        elif dtype != "object":
+            frame[name] = frame[name].astype(dtype)
+    return frame

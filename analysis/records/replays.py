@@ -1,0 +1,90 @@
+"""Judges that scored a run's rollouts once more (`judges.replay`), as if they had looked on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from study.files import Damaged
+from study.records import parts, read_part
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from analysis.records.runs import Run
+
+
+def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[str]]:
+    """Runs with the scores of every finished replay as shadows, and sentences on the others.
+
+    A replay by a judge that scored the run anyway, the same down to its settings, adds nothing and
+    is left out. Another judge stands under its name; where that is taken, as by the same preset
+    with other settings, under its folder's.
+    """
+    found, problems = [], []
+    for run in runs:
+        shadows = dict(run.shadows)
+        folders = sorted((study_dir / "replays").glob(f"*/{run.cell}"))
+        try:
+            known = _judges(study_dir / run.cell) if folders else {}
+        except Damaged as error:
+            problems.append(f"{error.path}: it {error.why}; replays of this run are left out")
+            folders = []
+        for folder in folders:
+            try:
+                new = {who: name for who, name in _judges(folder).items() if who not in known}
+                scores = _scores(folder, run) if new else None
+            except Damaged as error:
+                problems.append(f"{error.path}: it {error.why}; this replay is left out")
+                continue
+            if not new:
+                continue
+            if scores is None:
+                problems.append(f"{folder}: this replay holds other groups than its run; left out")
+                continue
+            (who, name), *_ = new.items()
+            shadows[folder.parent.name if name in known.values() else name] = scores
+            known[who] = name
+        found.append(replace(run, shadows=shadows))
+    return found, problems
+
+
+def _judges(folder: Path) -> dict[str, str]:
+    """Identity -> name of the judges in the first part of a folder's verdicts.
+
+    Verdicts of others have no identity; the name stands for it then.
+    """
+    for part in parts(folder / "verdicts")[:1]:
+        table = read_part(part, ["judge_id", "judge"])
+        if "judge" not in table.column_names:
+            raise Damaged(part, "names no judge")
+        key = "judge_id" if "judge_id" in table.column_names else "judge"
+        return dict(zip(table[key].to_pylist(), table["judge"].to_pylist(), strict=True))
+    return {}
+
+
+def _scores(folder: Path, run: Run) -> np.ndarray | None:
+    """A replay's scores, shape (P, G); None where its groups are not those of the run."""
+    import numpy as np
+    import pandas as pd
+
+    columns = ["step", "group", "member", "judge_score"]
+    made = parts(folder / "rollouts")
+    if not made:
+        return None
+    tables = []
+    for part in made:
+        tables.append(read_part(part, columns))
+        if set(columns) - set(tables[-1].column_names):
+            raise Damaged(part, f"has not all of the columns {', '.join(columns)}")
+    table = pd.concat([one.to_pandas() for one in tables])
+    if table.duplicated(["step", "group", "member"]).any():
+        return None
+    wide = table.pivot(index=["step", "group"], columns="member", values="judge_score")
+    scores = wide.to_numpy(dtype=float)
+    same = scores.shape == run.judge.shape and np.array_equal(
+        wide.index.get_level_values("step"), run.step_P
+    )
+    return scores if same else None

@@ -1,0 +1,302 @@
+"""A study's records as arrays: one `Run` per cell, and its verdicts counted by outcome.
+
+Cells are read one at a time, texts are dropped as soon as their features are counted, and a large
+study is read by one process per core: ten million verdicts fit a laptop. `analysis.records.frames`
+gives the same records as data frames, texts and all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
+    import numpy as np
+    import pandas as pd
+
+LARGE = 64_000_000
+"""Bytes on disk from which other processes are worth their start."""
+OUTCOMES = ("cell", "judge", "role", "outcome", "words", "verdicts")
+"""Columns of the counted verdicts; words is the length of the answer, NaN where unknown."""
+_WANTED = (
+    *("rollout_id", "step", "group", "member", "answer"),
+    *("reward", "advantage", "truth", "judge_score", "logprob_sum"),
+)
+REFERENCE = "component/reference_logprob"
+"""Rollout column with the log-probability of the completion under the start policy."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as arrays: P groups of all steps together, G rollouts each, K features."""
+
+    cell: str
+    arm: str
+    seed: int
+    done: bool
+    step_P: np.ndarray
+    reward: np.ndarray
+    """(P, G), as given to the trainer; NaN is a rollout without one, here and below."""
+    advantage: np.ndarray
+    truth: np.ndarray
+    judge: np.ndarray
+    """(P, G), the acting judge's score before the failure policy."""
+    features: np.ndarray
+    names: tuple[str, ...]
+    shadows: Mapping[str, np.ndarray] = field(default_factory=dict)
+    scale: str = "group"
+    on_failure: str = "unscored"
+    truth_weight: float = 0.0
+    rollouts: int = 0
+    """Rollouts on record. The arrays have a place for every member of every group."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The cell's resolved config, flat: ``trainer.beta`` and so on."""
+    logged: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Metrics of ``metrics.jsonl`` by name, each (T,) as `steps`; NaN where it was not logged."""
+    log_ratio: np.ndarray | None = None
+    """(P, G), log-probability of a completion under the policy minus under the start policy, in
+    nats; None where the start policy's was not recorded."""
+
+    @property
+    def steps(self) -> np.ndarray:
+        """The T steps that the run made, shape (T,): all declared ones once it is done.
+
+        A step of a finished run may have lost its records; an unfinished run ends where they end.
+        """
+        import numpy as np
+
+        declared = int(self.config.get("trainer.steps") or 0) if self.done else 0
+        return np.union1d(self.step_P, np.arange(1, declared + 1)).astype(int)
+
+    def at(self, step: int) -> Run:
+        """The groups of one step."""
+        here = self.step_P == step
+        arrays = ("step_P", "reward", "advantage", "truth", "judge", "features")
+        shadows = {name: scores[here] for name, scores in self.shadows.items()}
+        return replace(
+            self, **{name: getattr(self, name)[here] for name in arrays}, shadows=shadows
+        )
+
+
+@dataclass(frozen=True)
+class Records:
+    """Everything numeric that a study has on record."""
+
+    folder: Path
+    table: pd.DataFrame
+    """`analysis.records.frames.runs_frame`."""
+    runs: list[Run]
+    """Those that have rollouts, in the order of the table."""
+    outcomes: pd.DataFrame
+    """Verdicts counted: see `OUTCOMES`."""
+    keyword: str
+    problems: list[str]
+    """Sentences on what could not be read."""
+
+
+def read_study(study_dir: Path | str) -> Records:
+    """Every run of a study that has rollouts, and every verdict counted.
+
+    Shadow verdicts are averaged over votes; unscored votes are left out.
+    """
+    import pandas as pd
+
+    from analysis.records.behaviour import study_keyword
+    from analysis.records.frames import NAMELESS, runs_frame
+
+    folder = Path(study_dir)
+    table = runs_frame(folder)
+    keyword = study_keyword(table)
+    named = table["judge"].ne(NAMELESS)
+    jobs = [(folder, table.iloc[[k]], keyword) for k in range(len(table)) if named[k]]
+    lost = [
+        f"{cell}: its config.yaml names no judge, so it is in no estimate"
+        for cell in table.loc[~named, "cell"]
+    ]
+    size = sum(part.lstat().st_size for part in folder.glob("*/*/step-*.parquet"))
+    found = on_each_core(_read_cell, jobs, size)
+    counted = [counts for _, counts, _ in found if len(counts)]
+    empty = pd.DataFrame(columns=list(OUTCOMES))
+    return Records(
+        folder,
+        table,
+        [run for run, _, _ in found if run is not None],
+        pd.concat(counted, ignore_index=True) if counted else empty,
+        keyword,
+        [*table.attrs["problems"], *lost, *(line for _, _, lines in found for line in lines)],
+    )
+
+
+def step_means(run: Run, values_P_G: np.ndarray) -> np.ndarray:
+    """Mean of the known values of every step, shape (T,); NaN where none is known."""
+    import numpy as np
+
+    steps = run.steps
+    at = np.searchsorted(steps, run.step_P)
+    known = np.isfinite(values_P_G)
+    count = np.bincount(at, known.sum(axis=1), len(steps))
+    total = np.bincount(at, np.where(known, values_P_G, 0.0).sum(axis=1), len(steps))
+    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+
+
+def read_runs(study_dir: Path | str) -> tuple[list[Run], list[str]]:
+    """The runs of `read_study`, and sentences on what could not be read."""
+    found = read_study(study_dir)
+    return found.runs, found.problems
+
+
+def on_each_core(
+    function: Callable[[Any], Any], jobs: Sequence[Any], size: int, large: int = LARGE
+) -> list[Any]:
+    """``function`` of every job, in order; in one process per core where ``size`` is large.
+
+    Args:
+        function: of a module, as other processes import it.
+        size: bytes behind all jobs together.
+        large: see `LARGE`.
+    """
+    import os
+
+    cores = len(os.sched_getaffinity(0))
+    if size < large or min(cores, len(jobs)) < 2:
+        return [function(job) for job in jobs]
+    return list(_workers(cores).map(function, jobs))
+
+
+@cache
+def _workers(cores: int) -> ProcessPoolExecutor:
+    """One pool for all that a command does: a worker's imports take longer than a run's reading."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    # A forked child would inherit the locks of threads that Arrow and Jupyter run.
+    return ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn"))
+
+
+def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.DataFrame, list[str]]:
+    from analysis.records.behaviour import feature_array
+    from analysis.records.frames import read_config, rollouts_frame, steps_frame, verdicts_frame
+    from study.cells import flatten
+    from study.features import FEATURES
+
+    folder, row, keyword = job
+    rollouts = rollouts_frame(folder, [*_WANTED, REFERENCE], row)
+    problems = list(rollouts.attrs["problems"])
+    lost = rollouts[["step", "group", "member"]].isna().any(axis=1)
+    if lost.any():
+        problems.append(
+            f"{row['cell'].iloc[0]}: {int(lost.sum())} rollouts do not say their step, group and "
+            "member and were left out"
+        )
+        rollouts = rollouts[~lost]
+    features = feature_array(rollouts.pop("answer"), keyword)
+    columns = ["rollout_id", "judge", "role", "outcome", "score"]
+    verdicts = verdicts_frame(folder, columns, row)
+    problems += verdicts.attrs["problems"]
+    at = _positions(verdicts["rollout_id"], rollouts["rollout_id"])
+    counts = _counted(verdicts, at, features[:, FEATURES.index("length")])
+    if rollouts.empty:
+        return None, counts, problems
+    place, step_P = _placing(rollouts)
+    shadow = verdicts["role"].eq("shadow").to_numpy() & (at >= 0)
+    shadows = _shadow_means(verdicts[shadow], at[shadow], len(rollouts))
+    ratio = rollouts["logprob_sum"] - rollouts[REFERENCE]
+    cell = row.iloc[0]
+    config = flatten(read_config(folder / cell["cell"] / "config.yaml", []))
+    run = Run(
+        str(cell["cell"]),
+        str(cell["arm"]),
+        int(cell["seed"]),
+        bool(cell["done"]),
+        step_P,
+        reward=place(rollouts["reward"].to_numpy()),
+        advantage=place(rollouts["advantage"].to_numpy()),
+        truth=place(rollouts["truth"].to_numpy()),
+        judge=place(rollouts["judge_score"].to_numpy()),
+        features=place(features),
+        names=FEATURES,
+        shadows={name: place(scores) for name, scores in shadows.items()},
+        scale=str(config.get("trainer.scale_rewards", "group")),
+        on_failure=str(config.get("judge.on_failure", "unscored")),
+        truth_weight=float(config.get("reward.truth_weight", 0.0)),
+        rollouts=len(rollouts),
+        config=config,
+        log_ratio=place(ratio.to_numpy()) if ratio.notna().any() else None,
+    )
+    logged = steps_frame(folder, row)
+    problems += logged.attrs["problems"]
+    return replace(run, logged=_by_metric(logged, run.steps)), counts, problems
+
+
+def _by_metric(logged: pd.DataFrame, steps: np.ndarray) -> dict[str, np.ndarray]:
+    """Metric -> its value at each of the steps, shape (T,)."""
+    wide = logged.pivot(index="step", columns="metric", values="value").reindex(steps)
+    return {str(name): wide[name].to_numpy(dtype=float) for name in wide}
+
+
+def _placing(rollouts: pd.DataFrame) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray]:
+    """What puts a column (N,) or (N, K) into (P, G) or (P, G, K), and the step of each group.
+
+    A place that no rollout fills is NaN.
+    """
+    import numpy as np
+
+    step, group, member = (
+        rollouts[name].to_numpy().astype(int) for name in ("step", "group", "member")
+    )
+    most = int(group.max()) + 1
+    groups, row = np.unique(step * most + group, return_inverse=True)
+    shape = (len(groups), int(member.max()) + 1)
+
+    def place(values: np.ndarray) -> np.ndarray:
+        out = np.full(shape + values.shape[1:], np.nan)
+        out[row, member] = values
+        return out
+
+    return place, groups // most
+
+
+def _positions(wanted: pd.Series, ids: pd.Series) -> np.ndarray:
+    """Where each wanted id stands first in ``ids``; -1 for nowhere."""
+    import numpy as np
+    import pandas as pd
+
+    codes, names = pd.factorize(pd.concat([ids, wanted], ignore_index=True))
+    first = np.full(len(names) + 1, -1)
+    own = codes[: len(ids)]
+    first[own[::-1]] = np.arange(len(own))[::-1]
+    first[-1] = -1  # what has no id, which factorize gives the code -1
+    return first[codes[len(ids) :]]
+
+
+def _shadow_means(verdicts: pd.DataFrame, at: np.ndarray, rollouts: int) -> dict[str, np.ndarray]:
+    """Judge -> mean score of every rollout over the scored votes, shape (N,)."""
+    import numpy as np
+    import pandas as pd
+
+    codes, judges = pd.factorize(verdicts["judge"], sort=True)
+    score = verdicts["score"].to_numpy(dtype=float)
+    means = {}
+    for code, judge in enumerate(judges):
+        own = (codes == code) & np.isfinite(score)
+        count = np.bincount(at[own], minlength=rollouts)
+        total = np.bincount(at[own], score[own], rollouts)
+        nan = np.full(rollouts, np.nan)
+        means[str(judge)] = np.divide(total, count, out=nan, where=count > 0)
+    return means
+
+
+def _counted(verdicts: pd.DataFrame, at: np.ndarray, words: np.ndarray) -> pd.DataFrame:
+    """Verdicts by judge, role, outcome and length of the answer."""
+    import numpy as np
+
+    length = np.append(words, np.nan)[at]  # -1 is the last: unknown
+    by = ["cell", "judge", "role", "outcome", "words"]
+    keyed = verdicts[by[:4]].assign(words=length)
+    counts = keyed.groupby(by, observed=True, dropna=False, sort=True).size()
+    return counts.reset_index(name="verdicts").astype({"cell": "str"})

@@ -1,0 +1,1 @@
+"""The bias report: evidence, words, tables, figures, page."""

@@ -1,0 +1,192 @@
+"""Render a study's bias report: ``python -m analysis.report study=NAME [runs_dir=runs]``.
+
+The notebook source is executed in a kernel of this very Python and becomes one HTML file that
+loads nothing from anywhere, beside the executed notebook, in ``runs/<study>/report``. Further
+``key=value`` arguments are the notebook's own parameters.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from study.errors import UserError
+from study.files import write_text
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOK = ROOT / "notebooks" / "bias_report.py"
+
+CSS = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 0 auto;
+  max-width: 1200px; padding: 1rem 1.5rem 4rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.2rem;
+  border-bottom: 1px solid #ddd; padding-bottom: .2rem; }
+h4 { margin: 1.4rem 0 .3rem; } li { margin: .35rem 0; }
+figure { margin: 1rem 0; } figure img { max-width: 100%; height: auto; }
+figcaption, small { color: #555; font-size: .85rem; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .82rem; margin: .8rem 0; }
+th, td { border-bottom: 1px solid #e2e2e2; padding: .25rem .45rem; text-align: left;
+  vertical-align: top; white-space: nowrap; }
+td.note { white-space: normal; min-width: 14rem; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+.prompt { background: #f4f4f4; padding: .5rem .7rem; margin: .3rem 0; white-space: pre-wrap; }
+.cards { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(240px, 1fr)); }
+.card { border: 1px solid #ddd; border-radius: 4px; padding: .6rem .7rem; min-width: 0; }
+.card pre { white-space: pre-wrap; overflow-wrap: anywhere; max-height: 22rem; overflow-y: auto;
+  font-size: .84rem; margin: .4rem 0; }
+"""
+
+
+def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None) -> Path:
+    """Execute the notebook on a study and write its HTML, executed notebook and summary.
+
+    Args:
+        study_dir: ``runs/<study>``; runs in any state, or none at all.
+        parameters: more parameters of the notebook, by name.
+
+    Returns:
+        The HTML file. ``bias_report.ipynb`` and ``summary.json`` ({"rows": [...]}) lie beside it.
+
+    Raises:
+        UserError: no such folder, or a parameter that the notebook does not have.
+    """
+    study_dir = Path(study_dir).absolute()
+    if not study_dir.is_dir():
+        raise UserError(_no_study(study_dir))
+    notebook = load(NOTEBOOK)
+    given = {**(parameters or {}), "study_dir": str(study_dir)}
+    check_parameters(notebook, given)
+    executed = execute(notebook, given)
+    folder = study_dir / "report"
+    html = folder / "bias_report.html"
+    write_text(folder / "summary.json", json.dumps({"rows": _summary(executed)}, indent=1))
+    write_text(folder / "bias_report.ipynb", to_ipynb(executed))
+    write_text(html, to_html(executed, f"{study_dir.name}: bias report"))
+    return html
+
+
+def check_parameters(notebook: Any, given: dict[str, Any]) -> None:
+    """Refuse names that the cell tagged ``parameters`` does not assign; papermill only warns.
+
+    Raises:
+        UserError: with the names that the notebook has.
+    """
+    cells = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
+    legal = [
+        target.id
+        for cell in cells
+        for node in ast.parse(cell.source).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+    unknown = [name for name in given if name not in legal]
+    if unknown:
+        raise UserError(
+            f"The report has no parameter {', '.join(unknown)}. It has "
+            f"{', '.join(name for name in legal if name != 'study_dir')}. Type for example: "
+            "python -m analysis.report study=quickstart sample_prompts=3"
+        )
+
+
+def to_html(notebook: Any, title: str) -> str:
+    """An executed notebook as one page that holds its outputs, not its code, and needs no net."""
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(
+        template_name="basic",
+        exclude_input=True,
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+        mathjax_url="",
+        require_js_url="",
+        jquery_url="",
+        mermaid_js_url="",
+    )
+    body, _ = exporter.from_notebook_node(notebook)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>{body}</body></html>\n"
+    )
+
+
+def load(source: Path) -> Any:
+    """A notebook of the source tree.
+
+    Raises:
+        UserError: it is not there.
+    """
+    import jupytext
+
+    if not source.exists():
+        raise UserError(
+            f"The report's notebook {source.name} is not there. It is part of the source tree, "
+            "not of an installed package: run the command from a checkout installed with "
+            "pip install -e ."
+        )
+    return jupytext.read(source, fmt="py:percent")
+
+
+def execute(notebook: Any, parameters: dict[str, Any]) -> Any:
+    """The notebook after a run of all cells in a kernel of this very Python."""
+    from ipykernel.kernelspec import get_kernel_dict
+    from jupyter_client.kernelspec import KernelSpec
+    from jupyter_client.manager import AsyncKernelManager
+    from papermill import execute_notebook
+    from traitlets import default
+
+    # A kernel spec named python3 may be installed for the user and belong to another Python.
+    class ThisPython(AsyncKernelManager):
+        @default("transport_encryption")
+        def _encrypted(self) -> str:
+            return "auto"
+
+        @property
+        def kernel_spec(self) -> KernelSpec:
+            return KernelSpec(**get_kernel_dict())
+
+        async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
+            # what a cell prints comes back over the wire; what is left is talk of shutting down
+            await super()._async_launch_kernel(kernel_cmd, stderr=subprocess.DEVNULL, **kw)
+
+    return execute_notebook(
+        notebook,
+        None,
+        parameters,
+        kernel_name="python3",
+        kernel_manager_class=ThisPython,
+        progress_bar=False,
+        cwd=ROOT,
+    )
+
+
+def _summary(notebook: Any) -> list[dict[str, str]]:
+    from analysis.reports.provenance import SUMMARY_MIME
+
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if SUMMARY_MIME in output.get("data", {}):
+                return output["data"][SUMMARY_MIME]
+    return []
+
+
+def to_ipynb(notebook: Any) -> str:
+    """A notebook in Jupyter's own format."""
+    import nbformat
+
+    return nbformat.writes(notebook)
+
+
+def _no_study(study_dir: Path) -> str:
+    found = sorted(path.parent.name for path in study_dir.parent.glob("*/study.json"))
+    there = f"It holds {', '.join(found)}" if found else "It holds no study yet"
+    example = found[0] if found else "quickstart"
+    return (
+        f"There is no study {study_dir.name} in {study_dir.parent}. {there}. Type for example: "
+        f"python -m analysis.report study={example}"
+    )

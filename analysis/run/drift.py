@@ -1,0 +1,335 @@
+"""What training under each judge did: curves, gap, behaviour drift, failures, sample completions.
+
+Tables only; `analysis.reports.figures` draws them and `analysis.reports.words` puts them into
+sentences. An arm is a judge (and any other declared factor); its runs, one per seed, are the units
+of every interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis.records.behaviour import TAIL, ends, shift, unit
+from analysis.records.frames import NAMELESS, rollouts_frame
+from analysis.records.runs import step_means
+from analysis.statistics.intervals import grouped_intervals, mean_interval, paired_difference
+from study.verdict import Outcome
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from analysis.records.runs import Records, Run
+
+SCORES = ("judge_score", "truth", "reward", "gap")
+"""Metrics of a learning curve, in score units; gap is judge_score - truth of the same rollout."""
+JUDGED = ("judge_score", "gap")
+"""Metrics that are missing where the acting judge's score is, and have worst cases."""
+_SHOWN = ("rollout_id", "step", "group", "member", "prompt", "completion", "answer",
+          "reward", "truth", "judge_score")  # fmt: skip
+
+
+def usable_cells(runs: pd.DataFrame) -> list[str]:
+    """Finished cells; where there are none, every cell, so that something can be looked at.
+
+    Runs cut short are not averaged with finished ones: they stand at another training step. Cells
+    that name no judge are under no treatment that could be compared.
+    """
+    named = runs[runs["judge"].ne(NAMELESS)]
+    done = named.loc[named["done"], "cell"]
+    return list(done if len(done) else named["cell"])
+
+
+def base_arm(runs: pd.DataFrame) -> str | None:
+    """The arm that others are compared with; None where there is none.
+
+    The fair simulated judge, else a judge whose every dose is 0, else the first arm by name.
+    """
+    ordered = sorted(runs["arm"].unique())
+    fair = [arm for arm in ordered if arm.split(",")[0] == "sim-fair"]
+    undosed = set(runs.loc[runs["undosed"], "arm"])
+    return ([*fair, *(arm for arm in ordered if arm in undosed), *ordered] or [None])[0]
+
+
+def score_values(run: Run) -> dict[str, np.ndarray]:
+    """`SCORES` of every rollout, each (P, G); ``gap`` is known where judge and truth are."""
+    gap = run.judge - run.truth
+    return {"judge_score": run.judge, "truth": run.truth, "reward": run.reward, "gap": gap}
+
+
+def feature_values(run: Run) -> dict[str, np.ndarray]:
+    """Every behaviour feature of every rollout, each (P, G)."""
+    return {name: run.features[..., k] for k, name in enumerate(run.names)}
+
+
+def run_curves(
+    runs: Sequence[Run], values: Callable[[Run], dict[str, np.ndarray]] = score_values
+) -> pd.DataFrame:
+    """Step means of each run, long: cell, arm, seed, step, metric, value.
+
+    Rollouts without a value are missing, not 0; a step without any is NaN.
+    """
+    import pandas as pd
+
+    parts = []
+    for run in runs:
+        for metric, given in values(run).items():
+            axes = {"cell": run.cell, "arm": run.arm, "seed": run.seed, "step": run.steps}
+            parts.append(pd.DataFrame({**axes, "metric": metric, "value": step_means(run, given)}))
+    columns = ["cell", "arm", "seed", "step", "metric", "value"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def learning_curves(curves: pd.DataFrame) -> pd.DataFrame:
+    """Mean over runs with its t interval: arm, step, metric, mean, low, high, n, missing."""
+    return grouped_intervals(curves, ["arm", "metric", "step"])
+
+
+def run_shifts(
+    runs: Sequence[Run],
+    values: Callable[[Run], dict[str, np.ndarray]] = score_values,
+    scale: tuple[float, float] = (0.0, 1.0),
+) -> pd.DataFrame:
+    """How far each run moved, as `analysis.records.behaviour.shift` defines it, one row per metric.
+
+    Columns: cell, arm, seed, metric, first, last, shift, naive_var (of the shift, were the rollouts
+    of both ends independent), group_var (were the groups), unscored (share of the places at both
+    ends without a value), and for what a judge gives worst_low and worst_high: the shift if every
+    score that is missing had been the end of the ``scale`` that lowers or raises it most.
+    """
+    import numpy as np
+    import pandas as pd
+
+    rows = []
+    for run in runs:
+        steps = run.steps
+        window = math.ceil(len(steps) * TAIL)
+        at = [np.isin(run.step_P, part) for part in (steps[:window], steps[-window:])]
+        for metric, given in values(run).items():
+            means = step_means(run, given)
+            first, last = ends(means)
+            tails = [given[here] for here in at]
+            known = [tail[np.isfinite(tail)] for tail in tails]
+            noise = [k.var(ddof=1) / k.size if k.size > 1 else np.nan for k in known]
+            clustered = [_clustered_var(tail) for tail in tails]
+            lost = 1 - sum(k.size for k in known) / max(1, sum(tail.size for tail in tails))
+            row: dict[str, Any] = {
+                **{"cell": run.cell, "arm": run.arm, "seed": run.seed, "metric": metric},
+                **{"first": first, "last": last, "shift": shift(means)},
+                **{"naive_var": float(sum(noise)), "group_var": sum(clustered), "unscored": lost},
+            }
+            if metric in JUDGED:
+                less = run.truth if metric == "gap" else 0.0
+                lowest, highest = (
+                    ends(step_means(run, np.where(np.isfinite(run.judge), run.judge, end) - less))
+                    for end in scale
+                )
+                row |= {"worst_low": lowest[1] - highest[0], "worst_high": highest[1] - lowest[0]}
+            rows.append(row)
+    columns = ["cell", "arm", "seed", "metric", "first", "last", "shift", "naive_var", "group_var"]
+    return pd.DataFrame(rows, columns=[*columns, "unscored", "worst_low", "worst_high"])
+
+
+def _clustered_var(values_P_G: np.ndarray) -> float:
+    """Variance of the mean of all known values, groups as clusters (CR1); NaN for one group.
+
+    Source: Cameron and Miller 2015, eq. 11 with a constant as the only column.
+    """
+    import numpy as np
+
+    known = np.isfinite(values_P_G)
+    n, groups = int(known.sum()), int(known.any(axis=1).sum())
+    if groups < 2:
+        return float("nan")
+    mean = np.where(known, values_P_G, 0.0).sum() / n
+    sums = np.where(known, values_P_G - mean, 0.0).sum(axis=1)
+    return float((sums**2).sum() / n**2 * groups / (groups - 1))
+
+
+def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
+    """How far each arm moved, and how far beyond ``base``, for every metric of `run_shifts`.
+
+    Columns: arm, metric, unit, first, last (means over runs), shift with low and high (t interval
+    over runs), se (over runs), group_se and naive_se (within these runs, groups or rollouts taken
+    for independent: what other seeds would do is in neither), n (runs), unscored, worst_low,
+    worst_high (means over runs), note; and against the base arm, paired by seed: diff, diff_low,
+    diff_high, pairs, p_sign_flip (exact), p_t, p_holm (of p_t, over the metrics of one arm),
+    diff_worst_low, diff_worst_high, diff_note.
+    """
+    import numpy as np
+    import pandas as pd
+    from statsmodels.stats.multitest import multipletests
+
+    by_arm = {
+        (part["arm"].iloc[0], part["metric"].iloc[0]): part.set_index("seed")
+        for _, part in shifts.groupby(["arm", "metric"])
+    }
+    rows = []
+    for (arm, metric), part in by_arm.items():
+        own = mean_interval(part["shift"])
+        moved = part[part["shift"].notna()]
+        row = {
+            "arm": arm,
+            "metric": metric,
+            "unit": unit(metric) if metric not in SCORES else "score",
+            "first": mean_interval(part["first"]).mean,
+            "last": mean_interval(part["last"]).mean,
+            "shift": own.mean,
+            "low": own.low,
+            "high": own.high,
+            "se": float(moved["shift"].std(ddof=1) / max(1, len(moved)) ** 0.5),
+            "group_se": float(moved["group_var"].sum(min_count=1) ** 0.5 / max(1, len(moved))),
+            "naive_se": float(moved["naive_var"].sum(min_count=1) ** 0.5 / max(1, len(moved))),
+            "n": own.n,
+            "unscored": float(part["unscored"].mean()),
+            "worst_low": float(moved["worst_low"].mean()),
+            "worst_high": float(moved["worst_high"].mean()),
+            "note": own.note,
+        }
+        other = by_arm.get((base, metric)) if base is not None and arm != base else None
+        if other is not None:
+            found = paired_difference(part["shift"], other["shift"])
+            lowest = paired_difference(part["worst_low"], other["worst_high"])
+            highest = paired_difference(part["worst_high"], other["worst_low"])
+            row |= {
+                "diff": found.mean,
+                "diff_low": found.low,
+                "diff_high": found.high,
+                "pairs": found.n,
+                "p_sign_flip": found.p,
+                "p_t": found.p_t,
+                "diff_worst_low": lowest.mean,
+                "diff_worst_high": highest.mean,
+                "diff_note": found.note,
+            }
+        rows.append(row)
+    table = pd.DataFrame(rows, columns=[*_SHIFT_COLUMNS])
+    table["p_holm"] = np.nan
+    for _, part in table[table["p_t"].notna()].groupby("arm"):
+        table.loc[part.index, "p_holm"] = multipletests(part["p_t"], method="holm")[1]
+    return table
+
+
+_SHIFT_COLUMNS = (
+    *("arm", "metric", "unit", "first", "last", "shift", "low", "high"),
+    *("se", "group_se", "naive_se", "n"),
+    *("unscored", "worst_low", "worst_high", "note"),
+    *("diff", "diff_low", "diff_high", "pairs", "p_sign_flip", "p_t"),
+    *("diff_worst_low", "diff_worst_high", "diff_note"),
+)
+
+
+def failure_table(outcomes: pd.DataFrame) -> pd.DataFrame:
+    """Verdicts by judge, role and outcome; ``verdicts`` sums to all that were counted.
+
+    Args:
+        outcomes: as in `analysis.records.runs.OUTCOMES`.
+
+    Columns: judge, role, one count per outcome that occurred (scored always), verdicts, unscored
+    (share).
+    """
+    keys = ["judge", "role"]
+    counts = outcomes.pivot_table(
+        index=keys, columns="outcome", values="verdicts", aggfunc="sum", fill_value=0
+    )
+    order = [str(outcome) for outcome in Outcome]
+    known = [name for name in order if name in counts or name == "scored"]
+    other = [name for name in counts if name not in order]
+    table = counts.reindex(columns=[*known, *other], fill_value=0).astype("int64").reset_index()
+    table.columns.name = None
+    table["verdicts"] = table[[*known, *other]].sum(axis=1).astype("int64")
+    table["unscored"] = 1 - table["scored"] / table["verdicts"]
+    return table
+
+
+def failures_by_length(outcomes: pd.DataFrame) -> pd.DataFrame:
+    """Share of unscored verdicts by decile of answer length, per judge.
+
+    Deciles are cut per judge over all of its verdicts whose answer has a length; equal lengths stay
+    together, so there may be fewer than ten bins. Each share is a mean over runs with its t
+    interval. Columns: judge, bin, words_low, words_high, verdicts, mean, low, high, n, missing.
+
+    Args:
+        outcomes: as in `analysis.records.runs.OUTCOMES`.
+    """
+    import numpy as np
+    import pandas as pd
+
+    tables = []
+    for judge, part in outcomes[outcomes["words"].notna()].groupby("judge"):
+        words, count = part["words"].to_numpy(dtype=float), part["verdicts"].to_numpy(dtype=int)
+        cuts = np.unique(np.quantile(np.repeat(words, count), np.linspace(0, 1, 11)))
+        # bins are open below and closed above, but for the first, which has the shortest answer
+        bins = np.maximum(np.searchsorted(cuts, words, side="left") - 1, 0)
+        lost = count * part["outcome"].ne("scored").to_numpy()
+        part = part.assign(bin=bins, lost=lost)
+        by_run = part.groupby(["cell", "bin"])[["lost", "verdicts"]].sum().reset_index()
+        table = grouped_intervals(by_run.assign(value=by_run["lost"] / by_run["verdicts"]), ["bin"])
+        in_bin = part.groupby("bin").agg(
+            low=("words", "min"), high=("words", "max"), verdicts=("verdicts", "sum")
+        )
+        table.insert(0, "judge", judge)
+        table.insert(2, "words_low", in_bin["low"].to_numpy())
+        table.insert(3, "words_high", in_bin["high"].to_numpy())
+        table.insert(4, "verdicts", in_bin["verdicts"].to_numpy())
+        tables.append(table)
+    columns = ["judge", "bin", "words_low", "words_high", "verdicts"]
+    columns += ["mean", "low", "high", "n", "missing"]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
+
+
+def sample_rollouts(records: Records, cells: Sequence[str]) -> pd.DataFrame:
+    """Rollouts of the first, middle and last step with their texts, of the lowest seed that most
+    arms have."""
+    import numpy as np
+    import pandas as pd
+
+    runs = [run for run in records.runs if run.cell in set(cells)]
+    arms = {seed: {run.arm for run in runs if run.seed == seed} for seed in {r.seed for r in runs}}
+    seed = min(arms, key=lambda seed: (-len(arms[seed]), seed), default=None)
+    parts = []
+    for run in runs:
+        if run.seed != seed:
+            continue
+        steps = np.unique(run.step_P)
+        shown = {int(steps[at]) for at in (0, (len(steps) - 1) // 2, -1)}
+        row = records.table[records.table["cell"] == run.cell]
+        parts.append(rollouts_frame(records.folder, _SHOWN, row, shown))
+    if not parts:
+        return rollouts_frame(records.folder, _SHOWN, records.table.head(0))
+    return pd.concat([part.astype({"cell": "str", "arm": "str"}) for part in parts])
+
+
+def sample_completions(rollouts: pd.DataFrame, ranks: int = 2) -> pd.DataFrame:
+    """Completions of the same prompts under every arm at the first, middle and last step.
+
+    Nothing is picked for its looks: the first ``ranks`` prompt groups of the step and their first
+    member. Where an arm lacks that group, its nearest one stands in. Columns: when, step, rank,
+    arm, seed, cell, rollout_id, prompt, completion, judge_score, truth, reward.
+
+    Args:
+        rollouts: of one seed, as `sample_rollouts` gives them.
+    """
+    import pandas as pd
+
+    columns = ["when", "step", "rank", "arm", "seed", "cell", "rollout_id", "prompt"]
+    columns += ["completion", "judge_score", "truth", "reward"]
+    if rollouts.empty:
+        return pd.DataFrame(columns=columns)
+    ours = rollouts.sort_values(["step", "group", "member"])
+    picked = []
+    for _, run in ours.groupby("arm", observed=True):
+        steps = run["step"].unique()
+        moments = {"first": steps[0], "middle": steps[(len(steps) - 1) // 2], "last": steps[-1]}
+        for when, step in moments.items():
+            now = run[run["step"] == step]
+            groups = now["group"].unique()
+            for rank in range(min(ranks, len(groups))):
+                nearest = groups[abs(groups - rank).argmin()]
+                row = now[now["group"] == nearest].head(1)
+                picked.append(row.assign(when=when, rank=rank))
+    table = pd.concat(picked, ignore_index=True)
+    table["when"] = pd.Categorical(table["when"], categories=["first", "middle", "last"])
+    return table.sort_values(["when", "rank", "arm"], ignore_index=True)[columns]

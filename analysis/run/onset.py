@@ -1,0 +1,271 @@
+"""When a run's judge and truth part: a change point, the threshold grid of CHERRL, an alarm.
+
+    python -m analysis.onset study=NAME [runs_dir=runs] [feature=NAME] [high=0.99] [fewest=20]
+
+The gap is judge - truth of the same rollouts. Everything is per run: groups of rollouts within a
+step are what is resampled. docs/onset.md has the definitions and how they were checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from analysis.run.overopt import Rule, bias_free_gaps, calibrated, false_alarms, first_alarms
+from analysis.run.threshold_grid import (
+    FEWEST_HIGH,
+    HIGH,
+    OWN_FEWEST,
+    Grid,
+    grid_of,
+    own_high,
+)
+from analysis.statistics.bootstrap import step_noise
+from analysis.step.transmission import FLAT
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from analysis.records.runs import Run
+
+LEVEL = 0.95
+REPLICATES = 1_000
+FEWEST_STEPS = 8
+KNOTS = 48
+"""Most places where a ramp may begin or end; longer runs are searched on that many steps."""
+MISFIT = 0.99
+"""Share of refits to pure group noise that leave fewer squares than a ramp said not to fit."""
+
+
+@dataclass(frozen=True)
+class Onset:
+    """When the gap begins to rise, in steps; ``step`` is NaN where it is not seen to rise."""
+
+    step: float
+    low: float
+    high: float
+    p: float
+    """Chance of as good a ramp from group-sampling noise around a constant gap."""
+    before: float
+    rise: float
+    """Gap before the ramp, and how much it rose by the end of it; score units."""
+    note: str = ""
+
+
+def change_point(
+    step_P: np.ndarray,
+    gap_P_2: np.ndarray,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    level: float = LEVEL,
+) -> Onset:
+    """Least-squares fit of flat - ramp - flat to the step means of the gap, rising only.
+
+    The interval spans the begins that the data do not refute: a begin is refuted where its best
+    ramp leaves more squares over the best of all than it would in 95 % of refits to that ramp plus
+    resampled group noise. p compares the best ramp with the best one through that noise alone, so
+    the search is paid for. A policy's wander beyond group sampling is in neither.
+
+    Args:
+        step_P: the step of every group.
+        gap_P_2: sum of judge - truth over each group's rollouts that have both, and their number.
+    """
+    import numpy as np
+
+    nan = float("nan")
+    given = gap_P_2[:, 1] > 0
+    rng = np.random.default_rng(seed)
+    steps, means, errors, noise = step_noise(step_P[given], gap_P_2[given], replicates, rng)
+    if len(steps) < FEWEST_STEPS:
+        return Onset(
+            nan,
+            nan,
+            nan,
+            nan,
+            nan,
+            nan,
+            f"{len(steps)} steps with judge and truth, at least {FEWEST_STEPS} are needed",
+        )
+    if not np.isfinite(errors).all():
+        return Onset(nan, nan, nan, nan, nan, nan, "steps of one group: no noise to compare with")
+    if np.ptp(means) < FLAT:
+        return Onset(nan, nan, nan, nan, float(means.mean()), nan, "the gap is constant")
+    begins, shapes, ramps = _ramps(steps)
+    best, fitted = _best(means, shapes)
+    by_chance = _best(noise, shapes)[1]
+    p = float((1 + (by_chance >= fitted).sum()) / (1 + replicates))
+    ramp = ramps[best]
+    rise = float(fitted / np.sqrt(((ramp - ramp.mean()) ** 2).sum()))
+    before = float(means.mean() - rise * ramp.mean())
+    note = "" if len(steps) <= KNOTS else f"searched on {KNOTS} of {len(steps)} steps"
+    if not (fitted > 0 and p < 1 - level):
+        seen = "the gap is not seen to rise"
+        return Onset(nan, nan, nan, p, before, nan, "; ".join(filter(None, [seen, note])))
+    if _squares(means, fitted) > np.quantile(_squares(noise, by_chance), MISFIT):
+        bent = "the rise is no straight ramp, its begin is known less well than the interval says"
+        note = "; ".join(filter(None, [bent, note]))
+    kept = _not_refuted(means, noise, begins, shapes, level)
+    return Onset(float(begins[best]), *_ends(kept, steps), p, before, rise, note)
+
+
+def _ramps(steps_T: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Begins (M,), unit vectors (M, T) and ramps from 0 to 1 (M, T) of every ramp searched."""
+    import numpy as np
+
+    knots = _knots(steps_T)
+    first, last = np.triu_indices(len(knots), 1)
+    begin, end = knots[first, None], knots[last, None]
+    ramps = np.clip((steps_T - begin) / (end - begin), 0.0, 1.0)
+    centred = ramps - ramps.mean(axis=1, keepdims=True)
+    return knots[first], centred / np.sqrt((centred**2).sum(axis=1, keepdims=True)), ramps
+
+
+def _best(values: np.ndarray, shapes_M_T: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which ramp leaves the smallest squares for each row of values, and its projection."""
+    products = values @ shapes_M_T.T
+    best = products.argmax(axis=-1)
+    return best, products.max(axis=-1)
+
+
+def _squares(values: np.ndarray, explained: np.ndarray) -> np.ndarray:
+    """Squares around each row's mean that the best ramp leaves."""
+    return values.shape[-1] * values.var(axis=-1) - explained**2
+
+
+def _not_refuted(
+    means_T: np.ndarray,
+    noise_B_T: np.ndarray,
+    begins_M: np.ndarray,
+    shapes_M_T: np.ndarray,
+    level: float,
+) -> np.ndarray:
+    """Begins of the confidence set of `change_point`, in order; the best is always among them."""
+    import numpy as np
+
+    places, starts = np.unique(begins_M, return_index=True)
+    ends = [*starts[1:], len(begins_M)]
+    own = np.maximum(means_T @ shapes_M_T.T, 0.0)
+    by_noise = noise_B_T @ shapes_M_T.T
+    kept = []
+    for place, start, end in zip(places, starts, ends, strict=True):
+        here = start + int(own[start:end].argmax())
+        lost = own.max() ** 2 - own[here] ** 2
+        # Products are linear, so those of ramp plus noise are those of noise moved along.
+        again = by_noise + own[here] * (shapes_M_T @ shapes_M_T[here])
+        best, there = again.max(axis=1), again[:, start:end].max(axis=1)
+        usual = np.maximum(best, 0.0) ** 2 - np.maximum(there, 0.0) ** 2
+        if lost <= np.quantile(usual, level):
+            kept.append(place)
+    return np.array(kept)
+
+
+def _ends(kept: np.ndarray, steps_T: np.ndarray) -> tuple[float, float]:
+    """First and last begin kept; one knot further where there are steps between the knots."""
+    knots = _knots(steps_T)
+    if len(knots) == len(steps_T):
+        return float(kept[0]), float(kept[-1])
+    return float(knots[knots < kept[0]].max(initial=knots[0])), float(
+        knots[knots > kept[-1]].min(initial=knots[-1])
+    )
+
+
+def _knots(steps_T: np.ndarray) -> np.ndarray:
+    """Steps at which a ramp may begin or end."""
+    import numpy as np
+
+    places = np.unique(np.linspace(0, len(steps_T) - 1, min(KNOTS, len(steps_T))).round())
+    return steps_T[places.astype(int)].astype(float)
+
+
+def group_gaps(run: Run) -> np.ndarray:
+    """Sum of judge - truth over the rollouts of each group that have both, and their number."""
+    import numpy as np
+
+    gap = run.judge - run.truth
+    known = np.isfinite(gap)
+    return np.stack([np.where(known, gap, 0.0).sum(axis=1), known.sum(axis=1)], axis=1)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is said of one run; `table` makes them."""
+
+    cell: str
+    arm: str
+    seed: int
+    steps: int
+    gap_first: float
+    gap_last: float
+    onset: Onset
+    grid: Grid
+    own_grid: Grid
+    """The same with the best-scored tenth of the run's rollouts for the high-score bucket."""
+    alarm: int | None
+    rule: Rule | None
+    shortcut: str
+
+
+def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH) -> Line:
+    """Onset by all three definitions for one run; see `change_point` for what cannot be had."""
+    import numpy as np
+
+    sums = group_gaps(run)
+    given = sums[:, 1] > 0
+    steps, means, errors, _ = step_noise(
+        run.step_P[given], sums[given], 1, np.random.default_rng(0)
+    )
+    tail = max(1, len(steps) // 10)
+    ends = (means[:tail].mean(), means[-tail:].mean()) if len(steps) else (float("nan"),) * 2
+    gaps = dict(zip(steps.tolist(), means.tolist(), strict=True))
+    grid = grid_of(run, features, gaps, high, fewest)
+    own_grid = grid_of(run, features, gaps, own_high(run), OWN_FEWEST)
+    rule, stop = None, None
+    if len(steps) >= FEWEST_STEPS and np.isfinite(errors).all():
+        groups = int(np.bincount(np.searchsorted(steps, run.step_P[given])).min())
+        rule = calibrated(len(steps), groups)
+        at = int(first_alarms(means[None], errors[None], rule)[0])
+        stop = int(steps[at]) if at >= 0 else None
+    return Line(
+        run.cell,
+        run.arm,
+        run.seed,
+        len(steps),
+        float(ends[0]),
+        float(ends[1]),
+        change_point(run.step_P, sums),
+        grid,
+        own_grid,
+        stop,
+        rule,
+        "+".join(name for name in features if name in run.names),
+    )
+
+
+def planted_false_alarms(run: Run, rule: Rule, runs: int = 500) -> tuple[float, float, float]:
+    """`false_alarms` on bias-free runs of this run's steps, groups and spread of the gap."""
+    import numpy as np
+
+    sums = group_gaps(run)
+    steps, groups = len(np.unique(run.step_P)), int(np.bincount(run.step_P)[run.step_P].min())
+    gap = run.judge - run.truth
+    noise = float(np.nanstd(gap - (sums[:, 0] / np.maximum(sums[:, 1], 1))[:, None]))
+    size = run.judge.shape[1]
+    rng = np.random.default_rng(0)
+    return false_alarms(rule, bias_free_gaps(rng, runs, steps, groups, size, max(noise, 1e-3)))
+
+
+def dosed(run: Run) -> list[str]:
+    """Features that the run's simulated judge has a dose for: the shortcuts that are known."""
+    prefix = "judge.simulated.doses."
+    return sorted(
+        key.removeprefix(prefix)
+        for key, dose in run.config.items()
+        if key.startswith(prefix) and dose
+    )
+
+
+def own_line(run: Run) -> Line:
+    """`line` with the shortcuts that the run's judge is known to pay for."""
+    return line(run, dosed(run))

@@ -1,0 +1,1 @@
+"""Estimates and intervals that know nothing of judges or policies."""

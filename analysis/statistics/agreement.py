@@ -1,0 +1,408 @@
+"""Agreement of judges with each other and with truth: kappas, alpha, ICC, correlations.
+
+A statistic that the data cannot give is NaN with the reason in words. Ratings without spread give
+NaN, never the 0 or 1 that a formula happens to leave; a value of exactly 1 means that all ratings
+agreed and did differ between items. Every interval is at the 95 % level unless told.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from analysis.statistics.proportions import LEVEL, NAN, Estimate, complete, constant, z_value
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_LEVELS = 200
+"""More distinct scores than this make no categories: kappas are not computed for them."""
+MOST_LEVELS = 2000
+"""More distinct scores than this have no table of coincidences: no alpha but the interval one."""
+BLOCKS = 100
+"""Items are dealt into at most this many blocks for the delete-one-block jackknife."""
+SCALES = ("nominal", "ordinal", "interval", "ratio")
+FEW_RATERS, MANY_ITEMS = 5, 300
+"""McGraw and Wong's interval of ICC(A,1) covers .95 with 3 raters and 60 items, .90 with 200 items
+and .77 with 1,000 (`analysis.selfcheck`): the raters' variance rests on the raters alone."""
+ICC_TYPES = ("ICC(1,1)", "ICC(A,1)", "ICC(C,1)", "ICC(1,k)", "ICC(A,k)", "ICC(C,k)")
+KINDS = ("pearson", "spearman", "kendall")
+
+
+@dataclass(frozen=True)
+class WithinGroups:
+    """Mean of the groups' own correlations, its t interval over groups, and what was left out."""
+
+    estimate: Estimate
+    constant: int
+    """Groups in which one side has no spread: they have no correlation, not one of 0."""
+    small: int
+    """Groups with fewer than two complete pairs."""
+
+
+def cohen_kappa(
+    a: Sequence[float] | np.ndarray,
+    b: Sequence[float] | np.ndarray,
+    weights: Literal["linear", "quadratic"] | None = None,
+    level: float = LEVEL,
+) -> Estimate:
+    """Cohen's kappa of two raters over the items that both scored.
+
+    Weights are distances between the scores themselves, so 1-2-5 is not 1-2-3. The interval uses
+    the large-sample standard error (statsmodels), cut at [-1, 1]. NaN if either rater gave one
+    score only: the formula's 0 would say "no better than chance" where nothing was tested.
+
+    Args:
+        a: Scores, shape (N,); NaN is missing.
+        b: The other rater's, shape (N,).
+    """
+    import numpy as np
+    from statsmodels.stats.inter_rater import cohens_kappa
+
+    x, y = complete(a, b)
+    n = len(x)
+    if n == 0:
+        return Estimate(NAN, note="no item was scored by both")
+    if constant(x) or constant(y):
+        return Estimate(NAN, n=n, note="a rater gave every item the same score")
+    levels, codes = np.unique(np.concatenate([x, y]), return_inverse=True)
+    if len(levels) > MAX_LEVELS:
+        return Estimate(NAN, n=n, note=f"{len(levels)} distinct scores are no categories")
+    table = np.zeros((len(levels), len(levels)))
+    np.add.at(table, (codes[:n], codes[n:]), 1)
+    if weights is None and not np.intersect1d(x, y).size:
+        return Estimate(NAN, n=n, note="the raters have no score in common")
+    with np.errstate(divide="ignore", invalid="ignore"):  # its z, where the variance is 0
+        if weights is None:
+            found = cohens_kappa(table)
+        else:
+            found = cohens_kappa(table, weights=levels, wt=weights)
+    value = float(found.kappa)
+    if value == 1.0:
+        return Estimate(1.0, NAN, NAN, n, "the raters agree on every item: no interval")
+    half = z_value(level) * float(np.sqrt(max(float(found.var_kappa), 0.0)))
+    return Estimate(value, max(value - half, -1.0), min(value + half, 1.0), n)
+
+
+def fleiss_kappa(ratings: np.ndarray, level: float = LEVEL) -> Estimate:
+    """Fleiss' kappa over the items that every rater scored, with a jackknife interval over items.
+
+    Args:
+        ratings: Scores, shape (N, R); NaN is missing. NaN for one rater, or one score only.
+    """
+    import numpy as np
+    from statsmodels.stats.inter_rater import fleiss_kappa as formula
+
+    kept = np.asarray(ratings, dtype=float)
+    kept = kept[~np.isnan(kept).any(axis=1)] if kept.size else kept[:0]
+    refused = _refuse(kept)
+    if refused:
+        return Estimate(NAN, n=len(kept), note=refused)
+    counts = _counts(kept, np.unique(kept))
+    blocks = min(len(counts), BLOCKS)
+    block = np.arange(len(counts)) % blocks
+    with np.errstate(divide="ignore", invalid="ignore"):  # without a block none may differ
+        left = [float(formula(counts[block != one])) for one in range(blocks)]
+    return _jackknife(float(formula(counts)), left, len(counts), level, "fewer than 3 items")
+
+
+def krippendorff_alpha(
+    ratings: np.ndarray,
+    scale: Literal["nominal", "ordinal", "interval", "ratio"] = "interval",
+    level: float = LEVEL,
+) -> Estimate:
+    """Krippendorff's alpha with missing cells, and a jackknife interval over items.
+
+    ``n`` counts the items with at least two scores; the others carry no information. NaN where
+    no item has two scores, where there is one score only, and at ratio level for negative scores.
+    The interval level takes any number of distinct scores, the others `MOST_LEVELS`.
+
+    Args:
+        ratings: Scores, shape (N, R); NaN is missing.
+    """
+    import numpy as np
+
+    given = np.asarray(ratings, dtype=float)
+    kept = given[(~np.isnan(given)).sum(axis=1) >= 2] if given.size else given[:0]
+    n = len(kept)
+    if n == 0:
+        return Estimate(NAN, note="no item has two scores")
+    scores = kept[~np.isnan(kept)]
+    if constant(scores):
+        return Estimate(NAN, n=n, note="every score is the same")
+    if scale == "ratio" and scores.min() < 0:
+        return Estimate(NAN, n=n, note="the ratio level needs scores of at least 0")
+    blocks = min(n, BLOCKS)
+    if scale == "interval":
+        parts, alpha = _moments(kept - scores.mean(), blocks), _alpha_of_moments
+    else:
+        levels = np.unique(scores)
+        if len(levels) > MOST_LEVELS:
+            return Estimate(NAN, n=n, note=f"{len(levels)} distinct scores are too many")
+        # one alpha of 2,000 levels takes seconds at most, a hundred of them minutes
+        blocks = blocks if len(levels) <= MAX_LEVELS else 1
+        parts = _coincidences(_counts(kept, levels), blocks)
+
+        def alpha(part: np.ndarray) -> float:
+            return _alpha_of_coincidences(part, levels, scale)
+
+    whole = parts.sum(axis=0)
+    left = [alpha(whole - part) for part in parts] if blocks > 1 else []
+    few = "too many distinct scores" if blocks < min(n, BLOCKS) else "fewer than 3 items"
+    return _jackknife(alpha(whole), left, n, level, few)
+
+
+def icc_family(ratings: np.ndarray, level: float = LEVEL) -> dict[str, Estimate]:
+    """The six intraclass correlations over the items that every rater scored, with F intervals.
+
+    McGraw and Wong's names: ICC(1,1) raters differ by item, ICC(A,1) agreement and ICC(C,1)
+    consistency of one of the same raters; ``k`` in place of 1 for the mean of all.
+
+    Args:
+        ratings: Scores, shape (N, R); NaN is missing. NaN for one rater, one item or no spread.
+    """
+    import numpy as np
+
+    kept = np.asarray(ratings, dtype=float)
+    kept = kept[~np.isnan(kept).any(axis=1)] if kept.size else kept[:0]
+    refused = _refuse(kept)
+    if refused:
+        return {name: Estimate(NAN, n=len(kept), note=refused) for name in ICC_TYPES}
+    n, k = kept.shape
+    rows, columns = kept.mean(axis=1), kept.mean(axis=0)
+    between, raters = k * rows.var(ddof=1), n * columns.var(ddof=1)
+    within = float(((kept - rows[:, None]) ** 2).sum()) / (n * (k - 1))
+    rest = kept - rows[:, None] - columns + kept.mean()
+    error = float((rest**2).sum()) / ((n - 1) * (k - 1))
+    if within <= 1e-20 * float((kept**2).mean()):
+        note = "the raters agree on every item: no interval"
+        return {name: Estimate(1.0, n=n, note=note) for name in ICC_TYPES}
+    if error <= 1e-20 * float((kept**2).mean()):
+        error = 0.0
+    one = _shares(between, within, k), _shares(between, error, k)
+    agree = float((between - error) / (between + (k - 1) * error + k * (raters - error) / n))
+    values = (one[0], agree, one[1])
+    if error == 0.0:
+        note = "the raters differ by a constant only: no interval"
+        ends = [(NAN, NAN)] * 3
+    else:
+        note = ""
+        ends = [
+            _f_interval(between / within, n - 1, n * (k - 1), k, level),
+            _agreement_interval(between, raters, error, (n, k), agree, level),
+            _f_interval(between / error, n - 1, (n - 1) * (k - 1), k, level),
+        ]
+
+    def of_mean(icc: float) -> float:  # Spearman and Brown's formula; -1/(k-1) is its pole
+        return k * icc / (1 + (k - 1) * icc) if 1 + (k - 1) * icc > 1e-12 else NAN
+
+    narrow = "few raters over many items: the interval is too narrow"
+    notes = [note, note or (narrow if k < FEW_RATERS and n > MANY_ITEMS else ""), note]
+    single = [Estimate(v, *end, n, why) for v, end, why in zip(values, ends, notes, strict=True)]
+    mean = [
+        Estimate(of_mean(one.value), of_mean(one.low), of_mean(one.high), n, one.note)
+        for one in single
+    ]
+    return dict(zip(ICC_TYPES, [*single, *mean], strict=True))
+
+
+def correlation(
+    x: Sequence[float] | np.ndarray,
+    y: Sequence[float] | np.ndarray,
+    kind: Literal["pearson", "spearman", "kendall"] = "pearson",
+    level: float = LEVEL,
+) -> Estimate:
+    """Pearson, Spearman or Kendall tau-b over complete pairs; NaN if a side has no spread.
+
+    The interval is Fisher's z with the variance 1/(n-3), (1 + r^2/2)/(n-3) (Bonett and Wright) or
+    .437/(n-4) (Fieller), so it needs n > 3 or 4, and none is given at exactly -1 or 1.
+
+    Args:
+        x: shape (N,); NaN is missing.
+        y: shape (N,).
+    """
+    import numpy as np
+    from scipy import stats
+
+    a, b = complete(x, y)
+    n = len(a)
+    if n < 2:
+        return Estimate(NAN, n=n, note="fewer than two complete pairs")
+    if constant(a) or constant(b):
+        return Estimate(NAN, n=n, note="one side has no spread")
+    formula = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nearly constant input: spread was checked above
+        value = float(formula[kind](a, b)[0])
+    dof = n - (4 if kind == "kendall" else 3)
+    if dof < 1 or abs(value) >= 1 - 1e-12:
+        return Estimate(value, n=n, note="too few pairs" if dof < 1 else "exact order: no interval")
+    variance = {"pearson": 1.0, "spearman": 1 + value**2 / 2, "kendall": 0.437}[kind] / dof
+    half = z_value(level) * variance**0.5
+    middle = float(np.arctanh(value))
+    return Estimate(value, float(np.tanh(middle - half)), float(np.tanh(middle + half)), n)
+
+
+def within_groups(
+    x: Sequence[float] | np.ndarray,
+    y: Sequence[float] | np.ndarray,
+    groups: Sequence[Any] | np.ndarray,
+    kind: Literal["pearson", "spearman", "kendall"] = "pearson",
+    level: float = LEVEL,
+) -> WithinGroups:
+    """Mean over groups of the correlation inside each; groups without spread are counted apart.
+
+    Args:
+        x: shape (N,); NaN is missing.
+        y: shape (N,).
+        groups: Label of each pair, shape (N,).
+    """
+    import numpy as np
+    import pandas as pd
+
+    from analysis.statistics.intervals import mean_interval
+
+    a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    found, flat, small = [], 0, 0
+    for place in pd.Series(range(len(a))).groupby(np.asarray(groups)).indices.values():
+        one = correlation(a[place], b[place], kind)
+        if one.n < 2:
+            small += 1
+        elif np.isnan(one.value):
+            flat += 1
+        else:
+            found.append(one.value)
+    mean = mean_interval(found, "group", level)
+    estimate = Estimate(mean.mean, mean.low, mean.high, mean.n, mean.note)
+    return WithinGroups(estimate, flat, small)
+
+
+def _jackknife(value: float, left: Sequence[float], n: int, level: float, few: str) -> Estimate:
+    """A statistic of n items with its delete-one-block t interval, cut at 1.
+
+    Args:
+        left: The statistic without each block of items; fewer than three give no interval.
+        few: Why they are fewer, in words.
+    """
+    import numpy as np
+    from scipy import stats
+
+    if abs(value - 1) < 1e-12:
+        return Estimate(1.0, n=n, note="the raters agree on every item: no interval")
+    if len(left) < 3:
+        return Estimate(value, n=n, note=f"{few}: no interval")
+    found = np.asarray(left)
+    if not np.isfinite(found).all():
+        return Estimate(value, n=n, note="hangs on a single item: no interval")
+    blocks = len(found)
+    spread = float(((found - found.mean()) ** 2).sum() * (blocks - 1) / blocks) ** 0.5
+    half = float(stats.t.ppf((1 + level) / 2, blocks - 1)) * spread
+    return Estimate(value, value - half, min(value + half, 1.0), n)
+
+
+def _moments(kept: np.ndarray, blocks: int) -> np.ndarray:
+    """Per block: disagreement within items, number, sum and square sum of scores: (B, 4)."""
+    import numpy as np
+
+    number = (~np.isnan(kept)).sum(axis=1)
+    total, squares = np.nansum(kept, axis=1), np.nansum(kept**2, axis=1)
+    within = 2 * (number * squares - total**2) / (number - 1)
+    items = np.stack([within, number, total, squares], axis=1)
+    return np.stack([items[block::blocks].sum(axis=0) for block in range(blocks)])
+
+
+def _alpha_of_moments(sums: np.ndarray) -> float:
+    within, number, total, squares = sums.tolist()
+    expected = 2 * (number * squares - total**2)
+    # what is left of equal scores is rounding, not spread
+    if number < 2 or expected <= 1e-12 * number * squares:
+        return NAN
+    return 1 - (number - 1) * within / expected
+
+
+def _coincidences(counts: np.ndarray, blocks: int) -> np.ndarray:
+    """Pairs of scores (V, V) within the items of each block, an item weighing with its scores."""
+    import numpy as np
+
+    counts = counts.astype(float)
+    weights = 1 / (counts.sum(axis=1) - 1)
+    found = np.empty((blocks, counts.shape[1], counts.shape[1]))
+    for block in range(blocks):
+        part, weight = counts[block::blocks], weights[block::blocks]
+        found[block] = (part * weight[:, None]).T @ part - np.diag(weight @ part)
+    return found
+
+
+def _alpha_of_coincidences(pairs: np.ndarray, levels: np.ndarray, scale: str) -> float:
+    """1 - observed / expected squared distance, for coincidences (V, V) of scores ``levels``."""
+    import numpy as np
+
+    margin = pairs.sum(axis=1)
+    if (margin > 1e-9).sum() < 2:
+        return NAN
+    if scale == "nominal":
+        distance = 1 - np.eye(len(levels))
+    elif scale == "ordinal":
+        upto = np.cumsum(margin) - margin / 2
+        distance = (upto[:, None] - upto) ** 2
+    else:
+        sums = levels[:, None] + levels
+        distance = (np.subtract.outer(levels, levels) / np.where(sums == 0, 1, sums)) ** 2
+    expected = float(margin @ distance @ margin)
+    return 1 - (float(margin.sum()) - 1) * float((pairs * distance).sum()) / expected
+
+
+def _shares(between: float, error: float, k: int) -> float:
+    return float((between - error) / (between + (k - 1) * error))
+
+
+def _f_interval(ratio: float, df: int, rest: int, k: int, level: float) -> tuple[float, float]:
+    """Interval of (F - 1) / (F + k - 1) from the mean squares' ratio F with its two freedoms."""
+    from scipy.stats import f
+
+    tail = (1 + level) / 2
+    low, high = ratio / f.ppf(tail, df, rest), ratio * f.ppf(tail, rest, df)
+    return float((low - 1) / (low + k - 1)), float((high - 1) / (high + k - 1))
+
+
+def _agreement_interval(
+    between: float,
+    raters: float,
+    error: float,
+    shape: tuple[int, int],
+    icc: float,
+    level: float,
+) -> tuple[float, float]:
+    """McGraw and Wong's interval of ICC(A,1), with Satterthwaite's degrees of freedom."""
+    from scipy.stats import f
+
+    n, k = shape
+    a, b = k * icc * raters / error, n * (1 + (k - 1) * icc) - k * icc
+    freedom = (n - 1) * (k - 1) * (a + b) ** 2 / ((n - 1) * a**2 + b**2)
+    tail = (1 + level) / 2
+    lower, upper = f.ppf(tail, n - 1, freedom), f.ppf(tail, freedom, n - 1)
+    spread = k * raters + (k * n - k - n) * error
+    low = n * (between - lower * error) / (lower * spread + n * between)
+    high = n * (upper * between - error) / (spread + n * upper * between)
+    return float(low), float(high)
+
+
+def _counts(ratings: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """How often each item (N, R) was given each of ``levels``: int64 (N, V); NaN counts nowhere."""
+    import numpy as np
+
+    counts = np.zeros((len(ratings), len(levels)), dtype=np.int64)
+    item, rater = np.nonzero(~np.isnan(ratings))
+    np.add.at(counts, (item, np.searchsorted(levels, ratings[item, rater])), 1)
+    return counts
+
+
+def _refuse(kept: np.ndarray) -> str:
+    """Why a complete table (N, R) has no agreement to measure; empty if it has."""
+    if kept.ndim != 2 or kept.shape[1] < 2:
+        return "needs two raters"
+    if len(kept) < 2:
+        return "needs two items that every rater scored"
+    return "every score is the same" if constant(kept) else ""

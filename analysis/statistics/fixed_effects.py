@@ -1,0 +1,219 @@
+"""Least squares within groups, at the speed of a few passes over the rows.
+
+Every column is split into what varies inside its group and the group's mean; the rows are read for
+that once, and what follows needs products of K columns. `analysis.step.transmission` regresses
+inside groups of rollouts, `analysis.external.preference` inside items, and
+`analysis.statistics.mixed` weighs the two parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+APART = 1e-5
+"""A column of which a smaller share of the length is its own is a combination of earlier ones."""
+ROUNDING = 1e-10
+"""A column that varies in its groups by less than this share of its size does so by rounding."""
+BLOCK = 8192
+"""Rows centred and multiplied at a time: they stay in the cache, and a dot takes no threads."""
+
+
+@dataclass(frozen=True)
+class Within:
+    """A regression inside groups on K columns, NaN where a column was dropped.
+
+    Attributes:
+        coef_K: slopes.
+        se_K: cluster-robust by group with the factor P/(P-1) * (N-1)/(N-K) over the K columns kept.
+            The absorbed means are not counted: they are nested in the clusters (Cameron and Miller
+            2015, sec. III.B). NaN with one group.
+        unique_K: share of the outcome's variance in groups that no other column explains.
+        r2: share that all explain; NaN where the outcome does not vary inside any group.
+        n, groups: rows and groups used, those with a single row left out.
+        kept: columns that vary inside groups and are no combination of earlier ones.
+        free: n - groups - columns kept; nothing is estimated where it is 0 or less.
+    """
+
+    coef_K: np.ndarray
+    se_K: np.ndarray
+    unique_K: np.ndarray
+    r2: float
+    n: int
+    groups: int
+    kept: tuple[int, ...]
+    free: int
+
+
+def fixed_effects(
+    y_N: np.ndarray, x_N_K: np.ndarray, groups_N: np.ndarray, *, flat: float = 0.0
+) -> Within:
+    """Slopes of y on x with a constant per group, and standard errors clustered by it.
+
+    Args:
+        y_N: outcomes, shape (N,).
+        x_N_K: columns, shape (N, K); a constant among them is dropped.
+        groups_N: labels, shape (N,); integers of a narrow range are fastest.
+        flat: a column whose root mean square inside groups is at most this counts as constant.
+
+    Raises:
+        ValueError: a value is NaN or infinite: the caller says what a missing one means.
+    """
+    import numpy as np
+
+    x = np.asarray(x_N_K, dtype=float)
+    by = grouped(np.asarray(groups_N))
+    centred = np.empty((x.shape[1] + 1, len(x)))
+    with np.errstate(invalid="ignore", over="ignore"):  # told below, in words
+        means, gram = split([np.asarray(y_N, dtype=float), *x.T], by, centred)
+    if not np.isfinite(gram).all():
+        raise ValueError("a value to regress within groups is NaN or infinite")
+    full = by.counts_P > 1  # a row alone in its group is centred to 0 and adds nothing to a product
+    n, groups = int(by.counts_P[full].sum()), int(full.sum())
+    size = np.sqrt(np.diag(gram))
+    varies = varying(size, means, by.counts_P) & (size > flat * n**0.5)
+    safe = np.where(size[1:] > 0, size[1:], 1.0)
+    unit = gram[1:, 1:] / np.outer(safe, safe)
+    kept, _ = independent(unit, np.flatnonzero(varies[1:]).tolist())
+    coef, se, unique = (np.full(x.shape[1], np.nan) for _ in range(3))
+    free = n - groups - len(kept)
+    if not kept or free <= 0:
+        return Within(coef, se, unique, np.nan, n, groups, tuple(kept), free)
+    inverse = np.linalg.inv(unit[np.ix_(kept, kept)])
+    own = size[1:][kept]
+    b = inverse @ (gram[0, 1:][kept] / own)
+    coef[kept] = b / own
+    left = centred[0] - np.where(np.isnan(coef), 0.0, coef) @ centred[1:]
+    if groups > 1:
+        for k in kept:
+            centred[1 + k] *= left
+        pull = np.stack([by.sums(centred[1 + k]) for k in kept]) / own[:, None]
+        factor = groups / (groups - 1) * (n - 1) / (n - len(kept))
+        se[kept] = np.sqrt(np.diag(inverse @ (pull @ pull.T) @ inverse) * factor) / own
+    r2 = np.nan
+    if varies[0]:
+        r2 = 1 - float(left @ left) / float(gram[0, 0])
+        unique[kept] = b**2 / np.diag(inverse) / gram[0, 0]
+    return Within(coef, se, unique, r2, n, groups, tuple(kept), free)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows by group, numbered 0..P-1, each with a row.
+
+    Attributes:
+        codes_N: group of each row.
+        counts_P: rows per group.
+        starts_P: first row of each group where the rows lie in the order of the groups, else None.
+    """
+
+    codes_N: np.ndarray
+    counts_P: np.ndarray
+    starts_P: np.ndarray | None
+
+    def sums(self, column_N: np.ndarray) -> np.ndarray:
+        """Sum over the rows of each group, shape (P,)."""
+        import numpy as np
+
+        if self.starts_P is None:
+            return np.bincount(self.codes_N, column_N, len(self.counts_P))
+        return np.add.reduceat(column_N, self.starts_P)
+
+
+def grouped(labels_N: np.ndarray) -> Groups:
+    """Groups of equal labels; their order is no promise, and NaN is a label like any other.
+
+    Integers within a range of few times N are counted in place; other labels are hashed.
+    """
+    import numpy as np
+
+    codes, counts = _codes(labels_N)
+    ordered = len(codes) > 0 and bool((codes[1:] >= codes[:-1]).all())
+    return Groups(codes, counts, np.cumsum(counts) - counts if ordered else None)
+
+
+def _codes(labels_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Group of each row, shape (N,), and rows per group, shape (P,), none of them 0."""
+    import numpy as np
+
+    n = len(labels_N)
+    if n and labels_N.dtype.kind in "iu":
+        low = labels_N.min()
+        if int(labels_N.max()) - int(low) <= 4 * n + 1000:
+            codes = (labels_N - low).astype(np.intp, copy=False)
+            counts = np.bincount(codes)
+            seen = counts > 0
+            if seen.all():
+                return codes, counts
+            return (np.cumsum(seen) - 1)[codes], counts[seen]
+    import pandas as pd
+
+    codes, _ = pd.factorize(labels_N, use_na_sentinel=False)
+    return codes, np.bincount(codes)
+
+
+def split(
+    columns_K: Sequence[np.ndarray], groups: Groups, centred_K_N: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means of the groups, shape (K, P), and products of the columns centred in them, (K, K).
+
+    Args:
+        columns_K: K columns of shape (N,).
+        centred_K_N: where given, the centred columns are written into it.
+    """
+    import numpy as np
+
+    n, total = len(groups.codes_N), len(columns_K)
+    means = np.stack([groups.sums(column) for column in columns_K]) / groups.counts_P
+    block = np.empty((total, min(BLOCK, n)))
+    gram = np.zeros((total, total))
+    for start in range(0, n, BLOCK):
+        codes = groups.codes_N[start : start + BLOCK]
+        kept = block if centred_K_N is None else centred_K_N[:, start:]
+        rows = kept[:, : len(codes)]
+        for k, column in enumerate(columns_K):
+            # "clip" spares the copy that a check of the indices takes; all of them are in range
+            np.take(means[k], codes, out=rows[k], mode="clip")
+            np.subtract(column[start : start + BLOCK], rows[k], out=rows[k])
+        for j in range(total):
+            for k in range(j + 1):
+                gram[j, k] += rows[j] @ rows[k]
+    return means, np.tril(gram) + np.tril(gram, -1).T
+
+
+def varying(size_K: np.ndarray, means_K_P: np.ndarray, counts_P: np.ndarray) -> np.ndarray:
+    """Which columns vary inside groups by more than rounding, given their centred length."""
+    import numpy as np
+
+    between = np.sqrt(means_K_P**2 @ counts_P)
+    return size_K > ROUNDING * np.hypot(size_K, between)
+
+
+def independent(unit_K_K: np.ndarray, among: Sequence[int]) -> tuple[list[int], np.ndarray]:
+    """Columns that are no combination of columns before them, by Cholesky of inner products.
+
+    Args:
+        unit_K_K: inner products of columns that were scaled to length 1.
+        among: the columns to look at; others are left out.
+
+    Returns:
+        The columns kept, and the factor L, shape (K, K), with L L' the products of ``among``; the
+        own part of a column that was not kept is 0 in it.
+    """
+    import numpy as np
+
+    kept: list[int] = []
+    factor = np.zeros_like(unit_K_K)
+    for k in among:
+        for axis in kept:
+            shared = unit_K_K[k, axis] - factor[k] @ factor[axis]
+            factor[k, axis] = shared / factor[axis, axis]
+        own = unit_K_K[k, k] - factor[k] @ factor[k]
+        if own > APART**2:
+            factor[k, k] = np.sqrt(own)
+            kept.append(k)
+    return kept, factor

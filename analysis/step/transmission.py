@@ -1,0 +1,296 @@
+"""The transmission ledger: how a judge's bias becomes advantages, per run and step.
+
+Advantages are differences inside a group of rollouts of one prompt, so only what varies inside a
+group can reach the policy: everything here is measured within groups. `analysis.ledger` applies it
+to a study; docs/planted-truth.md says what each column is and how it was checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from analysis.statistics.fixed_effects import fixed_effects
+from study.rewards.advantages import EPS, advantages, alignment, sign_flips, silenced
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SCALES = ("group", "batch", "none")
+POLICIES = ("unscored", "zero", "drop_group")
+THRESHOLD = 0.5
+"""A score or a truth counts as a yes from here on, for phi and J."""
+FLAT = 1e-6
+"""Scores of a group that lie closer together than this are tied (float32 rounds at 1e-7)."""
+FEW_GROUPS = 20
+"""Below, a cluster-robust standard error is too small to be trusted."""
+MISFIT = 1e-3
+"""Recomputed advantages that differ by more than this from the recorded ones are a problem."""
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A regression inside groups: K features, NaN where a feature was dropped."""
+
+    names: tuple[str, ...]
+    coef_K: np.ndarray
+    se_K: np.ndarray
+    """Cluster-robust by group, with the small-sample factor P/(P-1) * (N-1)/(N-K)."""
+    unique_K: np.ndarray
+    """Share of the variance within groups that this feature explains and no other can."""
+    r2: float
+    """Share that all of them explain; the unique shares sum to less where features overlap."""
+    n: int
+    groups: int
+    dropped: tuple[str, ...]
+    """Features that are constant within every group, or the sum of earlier ones."""
+    note: str = ""
+
+    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Low and high of every coefficient, shape (K,): t with groups - 1 degrees of freedom."""
+        from scipy import stats
+
+        half = float(stats.t.ppf((1 + level) / 2, max(self.groups - 1, 1))) * self.se_K
+        return self.coef_K - half, self.coef_K + half
+
+
+def within_regression(
+    values_P_G: np.ndarray, features_P_G_K: np.ndarray, names: Sequence[str]
+) -> Regression:
+    """Least squares of values on features, both centred in their group.
+
+    A rollout without a value or without features is left out before centring. With judge - truth
+    as values the coefficients are the judge's bias in score units per unit of the feature.
+    """
+    import numpy as np
+
+    y = np.asarray(values_P_G, dtype=float)
+    x = np.asarray(features_P_G_K, dtype=float)
+    measured = np.flatnonzero(np.isfinite(x).any(axis=(0, 1)))
+    x = x[..., measured]
+    known = np.isfinite(y) & np.isfinite(x).all(axis=-1)
+    group = np.broadcast_to(np.arange(len(y))[:, None], y.shape)
+    found = fixed_effects(y[known], x[known], group[known], flat=FLAT)
+    kept = measured[list(found.kept)]
+    dropped = tuple(name for k, name in enumerate(names) if k not in kept)
+    coef, se, unique = (np.full(len(names), np.nan) for _ in range(3))
+    coef[measured], se[measured], unique[measured] = found.coef_K, found.se_K, found.unique_K
+    few = found.groups < max(FEW_GROUPS, 2 * len(kept))
+    notes = [f"{found.groups} groups, SE too small"] if few else []
+    if found.n and not len(kept):
+        notes = ["no feature varies within a group"]
+    elif found.free <= 0 or not len(kept):
+        notes = ["too few rollouts"]
+    elif not np.isfinite(found.r2):
+        notes.append("nothing varies within a group")
+    return Regression(
+        tuple(names), coef, se, unique, found.r2, found.n, found.groups, dropped, "; ".join(notes)
+    )
+
+
+def group_cov(advantages_P_G: np.ndarray, features_P_G_K: np.ndarray) -> np.ndarray:
+    """Covariance of advantage and each feature inside each group, shape (P, K), divisor n - 1.
+
+    Over the rollouts that have both; NaN advantages are rollouts without a reward. NaN for a group
+    with fewer than two. Its mean over groups is E Cov(A, z), the first-order push on the feature.
+    """
+    import numpy as np
+
+    a = np.asarray(advantages_P_G, dtype=float)[..., None]
+    z = np.asarray(features_P_G_K, dtype=float)
+    known = np.isfinite(a) & np.isfinite(z)
+    count = known.sum(axis=1)
+    products = (_centred(np.where(known, a, 0.0), known) * _centred(z, known)).sum(axis=1)
+    return np.divide(products, count - 1, out=np.full(count.shape, np.nan), where=count > 1)
+
+
+def split(
+    rewards_P_G: np.ndarray, truth_P_G: np.ndarray, scale: str, eps: float = EPS
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Advantages and their additive parts: (total, of truth, of reward - truth), each (P, G).
+
+    Both parts are divided by what divides the total (the group's or the batch's sd of the reward),
+    so they add up exactly. Where that sd is 0 nothing reaches the policy, and neither part does:
+    eps divides only a reward that varies. Rollouts without a reward are NaN in all three; a group
+    in which a rewarded rollout has no truth is NaN in both parts.
+    """
+    import numpy as np
+
+    rewards = np.asarray(rewards_P_G, dtype=float)
+    scored = np.isfinite(rewards)
+    scored &= scored.sum(axis=1, keepdims=True) > 1
+    total = np.where(scored, advantages(rewards, scale, eps), np.nan)
+    truth = np.where(scored, truth_P_G, np.nan)
+    known = (np.isfinite(truth) | ~scored).all(axis=1, keepdims=True) & scored
+    divisor = np.ones((len(rewards), 1))
+    flat = np.zeros((len(rewards), 1), dtype=bool)
+    if scale == "group":
+        divisor = _sd(rewards, 1) + eps
+        flat = _range(rewards, scored)[:, None] <= FLAT
+    elif scale == "batch":
+        divisor = divisor * (_sd(rewards.reshape(1, -1), 1) + eps)
+        flat |= _range(rewards.reshape(1, -1), np.isfinite(rewards).reshape(1, -1)) <= FLAT
+    of_truth = np.where(flat, 0.0, _centred(truth, known) / divisor)
+    # what rounding left of a flat group's total is the judge's, so that the parts still add up
+    of_bias = np.where(flat, total, _centred(rewards - truth, known) / divisor)
+    return total, np.where(known, of_truth, np.nan), np.where(known, of_bias, np.nan)
+
+
+def after_failures(judge_P_G: np.ndarray, policy: str) -> np.ndarray:
+    """The judge's scores as a failure policy lets the reward see them, (P, G); NaN is no score.
+
+    Raises:
+        ValueError: another policy than unscored, zero or drop_group.
+    """
+    import numpy as np
+
+    judge = np.array(judge_P_G, dtype=float)
+    missing = ~np.isfinite(judge)
+    if policy == "zero":
+        judge[missing] = 0.0
+    elif policy == "drop_group":
+        judge[missing.any(axis=1)] = np.nan
+    elif policy != "unscored":
+        raise ValueError(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
+    return judge
+
+
+def tied_groups(truth_P_G: np.ndarray, rewards_P_G: np.ndarray) -> np.ndarray:
+    """Per group: 1.0 where the truth is tied while the reward varies, 0.0 else, NaN unknown."""
+    import numpy as np
+
+    both = np.isfinite(truth_P_G) & np.isfinite(rewards_P_G)
+    tied = (_range(truth_P_G, both) <= FLAT) & (_range(rewards_P_G, both) > FLAT)
+    return np.where(both.sum(axis=1) > 1, tied.astype(float), np.nan)
+
+
+def dead_groups(rewards_P_G: np.ndarray) -> np.ndarray:
+    """Per group: 1.0 where all rewards are equal, 0.0 else, NaN with fewer than two rewards."""
+    import numpy as np
+
+    known = np.isfinite(rewards_P_G)
+    dead = (_range(rewards_P_G, known) <= FLAT).astype(float)
+    return np.where(known.sum(axis=1) > 1, dead, np.nan)
+
+
+def yes_no(
+    judge_P_G: np.ndarray, truth_P_G: np.ndarray, threshold: float = THRESHOLD
+) -> dict[str, float]:
+    """tpr, fpr, j (Youden) and phi (Matthews) of judge >= threshold against truth >= threshold.
+
+    Over all rollouts that have both; NaN where a rate has nothing to be a rate of, and phi also
+    where the judge says the same to all.
+    """
+    import numpy as np
+
+    both = np.isfinite(judge_P_G) & np.isfinite(truth_P_G)
+    says, is_so = judge_P_G[both] >= threshold, truth_P_G[both] >= threshold
+    nan = float("nan")
+    tpr = float(says[is_so].mean()) if is_so.any() else nan
+    fpr = float(says[~is_so].mean()) if (~is_so).any() else nan
+    out = {"tpr": tpr, "fpr": fpr, "j": tpr - fpr, "phi": nan}
+    if len(says) and says.std() > 0 and is_so.std() > 0:
+        out["phi"] = float(np.corrcoef(says, is_so)[0, 1])
+    return out
+
+
+def gains(rewards_P_G: np.ndarray, truth_P_G: np.ndarray, eps: float = EPS) -> dict[str, float]:
+    """What division by the group's sd does to one point of reward, against no division (= 1).
+
+    ``gain`` is the mean of 1 / (sd + eps) over live groups, ``gain_tied`` that over groups with a
+    tied truth, and ``amplification`` gain_tied over the gain of the others: how many times more a
+    point of bias weighs where the truth has nothing to say.
+    """
+    import numpy as np
+
+    sd = _sd(np.asarray(rewards_P_G, dtype=float), 1)[:, 0]
+    live = dead_groups(rewards_P_G) == 0
+    tied = tied_groups(truth_P_G, rewards_P_G)
+    found = {
+        "gain": known_mean(1 / (sd[live] + eps)),
+        "gain_tied": known_mean(1 / (sd[live & (tied == 1)] + eps)),
+    }
+    found["amplification"] = found["gain_tied"] / known_mean(1 / (sd[live & (tied == 0)] + eps))
+    return found
+
+
+def comparing(before_P_G: np.ndarray, scale: str) -> Callable[[np.ndarray], dict[str, float]]:
+    """Compares other reward matrices with one, as advantages.
+
+    Returns:
+        (P, G) -> correlation, cosine, flips and silenced (shares). Correlation is over the rollouts
+        that both reward; see `study.rewards.advantages` for the others.
+    """
+    import numpy as np
+
+    before, known = advantages(before_P_G, scale), np.isfinite(before_P_G)
+
+    def compare(after_P_G: np.ndarray) -> dict[str, float]:
+        after = advantages(after_P_G, scale)
+        both = known & np.isfinite(after_P_G)
+        a, b = before[both], after[both]
+        correlation = float("nan")
+        if len(a) > 1:
+            a, b = a - a.mean(), b - b.mean()
+            lengths = float(a @ a) ** 0.5, float(b @ b) ** 0.5
+            if min(lengths) > FLAT * len(a) ** 0.5:
+                correlation = float(a @ b) / (lengths[0] * lengths[1])
+        return {
+            "correlation": correlation,
+            "cosine": alignment(before, after),
+            "flips": sign_flips(before, after),
+            "silenced": silenced(before, after),
+        }
+
+    return compare
+
+
+def _centred(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Values less their group's mean over ``known``, 0 where not known; groups are the rows.
+
+    ``values`` is (P, G) or (P, G, K) and ``known`` broadcasts over K.
+    """
+    import numpy as np
+
+    if known.ndim < values.ndim:
+        known = known[..., None]
+    inside = np.where(known, values, 0.0)
+    count = np.maximum(known.sum(axis=1, keepdims=True), 1)
+    return np.where(known, inside - inside.sum(axis=1, keepdims=True) / count, 0.0)
+
+
+def _sd(values: np.ndarray, axis: int) -> np.ndarray:
+    """Unbiased sd over what is there, keeping dimensions; NaN for fewer than two."""
+    import numpy as np
+
+    known = np.isfinite(values)
+    count = known.sum(axis=axis, keepdims=True)
+    squares = (_centred(values, known) ** 2).sum(axis=axis, keepdims=True)
+    out = np.full(squares.shape, np.nan)
+    return np.sqrt(np.divide(squares, count - 1, out=out, where=count > 1))
+
+
+def _range(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Largest minus smallest known value of each group, shape (P,); -inf for a group without."""
+    import numpy as np
+
+    high = np.where(known, values, -np.inf).max(axis=1, initial=-np.inf)
+    low = np.where(known, values, np.inf).min(axis=1, initial=np.inf)
+    return high - low
+
+
+def known_mean(values: np.ndarray) -> float:
+    """Mean of the finite values, NaN for none."""
+    import numpy as np
+
+    kept = values[np.isfinite(values)]
+    return float(kept.mean()) if len(kept) else float("nan")
+
+
+def bias_share(of_truth: np.ndarray, of_bias: np.ndarray) -> float:
+    """Sum of squares of the bias part over that of both parts (their covariance left out)."""
+    import numpy as np
+
+    bias, truth = float(np.nansum(of_bias**2)), float(np.nansum(of_truth**2))
+    return bias / (bias + truth) if bias + truth > 0 else float("nan")

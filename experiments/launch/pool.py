@@ -1,0 +1,177 @@
+"""One child process per cell, forked from a server that has the heavy imports already.
+
+A child never outlives the sweep: it holds the read end of a pipe whose only writer is the sweep,
+and leaves when that end closes, however the sweep died. What it had in flight is redone by the
+next run of the same command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from multiprocessing.connection import Connection, wait
+from multiprocessing.forkserver import ensure_running
+from pathlib import Path
+from typing import Any
+
+from study import cells
+from study.stopping import deaf_to_terminal
+
+PRELOAD = ["experiments.launch.preload"]
+ORPHANED = 75
+"""Exit code of a child whose sweep is gone (EX_TEMPFAIL) and that could not end in order."""
+STOP_S = 30.0
+"""How long children that are told to stop may take to record it."""
+LAST_S = 10.0
+"""How long a child may take whose sweep is gone."""
+
+
+def run_pool(
+    todo: list[Path],
+    workers: int,
+    threads: int,
+    on_end: Callable[[Path, int], None],
+    on_tick: Callable[[], None] = lambda: None,
+    skipped: Callable[[Path], bool] = lambda folder: False,
+) -> dict[Path, int]:
+    """Run each cell folder in a child of its own, ``workers`` at once.
+
+    A cell that another process runs is waited for, and run here where that process dies.
+
+    Args:
+        todo: cell folders, in the order to start them.
+        workers: children at once, at least 1.
+        threads: torch threads of one child, at least 1.
+        on_end: called with the folder and the exit code as each child ends.
+        on_tick: called about once a second while children run.
+        skipped: asked before each child is started; where it says so, the cell is left as it is.
+
+    Returns:
+        Exit code by folder; negative is the signal that ended the child.
+    """
+    # Children share cores with each other and with a local judge: a thread that spins while it
+    # waits takes the core from whoever it waits for.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    with deaf_to_terminal():  # the sweep alone tells its children to stop, once
+        ensure_running()
+    alive, keep = context.Pipe(duplex=False)
+    codes: dict[Path, int] = {}
+    running: dict[int, tuple[Path, multiprocessing.process.BaseProcess]] = {}
+    waiting = list(todo)
+    elsewhere: set[Path] = set()
+    try:
+        while waiting or running:
+            while len(running) < workers and (free := _first_free(waiting, elsewhere)):
+                waiting.remove(folder := free)
+                if skipped(folder):
+                    continue
+                child = context.Process(target=_child, args=(folder, threads, alive))
+                child.start()
+                running[child.sentinel] = (folder, child)
+            on_tick()
+            for sentinel in wait(list(running), timeout=1.0):
+                folder, child = running.pop(int(sentinel))  # ty: ignore[invalid-argument-type]
+                child.join()
+                code = child.exitcode if child.exitcode is not None else 1
+                child.close()
+                if code == cells.BUSY:
+                    waiting.append(folder)
+                    continue
+                codes[folder] = code
+                on_end(folder, code)
+    except BaseException:
+        _end(running.values(), on_end)
+        raise
+    finally:
+        keep.close()
+        alive.close()
+    return codes
+
+
+def _first_free(waiting: list[Path], elsewhere: set[Path]) -> Path | None:
+    """The first cell that no other process runs; says the others, and notes them."""
+    for folder in waiting:
+        if cells.state(folder) != "running":
+            return folder
+        if folder not in elsewhere:
+            elsewhere.add(folder)
+            print(f"{folder.name}: another process is running it; waiting for it", flush=True)
+    return None
+
+
+def _end(
+    running: Collection[tuple[Path, multiprocessing.process.BaseProcess]],
+    on_end: Callable[[Path, int], None],
+) -> None:
+    """Let every child end its cell and its run in MLflow; kill what has not ended in time."""
+    for _, child in running:
+        child.terminate()
+    limit = time.monotonic() + STOP_S
+    for folder, child in running:
+        child.join(max(0.0, limit - time.monotonic()))
+        if child.is_alive():
+            child.kill()
+            child.join()
+        with contextlib.suppress(Exception):  # why the pool ends is known; each one is told of
+            on_end(folder, child.exitcode if child.exitcode is not None else 1)
+
+
+def _child(folder: Path, threads: int, alive: Connection) -> None:
+    """Body of a child: own log, own watchdog, then the cell; its exit code is the cell's."""
+    redirect(folder)
+    threading.Thread(target=_leave_with_parent, args=(alive,), daemon=True).start()
+    from experiments.train import run_cell
+
+    sys.exit(run_cell(folder, threads))
+
+
+class _Log(io.FileIO):
+    """A log that takes what its disk takes: a full one must not end the run that talks to it."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(memoryview(data))
+
+
+def redirect(folder: Path) -> None:
+    """Send this process's output, of C code too, to the cell's log."""
+    try:
+        log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:
+        log = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    sys.stdout = sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(_Log(1, "w", closefd=False)), "utf-8", "backslashreplace", "\n", True
+    )
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+    print(f"--- {stamp} pid {os.getpid()} ---", flush=True)
+
+
+def _leave_with_parent(alive: Connection) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        alive.recv()
+    os.kill(os.getpid(), signal.SIGTERM)  # as the sweep would have said it
+    time.sleep(LAST_S)
+    os._exit(ORPHANED)
+
+
+def supervise(folder: Path, threads: int) -> int:
+    """Run one cell in a child to its end, for launchers that call the job where it should run."""
+
+    def say(done: Path, code: int) -> None:
+        print(f"{done.name}: {cells.state(done)} (exit {code})", flush=True)
+
+    return run_pool([folder], 1, threads, say)[folder]

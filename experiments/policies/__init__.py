@@ -1,0 +1,1 @@
+"""Policies: loaded, built tiny, merged."""

@@ -1,0 +1,74 @@
+"""What isolates untrusted code here, and what it withstands: ``python -m experiments.sandbox``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from study.errors import UserError
+from study.sandbox import attacks, tiers
+from study.sandbox.attacks import Attack, Ended
+from study.sandbox.calls import Outcome
+from study.sandbox.tiers import Tier
+
+
+def expected(attack: Attack) -> str:
+    """How ``attack`` has to end."""
+    refused = "nothing got" if not attack.cheats else "another value"
+    ends = (refused if end is Outcome.RETURNED else str(end) for end in sorted(attack.ends))
+    return " or ".join(ends)
+
+
+def got(ended: Ended) -> str:
+    """How it ended, with what it got or left."""
+    result = ended.result
+    said = str(result.outcome)
+    if result.outcome is Outcome.RETURNED:
+        nothing = result.value in attacks.NOTHING
+        said = "nothing got" if nothing else f"returned {str(result.value)[:60]}"
+    return "; ".join([said, *ended.traces])
+
+
+def table(tier: Tier) -> bool:
+    """Print every attack with its expected and its actual end; whether all were held off."""
+    held = True
+    width = max(len(attack.name) for attack in attacks.ATTACKS)
+    print(f"  {'':<8}{'attack':<{width}}  {'expected':<38}got")
+    for ended in attacks.run(tier):
+        held &= ended.held
+        verdict = "held" if ended.held else "FAILED"
+        print(
+            f"  {verdict:<8}{ended.attack.name:<{width}}  {expected(ended.attack):<38}{got(ended)}"
+        )
+    return held
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the tiers and the attack table of each that holds; 1 where an attack got through.
+
+    A tier that is asked for by name must hold; without one, any that holds is enough.
+    """
+    legal = (Tier.BWRAP, Tier.LANDLOCK)
+    wanted = [tier for tier in legal if f"tier={tier}" in arguments]
+    if len(wanted) != len(arguments):
+        print(
+            f"{' '.join(arguments)} is not understood. Type: python -m experiments.sandbox"
+            f" [tier={'|'.join(legal)}]",
+            file=sys.stderr,
+        )
+        return 2
+    held = True
+    for tier in wanted or legal:
+        fault = tiers.try_tier(tier)
+        print(f"{tier}: {fault or 'every attempt of the canary was refused'}")
+        held &= table(tier) if not fault else not wanted
+    try:
+        print(f"used here: {tiers.find()}")
+    except UserError as error:
+        print(error)
+        return 1
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,284 @@
+"""Where MLflow keeps the runs: which URIs are legal, and a store that is made exactly once.
+
+MLflow's own start breaks a new sqlite file when two processes do it at the same time, so the
+store is made under a lock before any cell starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import shlex
+import sqlite3
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from study import locks
+from study.errors import UserError
+from study.schema import Tracking
+from study.secrets import holds_credentials, redact
+
+VIEWS = ("judge.name", "judge.family")
+"""Axes by which every study has a ready chart view; see `ui_link`."""
+SWITCHES = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+}
+"""For every process that runs MLflow, the user interface too."""
+CLIENT_SWITCHES = {
+    **SWITCHES,
+    "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+}
+UI_PORT = 5000
+SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
+
+
+def load_mlflow() -> Any:
+    """Import MLflow with telemetry, server jobs, unpickling and async logging switched off."""
+    for name, value in CLIENT_SWITCHES.items():
+        os.environ.setdefault(name, value)
+    warnings.filterwarnings("ignore", message="The ``noload`` loader strategy is deprecated")
+    import mlflow
+
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it raises them too
+    return mlflow
+
+
+def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
+    """Where runs are logged: the config, else ``MLFLOW_TRACKING_URI``, else sqlite under the runs.
+
+    Returns:
+        A URI that means the same in every working folder. Nothing is created.
+
+    Raises:
+        UserError: a file store, a password in the URI, a folder that cannot be written.
+    """
+    source = "tracking.uri" if tracking.uri else "MLFLOW_TRACKING_URI"
+    given = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
+    if not given:
+        given = f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+    advice = (
+        "Legal are sqlite:///FILE.db, postgresql://HOST/DB, mysql://HOST/DB, mssql://HOST/DB, "
+        "http(s)://SERVER and databricks. Type tracking.uri=null and unset MLFLOW_TRACKING_URI for "
+        "sqlite under the runs folder, or tracking=none to do without MLflow."
+    )
+    if holds_credentials(given):
+        raise UserError(
+            f"{source} holds a user name with a password or a token (not shown), and would be "
+            "saved with every run. Take it out of the URI and type MLFLOW_TRACKING_USERNAME=... "
+            "MLFLOW_TRACKING_PASSWORD=... (or MLFLOW_TRACKING_TOKEN=...) before the command for a "
+            "server, PGPASSWORD=... or the database's own password file for a database."
+        )
+    scheme = re.split(r"[+:]", given)[0]
+    if "://" not in given and given != "databricks":
+        scheme = "file"
+    if scheme not in SCHEMES:
+        kind = "is a file store, which MLflow no longer keeps up" if scheme == "file" else "is none"
+        raise UserError(f"{source}={redact(given)} {kind}. {advice}")
+    if scheme != "sqlite":
+        return given
+    head, _, rest = given.partition("://")
+    name, mark, options = rest.removeprefix("/").partition("?")
+    if not name or ":memory:" in name:
+        raise UserError(f"{source}={given} names no file that several cells can share. {advice}")
+    path = Path(name).absolute()
+    _check_writable(path)
+    return f"{head}:///{path}{mark}{options}"
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a database file that cannot be made or written, without making anything."""
+    folder = path.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    if not writable or path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
+        raise UserError(
+            f"The MLflow database {path} cannot be written: {folder} has to be a folder in which "
+            "you may create files, and the file yours to write. Type runs_dir=FOLDER or "
+            "tracking.uri=sqlite:////ABSOLUTE/FILE.db with one that you may write, or "
+            "tracking=none to do without MLflow."
+        )
+
+
+def _database(uri: str) -> Path | None:
+    """The file of a sqlite URI from `tracking_uri`, None for any other."""
+    if not uri.startswith("sqlite"):
+        return None
+    return Path(uri.partition("://")[2].removeprefix("/").partition("?")[0])
+
+
+def initialise(uri: str, runs_dir: Path, study: str, factors: list[str]) -> dict[str, str]:
+    """Make or upgrade the store, the study's experiment and its parent run, each once.
+
+    Any number of processes may call this at the same time: one lock file serves them in turn,
+    because MLflow's own table creation breaks a new sqlite file when two start at once.
+
+    Returns:
+        {"uri", "experiment_id", "parent_run_id"}; the parent run is RUNNING.
+
+    Raises:
+        UserError: the store cannot be opened, or belongs to a newer MLflow.
+    """
+    database = _database(uri)
+    place = database.parent if database else runs_dir
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with locks.held(place / ".mlflow.lock"):
+            if database:
+                _prepare_sqlite(uri, database, runs_dir)
+            client = load_mlflow().MlflowClient(tracking_uri=uri)
+            experiment_id = _experiment(client, uri, runs_dir, study)
+            parent_run_id = _parent(client, experiment_id, study, factors)
+    except UserError:
+        raise
+    except Exception as error:
+        line = redact(str(error).strip().partition("\n")[0])
+        hint = (
+            f"If the file is damaged, of something else or of a newer MLflow, move {database} away "
+            f"and type python -m experiments.tracking rebuild study={study}"
+            if database
+            else "Start that server or type tracking.uri=null and unset MLFLOW_TRACKING_URI for "
+            "sqlite under the runs folder"
+        )
+        raise UserError(
+            f"MLflow could not open the store {uri} ({type(error).__name__}: {line}). {hint}; to "
+            "do without MLflow, type tracking=none."
+        ) from error
+    return {"uri": uri, "experiment_id": experiment_id, "parent_run_id": parent_run_id}
+
+
+def _prepare_sqlite(uri: str, database: Path, runs_dir: Path) -> None:
+    """Make the file whole under another name, or bring an older one up to date after a copy."""
+    load_mlflow()
+    from mlflow.store.db.utils import _get_latest_schema_revision
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    artifacts = str(runs_dir.absolute() / "mlartifacts")
+    if not database.exists() or not database.stat().st_size:
+        fresh = database.with_name(f".{database.name}.new")
+        for left in database.parent.glob(f"{fresh.name}*"):
+            left.unlink()
+        SqlAlchemyStore(f"sqlite:///{fresh}", artifacts).engine.dispose()
+        fresh.chmod(0o600)
+        fresh.replace(database)
+    if _schema_version(database) != _get_latest_schema_revision():
+        _upgrade(uri, database)
+    mounts = Path("/proc/mounts")
+    if not _on_network(database.resolve(), mounts.read_text() if mounts.exists() else ""):
+        with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")  # readers no longer wait for writers
+
+
+def _schema_version(database: Path) -> str:
+    """The migration that ``database`` is at; an error where it is no store of MLflow.
+
+    Asked through sqlite, never by opening the file: closing a plain handle would drop the locks
+    of every connection that this process has to it, and others would then lose the WAL.
+    """
+    with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
+        return connection.execute("select version_num from alembic_version").fetchone()[0]
+
+
+def _upgrade(uri: str, database: Path) -> None:
+    """Migrate a store of an older MLflow; its copy keeps the name plus the time."""
+    from mlflow.db import upgrade
+
+    copy = database.with_name(f"{database.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
+    with (
+        contextlib.closing(sqlite3.connect(database)) as old,
+        contextlib.closing(sqlite3.connect(copy)) as new,
+    ):
+        old.backup(new)
+    upgrade.main([uri], standalone_mode=False)
+
+
+def _on_network(path: Path, mounts: str) -> bool:
+    """Whether ``path`` is on a network file system, where WAL's shared memory does not work.
+
+    Args:
+        path: absolute.
+        mounts: text of ``/proc/mounts``; empty where there is none, and then nothing is.
+    """
+    fields = [line.split() for line in mounts.splitlines()]
+    covering = [(len(field[1]), field[2]) for field in fields if path.is_relative_to(field[1])]
+    kind = max(covering, default=(0, ""))[1]
+    return kind.startswith(("nfs", "lustre", "gpfs", "cifs", "smb", "ceph", "beegfs", "fuse.sshfs"))
+
+
+def _experiment(client: Any, uri: str, runs_dir: Path, study: str) -> str:
+    found = client.get_experiment_by_name(study)
+    if found is None:
+        served = uri.startswith(("http", "databricks"))
+        artifacts = (runs_dir.absolute() / "mlartifacts" / study).as_uri()
+        made = client.create_experiment(study, artifact_location=None if served else artifacts)
+        found = client.get_experiment(made)
+    if found.lifecycle_stage == "deleted":
+        client.restore_experiment(found.experiment_id)
+    for axis in VIEWS:
+        client.set_experiment_tag(
+            found.experiment_id, f"mlflow.sharedViewState.{axis}", _view(axis)
+        )
+    return found.experiment_id
+
+
+def _view(axis: str) -> str:
+    """State of MLflow's chart view: the cells without their parent, averaged by ``axis``.
+
+    Sorted by anything but the time of creation, the page lists child runs in their own right.
+    """
+    group = {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": axis}]}
+    cells_only = "tags.`judgedrift.role` = 'cell'"
+    order = {"orderByKey": f"tags.`{axis}`", "orderByAsc": True}
+    return json.dumps({"groupBy": group, "searchFilter": cells_only, **order})
+
+
+def _parent(client: Any, experiment_id: str, study: str, factors: list[str]) -> str:
+    for run in client.search_runs([experiment_id], "tags.`judgedrift.role` = 'parent'"):
+        if run.data.tags.get("judgedrift.study") == study:
+            client.update_run(run.info.run_id, status="RUNNING")
+            return run.info.run_id
+    tags = {
+        "judgedrift.study": study,
+        "judgedrift.role": "parent",
+        "judgedrift.factors": ",".join(factors),
+        "study": study,
+    }
+    return client.create_run(experiment_id, tags=tags, run_name=study).info.run_id
+
+
+def ui_command(uri: str) -> str:
+    """What to type to look at the runs: on this machine only, and nothing switched on behind it."""
+    if uri.startswith("http"):
+        return f"open {uri} in a browser"
+    python = Path(sys.executable)
+    if python.is_relative_to(Path.cwd()):
+        python = python.relative_to(Path.cwd())
+    words = [f"{name}={value}" for name, value in SWITCHES.items()]
+    words += [str(python), "-m", "mlflow", "ui", "--backend-store-uri", uri]
+    words += ["--host", "127.0.0.1", "--port", str(UI_PORT), "--workers", "1"]
+    # the Host header is compared whole: without the port every page is answered 403
+    words += ["--allowed-hosts", f"localhost:{UI_PORT},127.0.0.1:{UI_PORT}"]
+    return shlex.join(words)
+
+
+def ui_link(ids: dict[str, str], by: str = "judge.family") -> str:
+    """Address of a study's charts, averaged by an axis of `VIEWS`, once `ui_command` runs.
+
+    Args:
+        ids: what `initialise` returned.
+    """
+    page = ids["uri"] if ids["uri"].startswith("http") else f"http://127.0.0.1:{UI_PORT}"
+    query = f"compareRunsMode=CHART&viewStateShareKey={by}"
+    return f"{page.rstrip('/')}/#/experiments/{ids['experiment_id']}/runs?{query}"

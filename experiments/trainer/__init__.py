@@ -1,0 +1,1 @@
+"""GRPO by TRL, recorded."""

@@ -1,0 +1,360 @@
+"""GRPO by TRL's trainer; our subclass only records what TRL computes and then forgets.
+
+One generation per optimiser step: P prompts x G rollouts are generated together, split into
+micro-batches, and make one update. So each step's rollouts are on-policy, and every step is a
+place where a checkpoint can stand (TRL cannot resume between a generation and its update).
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers.trainer_callback import PrinterCallback
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import pad
+
+from experiments.plan import check_batch
+from experiments.scorer import Scorer, StepRecord
+from experiments.trainer import checkpoints
+from study.errors import UserError
+from study.features import features
+from study.records import COMPONENT, Recorder
+from study.rows import Row
+from study.scaffold import Shown, show
+from study.schema import Study
+
+TRL_METRICS = {
+    "reward": "reward/mean",
+    "reward_std": "reward/std",
+    "frac_reward_zero_std": "reward/frac_zero_std",
+    "completions/mean_length": "policy/length_tokens",
+    "completions/clipped_ratio": "policy/truncated_frac",
+    "entropy": "policy/entropy",
+    "kl": "policy/kl",
+    "grad_norm": "policy/grad_norm",
+    "loss": "policy/loss",
+    "learning_rate": "policy/learning_rate",
+    "step_time": "system/step_s",
+}
+"""TRL's name -> ours; a metric that TRL reports as None has no scored sample and is left out."""
+
+
+def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:
+    """TRL's arguments for one cell.
+
+    Raises:
+        UserError: the micro-batch does not divide the P * G rollouts of a step.
+    """
+    trainer = config.trainer
+    rollouts = trainer.prompts_per_step * trainer.group_size
+    check_batch(trainer)
+    return GRPOConfig(
+        output_dir=str(output_dir),
+        max_steps=trainer.steps,
+        per_device_train_batch_size=trainer.micro_batch,
+        gradient_accumulation_steps=rollouts // trainer.micro_batch,
+        generation_batch_size=rollouts,
+        num_generations=trainer.group_size,
+        num_iterations=1,
+        max_completion_length=trainer.max_completion_length,
+        temperature=trainer.temperature,
+        top_p=trainer.top_p,
+        top_k=trainer.top_k,
+        learning_rate=trainer.learning_rate,
+        lr_scheduler_type=trainer.lr_scheduler,
+        weight_decay=trainer.weight_decay,
+        max_grad_norm=trainer.max_grad_norm,
+        beta=trainer.beta,
+        epsilon=trainer.epsilon,
+        loss_type=trainer.loss_type,
+        scale_rewards=trainer.scale_rewards,
+        gradient_checkpointing=trainer.gradient_checkpointing,
+        bf16=config.policy.dtype == "bfloat16",
+        use_cpu=not torch.cuda.is_available(),
+        seed=config.seed,
+        logging_steps=1,
+        save_steps=trainer.save_steps,
+        disable_tqdm=True,
+        report_to="none",
+        log_completions=False,
+        dataloader_pin_memory=False,
+    )
+
+
+class RecordingTrainer(GRPOTrainer):
+    """GRPOTrainer that fills the scorer's step record with advantages and log-probabilities.
+
+    Args:
+        scaffold: what each rollout of a step is shown before it answers; None shows nothing.
+    """
+
+    def __init__(self, scorer: Scorer, scaffold: Scaffolder | None = None, **kwargs: Any) -> None:
+        super().__init__(reward_funcs=scorer, **kwargs)
+        self._scorer = scorer
+        self._scaffold = scaffold
+        self._shown: list[Shown] | None = None
+        self._row_logprobs: torch.Tensor | None = None
+        self.record_step: RecordStep | None = None
+
+    def learn(self, checkpoint: Path | None) -> None:
+        """Train to the last step, from ``checkpoint`` where there is one.
+
+        Raises:
+            UserError: the checkpoint is whole, and yet cannot be loaded.
+        """
+        try:
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except Exception as error:
+            if checkpoint is None or (self.record_step is not None and self.record_step.begun):
+                raise
+            raise UserError(
+                f"{checkpoint} is as it was written, but cannot be loaded "
+                f"({type(error).__name__}: {' '.join(str(error).split())[:300]}). Use the torch, "
+                "transformers and peft that the cell's environment.json names, or delete this "
+                "folder and run the same command again: the cell then goes on from the "
+                "checkpoint before it, or from its first step."
+            ) from error
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """A card per checkpoint says nothing that the cell's own files do not."""
+
+    def _tokenize_prompts(self, prompts: list[Any]) -> Any:
+        if self._shown is not None and self._scaffold is not None and self._scaffold.keep:
+            prompts = [list(one.messages) for one in self._shown]
+        return super()._tokenize_prompts(prompts)
+
+    def _generate_single_turn(
+        self,
+        prompt_ids: Any,
+        images: Any,
+        multimodal_fields: Any,
+        num_generations: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if self._shown is not None:
+            # every rollout has a prompt of its own, so none may be drawn for a whole group
+            prompts = [list(one.messages) for one in self._shown]
+            prompt_ids, num_generations = super()._tokenize_prompts(prompts)[0], 1
+        return super()._generate_single_turn(
+            prompt_ids, images, multimodal_fields, num_generations, *args, **kwargs
+        )
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        # never in evaluation: what a policy can do is asked of it without help
+        if self._scaffold is not None and self.accelerator.unwrap_model(self.model).training:
+            self._shown = self._scaffold(inputs, self.state.global_step + 1)
+        try:
+            output = super()._generate_and_score_completions(inputs)
+            self._record(output)
+        finally:
+            self._shown = None
+        return output
+
+    def _record(self, output: dict[str, Any]) -> None:
+        """Advantages and ends of the step's rollouts, and what the scaffold showed of the prompt;
+        the log-probabilities follow with the update."""
+        record = self._scorer.pending
+        assert record is not None, "the reward function was not called"
+        lengths = output["completion_mask"].sum(1).tolist()
+        for row, advantage, ids, length in zip(
+            record.rollouts,
+            output["advantages"].tolist(),
+            output["completion_ids"],
+            lengths,
+            strict=True,
+        ):
+            row["advantage"] = advantage
+            last = ids[max(length - 1, 0)].item()
+            row["stop"] = "stop" if last in self.eos_token_ids else "length"
+            row["logprob_sum"] = None
+        # TRL shuffles and splits every tensor of this dict alike, so the index finds its way back
+        output["row_index"] = torch.arange(len(lengths), device=output["advantages"].device)
+        if self._shown is not None:
+            for row, shown, logprob in zip(
+                record.rollouts, self._shown, self._scaffolded_logprobs(output), strict=True
+            ):
+                row["scaffold_items"] = list(shown.items)
+                row[f"{COMPONENT}scaffold_ratio"] = shown.ratio
+                row[f"{COMPONENT}scaffold_logprob"] = logprob
+
+    def _scaffolded_logprobs(self, output: dict[str, Any]) -> list[float]:
+        """log pi(completion | scaffolded prompt) of each rollout, summed over its tokens."""
+        assert self._shown is not None
+        prompts = [list(one.messages) for one in self._shown]
+        ids = [torch.tensor(one) for one in super()._tokenize_prompts(prompts)[0]]
+        device = output["completion_ids"].device
+        ones = [torch.ones_like(one) for one in ids]
+        prompt_ids = pad(ids, self._tokenizer.pad_token_id, padding_side="left").to(device)
+        prompt_mask = pad(ones, 0, padding_side="left").to(device)
+        completion_ids, mask = output["completion_ids"], output["completion_mask"]
+        with torch.no_grad():
+            found = super()._get_per_token_logps_and_entropies(
+                self.model,
+                torch.cat([prompt_ids, completion_ids], dim=1),
+                torch.cat([prompt_mask, mask], dim=1),
+                completion_ids.size(1),
+                batch_size=self.args.per_device_train_batch_size,
+            )[0]
+        return (found * mask).sum(1).tolist()
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._row_logprobs = found[0].detach()
+        return found
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        loss = super()._compute_loss(model, inputs)
+        record = self._scorer.pending
+        assert record is not None and self._row_logprobs is not None
+        sums = (self._row_logprobs * inputs["completion_mask"]).sum(1).tolist()
+        refs = inputs.get("ref_per_token_logps")  # TRL has them where beta > 0
+        starts = [None] * len(sums)
+        if refs is not None:
+            starts = (refs * inputs["completion_mask"]).sum(1).tolist()
+        for index, value, start in zip(inputs["row_index"].tolist(), sums, starts, strict=True):
+            row = record.rollouts[index]
+            row["logprob_sum"] = value
+            if start is not None:
+                row[f"{COMPONENT}reference_logprob"] = start
+            if (shown := row.get(f"{COMPONENT}scaffold_logprob")) is not None:
+                row[f"{COMPONENT}scaffold_gap"] = shown - value
+        return loss
+
+
+class Scaffolder:
+    """Callable (the inputs of P * G rollouts in group order, step from 1) -> what each is shown."""
+
+    def __init__(self, config: Study, rows: list[Row]) -> None:
+        self.config = config
+        self.rows = {row.prompt_id: row for row in rows}
+        self.keep = config.scaffold.keep
+
+    def __call__(self, inputs: list[dict[str, Any]], step: int) -> list[Shown]:
+        config, size = self.config, self.config.trainer.group_size
+        return [
+            show(
+                config.scaffold,
+                self.rows[one["prompt_id"]],
+                index % size,
+                size,
+                step,
+                config.trainer.steps,
+                config.seed,
+            )
+            for index, one in enumerate(inputs)
+        ]
+
+
+class RecordStep(TrainerCallback):
+    """Records each step before its checkpoint: no checkpoint is ahead of the records.
+
+    An older checkpoint goes when the new one is sealed, never before.
+    """
+
+    def __init__(self, scorer: Scorer, recorder: Recorder, on_line: Any, cell_id: str) -> None:
+        self.scorer = scorer
+        self.recorder = recorder
+        self.on_line = on_line
+        self.cell_id = cell_id
+        self.begun = False
+        """Whether a step has begun: until then a resumed run only reads its checkpoint."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.begun = True
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        record = self.scorer.pending
+        if record is None or record.step != state.global_step:
+            return  # the closing log of a run repeats nothing that a step has not said
+        metrics = step_metrics(record) | {
+            TRL_METRICS[name]: float(value)
+            for name, value in (logs or {}).items()
+            if name in TRL_METRICS and value is not None
+        }
+        line = self.recorder.write_step(record.step, record.rollouts, record.verdicts, metrics)
+        self.scorer.pending = None
+        self.on_line(line)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.recorder.sync()
+        folder = Path(args.output_dir)
+        checkpoints.seal(checkpoints.path_of(folder, state.global_step), self.cell_id)
+        checkpoints.rotate(folder)
+
+
+def step_metrics(record: StepRecord) -> dict[str, float]:
+    """Means over the step's rollouts: truth, judge score, their gap, and the behaviour vector."""
+    metrics = dict(record.metrics)
+    rows = record.rollouts
+    pairs = [
+        (row["judge_score"], row["truth"])
+        for row in rows
+        if row["judge_score"] is not None and row["truth"] is not None
+    ]
+    for name, values in (
+        ("truth/mean", [row["truth"] for row in rows if row["truth"] is not None]),
+        ("judge/mean", [row["judge_score"] for row in rows if row["judge_score"] is not None]),
+        ("bias/judge_minus_truth", [score - truth for score, truth in pairs]),
+    ):
+        if values:
+            metrics[name] = sum(values) / len(values)
+    for name in ("ratio", "gap"):
+        values = [row[key] for row in rows if (key := f"{COMPONENT}scaffold_{name}") in row]
+        if values:
+            metrics[f"scaffold/{name}"] = sum(values) / len(values)
+    shown = [len(row["scaffold_items"]) for row in rows if "scaffold_items" in row]
+    if shown:
+        metrics["scaffold/shown"] = sum(shown) / len(shown)
+    metrics["policy/unanswered_frac"] = sum(row["answer"] is None for row in rows) / len(rows)
+    vectors = [features(row["answer"]) for row in rows if row["answer"] is not None]
+    for name in vectors[0] if vectors else ():
+        metrics[f"policy/{name}"] = sum(vector[name] for vector in vectors) / len(vectors)
+    return metrics
+
+
+def make_trainer(
+    config: Study,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: list[Row],
+    scorer: Scorer,
+    recorder: Recorder,
+    output_dir: Path,
+    on_line: Any,
+    cell_id: str = "",
+) -> RecordingTrainer:
+    """The trainer of one cell, ready for `RecordingTrainer.learn`.
+
+    Args:
+        output_dir: where the checkpoints go.
+        on_line: called with the metrics line of each step once it is recorded.
+        cell_id: hash of the config, noted in each checkpoint.
+    """
+    from datasets import Dataset
+
+    from experiments.policies.load import lora_config
+
+    dataset = Dataset.from_list(
+        [{"prompt": list(row.messages), "prompt_id": row.prompt_id} for row in rows]
+    )
+    trainer = RecordingTrainer(
+        scorer,
+        scaffold=None if config.scaffold.name == "none" else Scaffolder(config, rows),
+        model=model,
+        args=grpo_config(config, output_dir),
+        train_dataset=dataset,
+        processing_class=tokenizer,
+        peft_config=lora_config(config.policy),
+    )
+    scorer.decode = lambda ids: tokenizer.batch_decode(ids, skip_special_tokens=True)
+    trainer.remove_callback(PrinterCallback)
+    # TRL warns of each rollout without a reward; here that is a recorded outcome, not a slip
+    logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)
+    trainer.record_step = RecordStep(scorer, recorder, on_line, cell_id)
+    trainer.add_callback(trainer.record_step)
+    return trainer

@@ -1,0 +1,1 @@
+"""An OpenAI-compatible endpoint, asked: wire, limits, retries, dialects."""

@@ -1,0 +1,294 @@
+"""From bytes to a ``Reply``: the chat-completions envelope, whole or as server-sent events.
+
+Strict on purpose. Exactly one choice, a finish reason that the server itself gave, UTF-8, and
+nothing filled in: a reply that broke off half-way must not pass for a short one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from judges.endpoint.fields import count, logprobs, one_line, writable
+from study.verdict import Reply
+
+FINISHED = ("stop", "length", "content_filter")
+"""Finish reasons of an answer that ended; any other one is a server that gave up."""
+FILTERED = "content_filter"
+SPEAKERS = (None, "", "assistant", "model")
+"""Roles of the one who answers; a turn of any other was sent back, quoted verdicts and all."""
+MOST_CONTAINERS = 20_000
+"""Objects and lists of a reply: log-probs of 400 tokens with 20 alternatives have fewer. What fits
+the limit on bytes could hold fifty times as many, and stall the process that makes them."""
+MOST_MODELS = 4
+EXCERPT = 4_000
+
+
+class BadEnvelope(Exception):
+    """The bytes are no chat completion; the message says in one line why not."""
+
+
+class ErrorBody(Exception):
+    """The server sent an error in the body of a success; ``body`` is its JSON text."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__("the server sent an error in a reply that began well")
+        self.body = body
+
+
+def read_plain(body: bytes) -> Reply:
+    """The reply in the body of a plain answer.
+
+    Raises:
+        BadEnvelope: not a whole chat completion with one finished choice.
+        ErrorBody: an error object with status 200.
+    """
+    envelope = _object(body)
+    choice = _choice(envelope, body)
+    if choice is None:
+        raise BadEnvelope("`choices` is empty")
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise BadEnvelope("the choice has no `message`")
+    _check_role(message)
+    return _reply(
+        text=_text(message, "content"),
+        reasoning=_text(message, "reasoning") or _text(message, "reasoning_content"),
+        refusal=_text(message, "refusal"),
+        finish=choice.get("finish_reason"),
+        logprobs=logprobs(_listed(choice)) or None,
+        usage=envelope.get("usage"),
+        models=_named(envelope),
+    )
+
+
+class Stream:
+    """Server-sent events, fed as bytes cut anywhere.
+
+    ``done`` is set by ``[DONE]`` and ``finished`` by a finish reason; only the second makes the
+    answer count.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self._finish: Any = None
+        self._begun = False
+        self._returned = False
+        """Whether the last byte was a CR, which ends a line with or without a LF."""
+        self._tail: list[bytes] = []
+        """The begin of a line that has no end yet, in pieces."""
+        self._data: list[bytes] = []
+        self._event = b""
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._refusals: list[str] = []
+        self._tokens: list[Any] = []
+        self._usage: Any = None
+        self._models: list[str] = []
+
+    @property
+    def finished(self) -> bool:
+        """Whether the server has said why the answer ended."""
+        return self._finish is not None
+
+    def feed(self, data: bytes) -> bool:
+        """Take some bytes; True if they brought content (a comment or an empty delta is none).
+
+        Raises:
+            BadEnvelope: an event that is no chunk of one chat completion.
+            ErrorBody: an error event.
+        """
+        if self._returned and data.startswith(b"\n"):
+            data = data[1:]  # of a CR LF that came in two pieces
+        self._returned = data.endswith(b"\r") or (self._returned and not data)
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *lines = data.split(b"\n")
+        self._tail.append(first)
+        progress = False
+        for line in lines:
+            whole, self._tail = b"".join(self._tail), [line]
+            progress |= self._line(whole)
+        return progress
+
+    def end(self) -> Reply:
+        """The reply, once the bytes have ended.
+
+        Raises:
+            BadEnvelope: the server never said that the answer was finished.
+            ErrorBody: the last event is an error.
+        """
+        if self._data or any(self._tail):
+            self.feed(b"\n\n")  # the last event may lack its blank line
+        if not self.finished:
+            raise BadEnvelope("the stream ended without a finish reason")
+        return _reply(
+            text="".join(self._texts),
+            reasoning="".join(self._thoughts),
+            refusal="".join(self._refusals),
+            finish=self._finish,
+            logprobs=logprobs(self._tokens) or None,
+            usage=self._usage,
+            models=self._models,
+        )
+
+    def _line(self, line: bytes) -> bool:
+        if self.done:
+            return False  # whatever comes now is not the answer's
+        if not line:
+            data, self._data = b"\n".join(self._data), []
+            event, self._event = self._event, b""
+            return bool(data) and self._chunk(data, event)
+        if not self._begun:
+            self._begun, line = True, line.removeprefix(b"\xef\xbb\xbf")
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._data.append(value.removeprefix(b" "))
+        elif name == b"event":
+            self._event = value.strip()
+        elif name not in (b"", b"id", b"retry"):
+            # A browser would pass over it, and over the words that it may have brought.
+            raise BadEnvelope(f"a line of the stream is no field: {excerpt(line)}")
+        return False
+
+    def _chunk(self, data: bytes, event: bytes) -> bool:
+        if data.strip() == b"[DONE]":
+            self.done = True
+            return True
+        if event == b"error":
+            raise ErrorBody(data)
+        chunk = _object(data)
+        self._usage = chunk.get("usage") or self._usage
+        self._models += [name for name in _named(chunk) if name not in self._models]
+        if len(self._models) > MOST_MODELS:
+            raise BadEnvelope(f"the chunks name more than {MOST_MODELS} models")
+        choice = _choice(chunk, data)
+        if choice is None:
+            return False
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            raise BadEnvelope("a chunk has no `delta`")
+        _check_role(delta)
+        text = _text(delta, "content")
+        thought = _text(delta, "reasoning") or _text(delta, "reasoning_content")
+        refusal = _text(delta, "refusal")
+        finish = choice.get("finish_reason")
+        if self.finished and (text or thought or refusal):
+            raise BadEnvelope("the stream went on after its finish reason")
+        self._texts.append(text)
+        self._thoughts.append(thought)
+        self._refusals.append(refusal)
+        self._tokens += _listed(choice)
+        if finish and self._finish and finish != self._finish:
+            raise BadEnvelope("the stream gives two finish reasons")
+        self._finish = finish or self._finish
+        return bool(text or thought or refusal or finish)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        if _brackets(data) > MOST_CONTAINERS < _brackets(_STRING.sub(b"", data)):
+            raise BadEnvelope(f"the reply holds more than {MOST_CONTAINERS} objects and lists")
+        # Decoded here: json would also take UTF-16 and lone surrogates in bytes.
+        found = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_once)
+    except UnicodeDecodeError:
+        raise BadEnvelope("the reply is not UTF-8") from None
+    except (ValueError, RecursionError):
+        raise BadEnvelope(f"the reply is not JSON: {excerpt(data)}") from None
+    if not isinstance(found, dict):
+        raise BadEnvelope(f"the reply is no JSON object: {excerpt(data)}")
+    return found
+
+
+def _brackets(data: bytes) -> int:
+    return data.count(b"{") + data.count(b"[")
+
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object in which no name is given two values: which of them counts nobody could say."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        for name, value in pairs:
+            if found[name] != value:
+                raise BadEnvelope(f"the reply gives {one_line(name, 40)!r} twice, and differently")
+    return found
+
+
+def _choice(envelope: dict[str, Any], body: bytes) -> dict[str, Any] | None:
+    """The one choice; None where the list is empty, as in a chunk that brings only the usage."""
+    choices = envelope.get("choices")
+    if envelope.get("error") or (choices is None and {"code", "message"} <= envelope.keys()):
+        raise ErrorBody(body)
+    if not isinstance(choices, list):
+        raise BadEnvelope("the reply has no `choices`")
+    if not choices:
+        return None
+    if len(choices) > 1 or not isinstance(choices[0], dict) or choices[0].get("index", 0) != 0:
+        raise BadEnvelope("the reply has more than the one choice asked for")
+    return choices[0]
+
+
+def _text(message: dict[str, Any], name: str) -> str:
+    value = message.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise BadEnvelope(f"`{name}` is no text")
+    return value
+
+
+def _listed(choice: dict[str, Any]) -> list[Any]:
+    """The log-probs of a choice, or of a chunk of it, as they came."""
+    found = choice.get("logprobs")
+    content = found.get("content") if isinstance(found, dict) else None
+    return content if isinstance(content, list) else []
+
+
+def _check_role(message: dict[str, Any]) -> None:
+    if message.get("role") not in SPEAKERS:
+        raise BadEnvelope(f"the role is {one_line(repr(message['role']), 40)}, who does not answer")
+
+
+def _named(envelope: dict[str, Any]) -> list[str]:
+    """The model that an envelope says it is of; empty where it does not."""
+    name = envelope.get("model")
+    if name is None or name == "":
+        return []
+    return [writable(name)] if isinstance(name, str) else ["(no text)"]
+
+
+def _reply(
+    *,
+    text: str,
+    reasoning: str,
+    refusal: str,
+    finish: Any,
+    logprobs: list[dict[str, Any]] | None,
+    usage: Any,
+    models: Sequence[str],
+) -> Reply:
+    if finish not in FINISHED:
+        raise BadEnvelope(f"the finish reason is {finish!r:.200}")
+    usage = usage if isinstance(usage, dict) else {}
+    details = usage.get("prompt_tokens_details")
+    return Reply(
+        text=writable(text or refusal),
+        reasoning=writable(reasoning),
+        finish_reason=FILTERED if refusal else finish,
+        logprobs=logprobs,
+        tokens_in=count(usage.get("prompt_tokens")),
+        tokens_cached=count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+        tokens_out=count(usage.get("completion_tokens")),
+        model=" and ".join(models),
+    )
+
+
+def excerpt(data: bytes) -> str:
+    """The begin of ``data`` as one line of text, for a message. It is longer than a message, as
+    `failures.told` makes one of it: cut here, half a key might be left that no one knows again."""
+    return one_line(data[:EXCERPT].decode("utf-8", "replace"), EXCERPT) or "nothing"

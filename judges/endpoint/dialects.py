@@ -1,0 +1,218 @@
+"""What each kind of endpoint takes and how it spells it, as data: ``judge.endpoint.dialect``.
+
+The same question needs another switch, another limit and another form at each kind of server. A
+setting that a dialect cannot carry out is refused before anything is asked, never dropped: two
+arms of a study must not be the same judge under two names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from study.errors import UserError
+from study.schema import Sampling
+
+if TYPE_CHECKING:
+    from study.schema import Judge
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """One way to speak chat completions."""
+
+    thinking: Literal["switch", "always", "never", "unknown"] = "unknown"
+    """Whether the request decides, or nothing does."""
+    switch: tuple[str, ...] = ()
+    """Where the request says true or false: names from the outside in."""
+    thinking_streams: bool = False
+    """Whether it thinks only in a streamed answer."""
+    efforts: tuple[str, ...] = ()
+    """Legal values of ``reasoning_effort``; none where the field is not known."""
+    stream: Literal["allowed", "required", "never"] = "allowed"
+    usage_option: bool = True
+    """Whether a stream brings its usage only where ``stream_options`` asks for it."""
+    max_tokens: str = "max_tokens"
+    seed: bool = True
+    structured: Literal["vllm", "json_schema", "none"] = "none"
+    """How a form is enforced: any of vLLM's, only a JSON schema, or not at all. A form is an aid
+    to the prompt, which asks for it anyway; where it cannot be enforced it is left out."""
+    top_logprobs: int = 0
+    """Most alternatives per token; 0 where no log-probs of the answer can be had."""
+    ignored: tuple[str, ...] = ()
+    """Sampling fields that it refuses, or takes without effect. They are not sent."""
+    lists_models: bool = True
+    """Whether its list of models names every one that it serves."""
+
+
+EFFORTS = ("low", "medium", "high")
+
+DIALECTS: dict[str, Dialect] = {
+    # Any server that follows OpenAI's protocol; nothing is relied on beyond it.
+    "openai": Dialect(
+        efforts=("none", "minimal", *EFFORTS, "xhigh"), structured="json_schema", top_logprobs=20
+    ),
+    "vllm": Dialect(
+        thinking="switch",
+        switch=("chat_template_kwargs", "enable_thinking"),
+        structured="vllm",
+        top_logprobs=20,
+    ),
+    # The log-probs of gpt-oss run through its reasoning as well, and nothing in them says where
+    # the answer begins: a word of the reasoning could pass for the verdict.
+    "vllm-harmony": Dialect(thinking="always", efforts=EFFORTS, structured="vllm"),
+    "dashscope": Dialect(
+        thinking="switch",
+        switch=("enable_thinking",),
+        thinking_streams=True,
+        top_logprobs=5,
+        lists_models=False,
+    ),
+    "dashscope-qwq": Dialect(thinking="always", stream="required", lists_models=False),
+    "simulated": Dialect(thinking="never", structured="vllm", top_logprobs=20),
+}
+
+
+def dialect_of(judge: Judge) -> Dialect:
+    """The dialect that a judge's endpoint speaks.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    name = dialect_name(judge)
+    if name not in DIALECTS:
+        raise UserError(
+            f"judge.endpoint.dialect={name!r} is not known. Legal are {', '.join(DIALECTS)}; type "
+            "for example judge.endpoint.dialect=vllm."
+        )
+    return DIALECTS[name]
+
+
+def dialect_name(judge: Judge) -> str:
+    """``endpoint.dialect``, or what it stands for where it is empty."""
+    return judge.endpoint.dialect or ("openai" if judge.simulated is None else "simulated")
+
+
+def check_dialect(judge: Judge, wanted: Mapping[str, Any]) -> None:
+    """Refuse settings that the endpoint cannot carry out.
+
+    Args:
+        judge: its sampling and its endpoint.
+        wanted: what its grading adds to the body of a request.
+
+    Raises:
+        UserError: with what would do instead.
+    """
+    dialect, sampling, endpoint = dialect_of(judge), judge.sampling, judge.endpoint
+    name = dialect_name(judge)
+    told = f"the dialect {name} (judge.endpoint.dialect)"
+    if sampling.thinking is not None and dialect.thinking != "switch":
+        fixed = {"always": True, "never": False}.get(dialect.thinking)
+        if sampling.thinking is not fixed:
+            why = {
+                "always": "always thinks",
+                "never": "never thinks",
+                "unknown": "has no switch for thinking",
+            }[dialect.thinking]
+            raise UserError(
+                f"judge.sampling.thinking={_spoken(sampling.thinking)} cannot be had: {told} {why}."
+                " Leave it out with judge.sampling.thinking=null, or choose a dialect with a "
+                f"switch: {', '.join(k for k, v in DIALECTS.items() if v.switch)}."
+            )
+    if sampling.thinking and dialect.thinking_streams and not endpoint.stream:
+        raise UserError(
+            f"judge.sampling.thinking=true needs a streamed answer in {told}; type "
+            "judge.endpoint.stream=true."
+        )
+    if sampling.reasoning_effort is not None and sampling.reasoning_effort not in dialect.efforts:
+        legal = ", ".join(dialect.efforts)
+        raise UserError(
+            f"judge.sampling.reasoning_effort={sampling.reasoning_effort} cannot be had: {told} "
+            + (f"knows {legal}" if legal else "knows no such setting")
+            + f". Type judge.sampling.reasoning_effort={(*dialect.efforts, 'null')[0]}."
+        )
+    if (dialect.stream == "required") > endpoint.stream:
+        raise UserError(
+            f"judge.endpoint.stream=false cannot be had: {told} answers only as a stream. Type "
+            "judge.endpoint.stream=true."
+        )
+    if (dialect.stream == "never") and endpoint.stream:
+        raise UserError(
+            f"judge.endpoint.stream=true cannot be had: {told} has no streams. Type "
+            "judge.endpoint.stream=false."
+        )
+    if wanted.get("logprobs") and not dialect.top_logprobs:
+        raise UserError(
+            f"judge.grading.name={judge.grading.name} reads log-probs, and {told} gives none of "
+            "the answer. Choose another grading, for example judge.grading.name=likert, or let "
+            "it do without: +judge.grading.options.soft=false."
+        )
+    if judge.grading.options.get("structured") and len(spell_grading(dialect, wanted)) < len(
+        wanted
+    ):
+        raise UserError(
+            f"judge.grading.options.structured=true cannot be had: {told} does not enforce the form"
+            f" that the grading {judge.grading.name} wants. Type "
+            "judge.grading.options.structured=false."
+        )
+    default = Sampling()
+    for key in dialect.ignored:
+        if getattr(sampling, key) != getattr(default, key):
+            raise UserError(
+                f"judge.sampling.{key}={getattr(sampling, key)} would change nothing: {told} "
+                f"ignores it. Leave it at {getattr(default, key)}."
+            )
+
+
+def spell(dialect: Dialect, judge: Judge, sample_index: int) -> dict[str, Any]:
+    """The sampling of one draw as the body of a request says it."""
+    sampling = judge.sampling
+    body: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    body[judge.endpoint.max_tokens_field or dialect.max_tokens] = sampling.max_tokens
+    if sampling.seed is not None and dialect.seed:
+        body["seed"] = sampling.seed + sample_index
+    if sampling.thinking is not None and dialect.switch:
+        inner: Any = sampling.thinking
+        for key in reversed(dialect.switch):
+            inner = {key: inner}
+        body |= inner
+    if sampling.reasoning_effort is not None:
+        body["reasoning_effort"] = sampling.reasoning_effort
+    return {key: value for key, value in body.items() if key not in dialect.ignored}
+
+
+def spell_grading(dialect: Dialect, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What a grading adds to a request, as the endpoint takes it.
+
+    ``structured_outputs`` ({"choice": [...]} or {"json": schema}) becomes the dialect's own form,
+    and ``top_logprobs`` is cut to what the endpoint gives.
+    """
+    body = dict(wanted)
+    form = body.pop("structured_outputs", None)
+    if form is not None and dialect.structured == "vllm":
+        body["structured_outputs"] = form
+    elif form is not None and dialect.structured == "json_schema" and "json" in form:
+        schema = {"name": "verdict", "strict": True, "schema": form["json"]}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if dialect.structured == "none":
+        body.pop("response_format", None)
+    if "top_logprobs" in body:
+        body["top_logprobs"] = min(body["top_logprobs"], dialect.top_logprobs)
+    return body
+
+
+def described(judge: Judge) -> str:
+    """The dialect in a few words, for people."""
+    dialect = dialect_of(judge)
+    parts = {
+        "thinking": dialect.thinking,
+        "stream": "on" if judge.endpoint.stream else f"off ({dialect.stream})",
+        "structured": dialect.structured,
+        "log-probs": str(dialect.top_logprobs or "none"),
+    }
+    return f"{dialect_name(judge)}: " + ", ".join(f"{key} {value}" for key, value in parts.items())
+
+
+def _spoken(value: bool) -> str:
+    return str(value).lower()

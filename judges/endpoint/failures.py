@@ -1,0 +1,161 @@
+"""How one attempt can fail, and what an error that an endpoint sends means.
+
+Told by the words of its body rather than by its status: a refusal, a question that is too long, a
+wrong key and an unknown model may all come as 400, and each asks for something else.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import math
+import re
+import time
+from typing import TYPE_CHECKING
+
+from judges.endpoint.chat_completions import FILTERED, excerpt
+from judges.endpoint.fields import one_line
+from study.errors import UserError
+from study.secrets import redact
+from study.verdict import Outcome, Reply
+
+if TYPE_CHECKING:
+    from judges.endpoint.transport import Answer
+
+AGAIN = {408, 409, 425, 429}
+"""Besides 5xx, what a later attempt may cure."""
+OVERRUN = {429, 503, 529}
+"""What an endpoint answers that is asked too much at once."""
+ERROR_BYTES = 65_536
+SAID = 2_000
+"""Characters of an error's message in which a cause is looked for."""
+SHOWN = 300
+"""Characters of it that people are shown."""
+
+_REFUSED = re.compile(
+    r"data_?inspection_?failed|inappropriate_?content|content_filter|content_policy_violation"
+    r"|ResponsibleAIPolicy|input was flagged",
+    re.I,
+)
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|string_above_max_length|maximum (context|model) length"
+    r"|maximum input length|range of input length|(prompt|input|request) is too long"
+    r"|exceeds? the (model's )?(maximum |available )?context",
+    re.I,
+)
+FINAL = {
+    "no credit": re.compile(r"insufficient_quota|arrearage|insufficient_balance", re.I),
+    "the key is refused": re.compile(r"(invalid|incorrect)[ _]?api[ _]?key", re.I),
+    "unknown model": re.compile(
+        r"model[ _]?not[ _]?(found|exist)|unknown model|model\b.{0,120} does not exist", re.I
+    ),
+}
+"""What an error says -> why no later verdict will fare better."""
+_BY_STATUS = {401: "the key is refused", 402: "no credit", 403: "forbidden", 404: "not found"}
+
+
+class EndpointRefused(UserError):
+    """The endpoint will not serve this judge at all: its key, its bill or its model is wrong.
+
+    Args:
+        status: of its answer.
+        why: what it refuses, in a few words.
+        message: what it said.
+        paragraph: what the user can do; empty inside the client, where nobody reads it.
+    """
+
+    def __init__(self, status: int, why: str, message: str, paragraph: str = "") -> None:
+        super().__init__(paragraph or f"{why}: HTTP {status}: {message}")
+        self.parts = (status, why, message)
+        self.status = status
+        self.why = why
+        self.attempts = 1
+
+
+class Fault(Exception):
+    """One attempt failed; ``again`` says whether another one may fare better.
+
+    ``served`` is the model that answered, where it was another than the one asked for.
+    """
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        reason: str,
+        again: bool = True,
+        wait_s: float = 0.0,
+        overrun: bool = False,
+        served: str = "",
+    ) -> None:
+        super().__init__(reason)
+        self.served = served
+        self.overrun = overrun
+        self.outcome = outcome
+        self.reason = reason
+        self.again = again
+        self.wait_s = wait_s
+
+    def __str__(self) -> str:
+        return self.reason  # which has lost its keys since, unlike the arguments
+
+
+def read_error(answer: Answer, body: bytes, key: str) -> Reply:
+    """An answer that is no completion: a refusal is a reply, all the rest is raised."""
+    status = answer.status
+    said, shown = _message(body[:ERROR_BYTES])
+    shown = told(shown, key)
+    message = f"HTTP {status}: {shown}"
+    mine = status < 500 and status != 429  # 4xx, and an error in the body of a success
+    if mine and _REFUSED.search(said):
+        return Reply(text="", finish_reason=FILTERED)
+    if mine and (status == 413 or _TOO_LONG.search(said)):
+        raise Fault(Outcome.too_long, message, again=False)
+    if status < 500:
+        found = (why for why, words in FINAL.items() if words.search(said))
+        why = next(found, _BY_STATUS.get(status, ""))
+        if why:
+            raise EndpointRefused(status, why, shown)
+    overrun = status in OVERRUN
+    if status == 429:
+        raise Fault(Outcome.rate_limited, message, wait_s=_retry_after(answer), overrun=True)
+    if status in AGAIN or status >= 500 or status == 200:
+        raise Fault(Outcome.transport, message, wait_s=_retry_after(answer), overrun=overrun)
+    raise Fault(Outcome.transport, message, again=False)
+
+
+def told(text: str, key: str) -> str:
+    """What an endpoint did, as one short line without the key. It is redacted before it is cut:
+    half a key is still half a key."""
+    return one_line(redact(text, [key]), SHOWN)
+
+
+def _message(body: bytes) -> tuple[str, str]:
+    """What an error's body says by its code, type and message, and a line of that for people.
+
+    Nothing else of it is looked at: some servers send the question back with the error.
+    """
+    text = body.decode("utf-8", "replace")
+    try:
+        found = json.loads(text)
+        inner = found.get("error", found)
+        if not isinstance(inner, dict):
+            inner = {"message": inner}
+        codes = [str(inner[key]) for key in ("code", "type") if inner.get(key) is not None]
+        text = str(inner.get("message", "" if codes else inner))[:SAID]
+    except (ValueError, AttributeError, RecursionError):
+        codes, text = [], text[:SAID]
+    shown = text if text else " ".join(codes)
+    return " ".join([*codes, text]), excerpt(shown.encode("utf-8", "replace"))
+
+
+def _retry_after(answer: Answer) -> float:
+    """Seconds that the endpoint asks to wait: it gives seconds or a date; 0 where neither."""
+    value = answer.headers.get("retry-after", "")
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0

@@ -1,0 +1,180 @@
+"""What each field of a reply may hold, for replies that come in and for those on disk.
+
+An endpoint can send anything. What cannot be a count is unknown, what no file can hold is replaced,
+a key is blotted out, and a stored reply that breaks these bounds counts as not there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from study.secrets import BLOT, PATTERNS
+from study.verdict import Reply
+
+MOST_TOKENS = 10_000_000
+"""More than any context holds; the sum over a verdict's requests still fits 64 bits."""
+MOST_ATTEMPTS = 1_000_000
+LONGEST_S = 1e8
+NAME_CHARACTERS = 200
+LINE_CHARACTERS = 1_000
+LEAST_LOGPROB = -9999.0
+"""What OpenAI writes for a probability of zero."""
+SHORTEST_KEY = 8
+"""Servers without a key of their own are given EMPTY or none: words that replies may hold."""
+
+_IN_CONFIG_ONLY = ("a private key", "a URL with a password")
+"""What a reply may well talk about."""
+_RANDOM = re.compile(r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}")
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens; None for what is none."""
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
+
+
+def writable(text: str) -> str:
+    """``text`` as any file and table can hold it: U+FFFD stands for half a surrogate pair, which
+    JSON may escape, and for the character of code zero."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text.replace("\0", "\ufffd")
+
+
+def one_line(text: str, limit: int = LINE_CHARACTERS) -> str:
+    """``text`` as one line of at most so many characters, for a message or a table."""
+    # Cut first: no more is looked at of a text without end.
+    short = " ".join(writable(text[: 4 * limit]).split())
+    return short if len(short) <= limit else short[: limit - 3] + "..."
+
+
+def logprobs(found: Any) -> list[dict[str, Any]] | None:
+    """Tokens with their log-probs and alternatives; None where one of them is no log-prob, since
+    what is left of a distribution would pass for the whole."""
+    if not isinstance(found, list):
+        return None
+    tokens = []
+    for entry in found:
+        token = _token(entry)
+        if token is None:
+            return None
+        listed = entry.get("top_logprobs")
+        if isinstance(listed, list):
+            top = [_token(item) for item in listed]
+            if None in top:
+                return None
+            token["top_logprobs"] = top
+        tokens.append(token)
+    return tokens
+
+
+def _token(entry: Any) -> dict[str, Any] | None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("token"), str):
+        return None
+    value = entry.get("logprob")
+    # Up to a server's rounding above 0; NaN compares as false.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value <= 0.1:
+        return None
+    return {"token": writable(entry["token"]), "logprob": float(max(value, LEAST_LOGPROB))}
+
+
+def clean(reply: Reply, key: str) -> Reply:
+    """The reply without the key, whatever field it was echoed in, and with a name of sane length.
+
+    Args:
+        reply: as the envelope gave it.
+        key: the endpoint's.
+    """
+    spelt = [
+        "".join(entry["token"] for entry in reply.logprobs or ()),
+        *(
+            item["token"]
+            for entry in reply.logprobs or ()
+            for item in entry.get("top_logprobs", ())
+        ),
+    ]
+    return dataclasses.replace(
+        reply,
+        text=blot(reply.text, key),
+        reasoning=blot(reply.reasoning, key),
+        model=one_line(blot(reply.model, key), NAME_CHARACTERS),
+        logprobs=reply.logprobs if all(blot(text, key) == text for text in spelt) else None,
+    )
+
+
+def blot(text: str, key: str) -> str:
+    """``text`` without the key and without what can only be another one; ordinary words stay."""
+    lowered = text.lower()
+    if len(key) >= SHORTEST_KEY and key.lower() in lowered:
+        text = re.sub(re.escape(key), BLOT, text, flags=re.IGNORECASE)
+    for kind, pattern in PATTERNS.items():
+        if kind not in _IN_CONFIG_ONLY and any(mark in lowered for mark in _MARKS.get(kind, ("",))):
+            text = pattern.sub(_blotted, text)
+    return text
+
+
+_MARKS = {
+    "an sk-... API key": ("sk-",),
+    "a Hugging Face token": ("hf_",),
+    "a GitHub token": ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    "an AWS access key": ("akia", "asia"),
+    "a Google API key": ("aiza",),
+    "a Slack token": ("xox",),
+    "a bearer token": ("bearer",),
+}
+"""What a text must hold before its pattern is tried, which costs more."""
+
+
+def _blotted(match: re.Match[str]) -> str:
+    """``sk-learn-compatible-estimators`` and ``bearer acknowledgements`` are words."""
+    found = match[0]
+    wordy = found[:3] == "sk-" or found[:6].lower() == "bearer"
+    return found if wordy and not _RANDOM.search(found) else BLOT
+
+
+def check_value(value: Any) -> None:
+    """Whether readers can use what a store holds under a key.
+
+    Raises:
+        ValueError: with the field and what is wrong with it.
+    """
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    replies = value.get("replies")
+    if not isinstance(replies, list) or not replies:
+        raise ValueError("it holds no `replies`")
+    for reply in replies:
+        _check_reply(reply)
+    attempts, seconds = value.get("attempts"), value.get("latency_s")
+    if type(attempts) is not int or not 0 <= attempts <= MOST_ATTEMPTS:
+        raise ValueError(f"`attempts` is {one_line(repr(attempts), 40)}")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ValueError("`latency_s` is no number")
+    if not 0 <= seconds <= LONGEST_S:
+        raise ValueError(f"`latency_s` is {one_line(repr(seconds), 40)}")
+
+
+_FIELDS = {item.name for item in dataclasses.fields(Reply)}
+
+
+def _check_reply(reply: Any) -> None:
+    if not isinstance(reply, dict) or not isinstance(reply.get("text"), str):
+        raise ValueError("a reply has no `text`")
+    if unknown := reply.keys() - _FIELDS:
+        raise ValueError(f"a reply has a field {one_line(min(unknown), 40)!r} that is not known")
+    for name, given in reply.items():
+        if name.startswith("tokens_"):
+            if given is not None and count(given) is None:
+                raise ValueError(f"`{name}` is {one_line(repr(given), 40)}")
+        elif name == "logprobs":
+            if given is not None and logprobs(given) is None:
+                raise ValueError("`logprobs` are none")
+        elif not isinstance(given, str):
+            raise ValueError(f"`{name}` is no text")
+        else:
+            given.encode()  # UnicodeEncodeError is a ValueError: half a surrogate pair
+    if len(reply.get("model", "")) > NAME_CHARACTERS:
+        raise ValueError("`model` is too long")

@@ -1,0 +1,65 @@
+"""Several servers of one model behind one ``Wire``: each request goes to the least loaded one.
+
+A server that accepts no connection is left alone for a while; otherwise, having nothing to do, it
+would look like the least loaded one and draw every request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from judges.endpoint.transport import Answer, Unreachable, Wire
+
+REST_S = 5.0
+
+
+class Replicas:
+    """Wires to the replicas; ties go to the one that was asked longest ago.
+
+    Args:
+        wires: one per replica.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, wires: Sequence[Wire], clock: Callable[[], float] = time.monotonic) -> None:
+        self._wires = list(wires)
+        self._clock = clock
+        self.in_flight = [0] * len(wires)
+        """Requests that each replica is working on for this process."""
+        self._asked = [0] * len(wires)
+        self._rests_until = [float("-inf")] * len(wires)
+        self._turn = 0
+
+    def choose(self) -> int:
+        """The replica for the next request; one that rests only where all do."""
+        now = self._clock()
+        return min(
+            range(len(self._wires)),
+            key=lambda i: (self._rests_until[i] > now, self.in_flight[i], self._asked[i]),
+        )
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AsyncGenerator[Answer, None]:
+        """Send one request to the replica that has the least to do."""
+        chosen = self.choose()
+        self._turn += 1
+        self._asked[chosen] = self._turn
+        self.in_flight[chosen] += 1
+        try:
+            async with self._wires[chosen].exchange(method, path, headers, body) as answer:
+                self._rests_until[chosen] = float("-inf")
+                yield answer
+        except Unreachable:
+            self._rests_until[chosen] = self._clock() + REST_S
+            raise
+        finally:
+            self.in_flight[chosen] -= 1
+
+    async def close(self) -> None:
+        """Close every connection to every replica."""
+        for wire in self._wires:
+            await wire.close()

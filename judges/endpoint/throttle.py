@@ -1,0 +1,346 @@
+"""How much may be asked of one endpoint at a time: places for requests, and rates per minute.
+
+Places adapt to the endpoint (`Places`). Rates, and places where they are ``shared``, hold for all
+processes of a sweep together: they live in a folder beside the reply store. Where neither is asked
+for nothing is read or written, and a process that is killed takes nothing with it: the kernel drops
+its locks, and a rate is a point in time that passes by itself, counted from the start of the host,
+which no setting of the clock moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import math
+import os
+import random
+import struct
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from study import clock as host
+from study.errors import UserError
+
+if TYPE_CHECKING:
+    from study.schema import Endpoint
+
+BURST_S = 1.0
+"""How much of a minute's allowance may be used at once, in seconds of it."""
+HORIZON_S = 600.0
+"""An allowance used up further ahead is no backlog: a process asks for one turn at a time. It
+counts as not there, as one of another start of the host does."""
+LOOK_S = 2.0
+"""How often a turn that is too far off is looked for again."""
+POLL_S = 0.02
+"""How often a process looks for a place that another one has left."""
+WORSE = 1.5
+"""A window of replies this much slower than the one before it says that fewer places will do."""
+WINDOW = 16
+"""Fewest replies that are compared with as many others."""
+
+
+class Places(AbstractAsyncContextManager[None]):
+    """Places for requests of this process: ``most`` at first, fewer while the endpoint is overrun.
+
+    A 429 halves them, at most once per the time of a reply. So does a window of replies that is
+    ``WORSE`` than the window before, to four fifths: with all places taken throughput is places
+    over seconds per reply, so what slows down that much has gained nothing. Each other window in
+    which all places were taken gives one back.
+
+    Args:
+        most: ``endpoint.max_concurrency``.
+        adaptive: whether any of this happens.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self, most: int, adaptive: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.most = most
+        self.limit = float(most)
+        self.taken = 0
+        self._adaptive = adaptive
+        self._clock = clock
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._peak = 0
+        self._seconds: list[float] = []
+        self._before: float | None = None
+        self._calm_from = float("-inf")
+
+    async def __aenter__(self) -> None:
+        if not self._waiting and self.taken < int(self.limit):
+            self._take()
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if not turn.cancelled():  # the place came just when nobody wanted it any more
+                self.taken -= 1
+            with suppress(ValueError):
+                self._waiting.remove(turn)
+            self._admit()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self.taken -= 1
+        self._admit()
+
+    def overrun(self) -> None:
+        """The endpoint said that it is asked too much."""
+        now = self._clock()
+        if self._adaptive and now >= self._calm_from:
+            self.limit = max(1.0, self.limit / 2)
+            recent = self._seconds[-1] if self._seconds else self._before or 1.0
+            self._calm_from = now + recent  # what is under way was sent before this was known
+            self._open_window(None)
+
+    def answered(self, seconds: float) -> None:
+        """A reply came after so many seconds."""
+        if not self._adaptive:
+            return
+        self._seconds.append(seconds)
+        if len(self._seconds) < max(WINDOW, 2 * int(self.limit)):
+            return
+        mean = sum(self._seconds) / len(self._seconds)
+        if self._peak >= int(self.limit):
+            if self._before is not None and mean > WORSE * self._before:
+                self.limit = max(1.0, self.limit * 0.8)
+            else:
+                self.limit = min(float(self.most), self.limit + 1)
+        self._open_window(mean)
+        self._admit()
+
+    def _open_window(self, before: float | None) -> None:
+        self._before, self._seconds, self._peak = before, [], self.taken
+
+    def _take(self) -> None:
+        self.taken += 1
+        self._peak = max(self._peak, self.taken)
+
+    def _admit(self) -> None:
+        while self._waiting and self.taken < int(self.limit):
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._take()
+                turn.set_result(None)
+
+
+class NoTurn(Exception):
+    """The turn of a request does not come in time."""
+
+
+class Rate:
+    """Requests and tokens per minute, as two points in time: when each allowance is used up to.
+
+    Whoever asks adds to them in one step under a lock and so knows when its turn is, without
+    looking again. Any minute holds at most the limit and one request more.
+
+    Args:
+        requests_per_min, tokens_per_min: None is no limit.
+        file: shared with other processes; None keeps the two numbers here.
+        clock: seconds that only grow, the same for all processes of a host.
+        boot: which start of the host the clock counts from.
+    """
+
+    _FORM = struct.Struct("<32s2d")
+
+    def __init__(
+        self,
+        requests_per_min: float | None,
+        tokens_per_min: float | None,
+        file: Path | None = None,
+        clock: Callable[[], float] = host.now,
+        boot: str | None = None,
+    ) -> None:
+        self._boot = (host.boot() if boot is None else boot).encode()
+        self._seconds_each = [
+            (60.0 + BURST_S) / limit if limit else 0.0
+            for limit in (requests_per_min, tokens_per_min)
+        ]
+        self._clock = clock
+        self._here = (0.0, 0.0)
+        self._file = file
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def reserve(self, requests: float, tokens: float) -> float:
+        """Add to what is used; gives the seconds until the turn has come. Negative gives back.
+
+        Raises:
+            UserError: the file cannot be used.
+        """
+        try:
+            return self._reserve(requests, tokens)
+        except OSError as error:
+            raise UserError(
+                f"The limits that all processes share cannot be kept in {self._file} ({error}). "
+                "Free space or mend the folder's rights and run the same command again; the file "
+                "may be removed while nothing runs."
+            ) from error
+
+    def _reserve(self, requests: float, tokens: float) -> float:
+        now = self._clock()
+        turns = []
+        used = []
+        with _Numbers(self) as numbers:
+            for until, each, amount in zip(
+                numbers.values, self._seconds_each, (requests, tokens), strict=True
+            ):
+                if not until <= now + HORIZON_S:  # nor is NaN
+                    until = now
+                start = max(until, now) if amount > 0 else until
+                turns.append(start - BURST_S - now)
+                used.append(start + each * amount)
+            numbers.values = (used[0], used[1])
+        return max(0.0, *turns)
+
+
+class _Numbers:
+    """The two numbers of a rate, read and written under the file's lock."""
+
+    def __init__(self, rate: Rate) -> None:
+        self._rate = rate
+        self.values = (0.0, 0.0)
+
+    def __enter__(self) -> _Numbers:
+        path, form = self._rate._file, Rate._FORM
+        if path is None:
+            self.values = self._rate._here
+            return self
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        data = os.pread(self._fd, form.size, 0)
+        if len(data) == form.size and data.startswith(self._rate._boot):
+            self.values = form.unpack(data)[1:]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._rate._file is None:
+            self._rate._here = self.values
+            return
+        try:
+            os.pwrite(self._fd, Rate._FORM.pack(self._rate._boot, *self.values), 0)
+        finally:
+            os.close(self._fd)
+
+
+class SharedPlaces:
+    """``most`` places for all processes together: a place is the lock on one of as many files."""
+
+    def __init__(self, most: int, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._files = [folder / f"place-{number:04d}" for number in range(most)]
+        self._turn = asyncio.Lock()
+        self._random = random.Random()
+
+    @asynccontextmanager
+    async def place(self) -> AsyncGenerator[None, None]:
+        """Wait for a place and keep it."""
+        async with self._turn:  # one of this process looks; the others would only get in its way
+            while (held := self._try()) is None:
+                await asyncio.sleep(POLL_S)
+        try:
+            yield
+        finally:
+            os.close(held)
+
+    def _try(self) -> int | None:
+        start = self._random.randrange(len(self._files))
+        for file in self._files[start:] + self._files[:start]:
+            fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
+            except BlockingIOError:
+                os.close(fd)
+        return None
+
+
+class Limits:
+    """All that holds back requests to one endpoint.
+
+    Args:
+        endpoint: its limits.
+        folder: where they are shared with other processes; None keeps them to this one.
+    """
+
+    def __init__(self, endpoint: Endpoint, folder: Path | None = None) -> None:
+        self.places = Places(endpoint.max_concurrency, endpoint.adaptive)
+        mine = None if folder is None else folder / address(endpoint)
+        limited = endpoint.requests_per_min or endpoint.tokens_per_min
+        self._rate = (
+            Rate(endpoint.requests_per_min, endpoint.tokens_per_min, mine and mine / "rate")
+            if limited
+            else None
+        )
+        self._shared = (
+            SharedPlaces(endpoint.max_concurrency, mine) if endpoint.shared and mine else None
+        )
+        self._reply_tokens = 0.0
+        self._most_tokens = endpoint.tokens_per_min or math.inf
+        self._line = asyncio.Lock()
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """A place for one verdict's requests, one after the other."""
+        return self.places if self._shared is None else self._both(self._shared)
+
+    @asynccontextmanager
+    async def _both(self, shared: SharedPlaces) -> AsyncGenerator[None, None]:
+        async with self.places, shared.place():
+            yield
+
+    async def permit(self, prompt_tokens: float, within_s: float = math.inf) -> float:
+        """Wait until a request of about so many tokens may be sent; gives the tokens set aside.
+
+        The requests of this process stand in line for it, so that the file never holds more than
+        one turn of each process, and the time in line does not count.
+
+        Raises:
+            NoTurn: not within so many seconds from the head of the line.
+        """
+        rate = self._rate
+        if rate is None:
+            return 0.0
+        async with self._line:
+            clock = asyncio.get_running_loop().time
+            end = clock() + within_s
+            while True:
+                expected = min(prompt_tokens + self._reply_tokens, self._most_tokens)
+                wait = rate.reserve(1, expected)
+                left = end - clock()
+                if wait <= left:
+                    try:
+                        await asyncio.sleep(wait)
+                    except BaseException:
+                        rate.reserve(-1, -expected)
+                        raise
+                    return expected
+                rate.reserve(-1, -expected)
+                if left <= 0:
+                    raise NoTurn(
+                        f"the turn of this request is {wait:.0f} s away, past the deadline of "
+                        f"{within_s:g} s: others use up the requests_per_min or tokens_per_min"
+                    )
+                await asyncio.sleep(min(left, LOOK_S))
+
+    def settle(self, set_aside: float, tokens_in: int | None, tokens_out: int | None) -> None:
+        """Set right what a request took, where the endpoint has said it."""
+        if self._rate is None or tokens_in is None or tokens_out is None:
+            return
+        # One minute's allowance at most: a count that is a lie must not hold up all processes.
+        took = min(tokens_in + tokens_out, self._most_tokens)
+        self._rate.reserve(0, took - set_aside)
+        self._reply_tokens += 0.2 * (min(tokens_out, self._most_tokens) - self._reply_tokens)
+
+
+def address(endpoint: Endpoint) -> str:
+    """Who shares a limit: whoever uses the same model at the same URL with the same key."""
+    who = "\0".join((endpoint.url, endpoint.model, endpoint.api_key_env or ""))
+    return hashlib.blake2b(who.encode(), digest_size=8).hexdigest()

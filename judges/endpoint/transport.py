@@ -1,0 +1,318 @@
+"""One seam, two ways to a judge: HTTP by aiohttp, or an ASGI application inside this process.
+
+Both hand back the status, the headers and the body as bounded chunks, and both turn whatever
+went wrong on the way into a ``WireError``. Nothing here retries and nothing here reads JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from judges.endpoint.fields import one_line
+from study.errors import UserError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from study.schema import Endpoint
+
+Asgi = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
+
+KEEPALIVE_S = 4.0
+"""Idle connections are dropped before uvicorn (which vLLM runs on) drops them, at 5 s."""
+QUIET_S = 0.1
+"""How long a connection must have been idle before it is used again: an endpoint that answers one
+question twice would have its second answer taken for that to the next question."""
+PIECE = 65_536
+LINE = 4_000
+"""Characters of an error; the client cuts it to what people read once it holds no key."""
+
+
+class WireError(Exception):
+    """The answer did not arrive whole; the message is one line for people."""
+
+
+class Unreachable(WireError):
+    """Nobody accepted the connection."""
+
+
+class TooLarge(WireError):
+    """The body passed the limit, on the wire or after decompression."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The head of a response and its body, chunk by chunk, decompressed and bounded."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    chunks: AsyncIterator[bytes]
+
+
+class Wire(Protocol):
+    """A way to one endpoint. A wire belongs to the event loop that first used it."""
+
+    def exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AbstractAsyncContextManager[Answer]:
+        """Send one request to ``path`` below the endpoint's URL.
+
+        Raises:
+            WireError: nothing came, it broke off, or it was too large.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close every connection."""
+        ...
+
+
+def open_wire(endpoint: Endpoint, app: Asgi | None = None) -> Wire:
+    """The wire that the scheme of ``endpoint.url`` asks for; one to each of several replicas.
+
+    Raises:
+        UserError: another scheme than http, https or asgi, or asgi without an application.
+    """
+    if endpoint.replicas:
+        from judges.endpoint.replicas import Replicas
+
+        single = dataclasses.replace(endpoint, replicas=[])
+        urls = (endpoint.url, *endpoint.replicas)
+        return Replicas([open_wire(dataclasses.replace(single, url=url), app) for url in urls])
+    parts = urlsplit(endpoint.url)
+    if parts.scheme in ("http", "https") and parts.hostname:
+        return HttpWire(endpoint)
+    if parts.scheme == "asgi" and app is not None:
+        return AsgiWire(endpoint, app)
+    raise UserError(
+        f"judge.endpoint.url={endpoint.url!r} is not an address that a judge can have; give "
+        "http://host:port/v1, https://host/v1, or asgi://simulated for a judge that has "
+        "`simulated` settings."
+    )
+
+
+class HttpWire:
+    """aiohttp with one session, made on first use inside the running loop."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        import aiohttp  # noqa: F401 - half a second that must not run on a verdict's clock
+
+        self._endpoint = endpoint
+        self._base = endpoint.url.rstrip("/")
+        self._session: aiohttp.ClientSession | None = None
+
+    def _open(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        class Connector(aiohttp.TCPConnector):
+            """Reuses a connection only where nothing has come on it since its last answer."""
+
+            async def _get(self, key: Any, traces: Any) -> Any:
+                idle = self._conns.get(key)
+                while idle and (idle[0][0].should_close or not idle[0][0].is_connected()):
+                    idle.popleft()[0].close()
+                if idle and time.monotonic() - idle[0][1] < QUIET_S:
+                    return None  # the first has been idle for longest
+                return await super()._get(key, traces)
+
+        return aiohttp.ClientSession(
+            # The client bounds how many requests are open; a second queue here would only hide
+            # waiting from its clock.
+            connector=Connector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=self._endpoint.connect_timeout_s
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AsyncGenerator[Answer, None]:
+        import aiohttp
+
+        if self._session is None:
+            self._session = self._open()
+        try:
+            response = await self._session.request(
+                method,
+                self._base + path,
+                # A judge's answer is small: compression costs more than it saves.
+                headers={**headers, "accept-encoding": "identity"},
+                data=body or None,
+                allow_redirects=False,  # a redirect would carry the key to another host
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise Unreachable(_line(error)) from None
+        except Exception as error:  # whatever a parser makes of bytes that nobody foresaw
+            raise WireError(_line(error)) from None
+
+        async def read() -> bytes:
+            try:
+                return await response.content.readany()
+            except Exception as error:
+                raise WireError(_line(error)) from None
+
+        names = {name.lower(): value for name, value in response.headers.items()}
+        chunks = bounded(read, names.get("content-encoding", ""), self._endpoint.max_reply_bytes)
+        try:
+            yield Answer(response.status, names, chunks)
+        finally:
+            await chunks.aclose()
+            # Read to its end, the connection is back in the pool; otherwise it is of no use.
+            response.close()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+class AsgiWire:
+    """Calls an ASGI application in the running loop, without a socket."""
+
+    def __init__(self, endpoint: Endpoint, app: Asgi) -> None:
+        parts = urlsplit(endpoint.url)
+        self._host = parts.hostname or "simulated"
+        self._base = parts.path.rstrip("/") or "/v1"
+        self._limit = endpoint.max_reply_bytes
+        self._app = app
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AsyncGenerator[Answer, None]:
+        scope = self._scope(method, self._base + path, headers)
+        # Small and bounded: an application that streams for ever waits for its reader.
+        sent: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue(4)
+        requests = [{"type": "http.request", "body": body, "more_body": False}]
+        gone = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            if requests:
+                return requests.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def run() -> None:
+            try:
+                await self._app(scope, receive, sent.put)
+            except Exception as error:
+                await sent.put(error)
+            else:
+                await sent.put(None)
+
+        async def take() -> dict[str, Any]:
+            event = await sent.get()
+            if isinstance(event, dict):
+                return event
+            why = "ended before its answer did" if event is None else _line(event)
+            raise WireError(f"the application {why}")
+
+        ended = False
+
+        async def read() -> bytes:
+            nonlocal ended
+            while not ended:
+                event = await take()
+                ended = not event.get("more_body", False)
+                if data := event.get("body", b""):
+                    return data
+            return b""
+
+        task = asyncio.create_task(run())
+        try:
+            start = await take()
+            names = {
+                name.decode("latin-1").lower(): value.decode("latin-1")
+                for name, value in start.get("headers", ())
+            }
+            chunks = bounded(read, names.get("content-encoding", ""), self._limit)
+            try:
+                yield Answer(start["status"], names, chunks)
+            finally:
+                await chunks.aclose()
+        finally:
+            gone.set()
+            if not ended:
+                task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _scope(self, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [
+                (b"host", self._host.encode()),
+                *((name.lower().encode(), value.encode()) for name, value in headers.items()),
+            ],
+            "client": ("127.0.0.1", 0),
+            "server": (self._host, 80),
+        }
+
+    async def close(self) -> None:
+        """Nothing stays open between two calls."""
+
+
+async def bounded(
+    read: Callable[[], Awaitable[bytes]], encoding: str, limit: int
+) -> AsyncGenerator[bytes, None]:
+    """The body that ``read`` gives (b"" at its end), decompressed in pieces of 64 KiB.
+
+    Raises:
+        TooLarge: more than ``limit`` bytes, counted before and after decompression, so that a
+            bomb is refused after one piece too many and never unfolds in memory.
+        WireError: a content encoding nobody asked for, or compressed data that is broken or cut.
+    """
+    inflate = _inflater(encoding)
+    wire = plain = 0
+    while data := await read():
+        wire += len(data)
+        if wire > limit:
+            raise TooLarge(f"the reply is larger than {limit} bytes")
+        if inflate is None:
+            yield data
+            continue
+        try:
+            while data:
+                if piece := inflate.decompress(data, PIECE):
+                    plain += len(piece)
+                    if plain > limit:
+                        raise TooLarge(f"the reply unpacks to more than {limit} bytes")
+                    yield piece
+                data = inflate.unconsumed_tail
+        except zlib.error as error:
+            raise WireError(f"the compressed reply is broken: {error}") from None
+    if inflate is not None and not inflate.eof:
+        raise WireError("the compressed reply was cut off")
+
+
+def _inflater(encoding: str) -> Any:
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return None
+    if name in ("gzip", "x-gzip", "deflate"):
+        return zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib by their first bytes
+    raise WireError(f"the reply came as {name!r}, which was not asked for")
+
+
+def _line(error: BaseException) -> str:
+    text = one_line(str(error), LINE)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

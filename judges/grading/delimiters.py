@@ -1,0 +1,129 @@
+"""Puts texts written by others into a judge's prompt as data, and finds them there again.
+
+A fenced text stands between two lines that carry a hash of it, so a text cannot hold its own
+fence, and the same text always gives the same prompt, which keeps store keys stable. What the text
+holds of the marks that count in a judge's turn gets a backslash, so that a judge who quotes it says
+no verdict, thinks no thought and ends no turn; on the way back this is exactly undone. A text
+without such marks is shown letter by letter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from bisect import bisect_left
+from collections import defaultdict
+
+from study.thinking import NAMES
+
+_SAID = r"(?:(?:not[\s_-]*+)?+(?:met|present)|true|false|yes|no)"
+"""Words of any rubric vocabulary."""
+_AROUND = r"[\s'`*.,;:!\\]"
+"""What may stand around such a word in quotes."""
+_MARKS = (
+    # Every branch begins with a plain character, which lets the engine pass over all others.
+    # "<<<word" could open or close a fence.
+    r"<<<(?=\\*+\s*+/?+\s*+\w)"
+    # "<|word" could end the judge's turn and forge another. DeepSeek has a full-width bar.
+    r"|<[|｜](?=\\*+\s*+/?+\s*+\w)"  # noqa: RUF001
+    # Thinking, and the template tokens of other families.
+    rf"|<(?=\\*+\s*+/?+\s*+(?:(?:[a-z0-9_]{{1,32}}+:)?+(?:{NAMES})\b"
+    r"|(?:s|bos|eos|pad|unk|sop|eop|sys|(?:start|end)_of_turn|tool_(?:call|response)s?)>))"
+    r"|\[(?=\\*+\s*+/?+\s*+(?:think|inst|system_prompt|gmask"
+    r"|(?:available_tools|tool_(?:calls|results|content)))\s*+\])"
+    r"|◁(?=\\*+\s*+/?+\s*+think)"
+    # A verdict in double brackets, and one by place.
+    r"|\[(?=\\*+\[[^\[\]]*+\]\])"
+    rf"|\[(?=\\*+[^\[\]]*?(?:\"{_AROUND}*+{_SAID}{_AROUND}*+\"|\b(?:true|false))\s*+[,\]])",
+    # A verdict by criterion: in JSON, in a wreck of it, and on a line.
+    r"[0-9](?<!\w.)[0-9]{0,2}+[\s\"'*]*+"
+    rf"(?=\\*+(?::\s*+[\"'](?:{_AROUND}|[\"'])*+{_SAID}[\s`*.,;:!\\]*+[\"']"
+    rf"|:(?:{_AROUND}|[\"'])*+{_SAID}(?:[\s\"'`*.;:!]*+[,}}\]]|[ \t\"'`*.,;:!]*+(?:[\r\n]|\Z))"
+    rf"|[=.)][ \t\"'`*.,;:!]*+{_SAID}[ \t\"'`*.,;:!]*+(?:[\r\n]|\Z)))",
+    # Any other score in JSON.
+    r"[\"'][\w -]{0,24}?(?:score|verdict|grade|rating|reward|winner|ranking|judge?ment)s?[\"']\s*+"
+    r"(?=\\*+:)",
+)
+_FORGED = [re.compile(rf"({mark})(\\*)", re.IGNORECASE | re.DOTALL) for mark in _MARKS]
+"""What is neutralised, kind after kind; undone in the opposite order, each is undone exactly."""
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
+_OPENING = re.compile(r"<<<([a-z]+) ([0-9a-f]{16})>>>\n")
+_CLOSING = re.compile(r"\n<<</([a-z]+) ([0-9a-f]{16})>>>")
+_TRIES = 16
+"""Fences with a wrong hash that are looked into before a message counts as having none."""
+
+
+def _nonce(kind: str, text: str) -> str:
+    content = f"{kind}\0{text}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(content, digest_size=8, person=b"judge-fence").hexdigest()
+
+
+def _neutralised(text: str) -> str:
+    for forged in _FORGED:
+        text = forged.sub(r"\1\2\\", text)
+    return text
+
+
+def _restored(text: str) -> str:
+    for forged in reversed(_FORGED):
+        text = forged.sub(lambda found: found[1] + found[2][1:], text)
+    return text
+
+
+def fence(kind: str, text: str) -> str:
+    """The text between two lines that name its kind and its hash.
+
+    Raises:
+        ValueError: the kind is not a lower-case word.
+    """
+    if not re.fullmatch("[a-z]+", kind):
+        raise ValueError(f"a fence's kind is a lower-case word, not {kind!r}")
+    nonce = _nonce(kind, text)
+    return f"<<<{kind} {nonce}>>>\n{_neutralised(text)}\n<<</{kind} {nonce}>>>"
+
+
+def _spans(message: str) -> list[tuple[re.Match[str], re.Match[str]]]:
+    """(opening, closing) of each pair of fence lines that belong together, the hash not looked at;
+    a pair inside of another is listed too."""
+    closings: defaultdict[tuple[str, str], list[re.Match[str]]] = defaultdict(list)
+    for closing in _CLOSING.finditer(message):
+        closings[closing[1], closing[2]].append(closing)
+    pairs = []
+    for opening in _OPENING.finditer(message):
+        fitting = closings[opening[1], opening[2]]
+        place = bisect_left(fitting, opening.end(), key=lambda found: found.start())
+        if place < len(fitting):
+            pairs.append((opening, fitting[place]))
+    return pairs
+
+
+def fenced(kind: str, message: str) -> str | None:
+    """The first text of this kind that was fenced in a message; None where there is none.
+
+    A fence counts only if the hash fits what it holds.
+    """
+    pairs = [pair for pair in _spans(message) if pair[0][1] == kind]
+    for opening, closing in pairs[:_TRIES]:
+        text = _restored(message[opening.end() : closing.start()])
+        if _nonce(kind, text) == opening[2]:
+            return text
+    return None
+
+
+def outside(message: str) -> str:
+    """A message without its fences and what stands between them."""
+    parts, position = [], 0
+    for opening, closing in _spans(message):
+        if opening.start() >= position:
+            parts.append(message[position : opening.start()])
+            position = closing.end()
+    return "".join([*parts, message[position:]])
+
+
+def fill(template: str, **values: str) -> str:
+    """Put the values in place of ``{name}``, in one pass: braces in a value mean nothing.
+
+    Raises:
+        KeyError: a placeholder that got no value.
+    """
+    return _PLACEHOLDER.sub(lambda found: values[found[1]], template)

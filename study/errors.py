@@ -1,0 +1,16 @@
+"""The one error a user can fix: it is printed as a paragraph, without a traceback, and exits 2."""
+
+from __future__ import annotations
+
+from study.screen import visible
+
+
+class UserError(Exception):
+    """Something the user can put right.
+
+    The message is one paragraph: what was given, what is legal, what to type. It may quote an
+    endpoint or a file, so what a terminal would obey is spelled out in it.
+    """
+
+    def __str__(self) -> str:
+        return visible(super().__str__())

@@ -1,0 +1,198 @@
+"""Files that others rely on: written whole and to the disk, and never read as what they are not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shlex
+import stat
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from study.errors import UserError
+
+LARGEST = 64 << 20
+"""Bytes of a small file; one that is larger is not what its name says."""
+SAID: set[str] = set()
+"""What `say` has said in this process."""
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
+"""How a file system answers that has no fsync for what it is asked to sync."""
+
+
+class Damaged(UserError):
+    """A file that is there and is not what it should be: ``path`` and ``why``."""
+
+    def __init__(self, path: Path, why: str, remedy: str = "") -> None:
+        self.path, self.why = path, why
+        away = f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.damaged')}"
+        remedy = remedy or f"Move it away and run the same command again: {away}"
+        super().__init__(f"{path} is damaged: it {why}. {remedy}")
+
+
+def write_bytes(path: Path, data: Any, durable: bool = True) -> None:
+    """Replace ``path`` by ``data`` in one rename.
+
+    Args:
+        durable: it outlives a power cut from here on; else from the caller's `sync_files` on.
+
+    Raises:
+        Damaged: a folder stands in its place.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                sync(file.fileno())
+        os.replace(name, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        if isinstance(error, IsADirectoryError):
+            raise Damaged(path, "is a folder and should be a file") from error
+        raise
+    if durable:
+        sync_files([path.parent])
+
+
+def sync_files(paths: Iterable[Path]) -> None:
+    """Files and folders as they are now outlive a power cut."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            sync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_text(path: Path, text: str, durable: bool = True) -> None:
+    """Replace ``path`` by ``text`` as `write_bytes` does."""
+    write_bytes(path, text.encode("utf-8"), durable)
+
+
+def write_json(path: Path, data: Any, durable: bool = True) -> None:
+    """Replace ``path`` by ``data`` as indented JSON."""
+    write_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n", durable)
+
+
+def append_line(path: Path, text: str) -> None:
+    """Add one line; one that does not fit leaves nothing of itself. See `sync_files`."""
+    with path.open("ab", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        line = memoryview(text.encode("utf-8") + b"\n")
+        try:
+            while line:
+                line = line[file.write(line) or 0 :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(file.fileno(), size)
+            raise
+
+
+def sync(handle: int) -> None:
+    """Everything written to an open file or folder is on the disk."""
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+
+
+def read_text(path: Path, remedy: str = "") -> str:
+    """The text of a small file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        Damaged: no regular file, one that cannot be read, a huge one, or no UTF-8.
+    """
+    try:
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            raise Damaged(path, "is a folder and should be a file", remedy)
+        if not stat.S_ISREG(found.st_mode):
+            raise Damaged(path, "is no regular file", remedy)
+        if found.st_size > LARGEST:
+            raise Damaged(path, f"has {found.st_size} bytes, far too many for what it is", remedy)
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Damaged(path, f"cannot be read ({error.strerror or error})", remedy) from error
+    if not data.strip():
+        raise Damaged(path, "is empty", remedy)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Damaged(path, f"is no UTF-8 text from byte {error.start} on", remedy) from error
+
+
+def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
+    """The object in ``path``, or an empty one where there is no file.
+
+    Raises:
+        Damaged: there is something else.
+    """
+    try:
+        found = json.loads(read_text(path, remedy))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError) as error:
+        raise Damaged(path, f"is no whole JSON ({first_line(error)})", remedy) from error
+    if not isinstance(found, dict):
+        kind = type(found).__name__
+        raise Damaged(path, f"holds a JSON {kind} where an object should be", remedy)
+    return found
+
+
+def read_left(path: Path, instead: str) -> dict[str, Any]:
+    """`read_json` of a file that a run can do without: a damaged one counts as absent, and is said.
+
+    Args:
+        instead: what is done without it, as the end of a sentence.
+    """
+    try:
+        return read_json(path)
+    except Damaged as error:
+        say(f"{path} is damaged: it {error.why}; {instead}.")
+        return {}
+
+
+def read_yaml(path: Path, remedy: str = "") -> dict[str, Any]:
+    """The mapping in ``path``.
+
+    Raises:
+        FileNotFoundError: there is none.
+        Damaged: there is something else, or it ends in the middle of a line.
+    """
+    import yaml
+
+    text = read_text(path, remedy)
+    if not text.endswith("\n"):
+        raise Damaged(path, "ends in the middle of a line", remedy)
+    try:
+        found = yaml.load(text, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise Damaged(path, f"is no YAML ({first_line(error)})", remedy) from error
+    if not isinstance(found, dict):
+        raise Damaged(path, "holds no keys and values", remedy)
+    return {str(key): value for key, value in found.items()}
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one short line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+
+
+def say(text: str) -> None:
+    """Tell whoever is watching, once per process."""
+    if text not in SAID:
+        SAID.add(text)
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)

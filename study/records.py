@@ -1,0 +1,351 @@
+"""Every completion of every step, and every verdict beside it, as one Parquet part per step.
+
+A part is written to a temporary name and renamed, so a reader never sees half of one, and its pages
+carry checksums. Metrics go to ``metrics.jsonl`` with the time at which the step was first recorded:
+a step that is redone after a crash keeps its time, so that logging it twice stores it once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from study.files import Damaged, append_line, first_line, say, sync_files, write_bytes, write_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KINDS = ("rollouts", "verdicts")
+"""The folders of parts in a cell."""
+STARVED = "starved"
+"""The folder, with `KINDS` in it, of steps that stopped their run for want of verdicts: nothing was
+learned from them, so they are no part of the run; what their verdicts cost was paid."""
+
+ROLLOUT = {
+    "rollout_id": "string",
+    "step": "int32",
+    "prompt_id": "string",
+    "group": "int32",
+    "member": "int32",
+    "prompt": "string",
+    "completion": "string",
+    "answer": "string",
+    "tokens": "int32",
+    "stop": "string",
+    "logprob_sum": "float64",
+    "reward": "float64",
+    "advantage": "float64",
+    "truth": "float64",
+    "judge_score": "float64",
+}
+VERDICT = {
+    "rollout_id": "string",
+    "step": "int32",
+    "role": "string",
+    "judge": "string",
+    "judge_id": "string",
+    "revision": "string",
+    "grading": "string",
+    "grading_version": "string",
+    "prompt_sha": "string",
+    "sample_index": "int32",
+    "outcome": "string",
+    "labels": "list<string>",
+    "score": "float64",
+    "reason": "string",
+    "text": "string",
+    "reasoning": "string",
+    "finish_reason": "string",
+    "attempts": "int32",
+    "latency_s": "float64",
+    "tokens_in": "int64",
+    "tokens_cached": "int64",
+    "tokens_out": "int64",
+    "cost_usd": "float64",
+    "from_cache": "bool",
+    "key": "string",
+    "served_model": "string",
+}
+OPTIONAL = {"rules": "list<string>", "scaffold_items": "list<int32>"}
+"""Rollout columns of runs that have rules to run, or a scaffold."""
+METRICS = "metrics.jsonl"
+COMPONENT = "component/"
+"""Prefix of the extra rollout columns that hold the parts of a composed reward."""
+
+
+def rollout_id(step: int, row: int) -> str:
+    """Name of a rollout inside its cell; the same in ``rollouts/`` and ``verdicts/``."""
+    return f"{step:06d}-{row:04d}"
+
+
+def recorded(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a cell's ``metrics.jsonl``, one per step: what is no step is left out."""
+    return read_metrics(folder)[0]
+
+
+def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The steps in a cell's ``metrics.jsonl``, and sentences on what is none.
+
+    A step that stands there twice is given once, as written last. The end of a line that a crash
+    cut is no step, and those after it are read.
+    """
+    path = folder / METRICS
+    if not path.is_symlink() and not path.exists():
+        return [], []
+    try:
+        text = _lines(path)
+    except Damaged as error:
+        return [], [f"{where(path)}: it {error.why}; its steps are left out"]
+    steps: dict[int, dict[str, Any]] = {}
+    problems = []
+    for number, line in enumerate(text, start=1):
+        if not line.strip():
+            continue
+        if (found := _step_line(line)) is None:
+            problems.append(f"{where(path)} line {number} is not a step and was left out")
+        else:
+            steps[found["step"]] = found
+    return list(steps.values()), problems
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Raises Damaged."""
+    try:
+        # As bytes: where one line is no UTF-8, the others still are.
+        if not path.is_file():
+            raise Damaged(path, "is no regular file")
+        return path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise Damaged(path, f"cannot be read ({error.strerror or error})") from error
+
+
+def _step_line(line: bytes) -> dict[str, Any] | None:
+    """A line as the recorder writes it, or None."""
+    try:
+        found = json.loads(line)
+        step, time_ms, metrics = found["step"], found.get("time_ms", 0), found.get("metrics", {})
+        whole = [step, time_ms]
+        if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in whole):
+            return None
+        values = metrics.values()
+        if any(isinstance(v, bool) or not isinstance(v, int | float | None) for v in values):
+            return None
+        # ints beyond what a float, Parquet or MLflow holds
+        if max([*whole, *(abs(v) for v in values if isinstance(v, int))]) >= 1 << 63:
+            return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return {"step": step, "time_ms": time_ms, "metrics": metrics}
+
+
+class Recorder:
+    """Writes one cell's records.
+
+    Args:
+        folder: the cell.
+        after_step: the last step that a checkpoint holds; later records are of steps that will
+            be redone and are dropped here, all but the time they were first made.
+    """
+
+    def __init__(self, folder: Path, after_step: int = 0) -> None:
+        self.folder = folder
+        self._loose: set[Path] = set()
+        lines, problems = read_metrics(folder)
+        self._times = {line["step"]: line["time_ms"] for line in lines}
+        self._keep_damaged(problems)
+        kept = [line for line in lines if line["step"] <= after_step]
+        write_text(self._metrics_path, "".join(json.dumps(line) + "\n" for line in kept))
+        for kind in KINDS:
+            inside = folder / kind
+            try:
+                inside.mkdir(parents=True, exist_ok=True)
+            except FileExistsError as error:
+                raise Damaged(inside, "is a file and should be a folder") from error
+            for path in inside.iterdir():
+                step = step_of(path)
+                left = path.suffix == ".tmp" or path.name.startswith(".step-")
+                if left or (step is not None and step > after_step):
+                    try:
+                        path.unlink()
+                    except (IsADirectoryError, PermissionError) as error:
+                        raise Damaged(path, "is a folder and should be a file") from error
+
+    def _keep_damaged(self, problems: list[str]) -> None:
+        """Metrics that can be read only in part stay beside those that are kept of them."""
+        path = self._metrics_path
+        if len(problems) == 1 and path.is_file() and not path.read_bytes().endswith(b"\n"):
+            return  # a crash cut the last line; its step is redone
+        if problems:
+            aside = path.with_name(f"{METRICS}.damaged")
+            path.replace(aside)
+            for problem in problems:
+                say(f"{problem}; the old file is kept as {aside.name}.")
+
+    @property
+    def _metrics_path(self) -> Path:
+        return self.folder / METRICS
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines recorded so far."""
+        return recorded(self.folder)
+
+    def write_step(
+        self,
+        step: int,
+        rollouts: list[dict[str, Any]],
+        verdicts: list[dict[str, Any]],
+        metrics: dict[str, float],
+    ) -> dict[str, Any]:
+        """Record one step whole, the metrics line last.
+
+        Returns:
+            The metrics line as written: step, time_ms, metrics.
+        """
+        for kind, rows, columns in (
+            ("rollouts", rollouts, ROLLOUT),
+            ("verdicts", verdicts, VERDICT),
+        ):
+            path = self.folder / kind / part_name(step)
+            write_part(path, rows, columns, durable=False)
+            self._loose |= {path, path.parent}
+        line = {
+            "step": step,
+            "time_ms": self._times.get(step, int(time.time() * 1000)),
+            "metrics": metrics,
+        }
+        append_line(self._metrics_path, json.dumps(line))
+        self._loose.add(self._metrics_path)
+        return line
+
+    def sync(self) -> None:
+        """What is recorded outlives a power cut. To be called before a checkpoint is complete:
+        steps after the last one are redone anyway, so none of them has to wait for the disk."""
+        sync_files(sorted(self._loose))
+        self._loose.clear()
+
+    def write_starved(
+        self, step: int, rollouts: list[dict[str, Any]], verdicts: list[dict[str, Any]]
+    ) -> None:
+        """Record a step that nothing will be learned from, beside the run: see `STARVED`. Each try
+        keeps its own parts, the first under the step's name."""
+        folder = self.folder / STARVED
+        tries = 1 + len(list((folder / "verdicts").glob(f"step-{step:06d}*.parquet")))
+        name = part_name(step) if tries == 1 else f"step-{step:06d}-{tries}.parquet"
+        for kind, rows, columns in zip(
+            KINDS, (rollouts, verdicts), (ROLLOUT, VERDICT), strict=True
+        ):
+            write_part(folder / kind / name, rows, columns)
+
+
+def write_part(
+    path: Path, rows: list[dict[str, Any]], columns: dict[str, str], durable: bool = True
+) -> None:
+    """Write one Parquet part under its name in one rename; component columns are added."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    extra = sorted({key for row in rows for key in row if key.startswith(COMPONENT)})
+    present = [item for item in OPTIONAL.items() if any(item[0] in row for row in rows)]
+    fields = [*columns.items(), *present, *((name, "float64") for name in extra)]
+    schema = pa.schema([(name, arrow_type(kind)) for name, kind in fields])
+    out = pa.BufferOutputStream()
+    table = pa.Table.from_pylist(rows, schema=schema)
+    pq.write_table(table, out, write_page_checksum=True)
+    write_bytes(path, out.getvalue(), durable)
+
+
+def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A part of `ROLLOUT` or `VERDICT` rows, or the named columns that it has, in their types.
+
+    Raises:
+        Damaged: no Parquet, pages that are not as they were written, or another step's rows.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if not path.is_file():
+            raise Damaged(path, "is no regular file", _part_remedy(path))
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            if why := unlike(path, file.metadata):
+                raise Damaged(path, why, _part_remedy(path))
+            here = file.schema_arrow.names
+            table = file.read([name for name in here if columns is None or name in columns])
+        known = {**ROLLOUT, **VERDICT, **OPTIONAL}
+        fields = [
+            pa.field(one.name, arrow_type(known[one.name]) if one.name in known else one.type)
+            for one in table.schema
+        ]
+        table = table.cast(pa.schema(fields))
+        table.validate(full=True)
+        return table
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise Damaged(path, f"cannot be read ({first_line(error)})", _part_remedy(path)) from error
+
+
+def unlike(path: Path, footer: Any) -> str:
+    """Why a part does not hold the rows of the step in its name; empty where it does.
+
+    Args:
+        footer: the Parquet metadata; a part without statistics is taken at its word.
+    """
+    wanted = step_of(path)
+    if wanted is None:
+        return ""
+    names = footer.schema.to_arrow_schema().names
+    if "step" not in names:
+        return f"has no column step but {', '.join(names[:5]) or 'none'}"
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for index in range(group.num_columns):
+            column = group.column(index)
+            if column.path_in_schema != "step" or not column.is_stats_set:
+                continue
+            stats = column.statistics
+            if stats.has_min_max and {stats.min, stats.max} != {wanted}:
+                return f"holds rows of step {stats.min} and should hold those of step {wanted}"
+    return ""
+
+
+def _part_remedy(path: Path) -> str:
+    aside = f"mv {path} {path}.damaged"
+    return (
+        "Steps up to the last checkpoint are not made again. To go on without these rows, move "
+        f"the file away: {aside}. To make the whole cell again, move its folder away"
+    )
+
+
+def parts(folder: Path) -> list[Path]:
+    """The parts in ``folder``, by step. Files of other names, such as copies, are none."""
+    found = [(step, path) for path in folder.glob("*") if (step := step_of(path)) is not None]
+    return [path for _, path in sorted(found)]
+
+
+def part_name(step: int) -> str:
+    """File name of a step's part."""
+    return f"step-{step:06d}.parquet"
+
+
+def step_of(part: Path) -> int | None:
+    """The step in the name of a part; None for any other name."""
+    named = re.fullmatch(r"step-(\d{6,12})\.parquet", part.name)
+    step = int(named[1]) if named else None
+    return step if step is not None and part.name == part_name(step) else None
+
+
+def where(path: Path) -> str:
+    """The path from the cell's folder on, as a reader of a message can find it."""
+    depth = 3 if path.parent.name in KINDS else 2
+    return "/".join(path.parts[-depth:])
+
+
+def arrow_type(name: str) -> Any:
+    """The Arrow type of a column as `ROLLOUT` and `VERDICT` name it."""
+    import pyarrow as pa
+
+    inner = name.removeprefix("list<").removesuffix(">")
+    return pa.list_(pa.type_for_alias(inner)) if inner != name else pa.type_for_alias(name)

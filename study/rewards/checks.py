@@ -1,0 +1,69 @@
+"""Reward settings that mean nothing, or that the rows cannot feed, are refused before training."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from study.errors import UserError
+from study.rewards.hybrid import PARTS
+from study.rows import Criterion, Row
+from study.schema import Judge, Reward
+
+
+def check_reward(reward: Reward, judge: Judge, rows: Sequence[Row], max_tokens: int) -> None:
+    """Refuse a reward that cannot be had.
+
+    Args:
+        rows: training rows of the task.
+        max_tokens: ``trainer.max_completion_length``.
+
+    Raises:
+        UserError: naming the setting, or how many rows lack what it needs.
+    """
+    if reward.name == "rubric" and not judge.grading.name.startswith("rubric_"):
+        raise UserError(
+            f"reward=rubric adds up the points of criteria, and judge.grading.name="
+            f"{judge.grading.name} labels none. Type judge.grading.name=rubric_batch (or"
+            " rubric_chunk, rubric_item)."
+        )
+    if reward.name == "hybrid":
+        unknown = sorted(set(reward.weights) - set(PARTS))
+        if unknown or not any(reward.weights.values()):
+            raise UserError(
+                f"reward.weights={dict(reward.weights)} does not weigh anything that reward=hybrid"
+                f" has. Legal are {', '.join(PARTS)}; type for example"
+                " '+reward.weights={judge:0.5,rule:0.5}'."
+            )
+    if reward.overlong.buffer > max_tokens:
+        raise UserError(
+            f"reward.overlong.buffer={reward.overlong.buffer} is more than a completion may have."
+            f" Give at most trainer.max_completion_length={max_tokens}."
+        )
+    _check_rules(reward, rows)
+
+
+def _check_rules(reward: Reward, rows: Sequence[Row]) -> None:
+    ruled = sum(bool(row.rules) for row in rows)
+    needed = reward.name == "rule" or reward.weights.get("rule", 0.0) != 0.0
+    if reward.rules != "ignore" and not ruled:
+        raise UserError(
+            f"reward.rules={reward.rules} and no row of the task has a rule. Type"
+            " reward.rules=ignore, or take a task with rules, for example task=verinstruct-verif."
+        )
+    if reward.name == "rule" and not ruled:
+        return  # the task's own truth is the rule
+    if needed and (reward.rules != "run" or ruled < len(rows)):
+        raise UserError(
+            f"reward={reward.name} is made of rules: reward.rules is {reward.rules} and"
+            f" {len(rows) - ruled} of {len(rows)} rows have none, so they would have no reward."
+            " Type reward.rules=run task.options.needs=rules task.options.on_unfit=drop"
+        )
+
+
+def for_judge(row: Row, rules: str) -> Row:
+    """The row as the judge is asked about it: with ``rules=judge`` its rules are criteria too."""
+    if rules != "judge" or not row.rules:
+        return row
+    added = tuple(Criterion(rule.text, rule.points) for rule in row.rules)
+    return dataclasses.replace(row, criteria=row.criteria + added)

@@ -1,0 +1,125 @@
+"""From the judge's scores to the rewards: failure policy, parts, formula by name, length penalties.
+
+The trainer, a replay of its records and a forecast from them all go this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from study.rewards import REWARDS
+from study.rewards.checks import for_judge
+from study.rewards.failure import apply_failure_policy
+from study.rewards.parts import Parts, rule_part
+from study.rewards.penalties import overlong, repetition
+from study.rewards.ruled import verdict
+from study.rows import Row
+from study.schema import Study
+
+Composed = tuple[float | None, dict[str, float | None]]
+"""A reward, None where there is none, and the terms that are logged beside it."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """One rollout without its judge's score.
+
+    Attributes:
+        row: the task's row.
+        asked: the row as the judge is asked about it.
+        answer: the text without thinking; empty where there is none.
+        tokens: length of the completion.
+        truth: rule truth.
+        rules: what each rule of ``row`` said; empty where none was run.
+    """
+
+    row: Row
+    asked: Row
+    answer: str
+    tokens: int
+    truth: float | None
+    rules: tuple[bool | None, ...]
+
+    @property
+    def item(self) -> tuple[Row, str]:
+        """What a judge is asked about."""
+        return self.asked, self.answer
+
+
+def recorded(config: Study, row: Row, record: Mapping[str, Any]) -> Known:
+    """A rollout as it stands in the records of a cell with that config."""
+    return Known(
+        row,
+        for_judge(row, config.reward.rules),
+        record["answer"] or "",
+        record["tokens"],
+        record["truth"],
+        tuple(verdict(text) for text in record.get("rules") or ()),
+    )
+
+
+def composed(
+    config: Study,
+    known: Sequence[Known],
+    scores: Sequence[float | None],
+    group_size: int,
+    on_failure: str,
+    max_unscored_frac: float = 1.0,
+) -> list[Composed]:
+    """Rewards of P * G rollouts in group order.
+
+    Args:
+        scores: of the judge, None where unscored.
+        group_size: G.
+        on_failure: the failure policy.
+        max_unscored_frac: the share of missing scores that is put up with.
+
+    Raises:
+        Starved: by the failure policy.
+    """
+    limited = apply_failure_policy(list(scores), group_size, on_failure, max_unscored_frac)
+    return [
+        _compose(config, _parts(one, score), one.tokens, one.answer)
+        for one, score in zip(known, limited, strict=True)
+    ]
+
+
+def again(
+    config: Study,
+    known: Sequence[Known],
+    scores: Sequence[float | None],
+    group_size: int,
+    on_failure: str,
+) -> list[float | None]:
+    """Rewards that new scores would have made of recorded rollouts. Nothing runs that could be
+    stopped: ``abort`` leaves the unscored unscored, and any share of them is put up with."""
+    policy = "unscored" if on_failure == "abort" else on_failure
+    return [reward for reward, _ in composed(config, known, scores, group_size, policy)]
+
+
+def _parts(known: Known, judge: float | None) -> Parts:
+    return Parts(
+        judge,
+        known.truth,
+        known.rules,
+        tuple(rule.points for rule in known.row.rules) if known.rules else (),
+        sum(max(0.0, item.points) for item in known.asked.criteria),
+    )
+
+
+def _compose(config: Study, parts: Parts, tokens: int, answer: str) -> Composed:
+    """A penalty is a term of its own: added to a reward that is there, it never makes one."""
+    reward = config.reward
+    terms: dict[str, float | None] = {"judge": parts.judge, "truth": parts.truth}
+    if reward.rules == "run":
+        terms["rule"] = rule_part(parts.rules, reward.rule_part) if parts.rules else None
+    penalties = {}
+    if reward.overlong.buffer:
+        most = config.trainer.max_completion_length
+        penalties["overlong"] = overlong(reward.overlong, tokens, most)
+    if reward.repetition.weight:
+        penalties["repetition"] = repetition(reward.repetition, answer)
+    value = REWARDS[reward.name](reward, parts)
+    return None if value is None else value + sum(penalties.values()), terms | penalties

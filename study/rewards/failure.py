@@ -1,0 +1,135 @@
+"""What becomes of a verdict that could not be had: ``judge.on_failure``, a factor of the study."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from study.bounds import words_of
+from study.errors import UserError
+from study.schema import Judge
+from study.secrets import redact
+
+if TYPE_CHECKING:
+    from study.verdict import Verdict
+
+POLICIES = words_of(Judge, "on_failure")
+
+
+REASON = 240
+"""Characters of a reason that are shown."""
+_NEW = "a setting of the judge's identity: it makes new cells"
+REMEDIES: dict[str, Callable[[Judge], str]] = {
+    "rate_limited": lambda judge: (
+        f"judge.endpoint.max_concurrency={max(1, judge.endpoint.max_concurrency // 2)} asks less "
+        "at once, judge.endpoint.requests_per_min=N keeps to a known limit"
+    ),
+    "timeout": lambda judge: (
+        f"judge.endpoint.deadline_s={2 * judge.endpoint.deadline_s:g} waits longer, "
+        f"judge.endpoint.max_concurrency={max(1, judge.endpoint.max_concurrency // 2)} asks less "
+        "at once"
+    ),
+    "truncated": lambda judge: (
+        f"judge.sampling.max_tokens={2 * judge.sampling.max_tokens} leaves room for the verdict"
+        f" ({_NEW})"
+    ),
+    "empty": lambda judge: (
+        f"judge.sampling.max_tokens={2 * judge.sampling.max_tokens} leaves room after the "
+        f"thinking ({_NEW}); python -m judges.check judge={judge.name} shows what it says"
+    ),
+    "unparsed": lambda judge: (
+        f"python -m judges.check judge={judge.name} shows what it says; another "
+        f"judge.grading.name=NAME asks for something else ({_NEW})"
+    ),
+    "wrong_model": lambda judge: (
+        "judge.endpoint.served_as=NAME declares the name that the server gives its model; or ask "
+        "the server that serves the model you want: judge.endpoint.url=URL"
+    ),
+    "refused": lambda judge: (
+        "the endpoint will not grade these answers: ask another one, judge.endpoint.url=URL, or "
+        "put up with more missing verdicts"
+    ),
+    "too_long": lambda judge: (
+        "the answers do not fit the judge's context: a smaller trainer.max_completion_length=N "
+        "makes new cells, a server with a longer context keeps these"
+    ),
+    "endpoint_down": lambda judge: (
+        f"the server, its key or its account is not in order: python -m judges.check "
+        f"judge={judge.name} says which"
+    ),
+    "transport": lambda judge: (
+        f"the connection to {judge.endpoint.url or 'the judge'} breaks: python -m judges.check "
+        f"judge={judge.name} tries it"
+    ),
+    "aborted": lambda judge: "the requests were given up as the run was stopped",
+}
+"""Outcome -> what to type against it."""
+
+
+class Starved(UserError):
+    """Too few verdicts to train on; the run stops here and can be resumed."""
+
+
+def starved(said: str, verdicts: Sequence[Verdict], judge: Judge) -> Starved:
+    """The error of a run without verdicts: what is missing, the commonest reason, what to type.
+
+    Args:
+        said: the rule that stopped it, by `apply_failure_policy`.
+        verdicts: all of the step's, the scored ones too.
+        judge: who gave them.
+    """
+    missing = [one for one in verdicts if one.score is None]
+    outcomes = Counter(one.outcome.value for one in missing).most_common()
+    counts = ", ".join(f"{count} {name}" for name, count in outcomes)
+    key = os.environ.get(judge.endpoint.api_key_env or "", "")
+    # whole before it is cut: half a key is no longer found, and is still half a key
+    reasons = Counter(" ".join(redact(one.reason, [key]).split()) for one in missing if one.reason)
+    parts = [said, f"Of {len(verdicts)} verdicts of judge={judge.name}: {counts or 'none missing'}"]
+    for reason, count in reasons.most_common(1):
+        cut = reason if len(reason) <= REASON else f"{reason[:REASON]}..."
+        parts.append(f"The commonest reason, {count} times: {cut}")
+    for name, _ in outcomes:
+        if name in REMEDIES:
+            parts.append(f"Against {name}: {REMEDIES[name](judge)}")
+    parts.append(
+        "The rollouts and verdicts of this step are kept under starved/ and nothing was learned "
+        "from them. The same command goes on from the last checkpoint and asks again only what is "
+        "missing; judge.max_unscored_frac=SHARE puts up with more"
+    )
+    return Starved(". ".join(part.rstrip(".") for part in parts) + ".")
+
+
+def apply_failure_policy(
+    scores: list[float | None], group_size: int, policy: str, max_unscored_frac: float
+) -> list[float | None]:
+    """Scores as the reward may see them.
+
+    Args:
+        scores: P * G judge scores in group order, None where unscored.
+        group_size: G.
+        policy: ``unscored`` keeps None; ``zero`` writes 0.0, which reproduces the field's most
+            common bug as a treatment; ``drop_group`` makes the whole group None; ``abort`` stops.
+        max_unscored_frac: the run stops where more than this share is missing.
+
+    Raises:
+        Starved: by ``abort`` with anything missing, or by the share of missing verdicts.
+    """
+    missing = sum(score is None for score in scores)
+    if missing and policy == "abort":
+        raise Starved(f"{missing} of {len(scores)} verdicts are missing and on_failure=abort")
+    if missing > max_unscored_frac * len(scores):
+        raise Starved(
+            f"{missing} of {len(scores)} verdicts of this step are missing, more than "
+            f"judge.max_unscored_frac={max_unscored_frac}; the policy would train on noise"
+        )
+    if policy == "zero":
+        return [0.0 if score is None else score for score in scores]
+    if policy == "drop_group":
+        out: list[float | None] = []
+        for start in range(0, len(scores), group_size):
+            group = scores[start : start + group_size]
+            out += [None] * len(group) if None in group else group
+        return out
+    return list(scores)

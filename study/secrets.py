@@ -1,0 +1,230 @@
+"""Keys stay out of files: refuse what looks like one in a config, and blot them out of texts.
+
+Three readers look for them. A *text* is searched for what keys look like. In an *argument* or a
+command line a name such as ``api_key`` gives its value away, and so it does in a *config*, where
+the name is a key of a table. Every pattern is linear in the text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, unquote_plus, urlsplit
+
+from study.errors import UserError
+
+_WORD = r"(?<![A-Za-z0-9])"
+PATTERNS: dict[str, re.Pattern[str]] = {
+    "an sk-... API key": re.compile(_WORD + r"sk-[A-Za-z0-9_-]{16,}"),
+    "a Hugging Face token": re.compile(_WORD + r"hf_[A-Za-z0-9]{16,}"),
+    "a GitHub token": re.compile(_WORD + r"(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{16,}"),
+    "an AWS access key": re.compile(_WORD + r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    "a Google API key": re.compile(_WORD + r"AIza[A-Za-z0-9_-]{30,}"),
+    "a Slack token": re.compile(_WORD + r"xox[abeoprs]-[A-Za-z0-9-]{10,}"),
+    "a bearer token": re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/-]{16,}=*"),
+    "a private key": re.compile(
+        # to its last line, or as far as it goes where that is missing
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
+        r"(?:(?:[^-]++|-(?!----))*+-----END [A-Z ]{0,40}PRIVATE KEY-----"
+        r"|(?:(?:\\[nr]|\s)*+[A-Za-z0-9+/=]{32,}+)*+)"
+    ),
+    "a URL with a password": re.compile(
+        r"(?<=://)[^\s/?#@:]*:[^\s/?#]+(?=@)"  # only the user:password part
+    ),
+    "a URL with a token": re.compile(
+        r"(?i)(?:(?<=http://)|(?<=https://)|(?<=ws://)|(?<=wss://))[^\s/?#]+(?=@)"
+    ),
+    "an address with a secret": re.compile(
+        r"(?i)(?<=[?&#])[a-z0-9_.-]{0,40}"
+        r"(?:api[-_.]?key|token|passw(?:or)?d|secret|signature)=[^&#\s\"'<>]+"
+    ),
+}
+"""What a text looks like when it holds a key -> how to find it. Each match is the secret."""
+
+BLOT = "***"
+SHORTEST_KNOWN = 4
+"""A known value shorter than this is no secret, and blotting it out would riddle every text."""
+LONGEST_NAME = 64
+REMEDY = (
+    "Put the value in an environment variable, for example `export JUDGE_API_KEY=...`, and give "
+    "only its name: judge.endpoint.api_key_env=JUDGE_API_KEY."
+)
+
+_STRONG = (
+    "apikey", "accesstoken", "authtoken", "apitoken", "hftoken", "bearertoken", "refreshtoken",
+    "sessiontoken", "securitytoken", "password", "passwd", "passphrase", "authorization", "secret",
+    "secretkey", "accesskey", "privatekey", "subscriptionkey", "cookie", "credential",
+    "credentials",
+)  # fmt: skip
+"""Ends of a name, without its marks, whose value is a secret wherever it stands."""
+_WEAK = ("key", "token", "auth", "pwd", "bearer", "sig", "signature", "code")
+"""Whole names whose value is one in an address and among what is sent to an endpoint."""
+_VALUE = r"""["'\[]?(?!\$|null\b|none\b|\*\*\*|\.\.\.|true\b|false\b|--)[^\s"',;}\])&]+"""
+_ASSIGNED = re.compile(
+    r"(?i)(?:api[-_. ]?key|(?:access|auth|api|hf|bearer|refresh|session|security)[-_.]?token"
+    r"|passw(?:or)?d|passphrase|authorization|secret(?:[-_.]?key)?"
+    r"|(?:access|private|subscription)[-_.]?key|cookie|credentials?)[\"']?\s{0,9}[:=]\s{0,9}"
+    + _VALUE
+    + r"|(?i:--[a-z-]{0,40}?(?:api-?key|token|password|secret)[\s,=\"']{1,9})"
+    + _VALUE
+)
+"""A secret name with a value behind it, in an argument or a command line."""
+_FROM_ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:\s*([^,}\s]+)")
+
+
+def is_secret_name(name: str, sent: bool = False) -> bool:
+    """Whether what stands under ``name`` is a secret.
+
+    Args:
+        name: a key of a table, a header, a parameter of an address, or a ``--flag``.
+        sent: whether it stands in an address or in what an endpoint is sent.
+    """
+    bare = re.sub(r"[^a-z0-9]", "", name.lower())
+    return bare.endswith(_STRONG) or (sent and bare in _WEAK)
+
+
+def refuse_secrets(texts: Iterable[tuple[str, str]]) -> None:
+    """Check (where, text) pairs before any of them is written anywhere.
+
+    Raises:
+        UserError: a text looks like it holds a key; says where, never what.
+    """
+    for where, text in texts:
+        for form in {text, unquote_plus(text)}:
+            for kind, pattern in PATTERNS.items():
+                if pattern.search(form):
+                    _refuse(where, kind)
+        if parameter := _secret_parameter(text):
+            _refuse(where, f"an address with a secret ({parameter}=)")
+
+
+def refuse_arguments(arguments: Sequence[str]) -> None:
+    """Check a command line before anything reads it.
+
+    Raises:
+        UserError: an argument looks like it holds a key; says which, never what.
+    """
+    for number, text in enumerate(arguments, 1):
+        where = f"argument {number}"
+        refuse_secrets([(where, text)])
+        key, equals, value = text.partition("=")
+        if equals and key.endswith("api_key_env"):
+            for one in value.strip("[]\"' ").split(","):
+                _check_variable(f"{where} ({key.lstrip('+~')})", one.strip("\"' "))
+        elif _ASSIGNED.search(text) or (
+            value and is_secret_name(key.rpartition(".")[2], "extra_body" in key)
+        ):
+            _refuse(where, "a secret behind its name")
+
+
+def refuse_config(data: Any, at: str = "") -> None:
+    """Check a whole config, as plain nested data, before any of it is written.
+
+    Raises:
+        UserError: with the key under which a secret stands; the value is not shown.
+    """
+    _walk(data, at, False, "")
+
+
+def _walk(value: Any, where: str, sent: bool, name: str) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            below = f"{where}.{key}" if where else str(key)
+            refuse_secrets([(f"a key of {where or 'the config'}", str(key))])
+            within = sent or key in ("extra_body", "headers", "extra_headers")
+            _walk(item, below, within, str(key))
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            _walk(item, f"{where}.{place}", sent, name)
+            flag = str(item).partition("=")[0] if isinstance(item, str) else ""
+            if flag.startswith("-") and is_secret_name(flag):
+                _refuse(f"{where}.{place}", "a secret on a command line")
+    elif value is not None and not isinstance(value, bool):
+        text = str(value)
+        refuse_secrets([(where, text)])
+        if name == "api_key_env":
+            _check_variable(where, text)
+        elif text.strip() and is_secret_name(name, sent) and not _is_reference(text):
+            _refuse(where, "a secret under this name")
+        elif isinstance(value, str) and _is_command(where, sent) and _ASSIGNED.search(text):
+            _refuse(where, "a secret behind its name")
+        if ".env_set." in f".{where}" and _is_secret_variable(name):
+            _refuse(where, "a secret under this name")
+        for variable in _FROM_ENVIRONMENT.findall(text):
+            if _is_secret_variable(variable):
+                _refuse(where, f"the value of the variable {variable[:LONGEST_NAME]}")
+
+
+def _is_secret_variable(name: str) -> bool:
+    return is_secret_name(name) or is_secret_name(name.rpartition("_")[2], sent=True)
+
+
+def _is_reference(text: str) -> bool:
+    """A value that only says where the value is."""
+    return (
+        text.strip() in ("null", "None", BLOT) or re.fullmatch(r"\$\w+", text.strip()) is not None
+    )
+
+
+def _is_command(where: str, sent: bool) -> bool:
+    return sent or where.endswith(("start_command", "url", "uri")) or ".serve.extra" in where
+
+
+def _secret_parameter(text: str) -> str:
+    """The name of a secret parameter of an address in ``text``; empty where there is none."""
+    for word in re.findall(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]*", text):
+        try:
+            parts = urlsplit(word)
+        except ValueError:
+            continue
+        for query in (parts.query, parts.fragment.partition("?")[2] or parts.fragment):
+            for name, value in parse_qsl(query.replace(";", "&")):
+                if value and not value.startswith("$") and is_secret_name(name, sent=True):
+                    return name[:LONGEST_NAME]
+    return ""
+
+
+def holds_credentials(address: str) -> bool:
+    """Whether an address has a password, a token or a secret parameter in it."""
+    found = (pattern.search(unquote_plus(address)) for pattern in PATTERNS.values())
+    return any(found) or bool(_secret_parameter(address))
+
+
+def _check_variable(where: str, value: str) -> None:
+    """What names an environment variable is its name, not the key that the variable holds.
+
+    Raises:
+        UserError: without the value.
+    """
+    if value in ("", "null", "None") or value in os.environ:
+        return
+    legal = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) and len(value) <= LONGEST_NAME
+    looks = any(
+        len(word) >= 24 or (len(word) >= 13 and re.search(r"\d", word)) for word in value.split("_")
+    )
+    if not legal or looks:
+        raise UserError(
+            f"{where} is not the name of an environment variable (letters, digits and _) but looks "
+            f"like a key, which is not shown; configs are written to files that others read. "
+            f"{REMEDY}"
+        )
+
+
+def _refuse(where: str, kind: str) -> None:
+    raise UserError(
+        f"{where} looks like it holds {kind}, and configs are written to files that others read. "
+        f"{REMEDY}"
+    )
+
+
+def redact(text: str, known: Iterable[str] = ()) -> str:
+    """``text`` with the known values and everything that looks like a key replaced by ``***``."""
+    # Longest first, so that a value inside another leaves no rest of the longer one.
+    for value in sorted(known, key=len, reverse=True):
+        if len(value) >= SHORTEST_KNOWN:
+            text = text.replace(value, BLOT)
+    for pattern in PATTERNS.values():
+        text = pattern.sub(BLOT, text)
+    return text

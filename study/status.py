@@ -1,0 +1,55 @@
+"""What a cell says of itself in ``status.json``; where that is damaged, what its records say."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from study.files import Damaged, read_json, say
+from study.records import recorded
+
+STATES = ("new", "running", "done", "failed", "killed")
+NUMBERS = ("step", "steps", "seconds", "started", "ended", "exit_code", "pid")
+WORDS = ("state", "host", "error", "tracking_problem")
+
+
+def read_status(folder: Path, problems: list[str] | None = None) -> dict[str, Any]:
+    """The status of a cell; an empty one where it has none.
+
+    What is damaged is said, and made again from the records: the next change of status writes it.
+
+    Args:
+        problems: takes what was damaged, instead of its being said.
+    """
+    path = folder / "status.json"
+    name = f"{folder.name}/{path.name}"
+    try:
+        found = read_json(path)
+        wrong = sorted(key for key, value in found.items() if not _fits(key, value))
+        if not wrong:
+            return found
+        why = f"{name} holds {', '.join(f'{key}={found[key]!r:.40}' for key in wrong)}"
+    except Damaged as error:
+        found, wrong, why = {}, [], f"{name} is damaged: it {error.why}"
+    again = rebuilt(folder)
+    what = f"{why}; read from the records instead: step {again['step']}."
+    say(what) if problems is None else problems.append(what)
+    return again | {key: value for key, value in found.items() if key not in wrong}
+
+
+def rebuilt(folder: Path) -> dict[str, Any]:
+    """State and step of a cell by its records. A cell that has some was running when it last wrote:
+    whether it still is, its lock says."""
+    lines = recorded(folder)
+    step = max((line["step"] for line in lines), default=0)
+    return {"state": "running" if lines else "new", "step": step}
+
+
+def _fits(key: str, value: Any) -> bool:
+    if key == "state":
+        return value in STATES
+    if key in NUMBERS:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and math.isfinite(value) and 0 <= abs(value) < 1 << 53
+    return isinstance(value, str) if key in WORDS else True

@@ -1,0 +1,125 @@
+"""A disk that is full or may only be read: what is the matter, what was lost, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from study.errors import UserError
+
+EXIT = 74
+"""Exit code of a cell that could not write (EX_IOERR)."""
+CAUSES = {
+    errno.ENOSPC: "no space is left",
+    errno.EDQUOT: "the quota is used up",
+    errno.EROFS: "it may only be read",
+    errno.EFBIG: "a file has reached the largest size that is allowed here",
+    errno.EIO: "it cannot be read or written (input/output error)",
+    errno.ENXIO: "it is gone",
+    errno.ESTALE: "it is gone (stale handle)",
+}
+_WORDS = {
+    "no space left on device": errno.ENOSPC,
+    "os error 28": errno.ENOSPC,
+    "database or disk is full": errno.ENOSPC,
+    "disk quota exceeded": errno.EDQUOT,
+    "read-only file system": errno.EROFS,
+    "os error 30": errno.EROFS,
+    "attempt to write a readonly database": errno.EROFS,
+    "file too large": errno.EFBIG,
+    "os error 27": errno.EFBIG,
+    "disk i/o error": errno.EIO,
+}
+"""What libraries say that hide the number of the error."""
+_TORCH = ("pytorchstreamwriter failed", "file write failed", "unexpected pos")
+NEARLY_FULL = 8 << 20
+
+
+class DiskTrouble(UserError):
+    """Nothing more can be written; what had been recorded is kept."""
+
+
+def explained(error: BaseException, folder: Path) -> DiskTrouble | None:
+    """The paragraph for an error that the disk is to blame for, and None for any other.
+
+    Args:
+        folder: where the run writes; an error that names its own file speaks for that one.
+    """
+    for one in _chain(error):
+        if isinstance(one, DiskTrouble):
+            return one
+        cause = _cause(one, folder)
+        if cause is not None:
+            named = one.filename if isinstance(one, OSError) and one.filename else None
+            place = Path(os.fsdecode(named)) if isinstance(named, str | bytes) else folder
+            return DiskTrouble(paragraph(cause, place))
+    return None
+
+
+def paragraph(cause: int | None, place: Path) -> str:
+    """One paragraph on the file system of ``place``.
+
+    Args:
+        cause: an error number of `CAUSES`; None looks for itself.
+    """
+    there = place.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    stats = os.statvfs(there)
+    free = stats.f_bavail * stats.f_frsize
+    if cause is None:
+        cause = errno.EROFS if stats.f_flag & os.ST_RDONLY else errno.ENOSPC
+    said = CAUSES[cause]
+    if cause == errno.ENOSPC and stats.f_files and not stats.f_favail:
+        said = "no room for another file is left (it has no free inodes)"
+    remedy = {
+        errno.EROFS: "Make it writable (mount -o remount,rw) or ask why it is not",
+        errno.EFBIG: "Raise the limit (ulimit -f)",
+        errno.EDQUOT: "Remove files or raise the quota",
+        errno.ENOSPC: "Free space there",
+    }.get(cause, "See that the disk is well")
+    return (
+        f"{place} cannot be written: of its file system, mounted at {_mount(there)}, {said}; "
+        f"{free} bytes are free. Every step that was recorded is kept and only the one in flight "
+        f"is lost. {remedy}, then run the same command again: it goes on from the last checkpoint."
+    )
+
+
+def _cause(error: BaseException, folder: Path) -> int | None:
+    if isinstance(error, OSError) and error.errno in CAUSES:
+        return error.errno
+    text = str(error).lower()
+    if isinstance(error, OSError | sqlite3.Error | RuntimeError | UserError) or (
+        type(error).__name__ in ("SafetensorError", "OperationalError", "ArrowInvalid")
+    ):
+        for words, number in _WORDS.items():
+            if words in text:
+                return number
+    if any(words in text for words in _TORCH) and _cannot_take(folder):
+        return errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.ENOSPC
+    return None
+
+
+def _cannot_take(folder: Path) -> bool:
+    stats = os.statvfs(folder)
+    return bool(stats.f_flag & os.ST_RDONLY) or stats.f_bavail * stats.f_frsize < NEARLY_FULL
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it came from, at most 20."""
+    one: BaseException | None = error
+    for _ in range(20):
+        if one is None:
+            return
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+def _mount(path: Path) -> Path:
+    path = path.resolve()
+    while not os.path.ismount(path) and path != path.parent:
+        path = path.parent
+    return path

@@ -1,0 +1,56 @@
+"""The tasks by name: each is a module with ``rows(options, split)`` and ``truth(row, answer)``."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from types import ModuleType
+
+from study.errors import UserError
+from study.rows import Row, Truth, prompt_id
+from study.schema import Task, freeze
+from study.tasks import instruct_mini, prompts
+
+TASKS: dict[str, ModuleType] = {
+    "instruct-mini": instruct_mini,
+    "prompts": prompts,
+    "verinstruct": prompts,
+    "verinstruct-verif": prompts,
+    "healthbench": prompts,
+    "researchqa": prompts,
+}
+
+
+def task_module(name: str) -> ModuleType:
+    """The task called ``name``.
+
+    Raises:
+        UserError: no such task.
+    """
+    if name not in TASKS:
+        raise UserError(
+            f"There is no task {name!r}. The tasks are {', '.join(sorted(TASKS))}."
+            " Type for example task=instruct-mini."
+        )
+    return TASKS[name]
+
+
+def oracle(task: Task) -> Callable[[str, str], Truth | None]:
+    """(prompt text, answer) -> what the rules say; None for a prompt that is not in the task."""
+    module = task_module(task.name)
+    index = _index(json.dumps(asdict(task), sort_keys=True))
+
+    def lookup(prompt_text: str, answer: str) -> Truth | None:
+        row = index.get(prompt_id(prompt_text))
+        return None if row is None else module.truth(row, answer)
+
+    return lookup
+
+
+@functools.lru_cache(maxsize=8)
+def _index(task_json: str) -> dict[str, Row]:
+    task = freeze(Task, json.loads(task_json))
+    module = task_module(task.name)
+    return {row.prompt_id: row for split in ("train", "eval") for row in module.rows(task, split)}

@@ -1,0 +1,392 @@
+"""Any JSONL or Parquet file of prompts: ``prompts``, ``verinstruct``, ``healthbench``, ...
+
+A row is ``{prompt, rubrics?, split?}``, where ``prompt`` is a text or a list of chat turns and
+``rubrics`` a list of ``{criterion, points?, tags?}``; verl's ``reward_model.rubrics`` is read as
+well, and with ``form: verif`` the checkers and functions of its ``ground_truth``
+(`study.tasks.verif`). No rule knows the whole truth of such rows: ``truth`` is always None.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import json
+import logging
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from study.errors import UserError
+from study.rows import Criterion, Row, Rule, Truth, make_row
+from study.schema import Task
+from study.tasks import verif
+from study.tasks.where import task_path
+
+ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+EVAL_SHARE = 0.1
+FORMS = ("rubric", "verif")
+NEEDS = ("nothing", "criteria", "rules")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+SPLITS = {"train": "train", "eval": "eval", "val": "eval", "validation": "eval", "test": "eval"}
+PROMPT, RUBRICS = ("prompt", "query"), ("rubrics", "rubric")
+"""Columns by preference; the second name is the one that ResearchQA has."""
+CRITERION = ("criterion", "text", "rubric_item")
+USED = (*PROMPT, *RUBRICS, "rules", "checkers", "functions", "reward_model", "extra_info", "split")
+BATCH = 512
+"""Parquet rows held in memory at once."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """``task.options`` of a task that reads a file."""
+
+    max_prompt_chars: int | None = None
+    """Longer prompts are left out, and counted."""
+    eval_share: float = EVAL_SHARE
+    """Without a ``split`` field, this share of all groups is set aside by a hash of the group."""
+    group_key: str = ""
+    """Field (of the row or its extra_info) whose value makes rows one group; empty: the prompt."""
+    form: str = "rubric"
+    """rubric, or verif: checkers and functions."""
+    needs: str = "nothing"
+    """What every row must have: nothing, criteria (gradable by a rubric) or rules."""
+    on_unfit: str = "error"
+    """What a row without it is: error, or drop, which counts it."""
+
+
+OPTIONS = Options()
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What a file gave: distinct rows in file order, and what happened to the others."""
+
+    rows: tuple[Row, ...]
+    read: int
+    merged: int
+    """Rows whose prompt had come before; their criteria were added to it."""
+    dropped: int
+    """Rows longer than ``max_prompt_chars``."""
+    unfit: int = 0
+    """Rows that lack what ``needs`` asks for, where ``on_unfit`` drops them."""
+
+
+def rows(options: Task, split: str) -> list[Row]:
+    """At most ``train_rows`` or ``eval_rows`` rows of a split, in file order.
+
+    Where there are more, ``options.seed`` chooses which stay.
+
+    Raises:
+        UserError: no readable file at ``options.path``, a row that is not of the form (file and
+            line named), an unknown option, or no training row at all.
+    """
+    found = [row for row in load(options).rows if row.split == split]
+    if split == "train" and not found:
+        raise UserError(
+            f"task.path={options.path} leaves no prompt to train on. Check its split column,"
+            " task.options.eval_share and task.options.max_prompt_chars."
+        )
+    limit = options.train_rows if split == "train" else options.eval_rows
+    chosen = {row.prompt_id for row in sorted(found, key=lambda row: _draw(row, options))[:limit]}
+    return [row for row in found if row.prompt_id in chosen]
+
+
+def truth(row: Row, answer: str) -> Truth | None:
+    """None: no rule can tell how good an answer to a free prompt is."""
+    return None
+
+
+def load(options: Task) -> Prompts:
+    """All rows of the file behind ``options``; what was merged or dropped is logged once.
+
+    Raises:
+        UserError: see `rows`.
+    """
+    path = _path(options)
+    stat = path.stat()
+    return _load(path, stat.st_mtime_ns, stat.st_size, _options(options))
+
+
+@functools.lru_cache(maxsize=4)
+def _load(path: Path, mtime: int, size: int, options: Options) -> Prompts:
+    kept: dict[str, Row] = {}
+    read = merged = dropped = unfit = 0
+    limit = options.max_prompt_chars
+    for number, (where, record) in enumerate(records(path, options.group_key)):
+        read += 1
+        row = parse(record, f"{path}, {where}", options, number)
+        problem = fault(row, options.needs)
+        if problem and options.on_unfit == "error":
+            _refuse(
+                f"{path}, {where}",
+                f"a row that has {problem}",
+                "mend or remove it, or type task.options.on_unfit=drop to leave such rows out",
+            )
+        if problem:
+            unfit += 1
+        elif limit is not None and len(row.prompt_text()) > limit:
+            dropped += 1
+        elif row.prompt_id in kept:
+            merged += 1
+            kept[row.prompt_id] = _merge(kept[row.prompt_id], row)
+        else:
+            kept[row.prompt_id] = row
+    if not read:
+        raise UserError(f"task.path={path} holds no rows. Give one JSON object per line.")
+    if merged or dropped or unfit:
+        logging.getLogger(__name__).warning(
+            "%s: %d rows, %d distinct prompts; %d repeated ones merged, %d longer than %s"
+            " characters dropped, %d unfit for needs=%s dropped",
+            *(path, read, len(kept), merged, dropped, limit, unfit, options.needs),
+        )
+    return Prompts(tuple(kept.values()), read, merged, dropped, unfit)
+
+
+def fault(row: Row, needs: str) -> str:
+    """What a row lacks of ``needs``, in one clause; empty where it lacks nothing."""
+    if needs == "rules" and not row.rules:
+        return "no rule"
+    if needs == "nothing":
+        return ""
+    texts = [item.text.strip() for item in row.criteria]
+    if needs == "criteria" and not texts:
+        return "no criteria"
+    repeated = next((text for place, text in enumerate(texts) if text in texts[:place]), None)
+    if repeated is not None:
+        return f"the criterion {_short(repeated)} twice"
+    if texts and not any(item.points > 0 for item in row.criteria):
+        return "no criterion with positive points"
+    return ""
+
+
+def parse(
+    record: Mapping[str, Any], where: str, options: Options = OPTIONS, number: int = 0
+) -> Row:
+    """One row of the file as a Row; lists may also be numpy arrays.
+
+    Args:
+        record: the fields of the row.
+        where: file and line, for messages.
+        options: see there.
+        number: place of the row in its file, which names its rules.
+
+    Raises:
+        UserError: a missing or malformed field.
+    """
+    messages = _messages(record, where)
+    criteria, rules = (
+        verif.checkers(record, where, number)
+        if options.form == "verif"
+        else _rubric(record, where, number)
+    )
+    row = make_row(messages, criteria, rules=rules)
+    name = _plain(record.get("split"))
+    if name is None:
+        address = int(_group(record, where, options.group_key) or row.prompt_id, 16)
+        return replace(row, split="eval" if address < options.eval_share * 16**16 else "train")
+    if name not in SPLITS:
+        _refuse(where, f"split={name!r}", f"legal are {', '.join(SPLITS)}")
+    return replace(row, split=SPLITS[name])
+
+
+def _group(record: Mapping[str, Any], where: str, key: str) -> str:
+    """16 hex digits of the row's group; empty where no key is asked for."""
+    if not key:
+        return ""
+    extra = record.get("extra_info")
+    holders = [record, extra] if isinstance(extra, Mapping) else [record]
+    value = next((holder[key] for holder in holders if holder.get(key) is not None), None)
+    if value is None:
+        _refuse(where, f"no {key}, which task.options.group_key names", "every row needs one")
+    return hashlib.blake2b(str(value).encode(), digest_size=8).hexdigest()
+
+
+def _messages(record: Mapping[str, Any], where: str) -> tuple[dict[str, str], ...]:
+    form = "`prompt` is a text, or a list of chat turns {role, content} that ends with the user's"
+    prompt = _plain(_first(record, PROMPT))
+    if prompt is None:
+        _refuse(where, f"no field 'prompt' (it has {', '.join(map(str, record)) or 'none'})", form)
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if not isinstance(turns, list) or not turns:
+        _refuse(where, f"a prompt that is {_short(prompt)}", form)
+    for turn in turns:
+        if not isinstance(turn, Mapping) or turn.get("role") not in ROLES:
+            _refuse(where, f"the turn {_short(turn)}", f"{form}; roles are {', '.join(ROLES)}")
+        if not isinstance(turn.get("content"), str):
+            _refuse(where, f"a turn whose content is {_short(turn.get('content'))}", form)
+    if turns[-1]["role"] != "user" or not turns[-1]["content"].strip():
+        _refuse(where, f"a prompt that ends with {_short(turns[-1])}", form)
+    return tuple({"role": turn["role"], "content": turn["content"]} for turn in turns)
+
+
+def _rubric(
+    record: Mapping[str, Any], where: str, number: int
+) -> tuple[tuple[Criterion, ...], tuple[Rule, ...]]:
+    """What a judge is asked about, and the items that name a rule instead."""
+    form = "`rubrics` is a list of {criterion, points}: a text and, if you like, a number"
+    rubrics = _plain(_rubrics(record))
+    if rubrics is None:
+        return (), ()
+    if not isinstance(rubrics, list):
+        _refuse(where, f"rubrics that are {_short(rubrics)}", form)
+    criteria: list[Criterion] = []
+    rules: list[Rule] = []
+    for place, item in enumerate(rubrics):
+        text = _first(item, CRITERION) if isinstance(item, Mapping) else None
+        if not isinstance(text, str) or not text.strip():
+            _refuse(where, f"the rubric {_short(item)}", form)
+        points = 1.0 if item.get("points") is None else item["points"]
+        if isinstance(points, bool) or not _is_finite(points):
+            _refuse(where, f"a rubric worth {_short(points)} points", form)
+        tags = _tags(_plain(item.get("tags")), where)
+        if tags.get("verifier") == "rule":
+            rules.append(verif.tagged_rule(f"{number}:{place}", text, float(points), tags, where))
+        else:
+            criteria.append(Criterion(text, float(points), tags))
+    return tuple(criteria), (*rules, *verif.plain_rules(record.get("rules"), where, number))
+
+
+def _tags(tags: Any, where: str) -> dict[str, Any]:
+    """Tags as a dict: they also come as a list of ``key:value``, and a lone key is True."""
+    if tags is None:
+        return {}
+    if isinstance(tags, Mapping):
+        return {str(key): _plain(value) for key, value in tags.items() if value is not None}
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        _refuse(where, f"the tags {_short(tags)}", "tags are an object, or a list of key:value")
+    pairs = (tag.partition(":") for tag in tags)
+    return {key: value.strip() if colon else True for key, colon, value in pairs}
+
+
+def _rubrics(record: Mapping[str, Any]) -> Any:
+    """Rubrics of the row itself, else where verl's data keep them."""
+    extra = record.get("extra_info")
+    inner = extra.get("reward_model") if isinstance(extra, Mapping) else None
+    for holder in (record, record.get("reward_model"), inner):
+        if isinstance(holder, Mapping) and (found := _first(holder, RUBRICS)) is not None:
+            return found
+    return None
+
+
+def _first(record: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """The value of the first of ``names`` that is there."""
+    return next((record[name] for name in names if record.get(name) is not None), None)
+
+
+def _merge(first: Row, again: Row) -> Row:
+    """The first row with the criteria that only the other has; eval wins over train."""
+    added = tuple(item for item in again.criteria if item not in first.criteria)
+    split = "eval" if "eval" in (first.split, again.split) else "train"
+    known = {rule.text for rule in first.rules}
+    rules = first.rules + tuple(rule for rule in again.rules if rule.text not in known)
+    return replace(first, criteria=first.criteria + added, rules=rules, split=split)
+
+
+def records(path: Path, also: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(line or row, fields) of each row of a .jsonl, .jsonl.gz or .parquet file.
+
+    Args:
+        also: a column to read besides those that `parse` looks at.
+
+    Raises:
+        UserError: the file cannot be read, or a line is no object.
+    """
+    try:
+        yield from _parquet(path, also) if path.name.endswith(".parquet") else _jsonl(path)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        kind = "Parquet" if path.name.endswith(".parquet") else "UTF-8 JSONL"
+        raise UserError(f"task.path={path} cannot be read as {kind}: {error}.") from error
+
+
+def _jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    packed = path.name.endswith(".gz")
+    with (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig", newline="\n") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                _refuse(f"{path}, line {number}", f"no JSON: {error}", "one object per line")
+            if not isinstance(record, dict):
+                _refuse(f"{path}, line {number}", _short(record), "one JSON object per line")
+            yield f"line {number}", record
+
+
+def _parquet(path: Path, also: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            # Where the prompt is missing, all columns are read, so that the message names them.
+            whole = not set(PROMPT) & set(names)
+            columns = [name for name in names if whole or name in (*USED, also)]
+            number = 0
+            for batch in file.iter_batches(batch_size=BATCH, columns=columns):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield f"row {number}", record
+    except pa.ArrowException as error:
+        raise OSError(error) from error
+
+
+def _path(options: Task) -> Path:
+    path = task_path(options)
+    if not path.is_file():
+        raise UserError(
+            f"task.path={path} is not a file (looked in {Path.cwd()}). Give a {', '.join(ENDINGS)}"
+            " file of prompts."
+        )
+    if not path.name.endswith(ENDINGS):
+        raise UserError(f"task.path={path} does not end in {', '.join(ENDINGS)}.")
+    return path
+
+
+def _options(task: Task) -> Options:
+    legal = [item.name for item in fields(Options)]
+    unknown = sorted(task.options.keys() - set(legal))
+    if unknown:
+        raise UserError(
+            f"task.options.{unknown[0]} is not known to task={task.name}. Legal are"
+            f" {', '.join(sorted(legal))}."
+        )
+    options = Options(**task.options)
+    limit, share = options.max_prompt_chars, options.eval_share
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise UserError(f"task.options.max_prompt_chars={limit} is no number of characters.")
+    if isinstance(share, bool) or not _is_finite(share) or not 0 <= share < 1:
+        raise UserError(f"task.options.eval_share={share} is not a share: 0 <= share < 1.")
+    for key, among in (("form", FORMS), ("needs", NEEDS), ("on_unfit", ("error", "drop"))):
+        if getattr(options, key) not in among:
+            raise UserError(
+                f"task.options.{key}={getattr(options, key)} is not known. Give {', '.join(among)}."
+            )
+    return options
+
+
+def _draw(row: Row, options: Task) -> bytes:
+    return hashlib.blake2b(f"{options.seed} {row.prompt_id}".encode(), digest_size=8).digest()
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _plain(value: Any) -> Any:
+    """Lists as lists: pandas hands Parquet's over as numpy arrays."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _refuse(where: str, given: str, legal: str) -> NoReturn:
+    raise UserError(f"{where}: found {given}. {legal[0].upper()}{legal[1:]}.")

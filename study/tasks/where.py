@@ -1,0 +1,43 @@
+"""Where the data of a task lie: ``task.path``, else the study's own files in the data folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from study.errors import UserError
+from study.schema import Task
+
+VARIABLE = "JUDGEDRIFT_DATA"
+FILES = {
+    "verinstruct": "verinstruct/verinstruct_val.parquet",
+    "verinstruct-verif": "verinstruct/verinstruct_verif_val.parquet",
+    "healthbench": "healthbench/healthbench_val.parquet",
+}
+"""Task -> its file below the data folder."""
+
+
+def data_folder() -> Path:
+    """The folder that ``JUDGEDRIFT_DATA`` names, else ``../shared/data`` beside the checkout."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    return Path(__file__).resolve().parents[2].parent / "shared" / "data"
+
+
+def task_path(task: Task) -> Path:
+    """The file of a task that reads one.
+
+    Raises:
+        UserError: ``task.path`` is not set, and the data folder has no file for the task.
+    """
+    if task.path not in (None, "", "???"):
+        return Path(str(task.path)).expanduser()
+    if task.name in FILES and (found := data_folder() / FILES[task.name]).is_file():
+        return found
+    also = f" or set {VARIABLE} to a folder with {FILES[task.name]}" if task.name in FILES else ""
+    raise UserError(
+        f"task={task.name} reads its prompts from a file, and task.path is not set. Type for"
+        f" example task.path=prompts.jsonl (.jsonl, .jsonl.gz or .parquet){also}. `python -m"
+        " experiments.data` prepares and describes such files."
+    )

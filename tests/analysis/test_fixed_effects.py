@@ -1,0 +1,220 @@
+"""Least squares within groups: by hand, against statsmodels, and what it must not depend on."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.statistics.fixed_effects import BLOCK, fixed_effects, grouped, independent, split
+
+
+def planted(seed, groups=40, size=8, columns=2, slope_sd=0.0):
+    """Groups of unequal size; the first slope is .5 on average and may differ between groups."""
+    rng = np.random.default_rng(seed)
+    group = np.repeat(np.arange(groups), rng.integers(2, 2 * size, groups))
+    x = rng.normal(size=(len(group), columns)) + rng.normal(size=(groups, columns))[group]
+    slopes = 0.5 + rng.normal(0, slope_sd, groups)[group] if slope_sd else 0.5
+    y = slopes * x[:, 0] + 3 * rng.normal(size=groups)[group] + rng.normal(size=len(group))
+    return y, x, group
+
+
+def test_three_pairs_by_hand():
+    """Differences of y at a step of 1 in x are 2, 1 and 3."""
+    x = np.array([0.0, 1, 0, 1, 0, 1])
+    y = np.array([0.0, 2, 5, 6, 1, 4])
+    found = fixed_effects(y, x[:, None], np.array(["a", "a", "b", "b", "c", "c"]))
+    assert found.coef_K == pytest.approx([2.0])
+    # x'x = 3 * .5; a group's score is half its residual difference 0, -1, 1; factor 3/2 * 5/5
+    assert found.se_K == pytest.approx([(0.5 / 1.5**2 * 1.5) ** 0.5])
+    assert found.r2 == pytest.approx(6 / 7)
+    assert found.unique_K == pytest.approx([6 / 7])
+    assert (found.n, found.groups, found.kept, found.free) == (6, 3, (0,), 2)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_slopes_and_errors_are_those_of_statsmodels(columns):
+    import statsmodels.api as sm
+
+    y, x, group = planted(columns, columns=columns, slope_sd=0.3)
+    found = fixed_effects(y, x, group)
+    dummies = pd.get_dummies(group).to_numpy(dtype=float)
+    with_dummies = sm.OLS(y, np.concatenate([x, dummies], axis=1)).fit()
+    assert found.coef_K == pytest.approx(with_dummies.params[:columns], rel=1e-9)
+    table = pd.DataFrame(x).assign(y=y)
+    centred = (table - table.groupby(group).transform("mean")).to_numpy()
+    by_group = sm.OLS(centred[:, -1], centred[:, :-1]).fit(
+        cov_type="cluster", cov_kwds={"groups": group}
+    )
+    assert found.se_K == pytest.approx(by_group.bse, rel=1e-9)
+    assert found.r2 == pytest.approx(by_group.rsquared)
+    for k in range(columns):
+        rest = np.delete(centred[:, :-1], k, axis=1)
+        r2 = sm.OLS(centred[:, -1], rest).fit().rsquared if columns > 1 else 0.0
+        assert found.unique_K[k] == pytest.approx(found.r2 - r2)
+
+
+def test_intervals_cover_a_slope_that_differs_between_groups():
+    """The slope to find is the mean one; errors of rows alone would be far too small for it."""
+    held = naive = 0
+    for seed in range(300):
+        y, x, group = planted(seed, groups=60, columns=1, slope_sd=0.5)
+        found = fixed_effects(y, x, group)
+        off = abs(found.coef_K[0] - 0.5)
+        held += off <= 2.0 * found.se_K[0]
+        z = x[:, 0] - (np.bincount(group, x[:, 0]) / np.bincount(group))[group]
+        v = y - (np.bincount(group, y) / np.bincount(group))[group]
+        naive += off <= 2.0 * ((v - z * found.coef_K[0]).std() / np.sqrt(z @ z))
+    assert 268 <= held <= 297  # 285 expected less what few clusters cost; 3.5 SDs are 13
+    assert naive < 230
+
+
+LABELS = {
+    "strings": lambda g: np.array([f"item {one}" for one in g], dtype=object),
+    "negative": lambda g: 3 - g,
+    "gaps": lambda g: 7 * g - 50,
+    "wide": lambda g: g * 10**15 - 5 * 10**15,
+    "unsigned": lambda g: g.astype(np.uint8),
+    "top of unsigned": lambda g: np.uint64(2**64 - 1) - g.astype(np.uint64),
+    "floats with NaN": lambda g: np.where(g == 3, np.nan, g / 7),
+    "truth": lambda g: g % 2 == 0,
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+@given(seed=st.integers(0, 10**6))
+def test_neither_names_of_groups_nor_order_of_rows_matter(kind, seed):
+    y, x, group = planted(seed, groups=12)
+    if kind == "truth":
+        group = group % 2
+    named = LABELS[kind](group)
+    assert len(grouped(named).counts_P) == len(np.unique(group))
+    expected = fixed_effects(y, x, group)
+    order = np.random.default_rng(seed).permutation(len(y))
+    for found in (fixed_effects(y, x, named), fixed_effects(y[order], x[order], named[order])):
+        np.testing.assert_allclose(found.coef_K, expected.coef_K, rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(found.se_K, expected.se_K, rtol=1e-8)
+        assert (found.n, found.groups, found.kept) == (expected.n, expected.groups, expected.kept)
+
+
+@given(seed=st.integers(0, 10**6), power=st.integers(-6, 6), far=st.floats(-1e5, 1e5))
+def test_units_and_constants_of_groups_do_not_matter(seed, power, far):
+    y, x, group = planted(seed)
+    expected = fixed_effects(y, x, group)
+    shift = far * np.random.default_rng(seed).normal(size=group.max() + 1)[group]
+    unit = 10.0**power
+    found = fixed_effects(y + shift, unit * (x + shift[:, None]), group)
+    np.testing.assert_allclose(found.coef_K * unit, expected.coef_K, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.se_K * unit, expected.se_K, rtol=1e-5)
+    assert found.kept == (0, 1)
+
+
+def test_a_row_alone_in_its_group_says_nothing():
+    y, x, group = planted(1)
+    expected = fixed_effects(y, x, group)
+    alone = np.array([100, 101, 102])
+    found = fixed_effects(
+        np.concatenate([y, [50.0, -3.0, 9.0]]),
+        np.concatenate([x, 30 * np.ones((3, 2))]),
+        np.concatenate([group, alone]),
+    )
+    assert (found.n, found.groups, found.free) == (expected.n, expected.groups, expected.free)
+    assert found.coef_K == pytest.approx(expected.coef_K)
+    assert found.se_K == pytest.approx(expected.se_K)
+
+
+def test_columns_that_say_nothing_of_their_own_are_dropped():
+    y, x, group = planted(2)
+    tenth = np.full(len(y), 0.1)  # its mean over a group is not always .1: rounding is no variation
+    of_group = np.random.default_rng(0).normal(size=group.max() + 1)[group]
+    both = np.stack([tenth, x[:, 0], of_group, 1e6 * x[:, 0] + of_group, x[:, 1]], axis=1)
+    found = fixed_effects(y, both, group)
+    assert found.kept == (1, 4)
+    assert np.isnan(found.coef_K[[0, 2, 3]]).all() and np.isnan(found.se_K[[0, 2, 3]]).all()
+    alone = fixed_effects(y, x, group)
+    assert found.coef_K[[1, 4]] == pytest.approx(alone.coef_K)
+    assert found.se_K[[1, 4]] == pytest.approx(alone.se_K)
+
+
+def test_flat_is_in_units_of_the_column():
+    y, x, group = planted(3)
+    assert fixed_effects(y, 1e-3 * x, group, flat=1e-6).kept == (0, 1)
+    assert fixed_effects(y, np.stack([x[:, 0], 1e-8 * x[:, 1]], axis=1), group, flat=1e-6).kept == (
+        0,
+    )
+
+
+def test_an_outcome_without_variation_has_no_share_to_explain():
+    _, x, group = planted(4)
+    found = fixed_effects(0.1 * group, x, group)
+    assert found.coef_K == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert np.isnan(found.r2) and np.isnan(found.unique_K).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "free"), [(0, 2, 0), (5, 0, 4), (3, 2, 0), (2, 1, 0), (1, 1, 0)]
+)
+def test_too_little_is_missing(rows, columns, free):
+    rng = np.random.default_rng(0)
+    found = fixed_effects(
+        rng.normal(size=rows), rng.normal(size=(rows, columns)), np.zeros(rows, dtype=int)
+    )
+    assert found.free == free
+    assert np.isnan(found.coef_K).all() and np.isnan(found.se_K).all() and np.isnan(found.r2)
+
+
+def test_one_group_has_slopes_and_no_errors():
+    y, x, _ = planted(5)
+    found = fixed_effects(y, x, np.zeros(len(y), dtype=int))
+    assert np.isfinite(found.coef_K).all() and np.isnan(found.se_K).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["y", "x"])
+def test_a_missing_value_is_refused(value, where):
+    y, x, group = planted(6)
+    (y if where == "y" else x[:, 1])[4] = value
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        fixed_effects(y, x, group)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("rows", [BLOCK - 1, BLOCK, 2 * BLOCK + 1])
+def test_blocks_of_rows_add_up(rows, ordered):
+    rng = np.random.default_rng(rows)
+    labels = rng.integers(0, 50, rows)
+    labels = np.sort(labels) if ordered else labels
+    by = grouped(labels)
+    assert (by.starts_P is not None) == ordered
+    columns = [rng.normal(size=rows) + 10, rng.normal(size=rows)]
+    centred = np.empty((2, rows))
+    means, products = split(columns, by, centred)
+    table = pd.DataFrame(dict(enumerate(columns)))
+    np.testing.assert_allclose(means.T, table.groupby(labels).mean(), rtol=1e-10)
+    away = (table - table.groupby(labels).transform("mean")).to_numpy()
+    np.testing.assert_allclose(centred.T, away, atol=1e-12)
+    np.testing.assert_allclose(products, away.T @ away, rtol=1e-10)
+    np.testing.assert_allclose(split(columns, by)[1], products, rtol=1e-14)
+
+
+def test_independent_columns_and_their_factor():
+    rng = np.random.default_rng(0)
+    a, b = np.linalg.qr(rng.normal(size=(9, 2)))[0].T
+    columns = np.stack([a, (a + b) / 2**0.5, b, a], axis=1)
+    unit = columns.T @ columns
+    kept, factor = independent(unit, [0, 1, 2, 3])
+    assert kept == [0, 1]
+    np.testing.assert_allclose(factor @ factor.T, unit, atol=1e-12)
+    assert independent(unit, [1, 3])[0] == [1, 3]
+
+
+@pytest.mark.parametrize(("share", "kept"), [(1e-6, (0,)), (1e-4, (0, 1))])
+def test_a_column_needs_a_share_of_its_own(share, kept):
+    y, x, group = planted(8)
+    near = np.stack([x[:, 0], x[:, 0] + share * x[:, 1]], axis=1)
+    found = fixed_effects(y, near, group)
+    assert found.kept == kept
+    if len(kept) == 2:
+        apart = fixed_effects(y, x, group)
+        assert found.coef_K[1] == pytest.approx(apart.coef_K[1] / share, rel=1e-6)
+        assert found.se_K[1] == pytest.approx(apart.se_K[1] / share, rel=1e-6)

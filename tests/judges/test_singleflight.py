@@ -1,0 +1,235 @@
+"""One call per key among all processes, whoever dies or fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judges.fault_injection.server import choice, completion, whole
+from judges.faults import FaultServer
+from judges.singleflight import Desk, Landed
+from judges.store import Store, content_key
+
+ROOT = Path(__file__).parents[2]
+VALUE = {"replies": [{"text": "met"}], "attempts": 1, "latency_s": 0.0}
+ASKER = """
+import json, os, sys, time
+from experiments.config import Endpoint, Grading, Judge, Sampling
+from experiments.tasks.row import make_row
+from judges.session import Session
+from judges.store import Store
+db, url, go, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+judge = Judge(name="j", endpoint=Endpoint(url=url, model="m", attempts=1, max_concurrency=4,
+              idle_timeout_s=float(sys.argv[5])), grading=Grading("likert"), sampling=Sampling())
+row = make_row(({"role": "user", "content": "Write."},))
+with Store(db) as store, Session(judge, store) as session:
+    print("ready", flush=True)
+    while not os.path.exists(go):
+        time.sleep(0.002)
+    found = session.verdicts([(row, f"answer {number}") for number in range(count)])
+    print(json.dumps({"calls": session.calls, "hits": session.hits,
+                      "keys": [draws[0].key for draws in found],
+                      "said": [draws[0].outcome + draws[0].text for draws in found],
+                      "paid": sum(not draws[0].from_cache for draws in found)}))
+"""
+
+
+def askers(
+    tmp_path: Path, url: str, processes: int, count: int, idle_s: float = 60.0
+) -> list[subprocess.Popen[str]]:
+    go = tmp_path / "go"
+    arguments = [str(tmp_path / "replies.db"), url, str(go), str(count), str(idle_s)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", ASKER, *arguments], stdout=subprocess.PIPE, text=True,
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for _ in range(processes)
+    ]  # fmt: skip
+    for process in running:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    go.touch()
+    return running
+
+
+async def fifty(body: bytes) -> bytes:
+    await asyncio.sleep(0.05)
+    return whole(completion(choice("[[50]]")))
+
+
+def test_eight_processes_make_one_call_per_question(tmp_path: Path) -> None:
+    with FaultServer(good=fifty) as server:
+        running = askers(tmp_path, server.url("mix_0"), processes=8, count=40)
+        told = [json.loads(process.communicate(timeout=60)[0]) for process in running]
+        assert server.calls["mix_0"] == 40  # of 320 questions
+        asked = [body["messages"][0]["content"] for body in server.bodies["mix_0"]]
+    assert len(set(asked)) == 40
+    assert sum(each["calls"] for each in told) == sum(each["paid"] for each in told) == 40
+    assert all(each["hits"] + each["calls"] == 40 for each in told)
+    assert all(each["keys"] == told[0]["keys"] for each in told)
+    assert {text for each in told for text in each["said"]} == {"scored[[50]]"}
+    with Store(tmp_path / "replies.db") as store:
+        assert store.count() == 40
+
+
+def test_a_failure_is_shared_by_those_who_waited(tmp_path: Path) -> None:
+    with FaultServer() as server:
+        running = askers(tmp_path, server.url("hang"), processes=4, count=2, idle_s=1.5)
+        told = [json.loads(process.communicate(timeout=60)[0]) for process in running]
+        assert server.calls["hang"] == 2
+    assert [each["said"] for each in told] == [["timeout", "timeout"]] * 4
+    assert sum(each["paid"] for each in told) == 2
+    with Store(tmp_path / "replies.db") as store:
+        assert store.count() == 0
+
+
+def test_a_waiter_takes_over_from_a_killed_process(tmp_path: Path) -> None:
+    with FaultServer() as server:
+        (holder,) = askers(tmp_path, server.url("hang"), processes=1, count=1)
+        limit = time.monotonic() + 10
+        while not server.calls["hang"] and time.monotonic() < limit:
+            time.sleep(0.01)
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate(timeout=10)
+    with Store(tmp_path / "replies.db") as store:
+        ((key, expires),) = store._connection().execute("SELECT key, expires FROM leases")
+        assert 0 < expires - store.clock() < 20
+        assert store.lease([key], "me", 10.0) == (set(), {})  # it may be alive yet
+        store._connection().execute("UPDATE leases SET expires = expires - 20")  # time passes
+
+        async def main() -> Landed | None:
+            desk = Desk(store)
+            landed = await desk.claim(key)
+            await desk.put(key, VALUE)
+            await desk.close()
+            return landed
+
+        assert asyncio.run(main()) is None  # ours to ask for
+        assert store.get(key) == VALUE
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with Store(tmp_path / "replies.db") as opened:
+        yield opened
+
+
+def keys(count: int) -> list[str]:
+    return [content_key(number) for number in range(count)]
+
+
+def test_the_second_waits_for_the_first(store: Store) -> None:
+    async def main() -> None:
+        one, two = Desk(store), Desk(store)
+        names = keys(50)
+        assert await asyncio.gather(*(one.claim(key) for key in names)) == [None] * 50
+        waiting = [asyncio.create_task(two.claim(key)) for key in names]
+        await asyncio.sleep(0.1)
+        assert not any(task.done() for task in waiting)
+        values = [{**VALUE, "attempts": number} for number in range(50)]
+        await asyncio.gather(*(one.put(key, value) for key, value in zip(names, values,
+                                                                         strict=True)))  # fmt: skip
+        async with asyncio.timeout(2):
+            landed = await asyncio.gather(*waiting)
+        assert landed == [Landed(value, failed=False) for value in values]
+        assert await two.claim(names[3]) == Landed(values[3], failed=False)
+        await one.close()
+        await two.close()
+
+    asyncio.run(main())
+    assert store._connection().execute("SELECT count(*) FROM leases").fetchone() == (0,)
+
+
+def test_the_waiter_learns_how_it_failed_and_a_later_one_asks(store: Store) -> None:
+    async def main() -> None:
+        one, two = Desk(store), Desk(store)
+        (key,) = keys(1)
+        assert await one.claim(key) is None
+        waiting = asyncio.create_task(two.claim(key))
+        await asyncio.sleep(0.05)
+        failure = {**VALUE, "outcome": "timeout", "reason": "late"}
+        one.give_up(key, failure)
+        async with asyncio.timeout(2):
+            assert await waiting == Landed(failure, failed=True)
+        assert await two.claim(key) is None  # a failure is not for ever
+        await two.close()
+        assert await one.claim(key) is None  # closing gives back what is held
+        await one.close()
+
+    asyncio.run(main())
+
+
+def test_a_lease_outlives_its_term_while_its_holder_lives(store: Store) -> None:
+    async def main() -> None:
+        one, two = Desk(store, lease_s=0.4), Desk(store, lease_s=0.4)
+        (key,) = keys(1)
+        assert await one.claim(key) is None
+        waiting = asyncio.create_task(two.claim(key))
+        await asyncio.sleep(1.5)
+        assert not waiting.done()
+        one._held.clear()  # as if it had died
+        async with asyncio.timeout(5):
+            assert await waiting is None
+        await one.close()
+        await two.close()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_claim_leaves_nothing_behind(store: Store) -> None:
+    async def main() -> None:
+        one, two = Desk(store), Desk(store)
+        first, second = keys(2)
+        claim = asyncio.create_task(one.claim(first))
+        await asyncio.sleep(0)
+        claim.cancel()
+        await asyncio.gather(claim, return_exceptions=True)
+        assert await two.claim(first) is None
+        assert await one.claim(second) is None
+        waiting = asyncio.create_task(two.claim(second))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        one.give_up(second)
+        await one.close()
+        await two.close()
+        third = Desk(store)
+        assert [await third.claim(first), await third.claim(second)] == [None, None]
+        await third.close()
+
+    asyncio.run(main())
+
+
+def test_a_store_that_broke_is_said_and_nobody_waits_for_ever(store: Store) -> None:
+    async def main() -> None:
+        one, two = Desk(store), Desk(store)
+        (key,) = keys(1)
+        assert await one.claim(key) is None
+        waiting = asyncio.create_task(two.claim(key))
+        await asyncio.sleep(0.05)
+
+        def broken(*_: Any) -> Any:
+            raise OSError("disk full")
+
+        for name in ("get_many", "put_many", "lease", "release", "renew"):
+            setattr(store, name, broken)
+        async with asyncio.timeout(2):
+            with pytest.raises(OSError, match="disk full"):
+                await waiting
+            with pytest.raises(OSError, match="disk full"):
+                await one.put(key, VALUE)
+            with pytest.raises(OSError, match="disk full"):
+                await two.claim(content_key("other"))
+        await one.close()
+        await two.close()
+
+    asyncio.run(main())

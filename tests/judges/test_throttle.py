@@ -1,0 +1,357 @@
+"""Places that adapt, and rates and places that hold for all processes together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judges.endpoint.throttle import WINDOW, Limits, NoTurn, Places, Rate, SharedPlaces, address
+from study import clock as host
+from study.errors import UserError
+from study.schema import Endpoint
+
+ROOT = Path(__file__).parents[2]
+
+
+class Clock:
+    """Time that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def most_at_once(places: Places, count: int) -> int:
+    """How many of ``count`` tasks had a place at the same time."""
+    peak = 0
+
+    async def use() -> None:
+        nonlocal peak
+        async with places:
+            peak = max(peak, places.taken)
+            await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        await asyncio.gather(*(use() for _ in range(count)))
+        assert places.taken == 0
+
+    asyncio.run(main())
+    return peak
+
+
+def test_places_are_bounded() -> None:
+    assert most_at_once(Places(5), 40) == 5
+    assert most_at_once(Places(5), 3) == 3
+
+
+def test_a_429_halves_them_once_per_reply_time() -> None:
+    clock = Clock()
+    places = Places(32, clock=clock)
+    places.answered(2.0)
+    places.overrun()
+    places.overrun()  # of requests that were under way when the first one failed
+    assert places.limit == 16
+    clock.now += 2.1
+    places.overrun()
+    assert places.limit == 8
+    for _ in range(9):
+        clock.now += 10
+        places.overrun()
+    assert places.limit == 1
+    assert most_at_once(places, 10) == 1
+
+
+def window(places: Places, seconds: float) -> None:
+    """All places taken, and a window of replies."""
+    places.taken = places._peak = int(places.limit)
+    for _ in range(max(WINDOW, 2 * int(places.limit))):
+        places.answered(seconds)
+
+
+def test_what_only_got_slower_takes_places_and_calm_gives_them_back() -> None:
+    places = Places(20)
+    window(places, 1.0)
+    assert places.limit == 20  # never above what was asked for
+    window(places, 1.6)
+    assert places.limit == 16
+    window(places, 1.3)
+    assert places.limit == 17
+    window(places, 1.3)
+    window(places, 1.4)
+    assert places.limit == 19
+
+
+def test_places_that_were_not_used_up_say_nothing() -> None:
+    places = Places(20)
+    places.limit = 10.0
+    for _ in range(100):
+        places.answered(1.0)
+        places.answered(9.0)
+    assert places.limit == 10
+
+
+def test_without_adapting_nothing_changes() -> None:
+    places = Places(20, adaptive=False)
+    places.overrun()
+    window(places, 1.0)
+    window(places, 9.0)
+    assert places.limit == 20
+
+
+def test_a_cancelled_wait_loses_no_place() -> None:
+    async def main() -> None:
+        places = Places(1)
+
+        async def hold(seconds: float) -> None:
+            async with places:
+                await asyncio.sleep(seconds)
+
+        first = asyncio.create_task(hold(0.02))
+        await asyncio.sleep(0)
+        waiting = [asyncio.create_task(hold(0)) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await first  # the place goes to waiting[1] in the very step in which it is cancelled
+        waiting[1].cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert waiting[2].done() and not waiting[2].cancelled()
+        assert places.taken == 0
+        async with asyncio.timeout(1), places:
+            pass
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_rate_says_when_the_turn_is(on_disk: bool, tmp_path: Path) -> None:
+    clock = Clock()
+    rate = Rate(61, None, tmp_path / "a" / "rate" if on_disk else None, clock)  # one a second
+    waits = [rate.reserve(1, 0) for _ in range(4)]
+    assert waits == pytest.approx([0, 0, 1, 2])
+    clock.now += 10
+    assert [rate.reserve(1, 0) for _ in range(3)] == pytest.approx([0, 0, 1])
+    rate.reserve(-2, 0)
+    assert rate.reserve(1, 0) == pytest.approx(0)
+
+
+def test_tokens_are_set_right_afterwards() -> None:
+    clock = Clock()
+    rate = Rate(None, 6100, None, clock)  # a hundred a second
+    assert rate.reserve(1, 300) == 0
+    assert rate.reserve(1, 100) == pytest.approx(2)
+    rate.reserve(0, 200)  # the first took more than it had set aside
+    assert rate.reserve(1, 100) == pytest.approx(5)
+    rate.reserve(0, -500)
+    assert rate.reserve(1, 100) == pytest.approx(1)
+
+
+def test_no_minute_holds_more_than_the_limit() -> None:
+    clock = Clock()
+    rate = Rate(30, None, None, clock)
+    turns = sorted(clock.now + rate.reserve(1, 0) for _ in range(200))
+    for start in turns:
+        assert sum(start <= turn < start + 60 for turn in turns) <= 31
+    assert turns[-1] - turns[0] < 1.05 * 199 * 2  # and hardly less
+
+
+def test_a_file_that_was_cut_short_is_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "rate").write_bytes(b"half")
+    assert Rate(60, None, tmp_path / "rate").reserve(1, 0) == 0
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_rate_from_another_time_is_void(on_disk: bool, tmp_path: Path) -> None:
+    clock = Clock()
+    file = tmp_path / "rate" if on_disk else None
+    rate = Rate(61, None, file, clock, boot="a" * 32)
+    assert [rate.reserve(1, 0) for _ in range(3)] == pytest.approx([0, 0, 1])
+    clock.now -= 3_600  # as if it could be put back
+    assert [rate.reserve(1, 0) for _ in range(3)] == pytest.approx([0, 0, 1])
+    if on_disk:
+        assert Rate(61, None, file, clock, boot="a" * 32).reserve(1, 0) == pytest.approx(2)
+        assert Rate(61, None, file, clock, boot="b" * 32).reserve(1, 0) == 0
+
+
+HOUR_S = 3_600.0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        struct.pack("<2d", time.time() + HOUR_S, time.time() + HOUR_S),  # as it once was
+        struct.pack("<32s2d", host.boot().encode(), host.now() + HOUR_S, host.now() + HOUR_S),
+        struct.pack("<32s2d", b"0" * 31 + b"x", host.now() + 100, host.now() + 100),
+        struct.pack("<32s2d", host.boot().encode(), float("nan"), float("inf")),
+        b"\xff" * 48,
+        b"",
+    ],
+)
+def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_path: Path) -> None:
+    endpoint = Endpoint(url="http://a/v1", requests_per_min=6_000.0, tokens_per_min=1e6)
+    folder = tmp_path / address(endpoint)
+    folder.mkdir()
+    (folder / "rate").write_bytes(content)
+
+    async def main() -> None:
+        limits = Limits(endpoint, tmp_path)
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(limits.permit(10.0, 1.0) for _ in range(20)))
+
+    asyncio.run(main())
+
+
+def test_a_rate_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rate").mkdir()
+    with pytest.raises(UserError, match="limits that all processes share cannot be kept"):
+        Rate(60, None, tmp_path / "rate").reserve(1, 0)
+
+
+def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
+    endpoint = Endpoint(url="http://a/v1", requests_per_min=60.0)
+    folder = tmp_path / address(endpoint)
+    folder.mkdir()
+    ahead = host.now() + 300  # what an honest backlog may just be
+    (folder / "rate").write_bytes(struct.pack("<32s2d", host.boot().encode(), ahead, 0.0))
+
+    async def main() -> None:
+        limits = Limits(endpoint, tmp_path)
+        for _ in range(2):
+            with pytest.raises(NoTurn, match=r"29\d s away, past the deadline of 0.1 s"):
+                await limits.permit(0.0, 0.1)
+        assert limits._rate is not None
+        assert 297 < limits._rate.reserve(1, 0) < 301  # the turns not taken were given back
+
+    asyncio.run(main())
+
+
+def test_a_count_that_is_a_lie_costs_a_minute_at_most() -> None:
+    async def main() -> float:
+        limits = Limits(Endpoint(url="http://a/v1", tokens_per_min=6_100.0))
+        permit = await limits.permit(10.0)
+        limits.settle(permit, 10_000_000, 10_000_000)
+        assert limits._rate is not None
+        return limits._rate.reserve(1, 1)
+
+    assert 55 < asyncio.run(main()) < 62
+
+
+def test_without_limits_nothing_is_shared(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = Limits(Endpoint(url="http://a/v1"), tmp_path / "limits")
+        async with limits.place():
+            assert await limits.permit(1e9) == 0.0
+        limits.settle(0.0, 5, 5)
+
+    asyncio.run(main())
+    assert not (tmp_path / "limits").exists()
+
+
+def test_whose_limits_are_the_same() -> None:
+    one = Endpoint(url="http://a/v1", model="m", api_key_env="K", max_concurrency=3)
+    assert address(one) == address(Endpoint(url="http://a/v1", model="m", api_key_env="K"))
+    others = [
+        Endpoint(url="http://b/v1", model="m", api_key_env="K"),
+        Endpoint(url="http://a/v1", model="n", api_key_env="K"),
+        Endpoint(url="http://a/v1", model="m", api_key_env="L"),
+    ]
+    assert len({address(endpoint) for endpoint in [one, *others]}) == 4
+
+
+def test_a_permit_that_is_not_used_is_given_back(tmp_path: Path) -> None:
+    async def main() -> float:
+        limits = Limits(Endpoint(requests_per_min=61.0), tmp_path)
+        await limits.permit(0)
+        await limits.permit(0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await limits.permit(0)
+        assert limits._rate is not None
+        return limits._rate.reserve(1, 0)
+
+    assert asyncio.run(main()) <= 1.0  # and not 2
+
+
+WORKER = """
+import asyncio, json, os, sys, time
+from pathlib import Path
+from experiments.config import Endpoint
+from judges.limits import Limits
+go, folder = Path(sys.argv[1]), Path(sys.argv[2])
+endpoint = Endpoint(**json.loads(sys.argv[3]))
+count, hold = int(sys.argv[4]), float(sys.argv[5])
+print("ready", flush=True)
+while not go.exists():
+    time.sleep(0.002)
+spans = []
+async def ask(limits):
+    async with limits.place():
+        await limits.permit(0)
+        start = time.time()
+        await asyncio.sleep(hold)
+        spans.append((start, time.time()))
+async def main():
+    limits = Limits(endpoint, folder)
+    await asyncio.gather(*(ask(limits) for _ in range(count)))
+asyncio.run(main())
+print(json.dumps(spans), flush=True)
+"""
+
+
+def workers(tmp_path: Path, count: int, endpoint: dict[str, Any], each: int, hold: float) -> Any:
+    go = tmp_path / "go"
+    arguments = [str(go), str(tmp_path / "limits"), json.dumps(endpoint), str(each), str(hold)]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, *arguments], stdout=subprocess.PIPE, text=True,
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for _ in range(count)
+    ]  # fmt: skip
+    for worker in running:
+        assert worker.stdout is not None and worker.stdout.readline() == "ready\n"
+    go.touch()
+    return running
+
+
+def test_processes_share_a_rate(tmp_path: Path) -> None:
+    running = workers(tmp_path, 3, {"requests_per_min": 1220.0}, 15, 0.0)  # 20 a second
+    spans = [span for worker in running for span in json.loads(worker.communicate(timeout=60)[0])]
+    starts = sorted(start for start, _ in spans)
+    assert len(starts) == 45
+    # 45 at 20 a second with one second's worth at once: the last is 24 steps of 50 ms later.
+    assert starts[-1] - starts[0] >= 1.1
+    for start in starts:
+        assert sum(start <= other < start + 0.5 for other in starts) <= 21 + 10
+
+
+def test_processes_share_places_and_a_killed_one_keeps_none(tmp_path: Path) -> None:
+    endpoint = {"max_concurrency": 3, "shared": True}
+    running = workers(tmp_path, 3, endpoint, 6, 0.05)
+    spans = [span for worker in running for span in json.loads(worker.communicate(timeout=60)[0])]
+    assert len(spans) == 18
+    for start, _ in spans:
+        assert sum(begin <= start < end for begin, end in spans) <= 3
+    (tmp_path / "go").unlink()
+    (holder,) = workers(tmp_path, 1, endpoint, 3, 60.0)
+    places = SharedPlaces(3, tmp_path / "limits" / address(Endpoint(**endpoint)))
+    limit = time.monotonic() + 10
+    while (fd := places._try()) is not None and time.monotonic() < limit:
+        os.close(fd)
+        time.sleep(0.01)
+    assert fd is None, "the other process never took all places"
+    holder.kill()
+    holder.communicate(timeout=10)
+    fd = places._try()
+    assert fd is not None
+    os.close(fd)

@@ -1,0 +1,202 @@
+"""What a config field may hold: the schema's own bounds, and the one place that enforces them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study import schema
+from study.bounds import LONGEST_NAME, Choice, Name, Number, check_name
+from study.cells import make_cell
+from study.errors import UserError
+from study.schema import Study, Trainer, freeze
+
+FREE = {
+    "Failure.per_length", "Simulated.leniency", "Simulated.scale", "Simulated.drift_per_1000",
+    "Reward.threshold",
+}  # fmt: skip
+"""Numbers of any size and sign: a dose may be negative."""
+
+
+def nested(path: str, value: object) -> dict[str, object]:
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def dataclasses_of_the_schema() -> list[type]:
+    return [
+        member
+        for member in vars(schema).values()
+        if isinstance(member, type)
+        and dataclasses.is_dataclass(member)
+        and not member.__name__.endswith("Schema")
+        and member.__qualname__ == member.__name__
+        and member.__dataclass_params__.frozen
+    ]
+
+
+@pytest.mark.parametrize("cls", dataclasses_of_the_schema(), ids=lambda cls: cls.__name__)
+def test_every_number_of_the_schema_has_bounds(cls: type) -> None:
+    """A new field without bounds fails here, so that it is thought of."""
+    hints = typing.get_type_hints(cls)
+    for item in dataclasses.fields(cls):
+        kinds = {hints[item.name], *typing.get_args(hints[item.name])} - {type(None)}
+        if kinds & {int, float} and typing.get_origin(hints[item.name]) not in (list, dict):
+            named = f"{cls.__name__}.{item.name}"
+            assert isinstance(item.metadata.get("legal"), Number) or named in FREE, named
+
+
+def test_every_default_is_legal() -> None:
+    assert freeze(Study, dataclasses.asdict(Study())) == Study()
+    for cls in dataclasses_of_the_schema():
+        assert freeze(cls, dataclasses.asdict(cls())) == cls()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("trainer.steps", -5, "1 or more"),
+        ("trainer.steps", 0, "1 or more"),
+        ("trainer.steps", 10**12, "at most 1000000"),
+        ("trainer.steps", True, "a whole number"),
+        ("trainer.steps", 2.5, "a whole number"),
+        ("trainer.steps", "4", "a whole number"),
+        ("trainer.steps", None, "a whole number"),
+        ("trainer.group_size", 1, "2 or more"),
+        ("trainer.prompts_per_step", 0, "1 or more"),
+        ("trainer.learning_rate", math.nan, "finite"),
+        ("trainer.learning_rate", -1e-6, "0 or more"),
+        ("trainer.learning_rate", 10**400, "finite"),
+        ("trainer.temperature", 0, "0.001 or more"),
+        ("trainer.top_p", 0.0, "above 0"),
+        ("trainer.top_p", 1.5, "at most 1"),
+        ("trainer.epsilon", math.inf, "finite"),
+        ("trainer.loss_type", "dpo", "dr_grpo"),
+        ("trainer.scale_rewards", "true", "group, batch, none"),
+        ("trainer.lr_scheduler", "cosine_with_min_lr", "linear"),
+        ("seed", -1, "0 or more"),
+        ("seed", 2**32, "at most 4294967295"),
+        ("task.seed", -1, "0 or more"),
+        ("judge.sampling.seed", -1, "0 or more"),
+        ("judge.sampling.temperature", -0.1, "0 or more"),
+        ("judge.sampling.max_tokens", 0, "1 or more"),
+        ("judge.sampling.votes", 0, "1 or more"),
+        ("judge.endpoint.deadline_s", 0.0, "0.001 or more"),
+        ("judge.endpoint.max_concurrency", 0, "1 or more"),
+        ("judge.endpoint.requests_per_min", 0.0, "above 0"),
+        ("judge.price.input", -1.0, "0 or more"),
+        ("judge.max_unscored_frac", 1.1, "at most 1"),
+        ("judge.on_failure", "ignore", "drop_group"),
+        ("judge.name", "a/b", "a plain name"),
+        ("judge.serve.device", "tpu", "gpu, cpu"),
+        ("judge.serve.dtype", "int8", "bfloat16"),
+        ("judge.serve.lora", {"../x": "folder"}, "a plain name"),
+        ("judge.simulated.tpr", 2.0, "at most 1"),
+        ("judge.simulated.doses", {"length": math.nan}, "finite"),
+        ("judge.simulated.failure.kinds", ["lost"], "unparsed"),
+        ("judge.grading.options", {"positive": [1.0, {"deep": math.inf}]}, "finite"),
+        ("policy.name", "..", "a plain name"),
+        ("policy.dtype", "float31", "bfloat16"),
+        ("policy.lora.r", 0, "1 or more"),
+        ("policy.lora.dropout", 1.0, "below 1"),
+        ("policy.architecture", {"layers": 0}, "1 or more"),
+        ("reward.rules", "skip", "ignore, run, judge"),
+        ("reward.rule_part", "some", "mean, all"),
+        ("reward.truth_weight", 2.0, "at most 1"),
+        ("scaffold.name", "rusca", "none, ruscarl"),
+        ("scaffold.x0", -1.0, "0 or more"),
+        ("sweep.workers", -1, "0 or more"),
+        ("cost.max_calls", 0, "above 0"),
+        ("sandbox", "none", "auto, unsafe"),
+        ("study", "../../x", "a plain name"),
+        ("study", ".hidden", "a plain name"),
+        ("study", "-rf", "a plain name"),
+        ("study", "probes", "not probes"),
+        ("study", "", "a plain name"),
+        ("study", "x" * (LONGEST_NAME + 1), "a plain name"),
+        ("arm", "a b", "a plain name"),
+        ("shadow", ["../x"], "a plain name"),
+        ("trainer", None, "a table"),
+        ("factors", "judge", "a list"),
+    ],
+)  # fmt: skip
+def test_what_is_not_legal_is_refused_with_key_value_and_what_is(path, value, said) -> None:
+    with pytest.raises(UserError) as caught:
+        freeze(Study, nested(path, value))
+    message = str(caught.value)
+    assert message.startswith(path) or f"a key of {path}" in message
+    assert said in message
+    assert len(message) < 600
+
+
+def test_a_preset_is_named_as_it_is_typed() -> None:
+    with pytest.raises(UserError, match=r"trainer\.steps=-5 .* Type for example: trainer\.steps="):
+        freeze(Trainer, {"steps": -5})
+
+
+@given(st.text())
+def test_a_plain_name_stays_in_its_folder(text: str) -> None:
+    try:
+        check_name("study", text)
+    except UserError:
+        return
+    assert "/" not in text and not text.startswith((".", "-")) and 0 < len(text) <= LONGEST_NAME
+    assert text.isascii() and text.isprintable() and " " not in text
+
+
+@given(st.one_of(st.integers(), st.floats(), st.text(), st.none(), st.booleans()))
+def test_any_value_of_steps_is_taken_whole_or_refused(value) -> None:
+    try:
+        steps = freeze(Trainer, {"steps": value}).steps
+    except UserError:
+        return
+    assert steps == value and isinstance(steps, int) and 1 <= steps <= 1_000_000
+
+
+@pytest.mark.parametrize("bound", ["low", "high", "above", "below"])
+def test_a_bound_says_and_keeps_its_limit(bound: str) -> None:
+    number = Number(**{bound: 3})
+    assert "3" in number.said()
+    assert [number.accepts(value) for value in (2, 3, 4)] == {
+        "low": [False, True, True],
+        "high": [True, True, False],
+        "above": [False, False, True],
+        "below": [True, False, False],
+    }[bound]
+
+
+def test_words_and_names_say_what_they_take() -> None:
+    assert Choice(("a", "")).said() == "one of a, an empty text"
+    assert Name(empty=True).accepts("") and not Name().accepts("")
+
+
+def test_the_losses_and_schedulers_are_those_of_the_trainer() -> None:
+    """Read from the sources of TRL and transformers: each legal word is known there."""
+    import inspect
+    import re
+
+    import torch
+    from transformers import get_scheduler
+    from trl import GRPOTrainer
+
+    from study.bounds import words_of
+
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    lines = [line for line in source.splitlines() if "self.loss_type" in line]
+    assert set(words_of(Trainer, "loss_type")) == set(re.findall(r'"(\w+)"', " ".join(lines)))
+    for word in words_of(Trainer, "lr_scheduler"):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
+        get_scheduler(word, optimizer, num_warmup_steps=0, num_training_steps=4)
+
+
+def test_the_hash_of_a_legal_cell_does_not_move() -> None:
+    """Bounds are no part of a cell's identity; the digest was taken before there were any."""
+    data = {"judge": {"name": "sim-fair"}, "trainer": {"steps": 4, "loss_type": "grpo"}, "seed": 1}
+    assert make_cell(data).id == "8173987f8b"

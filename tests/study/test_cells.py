@@ -1,0 +1,108 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from study import cells
+from study.cells import RUN_TIME, flatten, identifying, make_cell, save_cell, set_status
+
+
+def data(**changes):
+    base = {
+        "study": "s",
+        "runs_dir": "runs",
+        "seed": 0,
+        "judge": {"name": "j", "endpoint": {"url": "http://a", "model": "m"}},
+        "trainer": {"steps": 3, "save_steps": 1},
+        "shadow_judges": [],
+    }
+    return base | changes
+
+
+def test_flatten_keeps_empty_leaves():
+    assert flatten({"a": {"b": 1, "c": []}, "d": [2, {"e": None}]}) == {
+        "a.b": 1,
+        "a.c": [],
+        "d.0": 2,
+        "d.1.e": None,
+    }
+
+
+def test_identity_ignores_run_time_keys_and_sees_the_rest():
+    first = make_cell(data())
+    moved = make_cell(
+        data(
+            study="other",
+            runs_dir="/elsewhere",
+            judge={"name": "j", "endpoint": {"url": "http://b", "model": "m"}},
+            trainer={"steps": 3, "save_steps": 2},
+        )
+    )
+    assert first.id == moved.id
+    assert first.id != make_cell(data(seed=1)).id
+    other_model = {"name": "j", "endpoint": {"url": "http://a", "model": "n"}}
+    assert first.id != make_cell(data(judge=other_model)).id
+
+
+def test_shadow_judges_shed_their_run_time_keys():
+    judge = {"name": "k", "endpoint": {"url": "http://a", "model": "m"}}
+    flat = identifying(data(shadow_judges=[judge]))
+    assert "shadow_judges.0.endpoint.model" in flat
+    assert "shadow_judges.0.endpoint.url" not in flat
+
+
+def test_every_run_time_key_exists_in_the_schema():
+    from omegaconf import OmegaConf
+
+    from study.schema import Study, schema
+
+    config = OmegaConf.structured(schema(Study))
+    for key in RUN_TIME:
+        assert OmegaConf.select(config, key, default="absent") != "absent", key
+
+
+def test_key_order_does_not_change_the_identity():
+    shuffled = dict(reversed(list(data().items())))
+    assert make_cell(data()).id == make_cell(shuffled).id
+
+
+def test_a_loaded_cell_is_the_saved_one(tmp_path):
+    cell = make_cell(data(runs_dir=str(tmp_path)))
+    save_cell(cell)
+    assert cells.load_cell(cell.dir) == cell
+    assert cells.state(cell.dir) == "new"
+
+
+def test_state_of_a_cell_whose_process_was_killed(tmp_path):
+    folder = tmp_path / "cell"
+    code = (
+        "import os, signal, sys; from pathlib import Path; from experiments import cells\n"
+        "folder = Path(sys.argv[1]); held = cells.lock(folder)\n"
+        "cells.set_status(folder, state='running'); print('up', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=os.getcwd(),
+    )
+    assert child.stdout is not None and child.stdin is not None
+    assert child.stdout.readline() == "up\n"
+    assert cells.state(folder) == "running"
+    assert cells.lock(folder) is None
+    child.kill()
+    child.wait()
+    child.stdin.close()
+    child.stdout.close()
+    assert cells.state(folder) == "killed"
+
+
+@pytest.mark.parametrize("said", ["failed", "killed", "new"])
+def test_done_file_decides_over_the_status(tmp_path, said):
+    set_status(tmp_path, state=said)
+    assert cells.state(tmp_path) == said
+    (tmp_path / "DONE").touch()
+    assert cells.state(tmp_path) == "done"

@@ -1,0 +1,44 @@
+import pyarrow.parquet as pq
+
+from study.records import ROLLOUT, VERDICT, Recorder, rollout_id
+
+
+def rows(step, kind):
+    row = dict.fromkeys(kind, None) | {"rollout_id": rollout_id(step, 0), "step": step}
+    return [row]
+
+
+def write(recorder, step):
+    return recorder.write_step(
+        step,
+        [row | {"component/judge": 0.5, "reward": None} for row in rows(step, ROLLOUT)],
+        [row | {"labels": ["met"], "score": None} for row in rows(step, VERDICT)],
+        {"reward/mean": 0.1 * step},
+    )
+
+
+def test_a_step_is_recorded_whole_and_missing_stays_missing(tmp_path):
+    write(Recorder(tmp_path), 1)
+    table = pq.read_table(tmp_path / "rollouts" / "step-000001.parquet")
+    assert table.column_names == [*ROLLOUT, "component/judge"]
+    assert table["reward"].to_pylist() == [None]
+    assert table["component/judge"].to_pylist() == [0.5]
+    verdicts = pq.read_table(tmp_path / "verdicts" / "step-000001.parquet")
+    assert verdicts["rollout_id"].to_pylist() == table["rollout_id"].to_pylist()
+    assert verdicts["labels"].to_pylist() == [["met"]]
+    assert verdicts["score"].to_pylist() == [None]
+
+
+def test_resume_drops_later_steps_but_keeps_their_time(tmp_path):
+    first = Recorder(tmp_path)
+    lines = [write(first, step) for step in (1, 2, 3)]
+    (tmp_path / "rollouts" / "step-000004.tmp").touch()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "time')
+
+    again = Recorder(tmp_path, after_step=1)
+    assert [line["step"] for line in again.metrics()] == [1]
+    names = [path.name for path in sorted((tmp_path / "rollouts").iterdir())]
+    assert names == ["step-000001.parquet"]
+    assert write(again, 2)["time_ms"] == lines[1]["time_ms"]
+    assert [line["step"] for line in again.metrics()] == [1, 2]

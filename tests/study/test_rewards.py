@@ -1,0 +1,232 @@
+import dataclasses
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.scorer import judge_all
+from study.errors import UserError
+from study.rewards import REWARDS
+from study.rewards.checks import check_reward, for_judge
+from study.rewards.compose import again, composed, recorded
+from study.rewards.failure import POLICIES, Starved, apply_failure_policy
+from study.rewards.parts import Parts, rule_part
+from study.rewards.penalties import overlong, repetition
+from study.rows import Criterion, Rule, make_row
+from study.schema import Judge, Overlong, Repetition, Reward, Sampling, Study
+
+SCORES = st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4)
+
+
+def test_judge_alone_does_not_look_at_truth():
+    assert REWARDS["judge"](Reward(), Parts(judge=0.2)) == 0.2
+    assert REWARDS["judge"](Reward(), Parts(truth=1.0)) is None
+
+
+def test_a_needed_part_that_is_missing_makes_the_reward_missing():
+    mixed = Reward(truth_weight=0.25)
+    found = REWARDS["judge"](mixed, Parts(judge=0.4, truth=0.8))
+    assert found == pytest.approx(0.75 * 0.4 + 0.25 * 0.8)
+    assert REWARDS["judge"](mixed, Parts(truth=0.8)) is None
+    assert REWARDS["judge"](mixed, Parts(judge=0.4)) is None
+    assert REWARDS["judge"](Reward(truth_weight=1.0), Parts(truth=0.3)) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("rules", "mean", "every"),
+    [
+        ((True, True), 1.0, 1.0),
+        ((True, False, True, True), 0.75, 0.0),
+        ((True, None), 1.0, None),
+        ((False, None), 0.0, 0.0),
+        ((None, None), None, None),
+    ],
+)
+def test_rule_part(rules, mean, every):
+    assert rule_part(rules, "mean") == mean
+    assert rule_part(rules, "all") == every
+
+
+def test_verif_is_a_product_and_missing_where_either_part_is():
+    verif = REWARDS["verif"]
+    assert verif(Reward(), Parts(judge=1.0, rules=(True, False))) == 0.5
+    assert verif(Reward(rule_part="all"), Parts(judge=1.0, rules=(True, False))) == 0.0
+    assert verif(Reward(), Parts(judge=0.5)) == 0.5  # no rules to run: nothing to break
+    assert verif(Reward(), Parts(judge=None, rules=(False,))) is None
+    assert verif(Reward(), Parts(judge=0.0, rules=(None,))) is None
+
+
+def test_rubric_adds_points_of_rules_to_those_of_criteria():
+    rubric = REWARDS["rubric"]
+    assert rubric(Reward(), Parts(judge=0.25, judge_points=8.0)) == 0.25
+    # 2 of 8 points from the judge, 2 of 2 and a lost penalty of 1 from code: (2 + 2) / 10
+    ruled = {"rules": (True, False), "rule_points": (2.0, -1.0)}
+    assert rubric(Reward(), Parts(judge=0.25, judge_points=8.0, **ruled)) == pytest.approx(0.4)
+    met = {"rules": (True, True), "rule_points": (2.0, -1.0)}
+    assert rubric(Reward(), Parts(judge=0.25, judge_points=8.0, **met)) == pytest.approx(0.3)
+    assert rubric(Reward(), Parts(judge=None, judge_points=8.0)) is None
+    unknown = {"rules": (None,), "rule_points": (1.0,)}
+    assert rubric(Reward(), Parts(judge=1.0, judge_points=8.0, **unknown)) is None
+
+
+def test_rule_takes_rules_before_truth_and_never_the_judge():
+    rule = REWARDS["rule"]
+    assert rule(Reward(), Parts(judge=1.0, truth=0.3, rules=(False,))) == 0.0
+    assert rule(Reward(), Parts(judge=1.0, truth=0.3)) == 0.3
+    assert rule(Reward(), Parts(judge=1.0)) is None
+
+
+@pytest.mark.parametrize(("score", "expected"), [(0.5, 0.0), (0.51, 1.0), (0.0, 0.0), (None, None)])
+def test_binary_cuts_above_the_threshold(score, expected):
+    assert REWARDS["binary"](Reward(), Parts(judge=score)) == expected
+
+
+def test_hybrid_weighs_what_it_names():
+    weighed = Reward(weights={"judge": 0.5, "rule": 0.25, "truth": 0.25})
+    parts = {"judge": 0.4, "truth": 1.0, "rules": (True, False)}
+    hybrid = REWARDS["hybrid"]
+    assert hybrid(weighed, Parts(**parts)) == pytest.approx(0.2 + 0.125 + 0.25)
+    assert hybrid(weighed, Parts(**(parts | {"rules": ()}))) is None
+    assert hybrid(Reward(weights={"judge": 1.0}), Parts(judge=0.4)) == 0.4
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(50, 0.0), (60, 0.0), (80, -0.25), (100, -0.5), (120, -0.5)]
+)
+def test_overlong_falls_along_the_buffer(tokens, expected):
+    assert overlong(Overlong(buffer=40, factor=0.5), tokens, 100) == pytest.approx(expected)
+
+
+def test_repetition_counts_ngrams_that_came_before():
+    # the cat sat | cat sat the | sat the cat | the cat sat: one of four is a repeat
+    assert repetition(Repetition(2.0, 3), "The cat sat the cat sat") == pytest.approx(-0.5)
+    assert repetition(Repetition(2.0, 3), "too short") == 0.0
+    assert overlong(Overlong(), 10**6, 10) == repetition(Repetition(), "a a a a") == 0.0
+
+
+ROW = make_row(({"role": "user", "content": "Write."},), (Criterion("Is kind."),))
+RULED = dataclasses.replace(ROW, rules=(Rule("0:1", "Word", "Is short.", "..."),))
+
+
+@pytest.mark.parametrize(
+    ("reward", "rows", "said"),
+    [
+        (Reward(name="rubric"), [ROW], "judge.grading.name=rubric_batch"),
+        (Reward(name="hybrid"), [ROW], "does not weigh anything"),
+        (Reward(name="hybrid", weights={"judges": 1.0}), [ROW], "Legal are judge, rule, truth"),
+        (Reward(overlong=Overlong(buffer=101)), [ROW], "trainer.max_completion_length=100"),
+        (Reward(rules="run"), [ROW], "no row of the task has a rule"),
+        (Reward(name="rule", rules="ignore"), [RULED], "reward.rules is ignore"),
+        (Reward(name="rule", rules="run"), [RULED, ROW], "1 of 2 rows have none"),
+    ],
+)
+def test_rewards_that_cannot_be_had_are_user_errors(reward, rows, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        check_reward(reward, Judge(), rows, 100)
+
+
+def test_good_rewards_pass():
+    check_reward(Reward(name="verif", rules="run"), Judge(), [RULED, ROW], 100)
+    check_reward(Reward(name="rule"), Judge(), [ROW], 100)
+
+
+def test_rules_reach_the_judge_only_where_they_are_handed_to_it():
+    assert for_judge(RULED, "run") is RULED and for_judge(RULED, "ignore") is RULED
+    assert [item.text for item in for_judge(RULED, "judge").criteria] == ["Is kind.", "Is short."]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("unscored", [1.0, None, 0.5, 0.0]),
+        ("zero", [1.0, 0.0, 0.5, 0.0]),
+        ("drop_group", [None, None, 0.5, 0.0]),
+    ],
+)
+def test_failure_policies(policy, expected):
+    assert apply_failure_policy([1.0, None, 0.5, 0.0], 2, policy, 1.0) == expected
+
+
+def test_abort_and_starvation_stop_the_run():
+    with pytest.raises(Starved, match="1 of 2"):
+        apply_failure_policy([1.0, None], 2, "abort", 1.0)
+    with pytest.raises(Starved, match=r"max_unscored_frac=0\.4"):
+        apply_failure_policy([1.0, None], 2, "unscored", 0.4)
+    assert apply_failure_policy([1.0, None], 2, "unscored", 0.5) == [1.0, None]
+
+
+@given(SCORES, st.sampled_from([p for p in POLICIES if p != "abort"]))
+def test_only_zero_turns_a_missing_verdict_into_a_number(scores, policy):
+    found = apply_failure_policy(scores, 2, policy, 1.0)
+    for before, after in zip(scores, found, strict=True):
+        if before is None:
+            assert after == (0.0 if policy == "zero" else None)
+        elif after is not None:
+            assert after == before
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("unscored", [0.5, None, 0.0, 1.0]),
+        ("zero", [0.5, 0.0, 0.0, 1.0]),
+        ("drop_group", [None, None, 0.0, 1.0]),
+        ("abort", [0.5, None, 0.0, 1.0]),
+    ],
+)
+def test_recorded_rollouts_are_rewarded_as_training_would_have(policy, expected):
+    """A product of judge and rules: half of the rules hold, then none ran, one fails, one holds."""
+    config = Study(reward=Reward(name="verif", rules="run"))
+    known = [
+        recorded(config, RULED, {"answer": "a", "tokens": 1, "truth": None, "rules": rules})
+        for rules in (["0:1 passed", "0:2 failed"], None, ["0:1 failed"], ["0:1 passed vacuous"])
+    ]
+    scores = [1.0, None, 1.0, 1.0]
+    assert again(config, known, scores, 2, policy) == expected
+    if policy == "abort":
+        with pytest.raises(Starved):
+            composed(config, known, scores, 2, policy)
+
+
+def test_a_record_without_an_answer_is_asked_as_an_empty_one():
+    config = Study(reward=Reward(rules="judge", repetition=Repetition(1.0, 1)))
+    record = {"answer": None, "tokens": 3, "truth": 0.5}
+    one = recorded(config, RULED, record)
+    row, answer = one.item
+    assert answer == "" and len(row.criteria) == 2 and one.row is RULED
+    ((reward, terms),) = composed(config, [one], [0.75], 1, "unscored")
+    assert reward == 0.75
+    assert terms == {"judge": 0.75, "truth": 0.5, "repetition": 0.0}
+
+
+class PairJudge:
+    """Stands where a comparing session stands: remembers its groups, scores by place."""
+
+    compares = True
+
+    def __init__(self, votes):
+        self.judge = Judge(sampling=Sampling(votes=votes))
+        self.groups = []
+
+    def group_verdicts(self, row, answers, index):
+        self.groups.append((row, tuple(answers), index))
+        return [(row, place, index) for place in range(len(answers))]
+
+
+def test_a_comparing_judge_sees_one_group_at_a_time_and_order_is_kept():
+    session = PairJudge(votes=2)
+    items = [("x", "a"), ("x", "b"), ("y", "c"), ("y", "d")]
+    found = judge_all(session, items, 2)
+    assert session.groups == [
+        ("x", ("a", "b"), 0),
+        ("x", ("a", "b"), 1),
+        ("y", ("c", "d"), 0),
+        ("y", ("c", "d"), 1),
+    ]
+    assert found == [
+        [("x", 0, 0), ("x", 0, 1)],
+        [("x", 1, 0), ("x", 1, 1)],
+        [("y", 0, 0), ("y", 0, 1)],
+        [("y", 1, 0), ("y", 1, 1)],
+    ]

@@ -1,0 +1,136 @@
+"""The audit of rule functions: counts by hand, the command line, and the study's own rows."""
+
+import json
+
+import pytest
+
+from experiments import rules
+from experiments.rules import audit, check_rules, infeasible, main, read_rows, rule_row
+from study.errors import UserError
+from study.tasks.where import FILES, data_folder
+
+DATA = data_folder() / FILES["verinstruct-verif"]
+DEF = "def check_following(instruction, response):\n    "
+SHORT = DEF + "return len(response.split()) < 3"
+KIND = DEF + "import re\n    return re.search('please', response)"
+BROKEN = DEF + "return undefined"
+
+
+def record(*pairs, prompt="Write."):
+    checkers, functions = [list(column) for column in zip(*pairs, strict=True)]
+    labels = {"checkers": checkers, "functions": functions}
+    return {"prompt": prompt, "reward_model": {"ground_truth": json.dumps(labels)}}
+
+
+RECORDS = [
+    record(("[rule] Word: at most two words", SHORT), ("[llm] Style: kind", "")),
+    record(("[rule] Keyword: please", KIND), ("[rule] Word: at most two", SHORT)),
+    record(("[llm] Style: warm", "")),
+    record(("[rule] Odd: broken", BROKEN)),
+]
+ROWS = [rule_row(one, index, "here") for index, one in enumerate(RECORDS)]
+
+
+def test_counts_by_hand(pool):
+    """Three rows have rules: passes 1/1, 1/2 (a match object is a yes), 0/1."""
+    found = audit(ROWS, "please", pool)
+    assert (found["n_rules"], found["n_pass"], found["n_error"]) == (4, 3, 1)
+    assert (found["n_rows"], found["n_rows_with_rules"], found["rows_perfect"]) == (4, 3, 2)
+    assert found["mean_row_score"] == pytest.approx((1 + 1 + 0) / 3)
+    assert found["per_category"]["Word"] == {"n": 2, "pass": 2}
+    assert found["vacuous"] == ["0:0", "1:1"]
+    assert list(found["errors"]) == ["3:0"] and "undefined" in found["errors"]["3:0"]
+
+
+def test_a_rule_is_asked_of_an_empty_answer_once(pool):
+    seen = {}
+    check_rules(ROWS[:1], ["a"], pool, seen)
+    before = pool.outcomes.total()
+    check_rules(ROWS[:1] * 5, ["a b c"] * 5, pool, seen)
+    assert pool.outcomes.total() - before == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Word: Each word in the response must have at least 15 characters.", "only an empty"),
+        ("Word: every word has a minimum of 40 characters", "only an empty"),
+        ("Word: Each word must be at least 4 characters long.", None),
+        ("Digit: Write between 300 and 200 words.", "a range from 300 to 200"),
+        ("Digit: Write between 200 and 300 words.", None),
+        ("Keyword: Say please.", None),
+    ],
+)
+def test_infeasible_constraints_are_flagged_from_their_words(text, said):
+    found = infeasible(text)
+    assert found == said or (said and found and said in found)
+
+
+def write(path, *records):
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    return path
+
+
+def test_the_command_line(tmp_path, capsys, pool):
+    file, out = write(tmp_path / "rows.jsonl", *RECORDS), tmp_path / "out" / "audit.json"
+    assert main(["audit", f"file={file}", "response=please", f"out={out}"]) == 0
+    assert "3 of 4 rules passed, 1 errors" in capsys.readouterr().out
+    assert json.loads(out.read_text())["rows_perfect"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "the one command is audit"),
+        (["audit", "file=a.jsonl"], "out, response is missing"),
+        (["audit", "file=a.jsonl", "response=", "out=o", "speed=9"], "speed is not known"),
+        (["audit", "file=a.jsonl", "response=", "out=o", "workers=0"], "no number from 1"),
+        (["audit", "file=a.jsonl", "response=", "out=o", "sandbox=off"], "not auto or unsafe"),
+        (["audit", "file=none.jsonl", "response=", "out=o"], "is no .jsonl"),
+    ],
+)
+def test_wrong_commands_are_said(words, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"prompt": "x"}, "found no labels"),
+        (RECORDS[0] | {"prompt": 3}, "no legal prompt"),
+        ({"prompt": "x", "reward_model": {"ground_truth": "{"}}, "not JSON"),
+    ],
+)
+def test_bad_rows_name_file_and_row(tmp_path, broken, said):
+    path = write(tmp_path / "rows.jsonl", RECORDS[0], broken)
+    with pytest.raises(UserError, match="row 1: ") as caught:
+        read_rows(path)
+    assert said in str(caught.value)
+
+
+def test_a_file_without_rules_is_said(tmp_path):
+    path = write(tmp_path / "rows.jsonl", RECORDS[2])
+    with pytest.raises(UserError, match="no checker tagged"):
+        read_rows(path)
+
+
+def test_the_study_s_own_rules_on_an_empty_answer(pool):
+    """About half of them pass it, and a quarter of the rows are perfect: what vacuous means."""
+    if not DATA.is_file():
+        pytest.skip("VerInstruct's rows are not here")
+    found = audit(read_rows(DATA), "", pool)
+    assert (found["n_rules"], found["n_rows_with_rules"], found["n_error"]) == (399, 214, 0)
+    assert found["n_pass"] == len(found["vacuous"]) == 198
+    assert found["rows_perfect"] == 53 and len(found["infeasible"]) == 47
+    categories = {name: counts["n"] for name, counts in found["per_category"].items()}
+    assert categories == {
+        "Digit": 110,
+        "Keyword": 104,
+        "Sentence": 54,
+        "Word": 52,
+        "Punctuation": 47,
+        "Paragraph": 32,
+    }
+    assert rules.FUNCTION == "check_following"

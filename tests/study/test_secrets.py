@@ -1,0 +1,125 @@
+"""What looks like a key is refused and blotted out, and what does not is left alone."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.errors import UserError
+from study.secrets import redact, refuse_secrets
+
+# Put together here so that no scanner finds a key in this file.
+KEYS = [
+    "sk-" + "test-canary_0123456789",
+    "sk-" + "0123456789abcdef" * 2,
+    "hf_" + "AbCdEfGhIjKlMnOpQrStUv",
+    "ghp_" + "AbCdEfGhIjKlMnOpQrStUv",
+    "github_pat_" + "11ABCDEFG_abcdefghijkl",
+    "AKIA" + "ABCDEFGHIJKLMNOP",
+    "AIza" + "x" * 35,
+    "xoxb-" + "1234567890-abc",
+    "Bearer " + "abcdefghijklmnop.qrst",
+    "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----",
+]
+HARMLESS = [
+    "",
+    "http://127.0.0.1:8000/v1",
+    "https://example.org/v1?at=a:b@c",
+    "Qwen/Qwen3-32B",
+    "task-0123456789abcdef0123",
+    "risk-adjusted-and-very-long-words",
+    "DASHSCOPE_API_KEY",
+    "the bearer of this letter",
+    "hf_model",
+    "-----BEGIN PUBLIC KEY-----",
+]
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("frame", ["{}", "before {} after", "key={}", '"{}"', "a\n{}\nb"])
+def test_a_key_is_refused_without_being_shown(key: str, frame: str) -> None:
+    with pytest.raises(UserError) as caught:
+        refuse_secrets([("judge.name", "fine"), ("judge.endpoint.extra_body", frame.format(key))])
+    message = str(caught.value)
+    assert "judge.endpoint.extra_body" in message
+    assert "api_key_env" in message
+    assert key not in message
+    assert key[-12:] not in message
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_is_blotted_out(key: str) -> None:
+    assert redact(f"got {key} there") == "got *** there"
+
+
+def test_the_password_of_a_url_is_a_secret_and_its_host_is_not() -> None:
+    url = "https://me:swordfish@example.org:8000/v1"
+    assert redact(url) == "https://***@example.org:8000/v1"
+    with pytest.raises(UserError):
+        refuse_secrets([("judge.endpoint.url", url)])
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("http://swordfish@example.org/v1", "http://***@example.org/v1"),
+        ("http://sword@fish@example.org/v1", "http://***@example.org/v1"),
+        ("mysql://me:sword@fish@example.org/db", "mysql://***@example.org/db"),
+        ("at http://h/v1?a=b&api_key=swordfish&c=d", "at http://h/v1?a=b&***&c=d"),
+    ],
+)
+def test_what_an_address_gives_away_is_blotted_out(given: str, shown: str) -> None:
+    assert redact(given) == shown
+
+
+NASTY = [
+    "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "http://", "http://a@", "://:", "bearer ", "?",
+    "?token", "sk-", "-----BEGIN PRIVATE KEY----- -", "A", " ", "&api_key=",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", NASTY)
+def test_the_work_grows_with_the_text_and_not_with_its_square(piece: str) -> None:
+    """Eight times the text may take a generous three times of eight times as long."""
+
+    def seconds(times: int) -> float:
+        text = piece * times
+
+        def once() -> float:
+            began = time.process_time()
+            redact(text)
+            return time.process_time() - began
+
+        return min(once() for _ in range(3))
+
+    small, large = 20_000 // len(piece), 160_000 // len(piece)
+    assert seconds(large) < 24 * seconds(small) + 0.05
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_harmless_texts_pass(text: str) -> None:
+    refuse_secrets([("somewhere", text)])
+    assert redact(text) == text
+
+
+def test_known_values_go_whatever_they_look_like() -> None:
+    assert redact("key hunter2 or hunter22", ["hunter2", "hunter22"]) == "key *** or ***"
+    assert redact("a cat", ["", "a"]) == "a cat"
+
+
+@given(st.text(), st.text(min_size=4), st.text())
+def test_a_known_value_never_survives(before: str, secret: str, after: str) -> None:
+    blotted = redact(before + secret + after, [secret])
+    assert secret not in blotted or "*" in secret
+
+
+def test_a_private_key_that_breaks_off_is_blotted_out_as_far_as_it_goes() -> None:
+    begin = "-----BEGIN " + "PRIVATE KEY-----"
+    body = "\n".join(["MIIEvQIBADANBgkqhkiG9w0BAQEFAASC" * 2] * 3)
+    for line_break in ("\n", "\\n"):
+        torn = begin + "\n" + body.replace("\n", line_break)
+        assert redact(f"got {torn} there") == "got *** there"
+    assert redact(f"{begin} is how it starts. [[70]]") == "*** is how it starts. [[70]]"

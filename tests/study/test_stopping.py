@@ -1,0 +1,212 @@
+"""Ctrl-C and SIGTERM at every phase of a real sweep: nothing stays open, nothing is half laid.
+
+Signals go to the whole process group, as a terminal sends them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from study import cells
+from tests.conftest import ROOT, sweep
+
+TINY = ("debug=tiny", "judge=sim-fair,sim-noisy", "seed=0")
+
+
+class Sweep:
+    """A sweep in a process group of its own."""
+
+    def __init__(self, runs_dir: Path, *arguments: str) -> None:
+        self.runs_dir = runs_dir
+        self.temp = runs_dir.parent / "temp"
+        self.temp.mkdir(exist_ok=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "experiments.sweep", f"runs_dir={runs_dir}", *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env=os.environ | {"TMPDIR": str(self.temp)},
+        )
+
+    def wait_for(self, happened: Callable[[], object], what: str) -> None:
+        limit = time.monotonic() + 120
+        while not happened():
+            assert self.process.poll() is None, (
+                f"it ended before {what}: {self.process.stdout.read()}"
+            )  # ty: ignore[unresolved-attribute]
+            assert time.monotonic() < limit, f"never {what}"
+            time.sleep(0.005)
+
+    def send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def ended(self) -> tuple[int, str]:
+        said, _ = self.process.communicate(timeout=120)
+        return self.process.returncode, said
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
+    begun: list[Sweep] = []
+
+    def start(*arguments: str) -> Sweep:
+        begun.append(Sweep(tmp_path / "runs", *arguments))
+        return begun[-1]
+
+    yield start
+    for one in begun:
+        one.kill()
+
+
+def statuses(runs_dir: Path) -> dict[str, str]:
+    """Name of each run in MLflow -> how it ended, asked of the store itself."""
+    with closing(sqlite3.connect(runs_dir / "mlflow.db")) as store:
+        return dict(store.execute("select name, status from runs").fetchall())
+
+
+def test_while_composing(started) -> None:
+    seeds = ",".join(map(str, range(400)))
+    one = started("tracking=none", f"seed={seeds}")
+    one.wait_for(lambda: list(one.temp.glob("judgedrift-*")), "Hydra was called")
+    one.send(signal.SIGINT)
+    code, said = one.ended()
+    # Python remembers an interrupt that passed through exec(), as imports do, and ends by SIGINT
+    # after all else was done; a shell says 130 of both
+    assert code in (130, -signal.SIGINT), said
+    assert "Stopped." in said and "Traceback" not in said
+    assert not list(one.temp.glob("judgedrift-*")) and not one.runs_dir.exists()
+
+
+def test_while_a_judge_is_asked_whether_it_answers(started) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        one = started("debug=tiny", "judge=openai-compatible", "seed=0",
+                      f"judge.endpoint.url={url}", "judge.endpoint.model=m")  # fmt: skip
+        connection, _ = silent.accept()
+        with connection:
+            one.send(signal.SIGTERM)
+            code, said = one.ended()
+    assert code == 130, said
+    assert "Stopped." in said and "Traceback" not in said
+    assert not list(one.runs_dir.glob("*/study.json")) and not (one.runs_dir / "mlflow.db").exists()
+
+
+@pytest.mark.slow
+def test_from_laying_the_study_to_its_report(started) -> None:
+    """The same command, stopped while the store is made, while cells run, while it reports; then
+    it is let go on, and all is done."""
+    one = started(*TINY, "trainer.steps=12")
+    one.wait_for(lambda: (one.runs_dir / ".mlflow.lock").exists(), "MLflow was opened")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        one.process.send_signal(number)
+        time.sleep(0.2)
+    code, said = one.ended()
+    assert code == 130 and "Traceback" not in said, said
+    folders = cells.study_cells(one.runs_dir / "debug")
+    assert len(folders) == 2, "half a study was laid"
+    assert [cells.state(folder) for folder in folders] == ["new", "new"]
+    assert statuses(one.runs_dir) == {"debug": "KILLED"}
+
+    one = started(*TINY, "trainer.steps=12")
+    running = [folder / "checkpoints" for folder in folders]
+    one.wait_for(lambda: all(any(path.glob("*")) for path in running), "both cells had a step")
+    one.send(signal.SIGINT)
+    time.sleep(0.3)
+    one.send(signal.SIGINT)
+    time.sleep(0.3)
+    one.send(signal.SIGTERM)
+    code, said = one.ended()
+    assert code == 130 and "Traceback" not in said, said
+    assert "Stopping" in said, "the second one was not answered"
+    assert {cells.state(folder) for folder in folders} == {"killed"}
+    assert set(statuses(one.runs_dir).values()) == {"KILLED"}
+    assert len(statuses(one.runs_dir)) == 3
+    for folder in folders:
+        assert "Traceback" not in (folder / "log.txt").read_text()
+
+    one = started(*TINY, "trainer.steps=12")
+    one.wait_for(lambda: all((folder / "DONE").exists() for folder in folders), "both were done")
+    one.wait_for(lambda: "FINISHED" in statuses(one.runs_dir).values(), "a run had ended")
+    time.sleep(0.5)  # into the report, which takes longer
+    one.process.send_signal(signal.SIGTERM)
+    code, said = one.ended()
+    assert code == 130 and "Traceback" not in said, said
+    found = statuses(one.runs_dir)
+    assert found.pop("debug") == "KILLED" and set(found.values()) == {"FINISHED"}
+
+    again = sweep(one.runs_dir, *TINY, "trainer.steps=12", "sweep.report=false")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert set(statuses(one.runs_dir).values()) == {"FINISHED"}, "the study was not closed"
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_leaves_no_run_open(started) -> None:
+    """kill -9 of the sweep alone: its cell ends itself, and its run with it."""
+    one = started("debug=tiny", "judge=sim-fair", "seed=0", "trainer.steps=200")
+    one.wait_for(lambda: any(one.runs_dir.glob("debug/*/checkpoints/*")), "a step was done")
+    one.process.kill()
+    (folder,) = cells.study_cells(one.runs_dir / "debug")
+    limit = time.monotonic() + 30
+    while cells.state(folder) == "running" and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert cells.state(folder) == "killed"
+    assert statuses(one.runs_dir)[folder.name] == "KILLED"
+
+
+def test_a_launcher_that_is_not_installed_lays_nothing(tmp_path) -> None:
+    done = sweep(tmp_path / "runs", "debug=tiny", "judge=sim-fair", "seed=0", "hydra/launcher=ray")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "hydra/launcher=ray" in done.stderr and "pip install -e .[ray]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+DRIVER = """
+import os, signal, time
+from experiments import stopping
+stopping.take_signals()
+me = os.getpid()
+try:
+    with stopping.held():
+        os.kill(me, signal.SIGTERM)
+        print("still here")
+    print("not reached")
+except KeyboardInterrupt:
+    os.kill(me, signal.SIGINT)
+    os.kill(me, signal.SIGHUP)
+    print("ended in order")
+stopping.PATIENCE_S = 0
+try:
+    os.kill(me, signal.SIGINT)
+    print("not reached")
+except KeyboardInterrupt:
+    print("obeyed again")
+"""
+
+
+def test_a_signal_waits_for_what_is_held_and_others_are_answered() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split("\n") == ["still here", "ended in order", "obeyed again", ""]
+    assert done.stderr.count("Stopping") == 3
