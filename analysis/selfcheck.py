@@ -5,23 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Protocol
 
 from analysis.command import write_json
-from study.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    class Check(Protocol):
-        """Replications of some estimators on planted data, by the name of their row."""
-
-        __qualname__: str
-
-        def __call__(self, rng: np.random.Generator, count: int, /) -> dict[str, Trials]: ...
-
-
 from analysis.planted.selfcheck import FALSE_ALARM, FEWEST, Row, coverage_table, known_faults
+from study.errors import UserError
 
 
 def main(arguments: list[str]) -> int:

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.rules import infeasible
 from study.errors import UserError
 from study.files import read_json, write_json, write_text
 from study.rows import Row
+from study.rules import infeasible
 from study.schema import Task
 from study.tasks import prompts
 from study.tasks.prompts import Prompts
@@ -191,11 +191,11 @@ def sha256(path: Path) -> str:
 
 
 def _task(words: dict[str, str], overrides: list[str]) -> Task:
-    from judges.serve import Command, load
+    from study.compose import load_presets
 
     if "task" not in words:
         raise UserError(f"experiments.data needs a task. Type: {USAGE}")
-    return load(Command("sim-fair", words["task"], overrides=overrides))[1]
+    return load_presets("sim-fair", words["task"], overrides=overrides)[1]
 
 
 def _describe(words: dict[str, str], overrides: list[str]) -> dict[str, Any]:

@@ -14,14 +14,11 @@ from experiments.estimate import expected
 from study import cells
 from study.cells import Cell, identifying, under
 from study.errors import UserError
-from study.files import Damaged, read_json, say
 from study.schema import Trainer
-from study.screen import visible
 from study.status import read_status
+from study.study_file import base, read_study
 
 MISSING = "(absent)"
-COSTS = ("completions", "judge calls", "tokens in", "tokens out")
-"""Columns of what a cell is expected to take."""
 
 
 def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
@@ -105,68 +102,6 @@ def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -
         )
 
 
-def read_study(study_dir: Path, problems: list[str] | None = None) -> dict[str, Any]:
-    """What a study was started with, in ``study.json``; an empty dict where it was not.
-
-    Where that is damaged it is said, and made again from the cells: the next sweep writes it.
-
-    Args:
-        problems: takes what was damaged, instead of its being said.
-    """
-    path = study_dir / "study.json"
-    try:
-        found = read_json(path)
-        why = _study_fault(found)
-    except Damaged as error:
-        found, why = {}, error.why
-    if not why:
-        return found
-    again = _study_of_cells(study_dir)
-    sources = "its cells" if again else "nothing, as no cell is there"
-    what = f"{study_dir.name}/{path.name} is damaged: it {why}; read from {sources} instead."
-    say(what) if problems is None else problems.append(what)
-    return again
-
-
-def _study_fault(found: dict[str, Any]) -> str:
-    factors, shared, mlflow = (found.get(key) for key in ("factors", "base", "mlflow"))
-    if not found:
-        return ""
-    if not isinstance(factors, list) or not all(isinstance(one, str) for one in factors):
-        return "does not list the factors"
-    if not isinstance(shared if shared is not None else {}, dict):
-        return "does not hold the base config"
-    ids = mlflow if mlflow is not None else {}
-    if not isinstance(ids, dict) or not all(isinstance(one, str) for one in ids.values()):
-        return "does not hold the ids of MLflow"
-    return ""
-
-
-def _study_of_cells(study_dir: Path) -> dict[str, Any]:
-    """``study.json`` by the first cell that can be read."""
-    for folder in cells.study_cells(study_dir):
-        try:
-            cell = cells.load_cell(folder)
-            kept = read_json(folder / "mlflow.json")
-        except Damaged:
-            continue
-        keys = ("uri", "experiment_id", "parent_run_id")
-        ids = {key: kept[key] for key in keys} if all(key in kept for key in keys) else {}
-        factors = list(cell.config.factors)
-        return {
-            "study": study_dir.name,
-            "factors": factors,
-            "base": base(cell, factors),
-            "mlflow": ids,
-        }
-    return {}
-
-
-def base(cell: Cell, factors: Sequence[str]) -> dict[str, Any]:
-    """The part of a cell's flat config that every arm of the study shares."""
-    return {key: value for key, value in identifying(cell.data).items() if not under(key, factors)}
-
-
 def _differences(found: dict[str, list[Any]]) -> str:
     return "; ".join(f"{key} = {' | '.join(map(str, found[key]))}" for key in found)
 
@@ -204,21 +139,3 @@ def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
             }
         )
     return lines
-
-
-def print_table(lines: list[dict[str, str]], title: str, hidden: Sequence[str] = ()) -> None:
-    """Print a table; columns that are empty in every row, or hidden, are left out."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # As Text nothing is taken for markup: names and errors hold what others wrote
-    console = Console(width=None if Console().is_terminal else 160)
-    table = Table(title=Text(visible(title)), title_justify="left")
-    names = [name for name in lines[0] if name not in hidden and any(line[name] for line in lines)]
-    for name in names:
-        right = name in ("step", "seconds", *COSTS)
-        table.add_column(Text(visible(name)), justify="right" if right else "left", overflow="fold")
-    for line in lines:
-        table.add_row(*(Text(visible(line[name])) for name in names))
-    console.print(table)

@@ -104,7 +104,7 @@ def read_command(arguments: Sequence[str]) -> Command:
     Raises:
         UserError: something else, an unknown key, a value that is none, or no judge.
     """
-    from judges.serve import read_pairs
+    from study.cli import read_pairs
 
     texts, overrides = read_pairs(arguments, KEYS, "experiments.probe", USAGE)
     values: dict[str, Any] = dict(texts)
@@ -230,8 +230,7 @@ def _run_held(command: Command, judges: list[Judge], task: Task, writer: Judge |
 def _load(command: Command) -> tuple[list[Judge], Task]:
     """The judges and the task, composed; a set that is a file needs no task."""
     from judges.probes.sets import BUILT_IN, is_file
-    from judges.serve import Command as Preset
-    from judges.serve import load, preset_names
+    from study.compose import load_presets, preset_names
 
     task = BUILT_IN if is_file(command.set) else command.set
     if task not in preset_names("task"):
@@ -239,7 +238,7 @@ def _load(command: Command) -> tuple[list[Judge], Task]:
             f"set={command.set} is no set. Give a file that ends in .jsonl, or one of the tasks"
             f" {', '.join(preset_names('task'))}."
         )
-    loaded = [load(Preset(name, task, overrides=command.overrides)) for name in command.judges]
+    loaded = [load_presets(name, task, overrides=command.overrides) for name in command.judges]
     return [judge for judge, _ in loaded], loaded[0][1]
 
 
@@ -303,10 +302,9 @@ def _oracle(judge: Judge, task: Task) -> Any:
 
 
 def _writer(command: Command) -> Judge | None:
-    from judges.serve import Command as Preset
-    from judges.serve import load
+    from study.compose import load_presets
 
-    return load(Preset(command.rewriter))[0] if command.rewriter else None
+    return load_presets(command.rewriter)[0] if command.rewriter else None
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from judges.session import judge_all
 from study.answers import answer_of
 from study.records import COMPONENT, rollout_id
 from study.rewards.checks import for_judge
@@ -20,7 +21,7 @@ from study.rewards.failure import Starved, starved
 from study.rewards.ruled import RuleRunner, rule_metrics, spoken
 from study.rows import Row, Truth
 from study.schema import Study
-from study.verdict import DIFFERENT, Outcome, Verdict
+from study.verdict import DIFFERENT, Outcome, Verdict, mean_score
 
 if TYPE_CHECKING:
     from judges.budget import Budget
@@ -181,38 +182,6 @@ class Scorer:
 
     def _sent(self) -> int:
         return sum(session.calls for session in (self.acting, *self.shadows))
-
-
-def judge_all(
-    session: Session, items: Sequence[tuple[Row, str]], group_size: int
-) -> list[list[Verdict]]:
-    """Verdicts of P * G items in group order, ``sampling.votes`` for each.
-
-    A grading that compares is asked group by group: each answer against its own group.
-
-    Raises:
-        EndpointRefused: the judge's key, account or model is refused; asking on makes no sense.
-    """
-    if not session.compares:
-        found = session.verdicts(items)
-        session.stop_if_refused()
-        return found
-    votes_N: list[list[Verdict]] = []
-    for start in range(0, len(items), group_size):
-        row, answers = items[start][0], [answer for _, answer in items[start : start + group_size]]
-        draws = [
-            session.group_verdicts(row, answers, index)
-            for index in range(session.judge.sampling.votes)
-        ]
-        session.stop_if_refused()
-        votes_N += [list(votes) for votes in zip(*draws, strict=True)]
-    return votes_N
-
-
-def mean_score(votes: Sequence[Verdict]) -> float | None:
-    """Mean over the votes that were scored; None where none was."""
-    scored = [vote.score for vote in votes if vote.score is not None]
-    return sum(scored) / len(scored) if scored else None
 
 
 def _penalty_metrics(terms: Sequence[dict[str, float | None]]) -> dict[str, float]:

@@ -32,12 +32,14 @@ from experiments.preflight import (
 )
 from study import cells, stopping, storage
 from study.cells import Cell
+from study.cli import print_table
 from study.errors import UserError
 from study.files import write_json
 from study.machine import cpus
 from study.schema import Study, freeze, register
 from study.screen import visible
 from study.status import read_status
+from study.study_file import base, read_study
 from study.verify import mend, say_problems
 
 if TYPE_CHECKING:
@@ -184,7 +186,7 @@ def lay(todo: list[Cell], new: list[Cell], tracked: dict[str, Any]) -> None:
         {
             "study": config.study,
             "factors": config.factors,
-            "base": plan.base(todo[0], config.factors),
+            "base": base(todo[0], config.factors),
             "mlflow": dict(tracked),
         },
     )
@@ -247,7 +249,7 @@ def run(todo: list[Cell], elsewhere: list[str]) -> int:
     new = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
     if not new:
         say_nothing_to_run(todo)
-        tracked = plan.read_study(study_dir).get("mlflow", {})
+        tracked = read_study(study_dir).get("mlflow", {})
         # the summary comes last: without it, whoever ran the cells did not come to the end
         cut_short = not (study_dir / SUMMARY).exists() and _states(todo) == {"done"}
         report(todo, stale=cut_short)
@@ -378,7 +380,7 @@ def show_plan(todo: list[Cell]) -> int:
     from analysis.statistics.power import power_lines
 
     lines = plan.rows(todo, todo[0].config.factors)
-    plan.print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
+    print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
     total = {key: sum(plan.expected(cell)[key] for cell in todo) for key in plan.expected(todo[0])}
     left = sum(plan.expected(cell)["calls"] for cell in todo if cells.state(cell.dir) != "done")
     print(

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from experiments.plan import read_study
 from experiments.track import projection
 from experiments.track.projection import Point
 from experiments.track.store import initialise, load_mlflow, tracking_uri, ui_command, ui_link
@@ -32,6 +31,7 @@ from study.records import recorded
 from study.schema import Study, Tracking
 from study.secrets import redact, refuse_arguments
 from study.status import read_status
+from study.study_file import read_study
 from study.verify import read_form, say_problems
 
 __all__ = [

@@ -139,7 +139,8 @@ def check(judge: Judge, task: Task) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line: 0 where a verdict was scored, 1 where not, 2 for a user's error."""
-    from judges.serve import Command, load, preset_names, read_pairs
+    from study.cli import read_pairs
+    from study.compose import load_presets, preset_names
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     if any(argument in ("-h", "--help") for argument in given):
@@ -147,8 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         values, overrides = read_pairs(given, ("judge", "task"), "judges.check", USAGE)
-        command = Command(values["judge"], values.get("task", "instruct-mini"), overrides=overrides)
-        judge, task = load(command)
+        judge, task = load_presets(values["judge"], values.get("task", "instruct-mini"), overrides)
         return 0 if check(judge, task) else 1
     except UserError as problem:
         print(problem, file=sys.stderr)

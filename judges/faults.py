@@ -236,8 +236,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _from_command(arguments: Sequence[str]) -> FaultServer:
     from judges.endpoint.transport import AsgiWire
-    from judges.serve import Command, load, read_pairs
     from judges.simulated.app import simulated_app
+    from study.cli import read_pairs
+    from study.compose import load_presets
     from study.schema import Endpoint
     from study.tasks import oracle
 
@@ -255,11 +256,7 @@ def _from_command(arguments: Sequence[str]) -> FaultServer:
         ) from None
     if not 0 <= share <= 1:
         raise UserError(f"share={share} is no share; give a number from 0 to 1.")
-    judge, task = load(
-        Command(
-            judge=values["judge"], task=values.get("task", "instruct-mini"), overrides=overrides
-        )
-    )
+    judge, task = load_presets(values["judge"], values.get("task", "instruct-mini"), overrides)
     if judge.simulated is None:
         raise UserError(f"judge={judge.name} is not simulated; type for example judge=sim-fair.")
     wire = AsgiWire(Endpoint(), simulated_app(judge, oracle(task)))

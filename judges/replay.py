@@ -115,10 +115,9 @@ def run(command: Command) -> list[dict[str, Any]]:
     """Replay; one line of numbers per run, or one for a file."""
     judge = None
     if command.judge is not None:
-        from judges.serve import Command as Preset
-        from judges.serve import load
+        from study.compose import load_presets
 
-        judge, _ = load(Preset(command.judge, overrides=command.overrides))
+        judge, _ = load_presets(command.judge, overrides=command.overrides)
     if command.file is not None:
         assert judge is not None and command.out is not None
         return [replay_file(command.file, judge, Path(command.out))]
@@ -231,9 +230,10 @@ def _step(
     """One step's rollouts with new score, reward and advantage, and the verdicts behind them."""
     import numpy as np
 
-    from experiments.scorer import judge_all, mean_score
+    from judges.session import judge_all
     from study.rewards import compose
     from study.rewards.advantages import advantages
+    from study.verdict import mean_score
 
     config = cell.config
     size = config.trainer.group_size
@@ -308,11 +308,11 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
 
     import numpy as np
 
-    from experiments.scorer import mean_score
     from judges.session import Session
     from study.answers import answer_of
     from study.completions import read_completions
     from study.rewards.advantages import advantages
+    from study.verdict import mean_score
 
     if judge.simulated is not None:
         raise UserError(
@@ -363,7 +363,7 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line. Exit codes: 0 replayed, 2 a user's error."""
-    from experiments.plan import print_table
+    from study.cli import print_table
 
     try:
         command = read_command(list(sys.argv[1:] if arguments is None else arguments))

@@ -19,20 +19,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from study.cli import read_pairs
+from study.compose import load_presets, preset_names
 from study.errors import UserError
-from study.schema import Judge, Task, freeze
+from study.schema import Judge, Task
 from study.screen import visible
 
 if TYPE_CHECKING:
     from judges.serving.server import Server
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 USAGE = (
     "python -m judges.serve judge=NAME [print_only=true] [stop=true] [replicas=N] [host=127.0.0.1]"
     " [port=8100] [runs_dir=runs] [task=instruct-mini] [judge.KEY=VALUE ...] [task.KEY=VALUE ...]"
 )
 SIMULATED_PORT = 8100
-GROUPS = ("judge.", "task.")
 
 
 @dataclass(frozen=True)
@@ -81,93 +81,13 @@ def read_command(arguments: Sequence[str]) -> Command:
     )
 
 
-def read_pairs(
-    arguments: Sequence[str], known: Sequence[str], program: str, usage: str
-) -> tuple[dict[str, str], list[str]]:
-    """``key=value`` arguments as the program's own ones and the overrides of judge and task.
-
-    Raises:
-        UserError: something else than key=value, an unknown key, or no judge.
-    """
-    from study.secrets import refuse_arguments
-
-    refuse_arguments(arguments)
-    values: dict[str, str] = {}
-    overrides = []
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if key in known and value.strip("\"'").startswith("["):
-            inner = value.strip("\"'[] ")
-            raise UserError(
-                f"{argument} has brackets, which {program} takes no list in. Type {key}={inner}"
-            )
-        if equals and key.lstrip("+~").startswith(GROUPS):
-            overrides.append(argument)
-        elif equals and value and key in known:
-            values[key] = value
-        else:
-            raise UserError(f"{argument!r} is no argument of {program}. Type {usage}")
-    if "judge" not in values:
-        raise UserError(
-            f"{program} needs a judge: one of {', '.join(preset_names('judge'))}. Type {usage}"
-        )
-    return values, overrides
-
-
-def preset_names(group: str) -> list[str]:
-    """The presets of a config group."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-
-
-def load(command: Command) -> tuple[Judge, Task]:
-    """Compose the judge's and the task's preset with the overrides.
-
-    Raises:
-        UserError: an unknown preset, an override that the schema does not take, a value that is
-            missing, or one that looks like a key.
-    """
-    for group, name in (("judge", command.judge), ("task", command.task)):
-        if name not in preset_names(group):
-            raise UserError(
-                f"{group}={name} is no preset. There are {', '.join(preset_names(group))}; a new"
-                f" one is a file conf/{group}/NAME.yaml."
-            )
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
-
-    from study.schema import register
-    from study.secrets import redact, refuse_config
-
-    register()
-    chosen = [f"+judge={command.judge}", f"+task={command.task}"]
-    try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            composed = compose(overrides=[*chosen, *command.overrides])
-        data: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    except MissingMandatoryValue as problem:
-        key = getattr(problem, "full_key", None) or "a value"
-        raise UserError(
-            f"{key} has no value and judge={command.judge} does not work without one. Type it on"
-            f" the command line: {key}=VALUE"
-        ) from problem
-    except (HydraException, OmegaConfBaseException) as problem:
-        raise UserError(
-            f"The settings do not fit: {redact(' '.join(str(problem).split()))} The names and"
-            " defaults of all settings are in study/schema.py."
-        ) from problem
-    refuse_config(data)
-    return freeze(Judge, data["judge"]), freeze(Task, data["task"])
-
-
 def serve(command: Command) -> None:
     """Serve until interrupted; prints the address once the judge answers.
 
     Raises:
         UserError: there is nothing to serve, or it cannot be served here.
     """
-    judge, task = load(command)
+    judge, task = load_presets(command.judge, command.task, command.overrides)
     if judge.simulated is None:
         serve_vllm(judge, command)
     elif command.print_only or command.stop:

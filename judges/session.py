@@ -18,8 +18,8 @@ from judges.endpoint.client import Attempted, Channel, EndpointRefused, Fault, a
 from judges.endpoint.dialects import check_dialect, dialect_of
 from judges.endpoint.fields import one_line
 from judges.endpoint.loop import Loop
+from judges.endpoint.replicas import open_wire
 from judges.endpoint.served import is_asked
-from judges.endpoint.transport import open_wire
 from judges.grading.adapters import Bound, check_group, in_asks, is_group
 from judges.grading.base import Ask, GroupGrading, Reading
 from judges.identity import build_grading, judge_id, request_key
@@ -513,3 +513,29 @@ def _to_value(attempted: Attempted) -> dict[str, Any]:
         value |= {"outcome": attempted.outcome.value, "reason": attempted.reason}
         value |= {"served": attempted.served}
     return value
+
+
+def judge_all(
+    session: Session, items: Sequence[tuple[Row, str]], group_size: int
+) -> list[list[Verdict]]:
+    """Verdicts of P * G items in group order, ``sampling.votes`` for each.
+
+    A grading that compares is asked group by group: each answer against its own group.
+
+    Raises:
+        EndpointRefused: the judge's key, account or model is refused; asking on makes no sense.
+    """
+    if not session.compares:
+        found = session.verdicts(items)
+        session.stop_if_refused()
+        return found
+    votes_N: list[list[Verdict]] = []
+    for start in range(0, len(items), group_size):
+        row, answers = items[start][0], [answer for _, answer in items[start : start + group_size]]
+        draws = [
+            session.group_verdicts(row, answers, index)
+            for index in range(session.judge.sampling.votes)
+        ]
+        session.stop_if_refused()
+        votes_N += [list(votes) for votes in zip(*draws, strict=True)]
+    return votes_N

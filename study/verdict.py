@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
 
 LABELS = ("met", "not_met", "unknown")
 """What a judge may say of one criterion."""
@@ -125,3 +129,9 @@ class Verdict:
         """The verdict as a flat dict of plain values, as the verdict tables store it."""
         row = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         return row | {"outcome": self.outcome.value, "labels": list(self.labels)}
+
+
+def mean_score(votes: Sequence[Verdict]) -> float | None:
+    """Mean over the votes that were scored; None where none was."""
+    scored = [vote.score for vote in votes if vote.score is not None]
+    return sum(scored) / len(scored) if scored else None

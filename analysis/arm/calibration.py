@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-    from analysis.arm.propagation import Predicted
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    pass
 
 FEWEST = 3
 """Runs that a scale is fitted on, at least."""
@@ -149,3 +153,33 @@ def _inside(observed: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
     known = np.isfinite(observed) & np.isfinite(low) & np.isfinite(high)
     held = (low <= observed) & (observed <= high)
     return float(held[known].mean()) if known.any() else float("nan")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One run and feature: shifts in the feature's own unit.
+
+    ``scale`` is fitted on the other runs: movement per unit of cumulative push. ``low`` and
+    ``high`` are the 95 % prediction interval that their scatter gives this run. ``unseen`` with its
+    interval is the same with a scale fitted on the other *arms*: nothing of this judge was seen.
+    ``repeated`` is what needs no theory, the mean shift of the arm's other runs. ``sd`` is that of
+    the feature in the first rollouts, and ``note`` why there is no prediction.
+    """
+
+    cell: str
+    arm: str
+    feature: str
+    observed: float
+    predicted: float
+    of_truth: float
+    of_bias: float
+    scale: float
+    fitted_on: int
+    low: float = float("nan")
+    high: float = float("nan")
+    unseen: float = float("nan")
+    unseen_low: float = float("nan")
+    unseen_high: float = float("nan")
+    repeated: float = float("nan")
+    sd: float = float("nan")
+    note: str = ""

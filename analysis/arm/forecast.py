@@ -163,11 +163,11 @@ def rewards(
     """
     import numpy as np
 
-    from experiments.scorer import judge_all, mean_score
-    from judges.session import Session
+    from judges.session import Session, judge_all
     from judges.store import Store
     from study.rewards import compose
     from study.tasks import oracle
+    from study.verdict import mean_score
 
     config = cell.config
     known = [
@@ -198,9 +198,9 @@ def candidates(given: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[
     if given == "study":
         found = {arms[cell.name]: (cell.config.judge, cell) for cell in cells}
         return {arm: found[arm] for arm in dict.fromkeys(arms.values()) if arm in found}
-    from judges.serve import Command, load
+    from study.compose import load_presets
 
-    return {name: (load(Command(name))[0], cells[0]) for name in given.split(",")}
+    return {name: (load_presets(name)[0], cells[0]) for name in given.split(",")}
 
 
 def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:

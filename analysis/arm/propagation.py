@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.arm.calibration import FEWEST, calibrate, fit_scale
+from analysis.arm.calibration import FEWEST, Predicted, calibrate, fit_scale
 from analysis.records.behaviour import shift
 from analysis.step.transmission import known_mean
 from study.errors import UserError
@@ -59,36 +59,6 @@ class Trajectory:
     rate: np.ndarray | float = 1.0
     clip: float = 0.0
     sd: float = float("nan")
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """One run and feature: shifts in the feature's own unit.
-
-    ``scale`` is fitted on the other runs: movement per unit of cumulative push. ``low`` and
-    ``high`` are the 95 % prediction interval that their scatter gives this run. ``unseen`` with its
-    interval is the same with a scale fitted on the other *arms*: nothing of this judge was seen.
-    ``repeated`` is what needs no theory, the mean shift of the arm's other runs. ``sd`` is that of
-    the feature in the first rollouts, and ``note`` why there is no prediction.
-    """
-
-    cell: str
-    arm: str
-    feature: str
-    observed: float
-    predicted: float
-    of_truth: float
-    of_bias: float
-    scale: float
-    fitted_on: int
-    low: float = float("nan")
-    high: float = float("nan")
-    unseen: float = float("nan")
-    unseen_low: float = float("nan")
-    unseen_high: float = float("nan")
-    repeated: float = float("nan")
-    sd: float = float("nan")
-    note: str = ""
 
 
 def paths(runs: Sequence[Run]) -> list[Trajectory]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from analysis.planted.selfcheck import Trials
+    from analysis.planted.trials import Trials
     from analysis.probes.effects import Clustered
 
 PROMPTS = 20
@@ -389,7 +389,7 @@ def _intervals(truth: float, found: Iterable[Clustered]) -> Trials:
 def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
     import numpy as np
 
-    from analysis.planted.selfcheck import Trials
+    from analysis.planted.trials import Trials
 
     return Trials(truth, *np.array(ends, dtype=float).T)
 
@@ -398,7 +398,7 @@ def _quiet(silent: np.ndarray) -> Trials:
     """A test as an interval: it holds 0 where the test was rightly silent, else nothing."""
     import numpy as np
 
-    from analysis.planted.selfcheck import Trials
+    from analysis.planted.trials import Trials
 
     kept = np.where(silent, 0.0, np.nan)
     return Trials(0.0, np.zeros(len(silent)), kept, kept)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-    from analysis.planted.selfcheck import Trials
+    from analysis.planted.trials import Trials
 
 REPLICATES = 200
 """Of a run's groups, where each takes a fit."""
@@ -126,7 +126,7 @@ def _groups(
 def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
     import numpy as np
 
-    from analysis.planted.selfcheck import Trials
+    from analysis.planted.trials import Trials
 
     return Trials(truth, *np.array(ends).T)
 
@@ -135,7 +135,7 @@ def _quiet(silent: np.ndarray) -> Trials:
     """A test as an interval: it holds 0 where the test was rightly silent, else nothing."""
     import numpy as np
 
-    from analysis.planted.selfcheck import Trials
+    from analysis.planted.trials import Trials
 
     kept = np.where(silent, 0.0, np.nan)
     return Trials(0.0, np.zeros(len(silent)), kept, kept)

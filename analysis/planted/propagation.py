@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-    from analysis.planted.selfcheck import Trials
+    from analysis.planted.trials import Trials
 
 
 def forecast(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -112,7 +112,7 @@ def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
     """Estimates and interval ends as arrays."""
     import numpy as np
 
-    from analysis.planted.selfcheck import Trials
+    from analysis.planted.trials import Trials
 
     estimate, low, high = np.array(ends).T
     return Trials(truth, estimate, low, high)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from analysis.planted import judges, onset, propagation
+from analysis.planted.trials import Trials
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from analysis.planted.truth import Tabular
 
-LEVEL = 0.95
 FEWEST = 500
 FALSE_ALARM = 0.05
 """Chance that a correct build shows any row outside its band, shared over all rows."""
@@ -51,22 +51,6 @@ class Row:
     def ok(self) -> bool:
         """Whether coverage lies in its band."""
         return self.low <= self.coverage <= self.high
-
-
-@dataclass(frozen=True)
-class Trials:
-    """What one estimator said over R replications: estimates and interval ends, each (R,).
-
-    ``at_least`` marks what may be safer than it claims, as an exact test on whole numbers is: its
-    coverage has no upper band.
-    """
-
-    truth: float
-    estimate: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    nominal: float = LEVEL
-    at_least: bool = False
 
 
 def band(nominal: float, replications: int, rows: int) -> tuple[float, float]:

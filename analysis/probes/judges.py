@@ -180,7 +180,7 @@ def _family(name: str, manifest: dict[str, Any]) -> str:
     """The family of a probed judge, or of a preset that only wrote."""
     import yaml
 
-    from judges.serve import CONF
+    from study.compose import CONF
 
     if name in manifest["judges"]:
         return str(manifest["judges"][name].get("family") or "")

@@ -254,7 +254,7 @@ def _undone(row: dict[str, Any], margin: float) -> bool:
 
 def show(found: Profile) -> None:
     """Print the profile."""
-    from experiments.plan import print_table
+    from study.cli import print_table
 
     hidden = ("p (BH)", "p (equivalent)", "prompts", "truth from")
     for judge in found.evidence.manifest["command"]["judges"]:

@@ -12,12 +12,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.plan import read_study
 from study.cells import flatten, identifying, study_cells
 from study.cells import state as cell_state
 from study.files import Damaged, first_line, read_yaml
 from study.records import COMPONENT, parts, read_metrics, step_of, unlike, where
 from study.status import read_status
+from study.study_file import read_study
 from study.verify import foreign_parts, read_form, strangers
 
 if TYPE_CHECKING:

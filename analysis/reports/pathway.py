@@ -15,9 +15,8 @@ from analysis.reports.markup import bracket, estimate, number
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.arm.calibration import Calibration
+    from analysis.arm.calibration import Calibration, Predicted
     from analysis.arm.crossjudge import Inflation
-    from analysis.arm.propagation import Predicted
     from analysis.arm.substitution import Substitution
     from analysis.records.runs import Records, Run
     from analysis.run.onset import Line

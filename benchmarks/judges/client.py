@@ -99,7 +99,7 @@ class Raw:
 
 def ours(port: int, in_flight: int) -> Asker:
     from judges.endpoint.client import Channel, ask
-    from judges.endpoint.transport import open_wire
+    from judges.endpoint.replicas import open_wire
     from study.schema import Endpoint, Judge, Sampling
     from study.verdict import Outcome, Parsed
 

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from experiments.rules import RuleRow, check_rules, read_rows
+from study.rules import RuleRow, check_rules, read_rows
 from study.sandbox.pool import Pool
 from study.tasks.where import FILES, data_folder
 

@@ -122,11 +122,11 @@ def _composed(
     judge_name: str, task_name: str, overrides: Sequence[str], official: bool
 ) -> tuple[Judge, Task]:
     """Judge and task by name; the official grading is a default that the user's words precede."""
-    from judges.serve import Command, load
+    from study.compose import load_presets
 
     named = {word.lstrip("+~").partition("=")[0] for word in overrides}
     usual = [word for key, word in OFFICIAL.items() if key not in named] if official else []
-    judge, task = load(Command(judge_name, task_name, overrides=[*usual, *overrides]))
+    judge, task = load_presets(judge_name, task_name, overrides=[*usual, *overrides])
     if official and "judge.sampling.max_tokens" not in named:
         room = max(judge.sampling.max_tokens, ROOM)
         judge = replace(judge, sampling=replace(judge.sampling, max_tokens=room))

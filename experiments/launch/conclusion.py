@@ -10,6 +10,7 @@ from typing import Any
 from experiments import plan
 from study import cells, storage
 from study.cells import Cell
+from study.cli import COSTS, print_table
 from study.files import read_left
 from study.screen import visible
 from study.status import read_status
@@ -42,7 +43,7 @@ def conclude(todo: list[Cell], tracked: dict[str, Any]) -> int:
     """Print the table, where to look, and what to type next; 0 when every cell is done, else 1."""
     config, study_dir = todo[0].config, todo[0].dir.parent
     lines = plan.rows(todo, config.factors)
-    plan.print_table(lines, f"{config.study}: {len(todo)} cells", plan.COSTS)
+    print_table(lines, f"{config.study}: {len(todo)} cells", COSTS)
     if (study_dir / REPORT).exists():
         print(f"Report: {study_dir / REPORT}")
         summarise(study_dir)
@@ -106,7 +107,7 @@ def summarise(study_dir: Path) -> None:
     again = f"python -m analysis.report study={study_dir.name} writes it again"
     rows = read_left(path, f"its table is left out, and {again}").get("rows", [])
     if _is_table(rows):
-        plan.print_table(rows, "What each judge taught (mean over seeds)")
+        print_table(rows, "What each judge taught (mean over seeds)")
 
 
 def _is_table(rows: Any) -> bool:

@@ -6,11 +6,18 @@ would look like the least loaded one and draw every request.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from judges.endpoint.transport import Answer, Unreachable, Wire
+from judges.endpoint.transport import Answer, Asgi, AsgiWire, HttpWire, Unreachable, Wire
+from study.errors import UserError
+
+if TYPE_CHECKING:
+    from study.schema import Endpoint
 
 REST_S = 5.0
 
@@ -63,3 +70,27 @@ class Replicas:
         """Close every connection to every replica."""
         for wire in self._wires:
             await wire.close()
+
+
+def open_wire(endpoint: Endpoint, app: Asgi | None = None) -> Wire:
+    """The wire that the scheme of ``endpoint.url`` asks for; one to each of several replicas.
+
+    Raises:
+        UserError: another scheme than http, https or asgi, or asgi without an application.
+    """
+    if endpoint.replicas:
+        from judges.endpoint.replicas import Replicas
+
+        single = dataclasses.replace(endpoint, replicas=[])
+        urls = (endpoint.url, *endpoint.replicas)
+        return Replicas([open_wire(dataclasses.replace(single, url=url), app) for url in urls])
+    parts = urlsplit(endpoint.url)
+    if parts.scheme in ("http", "https") and parts.hostname:
+        return HttpWire(endpoint)
+    if parts.scheme == "asgi" and app is not None:
+        return AsgiWire(endpoint, app)
+    raise UserError(
+        f"judge.endpoint.url={endpoint.url!r} is not an address that a judge can have; give "
+        "http://host:port/v1, https://host/v1, or asgi://simulated for a judge that has "
+        "`simulated` settings."
+    )

@@ -7,7 +7,6 @@ went wrong on the way into a ``WireError``. Nothing here retries and nothing her
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from judges.endpoint.fields import one_line
-from study.errors import UserError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -74,30 +72,6 @@ class Wire(Protocol):
     async def close(self) -> None:
         """Close every connection."""
         ...
-
-
-def open_wire(endpoint: Endpoint, app: Asgi | None = None) -> Wire:
-    """The wire that the scheme of ``endpoint.url`` asks for; one to each of several replicas.
-
-    Raises:
-        UserError: another scheme than http, https or asgi, or asgi without an application.
-    """
-    if endpoint.replicas:
-        from judges.endpoint.replicas import Replicas
-
-        single = dataclasses.replace(endpoint, replicas=[])
-        urls = (endpoint.url, *endpoint.replicas)
-        return Replicas([open_wire(dataclasses.replace(single, url=url), app) for url in urls])
-    parts = urlsplit(endpoint.url)
-    if parts.scheme in ("http", "https") and parts.hostname:
-        return HttpWire(endpoint)
-    if parts.scheme == "asgi" and app is not None:
-        return AsgiWire(endpoint, app)
-    raise UserError(
-        f"judge.endpoint.url={endpoint.url!r} is not an address that a judge can have; give "
-        "http://host:port/v1, https://host/v1, or asgi://simulated for a judge that has "
-        "`simulated` settings."
-    )
 
 
 class HttpWire:

@@ -172,7 +172,7 @@ def check_model(model: str) -> None:
     path = Path(model)
     if path.is_dir() or (len(path.parts) <= 2 and not model.startswith((".", "/", "~"))):
         return
-    from experiments.models import MODELS
+    from study.models import MODELS
 
     get = f" Type: python -m experiments.models get {path.name}." if path.name in MODELS else ""
     raise UserError(f"judge.serve.model={model} is no folder.{get or ' Give one that exists.'}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from experiments.rules import RuleResult, RuleRow, check_rules
 from study.rows import Row
+from study.rules import RuleResult, RuleRow, check_rules
 from study.sandbox.calls import SUSPICIOUS
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from analysis.arm.calibration import Calibration
-from analysis.arm.propagation import Predicted
+from analysis.arm.calibration import Calibration, Predicted
 from analysis.records.runs import read_study
 from analysis.reports.markup import number
 from analysis.reports.pathway import Trace, findings, limits, trace

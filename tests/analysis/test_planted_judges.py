@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 
 from analysis.planted import judges
-from analysis.planted.selfcheck import Trials, judge_coverage
+from analysis.planted.selfcheck import judge_coverage
+from analysis.planted.trials import Trials
 
 ROWS = 60
 CHEAP = ("equivalence", "binary", "raters", "models", "places", "inflated")

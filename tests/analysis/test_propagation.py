@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis.arm.calibration import Scale, calibrate, fit_scale
+from analysis.arm.calibration import Predicted, Scale, calibrate, fit_scale
 from analysis.arm.propagation import (
-    Predicted,
     Trajectory,
     cumulative,
     figure,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from analysis.planted import selfcheck
-from analysis.planted.selfcheck import Row, Trials, band, coverage_table, judge_coverage
+from analysis.planted.selfcheck import Row, band, coverage_table, judge_coverage
+from analysis.planted.trials import Trials
 from analysis.selfcheck import main
 
 

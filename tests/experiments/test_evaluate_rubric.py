@@ -20,7 +20,7 @@ from experiments.evaluation.rubric import held_out
 from experiments.evaluation.summary import Graded, summary
 from experiments.evaluation.tracked import track
 from experiments.evaluation.training import NOTE, differs, trained_under, training_of
-from judges.serve import Command, load
+from study.compose import load_presets
 from study.errors import UserError
 from study.rows import Criterion, flatten, make_row
 from study.schema import Task
@@ -216,9 +216,9 @@ def test_the_judge_that_trained_is_refused(tmp_path):
     (cell / "config.yaml").write_text(yaml.safe_dump({"judge": trained, "task": {"name": "t"}}))
     merged.mkdir()
     (merged / NOTE).write_text(json.dumps({"training": training_of(cell)}))
-    same, _ = load(Command("sim-fair"))
-    other, _ = load(Command("sim-verbose"))
-    renamed, _ = load(Command("sim-verbose", overrides=["judge.endpoint.model=m-1"]))
+    same, _ = load_presets("sim-fair")
+    other, _ = load_presets("sim-verbose")
+    renamed, _ = load_presets("sim-verbose", overrides=["judge.endpoint.model=m-1"])
     adapter = cell / "checkpoints" / "checkpoint-2"
     known = ("run", "adapter", "model", "same_judge")
     for word in (f"run={cell}", f"adapter={adapter}", f"model={merged}"):
@@ -475,5 +475,5 @@ def test_a_row_of_healthbench_that_cannot_be_graded_may_be_answered(tmp_path, ca
     words = ["healthbench", "judge=sim-fair", f"responses={given}", f"out={out}"]
     assert main([*words, "allow_missing=true"]) == 2
     assert "has no response that could be scored" in capsys.readouterr().err
-    rows = held_out(load(Command("sim-fair", "healthbench"))[1], "all", Options((), ()))
+    rows = held_out(load_presets("sim-fair", "healthbench")[1], "all", Options((), ()))
     assert (len(rows.chosen), len(rows.known)) == (499, 500)

@@ -11,6 +11,7 @@ from experiments import plan
 from study import cells, files, verify
 from study.files import Damaged, read_json
 from study.status import read_status
+from study.study_file import read_study
 from tests.faults import damage
 
 
@@ -51,7 +52,7 @@ def test_a_study_is_made_again_from_its_cells(source, tmp_path):
     study = damage.study_of(runs_dir)
     whole = read_json(study / "study.json")
     (study / "study.json").write_text('{"factors": ["ju')
-    again = plan.read_study(study)
+    again = read_study(study)
     assert {key: again[key] for key in ("study", "factors", "base")} == {
         key: whole[key] for key in ("study", "factors", "base")
     }

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from experiments.scorer import judge_metrics, mean_score
+from experiments.scorer import judge_metrics
 from judges.faults import FaultServer
 from judges.grading import GRADINGS
 from judges.session import Session
 from judges.store import Store
 from study.rows import Row, make_row
 from study.schema import Endpoint, Grading, Judge, Sampling
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, mean_score
 
 DEADLINE_S = 0.8
 SLACK_S = 0.7

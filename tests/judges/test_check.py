@@ -16,8 +16,8 @@ import pytest
 
 from judges import check
 from judges.endpoint.dialects import DIALECTS
-from judges.serve import preset_names
 from judges.serving import server
+from study.compose import preset_names
 from study.schema import Endpoint, Judge, Price
 from study.verdict import Outcome, Verdict
 

@@ -27,7 +27,7 @@ from judges.endpoint.client import (
     request_body,
     settle,
 )
-from judges.endpoint.transport import open_wire
+from judges.endpoint.replicas import open_wire
 from judges.fault_injection.server import ANSWERS, error, events, whole
 from judges.fault_injection.server import GOOD as BODY
 from judges.fault_injection.server import GOOD_STREAM as CHUNKS

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from judges.endpoint.replicas import REST_S, Replicas
-from judges.endpoint.transport import Answer, Unreachable, WireError, open_wire
+from judges.endpoint.replicas import REST_S, Replicas, open_wire
+from judges.endpoint.transport import Answer, Unreachable, WireError
 from study.errors import UserError
 from study.schema import Endpoint
 

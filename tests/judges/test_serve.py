@@ -19,6 +19,7 @@ from judges.serving import server, vllm_command
 from judges.session import Session
 from judges.simulated.app import simulated_app
 from judges.simulated.bias import DEFAULT_REFERENCE
+from study.compose import load_presets
 from study.features import features
 from study.schema import Grading, Judge, Task
 from study.tasks import TASKS
@@ -237,7 +238,7 @@ def test_smollm2_is_served_judges_and_leaves_no_process(tmp_path):
         url = re.search(r"answers at (\S+) after", "".join(lines))[1]
         overrides = [f"judge.endpoint.url={url}"]
         assert check.main(["judge=smollm2-135m", *overrides]) == 0
-        judge, _ = serve.load(serve.Command("smollm2-135m", overrides=overrides))
+        judge, _ = load_presets("smollm2-135m", overrides=overrides)
         row = check.harmless_row()
         with Session(judge, None) as session:
             answers = ["The capital of France is Paris.", "I do not know.", "Paris."]
@@ -270,7 +271,7 @@ PRESETS = sorted(path.stem for path in (ROOT / "conf" / "judge").glob("sim-*.yam
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_simulated_preset_can_be_served(name):
-    judge, task = serve.load(serve.read_command([f"judge={name}"]))
+    judge, task = load_presets(name)
     assert isinstance(judge, Judge) and judge.simulated is not None
     assert (judge.name, judge.endpoint.model, judge.grading) == (name, name, Grading("likert", {}))
     assert (judge.family, judge.size, task.name) == ("simulated", "rule", "instruct-mini")
@@ -280,7 +281,7 @@ def test_every_simulated_preset_can_be_served(name):
 def test_the_presets_that_the_study_promises():
     promised = "fair verbose structured flattery confident keyword lenient strict noisy flaky"
     assert {f"sim-{kind}" for kind in promised.split()} <= set(PRESETS)
-    fair, _ = serve.load(serve.read_command(["judge=sim-fair"]))
+    fair, _ = load_presets("sim-fair")
     assert fair.simulated is not None and not any(fair.simulated.doses.values())
 
 
@@ -297,7 +298,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_a_preset_says_what_a_study_groups_by_and_can_be_asked(name, monkeypatch):
-    judge, _ = serve.load(serve.read_command([f"judge={name}"]))
+    judge, _ = load_presets(name)
     found = (judge.family, judge.size, judge.active_size, judge.endpoint.dialect)
     assert (judge.name, found) == (name, REAL[name])
     assert judge.context > 0 and judge.price.source
@@ -313,7 +314,7 @@ def test_a_preset_says_what_a_study_groups_by_and_can_be_asked(name, monkeypatch
 
 
 def test_presets_that_are_served_here_do_not_share_a_port():
-    judges = [serve.load(serve.read_command([f"judge={name}"]))[0] for name in REAL]
+    judges = [load_presets(name)[0] for name in REAL]
     ports = [judge.endpoint.url for judge in judges]
     assert len(set(ports)) == len(REAL)
 
@@ -328,5 +329,5 @@ def test_presets_that_are_served_here_do_not_share_a_port():
     ],
 )
 def test_the_axes_of_a_study_fit_the_presets(name, axes):
-    judge, _ = serve.load(serve.read_command([f"judge={name}", *axes]))
+    judge, _ = load_presets(name, overrides=axes)
     Session(judge, None).close()

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from judges.serve import load, main, read_command
+from judges.serve import main
 from judges.serving import server, vllm_command
+from study.compose import load_presets
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Serve
 
@@ -75,7 +76,7 @@ GPT_OSS = """openai/gpt-oss-120b --served-model-name gpt-oss-120b --host 127.0.0
     ("name", "port", "words"), [("qwen3-32b", 8000, QWEN), ("gpt-oss-120b", 8030, GPT_OSS)]
 )
 def test_the_argument_lists_are_the_validated_ones(name, port, words):
-    preset, _ = load(read_command([f"judge={name}"]))
+    preset, _ = load_presets(name)
     assert vllm_command.arguments(preset, "127.0.0.1", port) == words
 
 
@@ -130,7 +131,7 @@ def test_without_vllm_it_says_what_to_type(tmp_path, monkeypatch):
 def test_a_shell_reads_the_printed_line_as_the_same_words():
     import shlex
 
-    preset, _ = load(read_command(["judge=qwen3-32b"]))
+    preset, _ = load_presets("qwen3-32b")
     [line] = vllm_command.shown(preset, "127.0.0.1", 8000)
     assert shlex.split(line)[3:] == QWEN  # behind VLLM_NO_USAGE_STATS=1 vllm serve
 
@@ -492,9 +493,7 @@ print("READ", json.dumps(found))
 
 def served_presets() -> list[Judge]:
     names = sorted(path.stem for path in (ROOT / "conf" / "judge").glob("*.yaml"))
-    composed = [
-        load(read_command([f"judge={name}"]))[0] for name in names if name != "openai-compatible"
-    ]
+    composed = [load_presets(name)[0] for name in names if name != "openai-compatible"]
     return [one for one in composed if one.serve.model]
 
 

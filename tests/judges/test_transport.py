@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from judges.endpoint.replicas import open_wire
 from judges.endpoint.transport import (
     QUIET_S,
     AsgiWire,
@@ -20,7 +21,6 @@ from judges.endpoint.transport import (
     Unreachable,
     WireError,
     bounded,
-    open_wire,
 )
 from study.errors import UserError
 from study.schema import Endpoint

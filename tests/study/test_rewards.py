@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.scorer import judge_all
+from judges.session import judge_all
 from study.errors import UserError
 from study.rewards import REWARDS
 from study.rewards.checks import check_reward, for_judge

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from experiments import rules
-from experiments.rules import audit, check_rules, infeasible, main, read_rows, rule_row
+from experiments.rules import audit, main
 from study.errors import UserError
+from study.rules import FUNCTION, check_rules, infeasible, read_rows, rule_row
 from study.tasks.where import FILES, data_folder
 
 DATA = data_folder() / FILES["verinstruct-verif"]
@@ -133,4 +133,4 @@ def test_the_study_s_own_rules_on_an_empty_answer(pool):
         "Punctuation": 47,
         "Paragraph": 32,
     }
-    assert rules.FUNCTION == "check_following"
+    assert FUNCTION == "check_following"

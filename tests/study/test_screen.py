@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import plan
+from study.cli import print_table
 from study.errors import UserError
 from study.screen import visible
 
@@ -35,7 +35,7 @@ def test_a_users_error_quotes_an_endpoint_without_its_escapes() -> None:
 @pytest.mark.parametrize("where", ["title", "name", "value"])
 def test_a_table_shows_markup_as_it_came(where: str, capsys) -> None:
     texts = {"title": "t", "name": "n", "value": "v"} | {where: HOSTILE}
-    plan.print_table([{texts["name"]: texts["value"]}], texts["title"])
+    print_table([{texts["name"]: texts["value"]}], texts["title"])
     shown = capsys.readouterr().out
     one_line = "".join(shown.split())  # a narrow column folds
     assert "[/INST][bold]x[/]\\x1b[31mred" in one_line

@@ -1,0 +1,74 @@
+"""Presets composed by Hydra, outside of any sweep: ``load_judge("qwen3-32b")``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from study.errors import UserError
+from study.schema import Judge, Task, freeze
+
+if TYPE_CHECKING:
+    pass
+
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+def preset_names(group: str) -> list[str]:
+    """The presets of a config group."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def load_presets(
+    judge: str, task: str = "instruct-mini", overrides: Sequence[str] = ()
+) -> tuple[Judge, Task]:
+    """A judge and a task by the names of their presets, with further settings as Hydra takes them.
+
+    Raises:
+        UserError: an unknown preset, an override that the schema does not take, a value that is
+            missing, or one that looks like a key.
+    """
+    for group, name in (("judge", judge), ("task", task)):
+        if name not in preset_names(group):
+            raise UserError(
+                f"{group}={name} is no preset. There are {', '.join(preset_names(group))}; a new"
+                f" one is a file conf/{group}/NAME.yaml."
+            )
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+    from study.schema import register
+    from study.secrets import redact, refuse_config
+
+    register()
+    chosen = [f"+judge={judge}", f"+task={task}"]
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            composed = compose(overrides=[*chosen, *overrides])
+        data: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as problem:
+        key = getattr(problem, "full_key", None) or "a value"
+        raise UserError(
+            f"{key} has no value and judge={judge} does not work without one. Type it on"
+            f" the command line: {key}=VALUE"
+        ) from problem
+    except (HydraException, OmegaConfBaseException) as problem:
+        raise UserError(
+            f"The settings do not fit: {redact(' '.join(str(problem).split()))} The names and"
+            " defaults of all settings are in study/schema.py."
+        ) from problem
+    refuse_config(data)
+    return freeze(Judge, data["judge"]), freeze(Task, data["task"])
+
+
+def load_judge(name: str, *overrides: str) -> Judge:
+    """A judge by the name of its preset: ``load_judge("sim-verbose", "judge.sampling.votes=3")``.
+
+    Raises:
+        UserError: as `load_presets`.
+    """
+    return load_presets(name, overrides=overrides)[0]

@@ -1,0 +1,194 @@
+"""Rule functions of VerIF-style files, run in the sandbox on one answer after another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from study.errors import UserError
+from study.rows import Rule, flatten
+from study.sandbox.calls import Call, Limits, Outcome, Result
+from study.sandbox.pool import Pool
+from study.tasks import verif
+from study.tasks.prompts import ENDINGS, records
+
+FUNCTION = verif.FUNCTION
+
+
+VERDICT = f"""
+
+def verdict_of_rule(instruction, response):
+    return bool({FUNCTION}(instruction, response))
+"""
+"""Rules say yes by any true value: ``re.search(a, x) and re.search(b, x)`` is a match or None."""
+
+
+LIMITS = Limits(cpu_s=2, wall_s=10.0, memory_mb=256)
+
+
+LONGEST_WORD = 14
+"""Prose with no word shorter than this many characters plus one does not exist."""
+
+
+MINIMUM = re.compile(
+    r"at least|minimum|no fewer|no less|lower limit|below|not be shorter|no shorter", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class RuleRow:
+    """A row as far as rules go: the prompt as it is passed to them, and the rules (R >= 0)."""
+
+    instruction: str
+    rules: tuple[Rule, ...]
+    untagged: int = 0
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """One rule on one answer.
+
+    Attributes:
+        passed: what the function returned; None where it returned no bool.
+        vacuous: whether an empty answer passes too; None where that cannot be told.
+        infeasible: why no good answer can pass, or None.
+    """
+
+    rule: Rule
+    outcome: Outcome
+    passed: bool | None
+    vacuous: bool | None
+    infeasible: str | None
+    detail: str = ""
+
+
+def read_rows(path: Path) -> list[RuleRow]:
+    """The rows of a Parquet or JSON-lines file.
+
+    Raises:
+        UserError: no such file, another format, a row without legal labels, or no rule at all.
+    """
+    if not path.is_file() or not path.name.endswith(ENDINGS):
+        raise UserError(f"file={path} is no {', '.join(ENDINGS)} file. Type: {USAGE}")
+    rows = [rule_row(record, index, str(path)) for index, (_, record) in enumerate(records(path))]
+    if not any(row.rules for row in rows):
+        raise UserError(
+            f"{path} has {len(rows)} rows and no checker tagged [rule] in any. A VerIF-style"
+            f" file holds {{checkers, functions}} in reward_model.ground_truth. Type: {USAGE}"
+        )
+    return rows
+
+
+def rule_row(record: Mapping[str, Any], index: int, where: str) -> RuleRow:
+    """The rules of one row; checkers without a tag are counted, not run.
+
+    Args:
+        index: place of the row in its file, from 0.
+        where: the file, for messages.
+
+    Raises:
+        UserError: no prompt, or labels that are not {checkers, functions} of equal length.
+    """
+    place = f"{where} row {index}"
+    labels = verif.labels(record, place)
+    instruction = _instruction(record.get("prompt"))
+    if instruction is None:
+        raise UserError(
+            f"{place}: it has no legal prompt. Legal is a text, or turns of role and content."
+            " Correct or remove the row."
+        )
+    rules = tuple(
+        verif.rule(index, number, text, source)
+        for number, (tag, text, source) in enumerate(labels)
+        if tag == "rule"
+    )
+    return RuleRow(instruction, rules, sum(not tag for tag, _, _ in labels))
+
+
+def _instruction(prompt: Any) -> str | None:
+    if isinstance(prompt, str):
+        return prompt
+    if not isinstance(prompt, list) or not prompt:
+        return None
+    turns = []
+    for turn in prompt:
+        keys = ("role", "content")
+        if not isinstance(turn, dict) or not all(isinstance(turn.get(key), str) for key in keys):
+            return None
+        turns.append({key: turn[key] for key in keys})
+    return flatten(tuple(turns))
+
+
+def infeasible(text: str) -> str | None:
+    """Why no good answer can satisfy the rule ``text``, or None where nothing speaks against it.
+
+    Reads two faults from the words, without solving anything: a least number of characters that
+    prose does not have in every word, and a range that ends before it begins.
+    """
+    characters = re.search(r"(\d+)\s+characters", text) or re.search(
+        r"character count per word.*?\bto (\d+)", text
+    )
+    about_words = re.search(r"\bwords?\b", text, re.IGNORECASE)
+    least = MINIMUM.search(text)
+    if characters and about_words and least and int(characters[1]) > LONGEST_WORD:
+        return f"every word of {characters[1]} or more characters: only an empty answer has that"
+    span = re.search(r"(?:between|range of|from)\s+(\d+)\s+(?:and|to)\s+(\d+)", text, re.IGNORECASE)
+    if span and int(span[1]) > int(span[2]):
+        return f"a range from {span[1]} to {span[2]}"
+    return None
+
+
+def check_rules(
+    rows: Sequence[RuleRow],
+    answers: Sequence[str],
+    pool: Pool,
+    empty: dict[tuple[str, str], bool | None] | None = None,
+) -> list[list[RuleResult]]:
+    """Run every rule of each row on the answer to it.
+
+    Args:
+        rows: N rows; repeat a row for each answer of its group.
+        answers: N texts, the thinking already stripped.
+        pool: where the functions run.
+        empty: what each (source, instruction) said of an empty answer. Filled here; hand the same
+            one in again and no rule is asked twice.
+
+    Returns:
+        N lists of R results, in the order of the rules.
+    """
+    empty = {} if empty is None else empty
+    pairs = list(zip(rows, answers, strict=True))
+    wanted = {(rule.source, row.instruction) for row in rows for rule in row.rules}
+    todo = sorted(wanted - empty.keys())
+    calls = [_call(source, instruction, "") for source, instruction in todo]
+    calls += [
+        _call(rule.source, row.instruction, answer) for row, answer in pairs for rule in row.rules
+    ]
+    results = iter(pool.run(calls))
+    for key in todo:
+        empty[key] = _verdict(next(results))
+    return [
+        [_judged(rule, next(results), empty[rule.source, row.instruction]) for rule in row.rules]
+        for row, _ in pairs
+    ]
+
+
+def _call(source: str, instruction: str, answer: str) -> Call:
+    return Call(source + VERDICT, "verdict_of_rule", (instruction, answer), LIMITS)
+
+
+def _verdict(result: Result) -> bool | None:
+    return result.value if type(result.value) is bool else None
+
+
+def _judged(rule: Rule, result: Result, vacuous: bool | None) -> RuleResult:
+    passed, detail = _verdict(result), result.detail
+    if passed is None and result.outcome is Outcome.RETURNED:
+        detail = f"it returned {type(result.value).__name__}, not bool"
+    return RuleResult(rule, result.outcome, passed, vacuous, infeasible(rule.text), detail)
+
+
+USAGE = "python -m experiments.rules audit file=rows.parquet response=TEXT out=audit.json"
