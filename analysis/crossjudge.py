@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from analysis.arm.substitution import LEAST
 from analysis.command import study_command, write_json
 from study.errors import UserError
@@ -19,8 +21,6 @@ USAGE = "python -m analysis.crossjudge study=quickstart [least=0.25] [runs_dir=r
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; 0, or 2 after a user's error."""
-    import pandas as pd
-
     try:
         given, folder = study_command(arguments, ("least", "out", "figure"), USAGE)
         try:
@@ -43,8 +43,6 @@ def main(arguments: Sequence[str]) -> int:
 
 def _text(found: Mapping[str, Any], least: float) -> str:
     """What the command prints."""
-    import pandas as pd
-
     table = pd.DataFrame(found["matrix"])
     wide = mean_gains(table)
     lines = ["Gain from the first to the last tenth of the steps, by the judge that scored, on"]

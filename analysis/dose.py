@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.command import study_command, write_json
+from analysis.reports.dose import caption, figure
 from study.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ USAGE = "python -m analysis.dose study=dose-response [feature=length] [runs_dir=
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; 0, or 2 after a user's error."""
-    from analysis.reports.dose import caption, figure
-
     try:
         given, folder = study_command(arguments, ("feature", "out", "figure"), USAGE)
         found = study(folder, given.get("feature", "length"))

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from analysis.arm.ranking import Ranked, moved_most, validate
 from analysis.command import study_command, write_json
 from study.errors import UserError
@@ -22,8 +24,6 @@ USAGE = (
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; 0, or 2 after a user's error."""
-    import pandas as pd
-
     try:
         keys = ("judges", "steps", "validate", "out", "figure")
         given, folder = study_command(arguments, keys, USAGE)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import UserError
+from study.files import write_text
 
 if TYPE_CHECKING:
     pass
@@ -18,8 +19,6 @@ KINDS = ("alpaca_eval", "judgebench", "llmbar", "ifeval", "trl", "verl")
 
 def main(arguments: Sequence[str]) -> int:
     """Command line. Exit codes: 0 written, 2 a user's error."""
-    from study.files import write_text
-
     try:
         options = dict(one.split("=", 1) for one in arguments if "=" in one)
         out, plain = options.pop("out", ""), [one for one in arguments if "=" not in one]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from analysis.command import study_command
 from analysis.records.runs import Run, read_runs
+from analysis.reports.markup import MISSING, bracket, number
 from analysis.step.transmission import (
     POLICIES,
 )
@@ -51,8 +52,6 @@ _PER_RUN = (
 
 
 def _print(runs: Sequence[Run], table: pd.DataFrame) -> None:
-    from analysis.reports.markup import MISSING, bracket, number
-
     cells = table.assign(
         text=[
             f"{number(m)} {bracket(lo, hi)}".strip()

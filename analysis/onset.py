@@ -9,6 +9,8 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from analysis.command import study_command, write_json
+from analysis.records.runs import read_runs
+from analysis.reports.markup import bracket, number, p_value
 from analysis.run.threshold_grid import (
     CELLS,
     FEWEST_HIGH,
@@ -16,6 +18,7 @@ from analysis.run.threshold_grid import (
     span,
 )
 from study.errors import UserError
+from study.features import FEATURES
 
 if TYPE_CHECKING:
     from analysis.records.runs import Run
@@ -29,8 +32,6 @@ USAGE = (
 
 def main(arguments: Sequence[str]) -> int:
     """Command line. Exit codes: 0 printed, 2 a user's error."""
-    from analysis.records.runs import read_runs
-
     try:
         given, folder = study_command(arguments, ("feature", "high", "fewest", "out"), USAGE)
         high, fewest = _options(given)
@@ -52,8 +53,6 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options(given: dict[str, str]) -> tuple[float, int]:
     """``high`` and ``fewest``, after a look at ``feature``."""
-    from study.features import FEATURES
-
     wrong = []
     if given.get("feature", FEATURES[0]) not in FEATURES:
         wrong.append(f"feature={given['feature']} is none of {', '.join(FEATURES)}")
@@ -72,8 +71,6 @@ def _options(given: dict[str, str]) -> tuple[float, int]:
 
 
 def _print(runs: Sequence[Run], lines: Sequence[Line]) -> None:
-    from analysis.reports.markup import bracket, number, p_value
-
     if not lines:
         print("No run of this study has recorded rollouts yet.")
         return

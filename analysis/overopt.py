@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.command import study_command
+from analysis.records.runs import read_runs
+from analysis.reports.markup import MISSING, number
 from study.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,8 +23,6 @@ USAGE = "python -m analysis.overopt study=quickstart [runs_dir=runs] [out=overop
 
 def main(arguments: Sequence[str]) -> int:
     """Command line. Exit codes: 0 printed, 2 a user's error."""
-    from analysis.records.runs import read_runs
-
     try:
         given, folder = study_command(arguments, ("out",), USAGE)
         runs, problems = read_runs(folder)
@@ -51,8 +51,6 @@ def _plain(value: Any) -> Any:
 
 
 def _print(table: Sequence[dict[str, Any]]) -> None:
-    from analysis.reports.markup import MISSING, number
-
     if not table:
         print("No run of this study has recorded rollouts yet.")
         return

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from analysis.command import study_command, write_json
 from study.errors import UserError
 
@@ -27,8 +29,6 @@ LEGEND = (
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; 0, or 2 after a user's error."""
-    import pandas as pd
-
     try:
         given, folder = study_command(arguments, ("scale", "out", "figure"), USAGE)
         found = study(folder, given.get("scale", "adam"))

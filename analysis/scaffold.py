@@ -5,14 +5,21 @@ python -m analysis.scaffold out=scaffold.png steps=350 group_size=8 criteria=6 s
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from analysis.reports.figures import style
 from study.errors import UserError
 from study.scaffold import choose, group_share, step_share
-from study.schema import Scaffold
+from study.schema import Scaffold, freeze, register
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,10 +38,6 @@ def schedule(scaffold: Scaffold, steps: int, group_size: int, criteria: int) -> 
     Returns:
         T * G rows: step (from 1), member (from 0), ratio (share in [0, 1]), shown (count).
     """
-    import random
-
-    import pandas as pd
-
     draw = random.Random(0)  # which ones is drawn, how many is not
     rows = []
     for step in range(1, steps + 1):
@@ -56,9 +59,6 @@ def changes(table: pd.DataFrame) -> pd.DataFrame:
 def figure(scaffold: Scaffold, table: pd.DataFrame, criteria: int) -> Figure:
     """Counts shown by step and rollout, and the strength over the steps above them."""
     import matplotlib.pyplot as plt
-    import numpy as np
-
-    from analysis.reports.figures import style
 
     wide = table.pivot(index="member", columns="step", values="shown")
     steps = wide.columns.to_numpy()
@@ -96,10 +96,6 @@ def read(arguments: Sequence[str]) -> tuple[Path, dict[str, int], Scaffold]:
     """
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    from study.schema import freeze, register
 
     sizes, overrides, out = dict(WHOLE), [], None
     for argument in arguments:

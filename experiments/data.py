@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from study.compose import load_presets
 from study.errors import UserError
 from study.files import read_json, write_json, write_text
 from study.rows import Row
@@ -191,8 +192,6 @@ def sha256(path: Path) -> str:
 
 
 def _task(words: dict[str, str], overrides: list[str]) -> Task:
-    from study.compose import load_presets
-
     if "task" not in words:
         raise UserError(f"experiments.data needs a task. Type: {USAGE}")
     return load_presets("sim-fair", words["task"], overrides=overrides)[1]

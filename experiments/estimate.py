@@ -15,7 +15,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from judges.endpoint.dialects import dialect_of
+from judges.grading.adapters import in_asks, is_group
+from judges.identity import build_grading
+from study.rewards.checks import for_judge
 from study.schema import Judge, Task, freeze
+from study.tasks import TASKS
 
 if TYPE_CHECKING:
     from study.cells import Cell
@@ -68,10 +73,6 @@ def _per_verdict(
     judge_json: str, task_json: str, rules: str, group_size: int, answer_tokens: int
 ) -> tuple[float, float, float]:
     """Requests, tokens in and tokens out of one verdict on one answer, the mean over the rows."""
-    from judges.grading.adapters import in_asks, is_group
-    from judges.identity import build_grading
-    from study.rewards.checks import for_judge
-
     judge: Judge = freeze(Judge, json.loads(judge_json))
     rows = _sample(task_json)
     grading = build_grading(judge)
@@ -94,8 +95,6 @@ def _per_verdict(
 
 def _reply(judge: Judge, criteria: Sequence[int]) -> float:
     """Tokens of one reply."""
-    from judges.endpoint.dialects import dialect_of
-
     bare = REPLY_TOKENS.get(judge.grading.name, LABEL_TOKENS * max(1, len(criteria)))
     if judge.simulated is not None or judge.grading.name == "soft_choice":
         return bare
@@ -106,8 +105,6 @@ def _reply(judge: Judge, criteria: Sequence[int]) -> float:
 
 @functools.cache
 def _sample(task_json: str) -> list[Row]:
-    from study.tasks import TASKS
-
     task: Task = freeze(Task, json.loads(task_json))
     rows = TASKS[task.name].rows(task, "train")
     return rows[:: max(1, len(rows) // SAMPLE)]

@@ -16,6 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from experiments.evaluation.generate import adapted, same_model
 from experiments.evaluation.training import NOTE, training_of
 from study.errors import UserError
 from study.files import read_json, write_json
@@ -34,10 +37,6 @@ def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None
         UserError: no such run or checkpoint, a base model that is not there or another one, or an
             ``out`` that is not empty.
     """
-    import yaml
-
-    from experiments.evaluation.generate import adapted, same_model
-
     if not (cell / "config.yaml").is_file():
         raise UserError(f"run={cell} is no cell: it has no config.yaml. Type: {USAGE}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

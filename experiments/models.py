@@ -21,6 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
+from tokenizers import Tokenizer
+
 from study import locks
 from study.errors import UserError
 from study.files import read_json, write_json
@@ -136,10 +141,6 @@ def from_hub(model: Model, folder: Path) -> str:
     Raises:
         UserError: the hub does not answer within seconds, or the download breaks.
     """
-    import httpx
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
     try:
         commit = HfApi().model_info(model.repo, timeout=HUB_SECONDS).sha
         snapshot_download(
@@ -264,8 +265,6 @@ def check(model: Model, folder: Path) -> None:
     Raises:
         UserError: it is not.
     """
-    from tokenizers import Tokenizer
-
     counted = sum(count_parameters(file) for file in folder.glob("*.safetensors"))
     if counted != model.parameters:
         raise UserError(f"The weights have {counted:,} parameters, not {model.parameters:,}.")

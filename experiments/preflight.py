@@ -5,22 +5,34 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from omegaconf.errors import OmegaConfBaseException
+
 from experiments import plan
+from experiments.track.store import tracking_uri
+from judges.budget import check_limits
+from judges.grading import GRADINGS
+from judges.grading.adapters import check_rows
+from judges.identity import build_grading, judge_id
+from judges.session import Session
 from study import cells
 from study.cells import Cell
 from study.errors import UserError
+from study.rewards import REWARDS
+from study.rewards.checks import check_reward, for_judge
 from study.rows import Row
+from study.sandbox import tiers
+from study.scaffold import check as check_scaffold
 from study.schema import GROUPS, Judge, Study
+from study.tasks import TASKS
 
 
 def check(todo: list[Cell]) -> None:
     """All that can be checked without touching disk or network much; writes nothing."""
-    from judges.budget import check_limits
-
     config, study_dir = todo[0].config, todo[0].dir.parent
     check_factors(todo)
     plan.check_arms(todo, config.factors)
@@ -33,8 +45,6 @@ def check(todo: list[Cell]) -> None:
     for cell in todo:
         check_limits(cell.config.cost, (cell.config.judge, *cell.config.shadow_judges))
     if config.tracking.enabled:
-        from experiments.track.store import tracking_uri
-
         tracking_uri(config.tracking, study_dir.parent)
     check_inputs(todo)
 
@@ -62,10 +72,6 @@ def check_names(config: Study) -> None:
     Raises:
         UserError: naming the key.
     """
-    from judges.grading import GRADINGS
-    from study.rewards import REWARDS
-    from study.tasks import TASKS
-
     for key, name, legal in (
         ("task.name", config.task.name, TASKS),
         ("reward.name", config.reward.name, REWARDS),
@@ -85,12 +91,6 @@ def check_inputs(todo: list[Cell]) -> None:
     Raises:
         UserError: from the task or the grading, or naming the policy's folder.
     """
-    from judges.grading.adapters import check_rows
-    from judges.identity import build_grading
-    from study.rewards.checks import check_reward, for_judge
-    from study.scaffold import check as check_scaffold
-    from study.tasks import TASKS
-
     gradable: set[str] = set()
     rows_of: dict[str, list[Row]] = {}
     for cell in todo:
@@ -135,8 +135,6 @@ def sandboxed(todo: Sequence[Cell]) -> None:
                 " functions without isolation, or sandbox=unsafe."
             )
     if ruled:
-        from study.sandbox import tiers
-
         tiers.find(unsafe=all(name == "unsafe" for name in ruled))
 
 
@@ -160,9 +158,6 @@ def _unwritable(runs_dir: Path, why: str | None) -> UserError:
 
 def preflight(todo: list[Cell]) -> None:
     """Every judge of the sweep answers, with its key, before anything is trained."""
-    from judges.identity import judge_id
-    from judges.session import Session
-
     for judge in {judge_id(judge): judge for judge in judges_of(todo)}.values():
         if judge.endpoint.url.startswith("http"):
             with Session(judge, None) as session:
@@ -207,8 +202,6 @@ def _is_single(name: str) -> bool:
 
 
 def _hints(kind: Any) -> dict[str, Any]:
-    import typing
-
     members = [kind, *typing.get_args(kind)]
     found = next((member for member in members if dataclasses.is_dataclass(member)), None)
     return typing.get_type_hints(found) if found is not None else {}
@@ -228,7 +221,6 @@ def check_launcher(arguments: Sequence[str], conf: Path) -> None:
     from hydra.errors import HydraException
     from hydra.plugins.launcher import Launcher
     from hydra.utils import get_class
-    from omegaconf.errors import OmegaConfBaseException
 
     try:
         with initialize_config_dir(str(conf), version_base="1.3"):

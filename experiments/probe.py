@@ -14,14 +14,29 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from analysis.probes.profile import profile
+from analysis.probes.report import show, write_report
+from experiments import selection
+from judges.budget import Spent
 from judges.identity import judge_id
+from judges.probes import variants
+from judges.probes.allowance import Allowance
+from judges.probes.asking import ask
+from judges.probes.model import rewritten
+from judges.probes.sets import BUILT_IN, is_file, load_set
+from judges.store import Store
 from study import cells
+from study.cli import read_pairs
+from study.compose import load_presets, preset_names
 from study.errors import UserError
 from study.files import read_json, write_json
+from study.records import VERDICT, write_part
 from study.schema import Cost
+from study.tasks import oracle
 
 if TYPE_CHECKING:
     from analysis.probes.profile import Profile
@@ -104,8 +119,6 @@ def read_command(arguments: Sequence[str]) -> Command:
     Raises:
         UserError: something else, an unknown key, a value that is none, or no judge.
     """
-    from study.cli import read_pairs
-
     texts, overrides = read_pairs(arguments, KEYS, "experiments.probe", USAGE)
     values: dict[str, Any] = dict(texts)
     for name in ("judge", "bases", "variants"):
@@ -176,15 +189,6 @@ def run(command: Command) -> Done:
 
 def _run_held(command: Command, judges: list[Judge], task: Task, writer: Judge | None) -> Done:
     """Probe, in a folder that is this process's alone."""
-    from experiments import selection
-    from judges.budget import Spent
-    from judges.probes.allowance import Allowance
-    from judges.probes.asking import ask
-    from judges.probes.model import rewritten
-    from judges.probes.sets import is_file, load_set
-    from judges.store import Store
-    from study.records import write_part
-
     folder = command.folder
     everybody = judges if writer is None else [*judges, writer]
     allowance = Allowance(command.cost, everybody, Spent(**read_json(folder / SPENT)))
@@ -229,9 +233,6 @@ def _run_held(command: Command, judges: list[Judge], task: Task, writer: Judge |
 
 def _load(command: Command) -> tuple[list[Judge], Task]:
     """The judges and the task, composed; a set that is a file needs no task."""
-    from judges.probes.sets import BUILT_IN, is_file
-    from study.compose import load_presets, preset_names
-
     task = BUILT_IN if is_file(command.set) else command.set
     if task not in preset_names("task"):
         raise UserError(
@@ -243,8 +244,6 @@ def _load(command: Command) -> tuple[list[Judge], Task]:
 
 
 def _refuse_strangers(command: Command, judges: Sequence[Judge]) -> None:
-    from judges.probes.sets import BUILT_IN
-
     for judge in judges:
         if judge.simulated is not None and command.set != BUILT_IN:
             raise UserError(
@@ -296,14 +295,10 @@ def _shown(value: Any) -> str:
 
 
 def _oracle(judge: Judge, task: Task) -> Any:
-    from study.tasks import oracle
-
     return oracle(task) if judge.simulated is not None else None
 
 
 def _writer(command: Command) -> Judge | None:
-    from study.compose import load_presets
-
     return load_presets(command.rewriter)[0] if command.rewriter else None
 
 
@@ -341,8 +336,6 @@ def _unasked(rows: Sequence[dict[str, Any]], cost: Cost, allowance: Allowance) -
 
 
 def _variants(command: Command, sources: Sequence[Source]) -> tuple[list[Variant], Counter[str]]:
-    from judges.probes import variants
-
     probes: list[Variant] = []
     missing: Counter[str] = Counter()
     for source in sources:
@@ -353,8 +346,6 @@ def _variants(command: Command, sources: Sequence[Source]) -> tuple[list[Variant
 
 
 def _verdict_columns() -> dict[str, str]:
-    from study.records import VERDICT
-
     own = {"probe_id": "string", "setting": "string", "temperature": "float64", "order": "float64"}
     left_out = ("rollout_id", "step", "role")
     return own | {name: kind for name, kind in VERDICT.items() if name not in left_out}
@@ -368,8 +359,6 @@ def _manifest(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """What was probed and how; enough to do it again."""
-    from importlib.metadata import version
-
     settings = dataclasses.asdict(command) | {"runs_dir": str(command.runs_dir)}
     return {
         "format": FORMAT,
@@ -394,8 +383,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = read_command(given)
         done = run(command)
-        from analysis.probes.profile import profile
-        from analysis.probes.report import show, write_report
 
         found: Profile = profile(done.folder, command.margin, command.threshold)
         show(found)

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from study.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,8 +106,6 @@ def embed(texts: Sequence[str]) -> np.ndarray:
     Returns:
         (N, BUCKETS) rows of length 1 (all 0 for a text without words), nowhere negative.
     """
-    import numpy as np
-
     counts = np.zeros((len(texts), BUCKETS))
     for place, text in enumerate(texts):
         for word, times in Counter(_WORD.findall(text.lower())).items():
@@ -135,8 +135,6 @@ def facility_location(
         ValueError: shapes, signs or k that do not fit.
         UserError: the library is not installed.
     """
-    import numpy as np
-
     kernel = np.ascontiguousarray(kernel_N_N, dtype=float)
     n = len(kernel)
     away = np.zeros((n, 0)) if away_N_M is None else np.asarray(away_N_M, dtype=float)

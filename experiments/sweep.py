@@ -14,12 +14,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import plan
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from analysis.statistics.power import power_lines
+from experiments import plan, tracking
 from experiments.launch.conclusion import REPORT, conclude, report, say_nothing_to_run
+from experiments.launch.pool import ORPHANED, run_pool, supervise
 from experiments.launch.refusals import Refusals
 from experiments.preflight import (
     check,
@@ -30,6 +35,7 @@ from experiments.preflight import (
     refuse_lists,
     writable,
 )
+from judges.serving.server import leases
 from study import cells, stopping, storage
 from study.cells import Cell
 from study.cli import print_table
@@ -38,6 +44,7 @@ from study.files import write_json
 from study.machine import cpus
 from study.schema import Study, freeze, register
 from study.screen import visible
+from study.secrets import redact, refuse_arguments, refuse_config
 from study.status import read_status
 from study.study_file import base, read_study
 from study.verify import mend, say_problems
@@ -67,9 +74,6 @@ class Refused(BaseException):
 def job(config: DictConfig) -> None:
     """What Hydra calls per combination."""
     from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
-    from study.secrets import refuse_config
 
     hydra = HydraConfig.get()
     try:
@@ -83,8 +87,6 @@ def job(config: DictConfig) -> None:
     if "BasicLauncher" in hydra.launcher._target_:
         return
     if cells.state(cell.dir) not in ("done", "running"):
-        from experiments.launch.pool import supervise
-
         supervise(cell.dir, threads_of(cell.config, workers=1))
 
 
@@ -94,11 +96,6 @@ def resolve(config: DictConfig) -> Cell:
     Raises:
         UserError: a value that must be given is missing, is not legal, or looks like a secret.
     """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import MissingMandatoryValue
-
-    from study.secrets import refuse_config
-
     try:
         data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
@@ -120,11 +117,8 @@ def resolve(config: DictConfig) -> Cell:
 
 def shadow(name: str) -> dict[str, Any]:
     """A judge preset by name, composed once."""
-    from contextlib import nullcontext
-
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
-    from omegaconf import OmegaConf
 
     if name not in _SHADOWS:
         register()
@@ -174,8 +168,6 @@ def lay(todo: list[Cell], new: list[Cell], tracked: dict[str, Any]) -> None:
     """Write what says what the study is, and the folder of each new cell."""
     config, study_dir = todo[0].config, todo[0].dir.parent
     if config.tracking.enabled:
-        from experiments import tracking
-
         uri = tracking.tracking_uri(config.tracking, study_dir.parent)
         found = tracking.initialise(uri, study_dir.parent, config.study, config.factors)
         tracked.update(found)
@@ -208,7 +200,6 @@ def close_tracking(tracked: dict[str, Any], status: str, todo: list[Cell]) -> No
     """
     if not tracked:
         return
-    from experiments import tracking
 
     states = {cell.dir: cells.state(cell.dir) for cell in todo}
     for folder, state in states.items():
@@ -237,8 +228,6 @@ def run(todo: list[Cell], elsewhere: list[str]) -> int:
     Returns:
         0 when every cell is done, else 1.
     """
-    from judges.serving.server import leases
-
     study_dir = todo[0].dir.parent
     check(todo)
     if elsewhere:
@@ -279,9 +268,6 @@ def run_cells(todo: list[Cell]) -> None:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
-
-    from experiments import tracking
-    from experiments.launch.pool import ORPHANED, run_pool
 
     config = todo[0].config
     workers = min(workers_of(config), len(todo))
@@ -333,8 +319,6 @@ def run_cells(todo: list[Cell]) -> None:
 
 def main() -> int:
     """Command line. Exit codes: 0 all done, 1 a cell is not done, 2 a user's error, 130 stopped."""
-    from study.secrets import redact, refuse_arguments
-
     full = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us whole; Hydra would print and exit
     os.umask(0o077)
@@ -377,8 +361,6 @@ def main() -> int:
 
 def show_plan(todo: list[Cell]) -> int:
     """Cells, state, expected cost, and the smallest effect to be seen; nothing is written."""
-    from analysis.statistics.power import power_lines
-
     lines = plan.rows(todo, todo[0].config.factors)
     print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
     total = {key: sum(plan.expected(cell)[key] for cell in todo) for key in plan.expected(todo[0])}
@@ -421,9 +403,6 @@ def compose_jobs(more: Sequence[str]) -> None:
     import hydra
     from hydra.errors import HydraException
     from hydra.plugins.sweeper import Sweeper
-    from omegaconf.errors import OmegaConfBaseException
-
-    from study.secrets import redact
 
     register()
     # Composes every job a second time, half of what a plan takes. Jobs here only enqueue a cell,

@@ -15,18 +15,29 @@ import threading
 import time
 import traceback
 from contextlib import ExitStack
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.policies.load import load_policy
+from experiments.scorer import Scorer
+from experiments.tracking import RunLog
 from experiments.trainer import checkpoints
+from judges.budget import Budget, spent_before
 from judges.endpoint.failures import EndpointRefused
+from judges.session import Session
+from judges.store import Store
 from study import bounds, cells, storage
 from study.cells import Cell
 from study.errors import UserError
 from study.files import read_json, write_json, write_text
 from study.machine import cpus
-from study.records import parts, read_part
+from study.records import Recorder, parts, read_part
+from study.rewards.ruled import RuleRunner
+from study.sandbox.pool import Pool
+from study.scaffold import check as check_scaffold
 from study.status import read_status
+from study.tasks import TASKS, oracle
 from study.verify import unsound
 
 if TYPE_CHECKING:
@@ -151,9 +162,6 @@ def train(cell: Cell, threads: int) -> None:
     The records tell what that is: steps after the last sound checkpoint, and after the last step
     only the policy and the end of the run in MLflow.
     """
-    from experiments.tracking import RunLog
-    from study.records import Recorder
-
     steps = cell.config.trainer.steps
     folder = cell.dir / "checkpoints"
     checkpoint, step = checkpoints.resume(folder, cell.id, steps)
@@ -185,14 +193,7 @@ def learn(
     from transformers import set_seed
     from transformers.utils.logging import disable_progress_bar
 
-    from experiments.policies.load import load_policy
-    from experiments.scorer import Scorer
     from experiments.trainer.grpo import make_trainer
-    from judges.budget import Budget, spent_before
-    from judges.session import Session
-    from judges.store import Store
-    from study.scaffold import check as check_scaffold
-    from study.tasks import TASKS, oracle
 
     config = cell.config
     runs_dir = cell.dir.parent.parent
@@ -256,8 +257,6 @@ def rule_runner(cell: Cell, stack: ExitStack) -> RuleRunner | None:
     """
     if cell.config.reward.rules != "run":
         return None
-    from study.rewards.ruled import RuleRunner
-    from study.sandbox.pool import Pool
 
     pool = stack.enter_context(Pool(unsafe=cell.config.sandbox == "unsafe"))
     path = cell.dir / "environment.json"
@@ -278,8 +277,6 @@ def _answered(folder: Path, judge: str) -> int:
 
 def environment(threads: int) -> dict[str, Any]:
     """What a rerun needs to know of this machine and checkout."""
-    from importlib.metadata import PackageNotFoundError, version
-
     packages = {}
     for name in PACKAGES:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.errors import UserError
+from study.records import STARVED, parts, read_part
 
 if TYPE_CHECKING:
     from study.schema import Cost, Judge
@@ -116,7 +117,6 @@ def spent_before(folder: Path) -> tuple[Spent, Spent]:
     Raises:
         UserError: a part that cannot be read.
     """
-    from study.records import STARVED, parts, read_part
 
     def spent(part: Path) -> Spent:
         rows = [dict.fromkeys(columns) | row for row in read_part(part, columns).to_pylist()]

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from judges.endpoint import dialects
+from judges.grading.adapters import is_group
+from judges.identity import build_grading
+from judges.session import Session
+from study import tasks
+from study.cli import read_pairs
+from study.compose import load_presets, preset_names
 from study.errors import UserError
+from study.rows import Criterion, Row, prompt_id
 from study.screen import visible
 from study.verdict import Outcome, Verdict
 
@@ -34,16 +41,10 @@ def probe(judge: Judge, task: Task | None = None) -> Verdict:
     Raises:
         UserError: the judge cannot be asked: no key, no endpoint, or it serves another model.
     """
-    from judges.grading.adapters import is_group
-    from judges.identity import build_grading
-    from judges.session import Session
-
     single = dataclasses.replace(judge, sampling=dataclasses.replace(judge.sampling, votes=1))
     if judge.simulated is None or task is None:
         row, answer, oracle = harmless_row(), ANSWER, None
     else:
-        from study import tasks
-
         row, answer = tasks.task_module(task.name).rows(task, "train")[0], ANSWER
         oracle = tasks.oracle(task)
     with Session(single, None, oracle) as session:
@@ -55,8 +56,6 @@ def probe(judge: Judge, task: Task | None = None) -> Verdict:
 
 def harmless_row() -> Row:
     """The question that every judge should be able to judge."""
-    from study.rows import Criterion, Row, prompt_id
-
     return Row(
         prompt_id=prompt_id(PROMPT),
         messages=({"role": "user", "content": PROMPT},),
@@ -139,9 +138,6 @@ def check(judge: Judge, task: Task) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line: 0 where a verdict was scored, 1 where not, 2 for a user's error."""
-    from study.cli import read_pairs
-    from study.compose import load_presets, preset_names
-
     given = list(sys.argv[1:] if arguments is None else arguments)
     if any(argument in ("-h", "--help") for argument in given):
         print(f"{__doc__}\n{USAGE}\n\nThe judges are {', '.join(preset_names('judge'))}.")

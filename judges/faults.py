@@ -17,8 +17,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from judges.endpoint.transport import AsgiWire
 from judges.fault_injection.server import ANSWERS, FLOWS, LIARS, head, whole
+from judges.simulated.app import simulated_app
+from study.cli import read_pairs
+from study.compose import load_presets
 from study.errors import UserError
+from study.schema import Endpoint
+from study.tasks import oracle
 
 if TYPE_CHECKING:
     from judges.endpoint.transport import Wire
@@ -235,13 +241,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _from_command(arguments: Sequence[str]) -> FaultServer:
-    from judges.endpoint.transport import AsgiWire
-    from judges.simulated.app import simulated_app
-    from study.cli import read_pairs
-    from study.compose import load_presets
-    from study.schema import Endpoint
-    from study.tasks import oracle
-
     known = ("judge", "task", "share", "faults", "port")
     values, overrides = read_pairs(arguments, known, "judges.faults", USAGE)
     names = [name for name in values.get("faults", "").split(",") if name]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from judges.endpoint.client import request_body
 from judges.endpoint.dialects import dialect_name
+from judges.grading import GRADINGS
+from judges.simulated.bias import effective
 from judges.store import content_key
 from study.errors import UserError
 
@@ -28,8 +30,6 @@ def build_grading(judge: Judge) -> Any:
     Raises:
         UserError: there is no such grading.
     """
-    from judges.grading import GRADINGS
-
     name = judge.grading.name
     if name not in GRADINGS:
         raise UserError(
@@ -86,6 +86,5 @@ def _simulated(judge: Judge) -> dict[str, Any] | None:
     """Of a simulated judge its settings are the weights."""
     if judge.simulated is None:
         return None
-    from judges.simulated.bias import effective
 
     return effective(judge.simulated)

@@ -8,15 +8,31 @@ only the reading of them and ``on_failure`` can differ. ``file=PATH`` scores com
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from judges.identity import judge_id
+from judges.session import Session, judge_all
+from judges.store import Store
+from study import cells
+from study.answers import answer_of
 from study.bounds import check_name
+from study.cli import print_table
+from study.completions import read_completions
+from study.compose import load_presets
 from study.errors import UserError
 from study.files import Damaged, say, write_json
 from study.records import VERDICT, parts, read_part, write_part
+from study.rewards import compose
+from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
+from study.secrets import refuse_arguments
+from study.tasks import TASKS, oracle
+from study.verdict import mean_score
 from study.verify import say_problems
 
 if TYPE_CHECKING:
@@ -69,8 +85,6 @@ def read_command(arguments: Sequence[str]) -> Command:
     Raises:
         UserError: something else, an unknown key or policy, or neither study nor file.
     """
-    from study.secrets import refuse_arguments
-
     refuse_arguments(arguments)
     known = ("judge", "study", "file", "on_failure", "runs_dir", "out")
     values: dict[str, str] = {}
@@ -115,8 +129,6 @@ def run(command: Command) -> list[dict[str, Any]]:
     """Replay; one line of numbers per run, or one for a file."""
     judge = None
     if command.judge is not None:
-        from study.compose import load_presets
-
         judge, _ = load_presets(command.judge, overrides=command.overrides)
     if command.file is not None:
         assert judge is not None and command.out is not None
@@ -130,9 +142,6 @@ def replay_study(command: Command, judge: Judge | None) -> list[dict[str, Any]]:
     Raises:
         UserError: no such study, or the judge cannot be asked.
     """
-    from judges.store import Store
-    from study import cells
-
     study_dir = (command.runs_dir / str(command.study)).absolute()
     folders = [f for f in cells.study_cells(study_dir) if parts(f / "rollouts")]
     if not folders:
@@ -157,8 +166,6 @@ def replay_study(command: Command, judge: Judge | None) -> list[dict[str, Any]]:
 
 
 def _name(command: Command, judge: Judge | None) -> str:
-    from judges.identity import judge_id
-
     who = f"{judge.name}-{judge_id(judge)}" if judge else "own"
     return f"{who}-{command.on_failure}" if command.on_failure else who
 
@@ -173,9 +180,6 @@ def replay_cell(
     Returns:
         What `compare` says, with the run, its rollouts and the calls made.
     """
-    from judges.session import Session
-    from study.tasks import TASKS, oracle
-
     config = cell.config
     judge = judge or config.judge
     policy = command.on_failure or judge.on_failure
@@ -228,13 +232,6 @@ def _step(
     session: Session, cell: Cell, records: list[dict[str, Any]], rows: dict[str, Any], policy: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """One step's rollouts with new score, reward and advantage, and the verdicts behind them."""
-    import numpy as np
-
-    from judges.session import judge_all
-    from study.rewards import compose
-    from study.rewards.advantages import advantages
-    from study.verdict import mean_score
-
     config = cell.config
     size = config.trainer.group_size
     known = [compose.recorded(config, rows[record["prompt_id"]], record) for record in records]
@@ -269,9 +266,6 @@ def compare(replayed: list[dict[str, Any]]) -> dict[str, Any]:
     ``sign_flips``, ``silenced``, ``alignment`` and ``rank_change`` are those of
     `study.rewards.advantages`, over all rollouts; rank changes only where groups have one size.
     """
-    import numpy as np
-
-    from study.rewards.advantages import alignment, rank_change, sign_flips, silenced
 
     def column(name: str) -> np.ndarray:
         return np.array([np.nan if row[name] is None else row[name] for row in replayed])
@@ -304,16 +298,6 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
     Raises:
         UserError: the file, or a simulated judge, which knows only the prompts of its own task.
     """
-    from collections import defaultdict
-
-    import numpy as np
-
-    from judges.session import Session
-    from study.answers import answer_of
-    from study.completions import read_completions
-    from study.rewards.advantages import advantages
-    from study.verdict import mean_score
-
     if judge.simulated is not None:
         raise UserError(
             f"judge={judge.name} is simulated: it knows the truth of its own task's prompts and "
@@ -363,8 +347,6 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line. Exit codes: 0 replayed, 2 a user's error."""
-    from study.cli import print_table
-
     try:
         command = read_command(list(sys.argv[1:] if arguments is None else arguments))
         lines = run(command)

@@ -19,11 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from judges.check import probe
+from judges.serving import server, vllm_command
+from judges.serving.server import LOCAL
+from judges.simulated.app import simulated_app
 from study.cli import read_pairs
 from study.compose import load_presets, preset_names
 from study.errors import UserError
 from study.schema import Judge, Task
 from study.screen import visible
+from study.tasks import oracle
+from study.verdict import Outcome
 
 if TYPE_CHECKING:
     from judges.serving.server import Server
@@ -107,9 +113,6 @@ def serve_simulated(judge: Judge, task: Task, command: Command) -> None:
     """
     import uvicorn
 
-    from judges.simulated.app import simulated_app
-    from study.tasks import oracle
-
     app = simulated_app(judge, oracle(task))
     port = SIMULATED_PORT if command.port is None else command.port
     listener = _listen(command.host or "127.0.0.1", port)
@@ -126,8 +129,6 @@ def serve_vllm(judge: Judge, command: Command) -> None:
     Raises:
         UserError: it cannot be started, serves another model, cannot judge, or ended by itself.
     """
-    from judges.serving import server, vllm_command
-
     host, port = _address(judge, command)
     if command.stop:
         print(server.sweep_up(judge, port, command.runs_dir))
@@ -157,8 +158,6 @@ def serve_vllm(judge: Judge, command: Command) -> None:
 
 def _address(judge: Judge, command: Command) -> tuple[str, int]:
     """Where to listen: what was typed, else what the preset's endpoint says of this machine."""
-    from judges.serving.server import LOCAL
-
     parts = urlsplit(judge.endpoint.url)
     host = command.host or (parts.hostname if parts.hostname in LOCAL else None) or "127.0.0.1"
     port = command.port
@@ -176,9 +175,6 @@ def _probe(judge: Judge, each: Server) -> None:
     Raises:
         UserError: it gave none, for a reason that is the server's.
     """
-    from judges.check import probe
-    from study.verdict import Outcome
-
     endpoint = dataclasses.replace(judge.endpoint, url=each.url, replicas=[])
     verdict = probe(dataclasses.replace(judge, endpoint=endpoint))
     if verdict.outcome is Outcome.scored:

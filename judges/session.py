@@ -23,6 +23,7 @@ from judges.endpoint.served import is_asked
 from judges.grading.adapters import Bound, check_group, in_asks, is_group
 from judges.grading.base import Ask, GroupGrading, Reading
 from judges.identity import build_grading, judge_id, request_key
+from judges.simulated.app import simulated_app
 from judges.singleflight import Desk
 from judges.store import content_key
 from study.errors import UserError
@@ -451,7 +452,6 @@ class Session:
 def _simulated(judge: Judge, oracle: Any, calls_before: int) -> Asgi | None:
     if not judge.endpoint.url.startswith("asgi:") or judge.simulated is None:
         return None
-    from judges.simulated.app import simulated_app
 
     return simulated_app(judge, oracle, calls_before)
 

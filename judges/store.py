@@ -21,6 +21,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from judges.endpoint.fields import check_value, one_line
 from study import clock as host
 from study.errors import UserError
@@ -416,9 +419,6 @@ def _rows(store: Store) -> Iterator[tuple[str, bytes, float, dict[str, Any] | st
 
 def export(store: Store, out: Path) -> int:
     """Write all replies to a Parquet file, one row per request, and give back how many."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     rows = []
     for key, _, created, value in _rows(store):
         if not isinstance(value, dict):

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import yaml
+
 from study import locks
 from study.files import Damaged, read_text, read_yaml, write_json, write_text
 from study.schema import Study, freeze
@@ -151,8 +153,6 @@ def save_cell(cell: Cell) -> None:
 
     A cell that is done, or that another process runs, stays as it is.
     """
-    import yaml
-
     held = lock(cell.dir, wait_s=1.0)
     if held is None:
         return

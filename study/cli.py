@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from study.compose import preset_names
 from study.errors import UserError
 from study.screen import visible
+from study.secrets import refuse_arguments
 
 if TYPE_CHECKING:
     pass
@@ -39,8 +40,6 @@ def read_pairs(
     Raises:
         UserError: something else than key=value, an unknown key, or no judge.
     """
-    from study.secrets import refuse_arguments
-
     refuse_arguments(arguments)
     values: dict[str, str] = {}
     overrides = []

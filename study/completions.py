@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow
+import pyarrow.parquet as pq
+
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
 
@@ -61,9 +64,6 @@ def read_completions(path: Path) -> tuple[list[Completion], int]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    import pyarrow
-    import pyarrow.parquet as pq
-
     try:
         for batch in pq.ParquetFile(path).iter_batches(512):
             yield from batch.to_pylist()

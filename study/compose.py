@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
 from study.errors import UserError
-from study.schema import Judge, Task, freeze
+from study.schema import Judge, Task, freeze, register
+from study.secrets import redact, refuse_config
 
 if TYPE_CHECKING:
     pass
@@ -38,11 +42,6 @@ def load_presets(
             )
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
-
-    from study.schema import register
-    from study.secrets import redact, refuse_config
 
     register()
     chosen = [f"+judge={judge}", f"+task={task}"]

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from study.errors import UserError
 
 LARGEST = 64 << 20
@@ -171,8 +173,6 @@ def read_yaml(path: Path, remedy: str = "") -> dict[str, Any]:
         FileNotFoundError: there is none.
         Damaged: there is something else, or it ends in the middle of a line.
     """
-    import yaml
-
     text = read_text(path, remedy)
     if not text.endswith("\n"):
         raise Damaged(path, "ends in the middle of a line", remedy)

@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from study.files import Damaged, append_line, first_line, say, sync_files, write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -245,9 +248,6 @@ def write_part(
     path: Path, rows: list[dict[str, Any]], columns: dict[str, str], durable: bool = True
 ) -> None:
     """Write one Parquet part under its name in one rename; component columns are added."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     extra = sorted({key for row in rows for key in row if key.startswith(COMPONENT)})
     present = [item for item in OPTIONAL.items() if any(item[0] in row for row in rows)]
     fields = [*columns.items(), *present, *((name, "float64") for name in extra)]
@@ -264,9 +264,6 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     Raises:
         Damaged: no Parquet, pages that are not as they were written, or another step's rows.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         if not path.is_file():
             raise Damaged(path, "is no regular file", _part_remedy(path))
@@ -345,7 +342,5 @@ def where(path: Path) -> str:
 
 def arrow_type(name: str) -> Any:
     """The Arrow type of a column as `ROLLOUT` and `VERDICT` name it."""
-    import pyarrow as pa
-
     inner = name.removeprefix("list<").removesuffix(">")
     return pa.list_(pa.type_for_alias(inner)) if inner != name else pa.type_for_alias(name)

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from scipy import stats
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -45,8 +48,6 @@ class Scale:
     def half(self, push: float, level: float = 0.95) -> float:
         """Half the prediction interval of one more run with this push; NaN below three runs, and
         where nothing was pushed."""
-        from scipy import stats
-
         if self.runs < FEWEST or self.squares == 0:
             return float("nan")
         spread = self.sd * (1 + push**2 / self.squares) ** 0.5
@@ -59,8 +60,6 @@ def fit_scale(push: np.ndarray, shift: np.ndarray) -> Scale:
     Without push nothing moves, hence no intercept. Runs that lack either number are left out; the
     factor is NaN where nothing was pushed.
     """
-    import numpy as np
-
     known = np.isfinite(push) & np.isfinite(shift)
     x, y = push[known], shift[known]
     squares = float(x @ x)
@@ -101,9 +100,6 @@ class Calibration:
 
 def calibrate(rows: Sequence[Predicted], level: float = 0.95) -> list[Calibration]:
     """One line per feature: R2, correlation, and the slope of observed on predicted over runs."""
-    import numpy as np
-    from scipy import stats
-
     names = ("observed", "predicted", "low", "high", "unseen", "unseen_low", "unseen_high")
     lines = []
     for feature in dict.fromkeys(row.feature for row in rows):
@@ -137,8 +133,6 @@ def calibrate(rows: Sequence[Predicted], level: float = 0.95) -> list[Calibratio
 def _r2(observed: np.ndarray, predicted: np.ndarray) -> float:
     """1 - SS(observed - predicted) / SS(observed - mean) over the runs that have both; NaN below
     three runs, and where nothing varies."""
-    import numpy as np
-
     known = np.isfinite(observed) & np.isfinite(predicted)
     y = observed[known]
     if len(y) < FEWEST or np.ptp(y) == 0:
@@ -148,8 +142,6 @@ def _r2(observed: np.ndarray, predicted: np.ndarray) -> float:
 
 def _inside(observed: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
     """Share of the intervals that hold what was observed, NaN for none."""
-    import numpy as np
-
     known = np.isfinite(observed) & np.isfinite(low) & np.isfinite(high)
     held = (low <= observed) & (observed <= high)
     return float(held[known].mean()) if known.any() else float("nan")

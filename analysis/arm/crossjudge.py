@@ -17,7 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from analysis.arm.substitution import LEAST, base_of, substitutions, untold
+from analysis.records.behaviour import ends, shift
+from analysis.records.replays import with_replays
+from analysis.records.runs import read_study, step_means
+from analysis.reports.figures import style
+from analysis.statistics.intervals import mean_interval
 from study.errors import UserError
 
 if TYPE_CHECKING:
@@ -76,12 +84,6 @@ def matrix(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
         ``gain`` over the rollouts that it and the own judge both scored, ``own_gain`` of the own
         judge over the same ones, and ``common``, their share of the run's rollouts.
     """
-    import numpy as np
-    import pandas as pd
-
-    from analysis.records.behaviour import ends, shift
-    from analysis.records.runs import step_means
-
     rows = []
     for run in runs:
         given = {acting[run.cell]: run.judge, **run.shadows, TRUTH: run.truth}
@@ -116,8 +118,6 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
     Args:
         table: as `matrix` gives it.
     """
-    from analysis.statistics.intervals import mean_interval
-
     own_row = table[table["own"]].set_index("cell")["gain"]
     lines = []
     for arm, part in table.groupby("arm", observed=True, sort=False):
@@ -177,10 +177,6 @@ def agreement(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
         runs, ``low``, ``high`` (95 % t interval), ``n`` runs and ``note``. NaN for two that never
         scored the same rollouts, or where one has no spread.
     """
-    import pandas as pd
-
-    from analysis.statistics.intervals import mean_interval
-
     found: dict[tuple[str, str], list[float]] = {}
     judges: dict[str, None] = {}
     for run in runs:
@@ -203,8 +199,6 @@ def agreement(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
 
 def _within_groups(a_P_G: np.ndarray, b_P_G: np.ndarray) -> float:
     """Correlation over all groups of what is left when each group's mean is taken away."""
-    import numpy as np
-
     both = np.isfinite(a_P_G) & np.isfinite(b_P_G)
     count = np.maximum(both.sum(axis=1, keepdims=True), 1)
     centred = []
@@ -244,9 +238,6 @@ def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> 
         labels: of columns, rows and the colour scale.
     """
     import matplotlib.pyplot as plt
-    import numpy as np
-
-    from analysis.reports.figures import style
 
     values = table.to_numpy(dtype=float)
     most = most if most > 0 else 1.0
@@ -276,9 +267,6 @@ def study(folder: Path, least: float = LEAST) -> dict[str, Any]:
     Raises:
         UserError: no finished run has rollouts.
     """
-    from analysis.records.replays import with_replays
-    from analysis.records.runs import read_study
-
     records = read_study(folder)
     cells = records.table["cell"].astype("str")
     acting = dict(zip(cells, records.table["judge"].astype("str"), strict=True))

@@ -10,12 +10,23 @@ bias is itself an estimate, are those of `analysis.natural`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import permutations
+from math import factorial, isfinite, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from scipy import stats
+from scipy.optimize import OptimizeWarning, curve_fit, isotonic_regression
+
 from analysis.arm.calibration import FEWEST as FEWEST_OTHERS
+from analysis.arm.propagation import kl_limit, paths, predict
+from analysis.records.behaviour import shift
+from analysis.records.runs import read_runs, step_means
+from analysis.statistics.intervals import mean_interval
 from study.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,9 +91,6 @@ def line(dose: np.ndarray, response: np.ndarray, level: float = 0.95) -> Line:
     Raises:
         ValueError: fewer than three runs, or one dose only.
     """
-    import numpy as np
-    from scipy import stats
-
     if len(dose) < FEWEST or np.ptp(dose) == 0:
         raise ValueError("a line takes three runs and two doses")
     fit = stats.linregress(dose, response)
@@ -109,10 +117,6 @@ def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> S
     Raises:
         ValueError: fewer than three runs, or one dose only.
     """
-    import numpy as np
-
-    from analysis.statistics.intervals import mean_interval
-
     if not complete(dose, seed) or len(np.unique(dose)) < FEWEST:
         pooled = line(dose, response)
         why = "seeds did not all run the same doses: runs are taken for independent"
@@ -130,9 +134,6 @@ def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> flo
 
     Source: analysis of variance of a randomised block design, Montgomery, ch. 4.
     """
-    import numpy as np
-    from scipy import stats
-
     doses, at, counts = np.unique(dose, return_inverse=True, return_counts=True)
     means = np.bincount(at, response) / counts
     fit = line(dose, response)
@@ -150,9 +151,6 @@ def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> flo
 
 def steps(dose: np.ndarray, response: np.ndarray) -> list[tuple[float, float]]:
     """The monotone fit: (dose, response) for each dose, rising or falling as the line does."""
-    import numpy as np
-    from scipy.optimize import isotonic_regression
-
     doses = np.unique(dose)
     means = np.array([response[dose == one].mean() for one in doses])
     counts = np.array([(dose == one).sum() for one in doses], dtype=float)
@@ -163,9 +161,6 @@ def steps(dose: np.ndarray, response: np.ndarray) -> list[tuple[float, float]]:
 
 def emax(dose: np.ndarray, response: np.ndarray) -> Curve:
     """The Emax curve by least squares, with the AIC of curve and line (normal errors)."""
-    import numpy as np
-    from scipy.optimize import OptimizeWarning, curve_fit
-
     nan = float("nan")
     straight = line(dose, response)
     aic_line = _aic(response - straight.intercept - straight.slope * dose, 3)
@@ -179,8 +174,6 @@ def emax(dose: np.ndarray, response: np.ndarray) -> Curve:
 
     start = (response[shifted == 0].mean(), straight.slope * np.ptp(dose) * 2, np.log(np.ptp(dose)))
     try:
-        import warnings
-
         with warnings.catch_warnings():
             warnings.simplefilter("error", OptimizeWarning)
             (e0, most, half), _ = curve_fit(bent, shifted, response, p0=start, maxfev=5000)
@@ -194,8 +187,6 @@ def emax(dose: np.ndarray, response: np.ndarray) -> Curve:
 
 def _aic(residuals: np.ndarray, parameters: int) -> float:
     """n log(RSS / n) + 2 k, the variance counted among the parameters."""
-    import numpy as np
-
     n = len(residuals)
     rss = float(residuals @ residuals)
     return n * float(np.log(max(rss, 1e-300) / n)) + 2 * parameters
@@ -218,11 +209,6 @@ def trend_p(
         blocks: labels, shape (R,): responses are permuted within a block only, and the covariance
             is that within blocks. One block by default.
     """
-    from itertools import permutations
-    from math import factorial, prod
-
-    import numpy as np
-
     if len(dose) < FEWEST or np.ptp(dose) == 0 or np.ptp(response) == 0:
         return float("nan")
     labels = np.zeros(len(dose)) if blocks is None else blocks
@@ -250,8 +236,6 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
     Raises:
         UserError: no simulated judges, or fewer than three doses of the feature.
     """
-    from analysis.records.runs import read_runs
-
     runs, problems = read_runs(folder)
     done = [run for run in runs if run.done]
     found = len(set(doses_of(done, feature).values()))
@@ -265,11 +249,6 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
 
 def doses_of(runs: Sequence[Run], feature: str) -> dict[str, float]:
     """Cell -> dose of the feature, of runs under simulated judges whose shift is known."""
-    from math import isfinite
-
-    from analysis.records.behaviour import shift
-    from analysis.records.runs import step_means
-
     return {
         run.cell: float(run.config.get(f"judge.simulated.doses.{feature}") or 0.0)
         for run in runs
@@ -289,12 +268,6 @@ def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
     Args:
         runs: with `FEWEST` doses of the feature or more, see `doses_of`.
     """
-    import numpy as np
-
-    from analysis.arm.propagation import paths
-    from analysis.records.behaviour import shift
-    from analysis.records.runs import step_means
-
     doses = doses_of(runs, feature)
     dosed = [run for run in runs if run.cell in doses]
     betas = {run.cell: float(run.config.get("trainer.beta") or 0.0) for run in dosed}
@@ -342,8 +315,6 @@ def first_order(
         own: the path of the feature in each run.
         betas: cell -> ``trainer.beta``.
     """
-    from analysis.arm.propagation import kl_limit, predict
-
     free = predict([path for path in own if betas[path.cell] == 0], "adam")
     expected = {row.cell: row.predicted for row in free}
     for run, path in zip(runs, own, strict=True):
@@ -358,8 +329,6 @@ def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ``points`` are (dose, mean over runs); ``slope`` is theirs over runs and ``amplification`` the
     observed slope over it, NaN where there is no line; ``note`` says why there are no points.
     """
-    import numpy as np
-
     nan = float("nan")
     found = []
     for beta in sorted({row["beta"] for row in rows}):

@@ -14,6 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from scipy import stats
+
+from analysis.records.behaviour import shift
+from analysis.records.runs import read_runs, step_means
+from analysis.step.transmission import within_regression
 from study.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,8 +60,6 @@ def reliability(bias: np.ndarray, error: np.ndarray) -> float:
         bias: measured bias per judge, shape (J,).
         error: its standard error, shape (J,).
     """
-    import numpy as np
-
     whole = float(np.var(bias, ddof=1))
     return (whole - float(np.mean(error**2))) / whole
 
@@ -77,8 +81,6 @@ def deming(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.nd
 
     Source: Deming 1943; Fuller 1987, section 1.3.
     """
-    import numpy as np
-
     ratio = float(np.mean(spread**2) / np.mean(error**2))
     (xx, xy), (_, yy) = np.cov(bias, shift)
     gap = yy - ratio * xx
@@ -92,8 +94,6 @@ def simex(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.nda
 
     Source: Cook and Stefanski 1994.
     """
-    import numpy as np
-
     noise = np.random.default_rng(0).standard_normal((DRAWS, len(bias))) * error
     y = shift - shift.mean()
     slopes = []
@@ -121,9 +121,6 @@ def slopes(
     Raises:
         ValueError: fewer than three judges, or biases that do not differ or have no error.
     """
-    import numpy as np
-    from scipy import stats
-
     count = len(bias)
     if count < FEWEST or np.ptp(bias) == 0 or not (error > 0).all():
         raise ValueError("slopes take three judges whose measured biases differ and have errors")
@@ -150,12 +147,6 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
     Raises:
         UserError: an unknown feature, or fewer than three judges with bias and shift.
     """
-    import numpy as np
-
-    from analysis.records.behaviour import shift
-    from analysis.records.runs import read_runs, step_means
-    from analysis.step.transmission import within_regression
-
     runs, problems = read_runs(folder)
     done = [run for run in runs if run.done]
     names = done[0].names if done else ()

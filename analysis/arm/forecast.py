@@ -14,10 +14,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from analysis.arm.ranking import moved_most, rank
+from analysis.records.frames import runs_frame
+from analysis.reports.figures import looks, style
+from analysis.statistics.intervals import mean_interval
+from analysis.step.transmission import group_cov
+from judges.session import Session, judge_all
+from judges.store import Store
+from study import cells as cells_module
+from study.compose import load_presets
 from study.errors import UserError
+from study.features import FEATURES, features
 from study.files import Damaged, say
 from study.records import parts, read_part
+from study.rewards import compose
+from study.rewards.advantages import advantages
+from study.tasks import TASKS, oracle
+from study.verdict import mean_score
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,11 +80,6 @@ def covariances(rewards_P_G: np.ndarray, found: Rollouts, scale: str) -> np.ndar
     Returns:
         Shape (prompts, K): a prompt that came again is no second prompt.
     """
-    import numpy as np
-
-    from analysis.step.transmission import group_cov
-    from study.rewards.advantages import advantages
-
     made = np.where(np.isfinite(rewards_P_G), advantages(rewards_P_G, scale), np.nan)
     covariance = group_cov(made, found.features)
     prompts, of = np.unique([row.prompt_id for row in found.rows], return_inverse=True)
@@ -88,10 +98,6 @@ def pushes(
     Args:
         unscored: share of rollouts without a score; without it, that of those without a reward.
     """
-    import numpy as np
-
-    from analysis.statistics.intervals import mean_interval
-
     covariance = covariances(rewards_P_G, found, scale)
     missing = float(1 - np.isfinite(rewards_P_G).mean()) if unscored is None else unscored
     lines = []
@@ -112,11 +118,6 @@ def first_rollouts(cells: Sequence[Cell], steps: int) -> Rollouts:
     Raises:
         UserError: nothing is recorded, or groups differ in size.
     """
-    import numpy as np
-
-    from study.features import FEATURES, features
-    from study.tasks import TASKS
-
     task = cells[0].config.task
     known = {row.prompt_id: row for row in TASKS[task.name].rows(task, "train")}
     groups: dict[tuple[str, ...], tuple[Row, tuple[dict[str, Any], ...]]] = {}
@@ -161,14 +162,6 @@ def rewards(
     NaN is a score or reward that is not there. Rows are put to the judge, failures treated and
     parts added up as in training under the cell's configuration.
     """
-    import numpy as np
-
-    from judges.session import Session, judge_all
-    from judges.store import Store
-    from study.rewards import compose
-    from study.tasks import oracle
-    from study.verdict import mean_score
-
     config = cell.config
     known = [
         compose.recorded(config, row, record)
@@ -198,7 +191,6 @@ def candidates(given: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[
     if given == "study":
         found = {arms[cell.name]: (cell.config.judge, cell) for cell in cells}
         return {arm: found[arm] for arm in dict.fromkeys(arms.values()) if arm in found}
-    from study.compose import load_presets
 
     return {name: (load_presets(name)[0], cells[0]) for name in given.split(",")}
 
@@ -209,11 +201,6 @@ def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
     Raises:
         UserError: no runs with rollouts, or judges that cannot be asked.
     """
-    import numpy as np
-
-    from analysis.records.frames import runs_frame
-    from study import cells as cells_module
-
     found_cells = []
     for folder in cells_module.study_cells(study_dir):
         if parts(folder / "rollouts"):
@@ -251,8 +238,6 @@ def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
 def figure(table: Any) -> Any:
     """The forecast push on the four behaviours that judges differ on most, with intervals."""
     import matplotlib.pyplot as plt
-
-    from analysis.reports.figures import looks, style
 
     names = moved_most(table.to_dict("records"))
     judges = sorted(set(table["judge"]))

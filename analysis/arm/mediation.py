@@ -14,6 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from scipy import stats
+
+from analysis.arm.dose import study as doses
 from study.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,9 +73,6 @@ def mediate(
 
     Source: Baron and Kenny 1986 for the split; Imai, Keele and Tingley 2010, theorem 4, for rho.
     """
-    import numpy as np
-    from scipy import stats
-
     x, m, y = (np.asarray(values, dtype=float) for values in (treatment, mediator, outcome))
     known = np.isfinite(x) & np.isfinite(m) & np.isfinite(y)
     x, m, y = x[known], m[known], y[known]
@@ -113,8 +114,6 @@ def mediate(
 
 def _slopes(y: np.ndarray, x_R_K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Least squares with an intercept: slopes, their standard errors, residuals."""
-    import numpy as np
-
     design = np.column_stack([np.ones(len(y)), x_R_K])
     coef, *_ = np.linalg.lstsq(design, y, rcond=None)
     residuals = y - design @ coef
@@ -129,10 +128,6 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
     Raises:
         UserError: too few runs, or no truth.
     """
-    import numpy as np
-
-    from analysis.arm.dose import study as doses
-
     rows = doses(folder, feature)["runs"]
     dose, shift, truth = (
         np.array([row[key] for row in rows]) for key in ("dose", "shift", "truth")

@@ -17,9 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from analysis.arm.calibration import FEWEST, Predicted, calibrate, fit_scale
-from analysis.records.behaviour import shift
-from analysis.step.transmission import known_mean
+from analysis.records.behaviour import shift, unit
+from analysis.records.runs import read_runs, step_means
+from analysis.reports.figures import looks, style
+from analysis.step.transmission import group_cov, known_mean, split
 from study.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,11 +72,6 @@ def paths(runs: Sequence[Run]) -> list[Trajectory]:
     pushed nothing. Gradient norms and learning rates are those that the run logged, the clip is
     ``trainer.max_grad_norm``.
     """
-    import numpy as np
-
-    from analysis.records.runs import step_means
-    from analysis.step.transmission import group_cov
-
     rated = any("policy/learning_rate" in run.logged for run in runs)
 
     def unlogged(run: Run) -> np.ndarray | float:
@@ -102,10 +101,6 @@ def paths(runs: Sequence[Run]) -> list[Trajectory]:
 
 def _parts(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Advantages of all steps and the truth's part of them, each (P, G); a batch is a step."""
-    import numpy as np
-
-    from analysis.step.transmission import split
-
     if run.scale != "batch":
         return split(run.reward, run.truth, run.scale)[:2]
     parts = (np.full(run.reward.shape, np.nan), np.full(run.reward.shape, np.nan))
@@ -128,8 +123,6 @@ def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
         part: a push of the path, whole or one part.
         scale: see `SCALES`; ``adam`` divides each step by its gradient norm.
     """
-    import numpy as np
-
     unknown = np.isnan(path.gradient)
     if scale == "adam":
         taken = np.where(unknown, np.nan, 0.0)
@@ -145,8 +138,6 @@ def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
 def pushed(path: Trajectory, part: np.ndarray, scale: str) -> float:
     """`cumulative` between the tenths that a shift compares; NaN where any step is unknown: the
     steps that are known do not say where a run went after one that is not."""
-    import numpy as np
-
     found = cumulative(path, part, scale)
     return shift(found) if np.isfinite(found).all() else float("nan")
 
@@ -161,8 +152,6 @@ def predict(found: Sequence[Trajectory], scale: str = "plain") -> list[Predicted
     Raises:
         UserError: an unknown scale.
     """
-    import numpy as np
-
     if scale not in SCALES:
         raise UserError(f"scale={scale} is not known. Legal are {', '.join(SCALES)}.")
     rows = []
@@ -193,8 +182,6 @@ def predict(found: Sequence[Trajectory], scale: str = "plain") -> list[Predicted
 
 def _lacking(path: Trajectory, scale: str) -> str:
     """Why the push of a run is not known."""
-    import numpy as np
-
     moving = path.push != 0
     lacks = {"covariance of reward and behaviour": np.isnan(path.push)}
     if scale == "adam" or path.clip > 0:
@@ -209,8 +196,6 @@ def _lacking(path: Trajectory, scale: str) -> str:
 
 def _spread(features_P_G_K: np.ndarray) -> np.ndarray:
     """SD of each feature over rollouts, shape (K,); NaN for one that was not measured."""
-    import numpy as np
-
     flat = features_P_G_K.reshape(-1, features_P_G_K.shape[-1])
     return np.array([np.std(z[np.isfinite(z)]) if np.isfinite(z).any() else np.nan for z in flat.T])
 
@@ -226,8 +211,6 @@ def kl_limit(run: Run, beta: float) -> dict[str, tuple[float, float]]:
 
     Source: derivative of E[z] at the optimum pi0 exp(A / beta).
     """
-    from analysis.step.transmission import group_cov, split
-
     first = run.at(min(run.step_P.tolist()))
     parts = split(first.reward, first.truth, run.scale)[:2]
     total, truth = (group_cov(part, first.features) for part in parts)
@@ -246,8 +229,6 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
     Raises:
         UserError: too few runs that trained for two steps or more.
     """
-    from analysis.records.runs import read_runs
-
     runs, problems = read_runs(folder)
     kept = [run for run in runs if run.done and len(set(run.step_P.tolist())) > 1]
     if len(kept) <= FEWEST:
@@ -295,9 +276,6 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
     A panel for each of the four features that moved furthest, in SDs of the first rollouts.
     """
     import matplotlib.pyplot as plt
-
-    from analysis.records.behaviour import unit
-    from analysis.reports.figures import looks, style
 
     lines = calibration.dropna(subset=["r2"]).set_index("feature")
     moved = rows["observed"].abs() / rows["sd"].where(rows["sd"] > 0)

@@ -11,6 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from scipy import stats
+from scipy.stats import rankdata
+
+from analysis.arm.dose import trend_p
+from analysis.records.behaviour import shift
+from analysis.records.runs import read_runs, step_means
+from analysis.step.transmission import known_mean
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -42,9 +51,6 @@ def rank(
         covariances: judge -> Cov(advantage, feature) of each group, shape (P, K).
         names: the K features.
     """
-    import numpy as np
-    from scipy.stats import rankdata
-
     stacked = np.stack(list(covariances.values()))
     known = np.isfinite(stacked)
     filled = np.where(known, stacked, 0.0)
@@ -70,8 +76,6 @@ def rank(
 
 def moved_most(pushes: Iterable[Mapping[str, Any]]) -> list[str]:
     """The behaviours on which judges differ most, in SDs, the widest first."""
-    import numpy as np
-
     by_feature: dict[str, list[float]] = {}
     for push in pushes:
         by_feature.setdefault(push["feature"], []).append(push["in_sds"])
@@ -86,14 +90,6 @@ def validate(study_dir: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
     two-sided permutation p (exact up to seven arms) and Kendall's tau; NaN where fewer than three
     arms have both.
     """
-    import numpy as np
-    from scipy import stats
-
-    from analysis.arm.dose import trend_p
-    from analysis.records.behaviour import shift
-    from analysis.records.runs import read_runs, step_means
-    from analysis.step.transmission import known_mean
-
     runs = [run for run in read_runs(study_dir)[0] if run.done]
     moved: dict[tuple[str, str], list[float]] = {}
     for run in runs:

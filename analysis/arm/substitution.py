@@ -11,6 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from analysis.run.drift import base_arm, feature_values, run_shifts
+
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
@@ -44,9 +50,6 @@ class Substitution:
 def base_of(runs: Sequence[Run]) -> str | None:
     """The arm that others are compared with (`analysis.run.drift.base_arm`); None for a single
     arm."""
-    import pandas as pd
-
-    from analysis.run.drift import base_arm
 
     def undosed(run: Run) -> bool:
         simulated = {k: v for k, v in run.config.items() if k.startswith("judge.simulated.")}
@@ -88,8 +91,6 @@ def substitutions(
         base: the arm compared with, `base_of` by default. Without one nothing can be told and
             nothing is returned; `untold` says so.
     """
-    import numpy as np
-
     base = base or base_of(runs)
     if base is None:
         return []
@@ -127,9 +128,6 @@ def false_alarm(scatter_K: np.ndarray, pairs: int | np.ndarray, least: float = L
             behaviours whose scatter is not known are left out, and none known gives NaN.
         pairs: of runs, one number or one of each behaviour.
     """
-    import numpy as np
-    from scipy.stats import norm
-
     scatter = np.asarray(scatter_K, dtype=float)
     known = np.isfinite(scatter)
     if not known.any():
@@ -146,11 +144,6 @@ def _shifts(runs: Sequence[Run]) -> pd.DataFrame:
     The SD is the root mean square over runs, so that both runs of a pair are in one unit; a
     behaviour that no first rollout varies in has no column.
     """
-    import numpy as np
-    import pandas as pd
-
-    from analysis.run.drift import feature_values, run_shifts
-
     variances: dict[str, list[float]] = {}
     for run in runs:
         first = run.at(min(run.step_P.tolist())).features

@@ -15,8 +15,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import statsmodels.api as sm
+from scipy.special import expit
+from statsmodels.tools.sm_exceptions import PerfectSeparationWarning
+
 from analysis.external import tables
 from analysis.statistics.proportions import NAN, constant
+from study.completions import json_object, read_completions, sound_records
 from study.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,9 +52,6 @@ def alpaca_eval(path: Path, annotator: str = "") -> pd.DataFrame:
     Raises:
         UserError: a missing column, a preference outside 0 and 1..2, or no annotator's name.
     """
-    import numpy as np
-    import pandas as pd
-
     frame = tables.read_table(path)
     frame = frame.rename(columns={"generator_2": "model"} if "model" not in frame else {})
     key = "index" if "index" in frame else "instruction"
@@ -117,9 +122,6 @@ def length_controlled_rate(intercept: float, slope: float, difficulty: np.ndarra
         slope: Weight of the instructions' difficulty.
         difficulty: shape (instructions,).
     """
-    import numpy as np
-    from scipy.special import expit
-
     return float(100 * expit(intercept + slope * np.asarray(difficulty)).mean())
 
 
@@ -138,10 +140,6 @@ def length_controlled_refit(
         length_difference: characters of the baseline's output - the model's, shape (N,).
         difficulty: of the instructions, shape (N,).
     """
-    import numpy as np
-    import statsmodels.api as sm
-    from statsmodels.tools.sm_exceptions import PerfectSeparationWarning
-
     y, gap = np.asarray(share, dtype=float), np.asarray(length_difference, dtype=float)
     if constant(y) or constant(gap):
         return NAN
@@ -280,8 +278,6 @@ def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = (
     Raises:
         UserError: no such file, a record without prompt and completion, or no such column.
     """
-    from study.completions import read_completions
-
     files = [path]
     if path.is_dir():
         files = sorted(one for one in path.iterdir() if one.suffix in (".parquet", ".jsonl", ".gz"))
@@ -324,19 +320,13 @@ def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = (
 
 def _records(path: Path) -> list[dict[str, Any]]:
     """The records of a file, as many and in the order that `read_completions` gives them."""
-    from study.completions import json_object, sound_records
-
     if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
         return pq.read_table(path).to_pylist()
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     return [record for _, record in sound_records(data, json_object)[0]]
 
 
 def _frame(path: Path, rows: list[dict[str, Any]]) -> pd.DataFrame:
-    import pandas as pd
-
     if not rows:
         raise UserError(f"{path} holds no verdicts. Give the file that the evaluation wrote.")
     frame = pd.DataFrame(rows)

@@ -11,6 +11,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+from scipy.stats import binomtest
+
 from analysis.external import tables
 from analysis.statistics.proportions import LEVEL, NAN, wilson
 from study.errors import UserError
@@ -42,8 +46,6 @@ def read_pairwise(path: Path) -> pd.DataFrame:
 
 def check_pairwise(frame: pd.DataFrame) -> pd.DataFrame:
     """The same for a table in memory; see `read_pairwise`."""
-    import pandas as pd
-
     tables.require(frame, COLUMNS, MEANING)
     order = tables.whole_numbers(frame, "order")
     if not order.isin([0, 1]).all():
@@ -95,8 +97,6 @@ def judge_pairs(table: pd.DataFrame, invalid: str = "exclude") -> dict[str, dict
 
 
 def _figures(part: pd.DataFrame, invalid: str) -> dict[str, Any]:
-    import numpy as np
-
     bad = part["verdict"] == ""
     credit = (part["verdict"] == part["gold"]).astype(float)
     credit = credit.mask(bad, {"exclude": np.nan, "wrong": 0.0, "half": 0.5}[invalid])
@@ -158,8 +158,6 @@ def exact_p(a: int, b: int, pairs: int) -> float:
 
     Without any discordant pair the only outcome there is has probability 1; NaN without pairs.
     """
-    from scipy.stats import binomtest
-
     if pairs == 0:
         return NAN
     return 1.0 if a + b == 0 else float(binomtest(a, a + b, 0.5).pvalue)
@@ -200,9 +198,6 @@ def _rate(
     Verdicts on one item are not independent: the interval is for n = p(1-p) / Var, where Var is
     clustered by item and n at most the number of verdicts. With one verdict an item n is theirs.
     """
-    import numpy as np
-    import pandas as pd
-
     if len(credit) == 0:
         rates[name], intervals[name] = NAN, [NAN, NAN]
         return
@@ -225,8 +220,6 @@ def _rate(
 
 def render(judges: dict[str, dict[str, Any]], invalid: str) -> str:
     """The figures as a plain table, a line a judge, and how invalid verdicts were counted."""
-    import pandas as pd
-
     rates = ("accuracy_order0", "accuracy_order1", "accuracy", "both_correct", "position_agreement")
     lines = []
     for name, one in judges.items():

@@ -15,6 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+from scipy import stats
+
 from analysis.external import tables
 from analysis.statistics.fixed_effects import fixed_effects
 
@@ -92,9 +96,6 @@ def preferences(frame: pd.DataFrame) -> list[Preference]:
 
 
 def _one(judge: str, kind: str, frame: pd.DataFrame, own: np.ndarray) -> Preference:
-    import numpy as np
-    from scipy import stats
-
     score, quality = (frame[key].to_numpy(dtype=float) for key in ("score", "quality"))
     known = np.isfinite(score) & np.isfinite(quality)
     items = frame["item"].to_numpy()[known]
@@ -135,8 +136,6 @@ def read(path: Path) -> pd.DataFrame:
     Raises:
         UserError: a column is missing, a cell is blank that may not be, or a number is none.
     """
-    import pandas as pd
-
     raw = tables.read_table(path)
     tables.require(raw, COLUMNS, MEANING)
     words = {name: tables.texts(raw, name) for name in COLUMNS[:5]}

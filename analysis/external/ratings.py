@@ -11,6 +11,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from analysis.external import tables
 from analysis.statistics.agreement import (
     KINDS,
@@ -22,6 +25,7 @@ from analysis.statistics.agreement import (
     krippendorff_alpha,
     within_groups,
 )
+from analysis.statistics.intervals import mean_interval
 from analysis.statistics.proportions import (
     LEVEL,
     NAN,
@@ -55,8 +59,6 @@ def read_ratings(path: Path) -> pd.DataFrame:
 
 def check_ratings(frame: pd.DataFrame) -> pd.DataFrame:
     """The same for a table in memory; see `read_ratings`."""
-    import pandas as pd
-
     tables.require(frame, ("item", "rater", "role", "score"), MEANING)
     table = pd.DataFrame(
         {
@@ -141,10 +143,6 @@ def _judge(
     score: np.ndarray, truth: np.ndarray, groups: np.ndarray, binary: bool
 ) -> dict[str, Any]:
     """A judge (N,) against the human mean (N,): correlations, MAE, and rates if binary."""
-    import numpy as np
-
-    from analysis.statistics.intervals import mean_interval
-
     both = ~(np.isnan(score) | np.isnan(truth))
     labelled = groups != ""
     within: dict[str, Any] = {}
@@ -177,8 +175,6 @@ def _rates(
     Rogan-Gladen tests the items that no human labelled; where every item is labelled the test is
     on the calibration items themselves, which returns the humans' own share and is noted.
     """
-    import numpy as np
-
     rates = confusion(score, label)
     found = _rates_dict(rates)
     found["halved"] = int((truth == 0.5).sum())  # the humans are split: no majority, left out
@@ -205,8 +201,6 @@ def _left_out(score: np.ndarray, label: np.ndarray, groups: np.ndarray) -> dict[
     ``covered`` is the share of groups whose interval holds the humans' share, which has a sampling
     error of its own; ``mean_error`` is the mean of estimate minus human share.
     """
-    import numpy as np
-
     usable = ~(np.isnan(score) | np.isnan(label)) & (groups != "")
     names = sorted(set(groups[usable]))
     if len(names) < 2:
@@ -257,15 +251,12 @@ def _rates_dict(rates: Confusion) -> dict[str, Any]:
 
 
 def _binary(values: np.ndarray) -> bool:
-    import numpy as np
-
     given = values[~np.isnan(values)]
     return len(given) > 0 and bool(np.isin(given, (0.0, 1.0)).all())
 
 
 def render(found: dict[str, Any]) -> str:
     """The main figures in plain text: one line for all raters, a line a judge."""
-    import pandas as pd
 
     def shown(one: dict[str, Any]) -> str:
         if one["value"] != one["value"]:

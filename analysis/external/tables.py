@@ -12,7 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from study.errors import UserError
+from study.files import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +32,6 @@ def read_table(path: Path) -> pd.DataFrame:
     Raises:
         UserError: no such file, a kind that is not read, or a file that is damaged.
     """
-    import pandas as pd
-
     if not path.is_file():
         raise UserError(f"{path} is no file. Name a table: {KINDS}.")
     try:
@@ -106,8 +108,6 @@ def texts(frame: pd.DataFrame, column: str, default: str | None = None) -> pd.Se
     Args:
         default: What a blank cell becomes; None makes it an error.
     """
-    import pandas as pd
-
     values = [_text(value) for value in frame[column].tolist()]
     blank = [place for place, value in enumerate(values) if value == ""]
     if blank and default is None:
@@ -131,9 +131,6 @@ def numbers(frame: pd.DataFrame, column: str, blank: bool = True) -> pd.Series:
 
     ``true`` and ``false`` of JSON and Parquet are 1 and 0.
     """
-    import numpy as np
-    import pandas as pd
-
     values = np.full(len(frame), np.nan)
     for place, value in enumerate(frame[column].tolist()):
         text = _text(value)
@@ -208,8 +205,6 @@ def run_command(
     Returns:
         0 written, 2 an error of the user, which is printed on stderr.
     """
-    from study.files import write_text
-
     try:
         files = [one for one in arguments if "=" not in one]
         given = dict(one.split("=", 1) for one in arguments if "=" in one)

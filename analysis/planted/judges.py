@@ -6,8 +6,29 @@ says in numbers.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.arm.crossjudge import inflation, matrix
+from analysis.arm.ranking import rank
+from analysis.external.pairwise import judge_pairs
+from analysis.external.preference import preferences
+from analysis.planted.trials import Trials
+from analysis.probes.effects import clustered_mean, pairs, tost
+from analysis.probes.levels import rates, wilson
+from analysis.probes.profile import Evidence, scores
+from analysis.probes.repeats import positions
+from analysis.records.runs import Run
+from analysis.statistics.agreement import cohen_kappa, icc_family, krippendorff_alpha
+from analysis.statistics.mixed import random_intercept
+from analysis.statistics.proportions import confusion, rogan_gladen
+from judges.probes import Source, mini, variants
+from judges.probes.asking import ask
+from study.schema import Judge, Sampling, Simulated, Task
+from study.tasks import instruct_mini, oracle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,10 +51,6 @@ def simulated_probes(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     .05, and half of what the truth takes off for the hedge, which differs by prompt, does not
     reach it.
     """
-    import numpy as np
-
-    from analysis.probes.effects import clustered_mean
-
     scale, votes = 0.5, 10
     by_vote = [_paired(table) for table in _simulated_votes(scale, votes)]
     bias = np.stack([wide["bias_change"].to_numpy() for wide in by_vote])
@@ -51,10 +68,6 @@ def simulated_probes(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def equivalence(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """Size of TOST where the bias is just the margin, two texts a prompt with a common part."""
-    import numpy as np
-
-    from analysis.probes.effects import clustered_mean, tost
-
     prompts = np.repeat(np.arange(PROMPTS), 2)
     p = []
     for _ in range(count):
@@ -65,10 +78,6 @@ def equivalence(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def rare_flips(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """An edit that turns 6 % of prompts from 0 to 1: a bias of .06, mostly without any spread."""
-    import numpy as np
-
-    from analysis.probes.effects import clustered_mean, tost
-
     drawn = (rng.random((count, PROMPTS)) < 0.06).astype(float)
     found = [clustered_mean(row, np.arange(PROMPTS)) for row in drawn]
     p = np.array([tost(one, MARGIN) for one in found])
@@ -80,11 +89,6 @@ def rare_flips(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def profile_rates(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """TPR, J and phi of a profile where both rates differ by prompt (intraclass correlation .2)."""
-    import numpy as np
-    import pandas as pd
-
-    from analysis.probes.levels import rates
-
     prompts, texts, tpr, fpr = 30, 8, 0.85, 0.2
     truth = np.tile([1.0, 0.0], prompts * texts // 2)
     table = pd.DataFrame(
@@ -106,10 +110,6 @@ def profile_rates(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def rates_at_the_end(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """A share of .97 where the 30 texts of a prompt are right or wrong together, 64 prompts."""
-    import numpy as np
-
-    from analysis.probes.levels import wilson
-
     prompts = np.repeat(np.arange(64), 30)
     ends = []
     for _ in range(count):
@@ -120,10 +120,6 @@ def rates_at_the_end(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def binary(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """phi and J of independent verdicts, and the prevalence that they are corrected to."""
-    import numpy as np
-
-    from analysis.statistics.proportions import confusion, rogan_gladen
-
     tpr, fpr, prevalence, items = 0.85, 0.2, 0.4, 300
     truth = (np.arange(items) < prevalence * items).astype(float)
     found: dict[str, list[Any]] = {"phi": [], "Youden J": [], "Rogan-Gladen": []}
@@ -144,10 +140,6 @@ def binary(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def raters(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """Two raters, one of whom copies the other with .6; three who see one value with error."""
-    import numpy as np
-
-    from analysis.statistics.agreement import cohen_kappa, icc_family, krippendorff_alpha
-
     names = ("Cohen kappa", "alpha, nominal", "alpha, interval", "ICC(1,1)", "ICC(A,1)", "ICC(C,1)")
     found: dict[str, list[Any]] = {name: [] for name in names}
     for _ in range(count):
@@ -169,20 +161,12 @@ def raters(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def many_items(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """ICC(A,1) of three raters drawn at random, over 1,000 items."""
-    from analysis.statistics.agreement import icc_family
-
     found = [icc_family(_strict(rng, 1000))["ICC(A,1)"] for _ in range(count)]
     return {"ICC(A,1), 1000 items": _values(1 / (1.16 + 0.49), found)}
 
 
 def models(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """A random intercept over 40 clusters of 5, and a judge's liking for its own answers."""
-    import numpy as np
-    import pandas as pd
-
-    from analysis.external.preference import preferences
-    from analysis.statistics.mixed import random_intercept
-
     cluster, items = np.repeat(np.arange(40), 5), 40
     authors = {"author": ["j", "a", "b", "c"], "author_family": ["f", "g", "h", "k"]}
     frame = pd.DataFrame(
@@ -214,11 +198,6 @@ def order(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     Each of 12 items is shown in both orders twice and leans in all four, so p depends on nothing
     but how many lean to the first: it is worked out once for each number.
     """
-    import numpy as np
-    import pandas as pd
-
-    from analysis.external.pairwise import judge_pairs
-
     axes = pd.MultiIndex.from_product([range(12), range(2), [0, 1]])
     table = axes.to_frame(index=False, name=["item", "repeat", "order"])
     item, place = table["item"].to_numpy(), table["order"].to_numpy()
@@ -234,10 +213,6 @@ def order(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def order_by_prompt(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """The same of a profile: each of 12 prompts leans one way in all of its 6 pairs."""
-    import pandas as pd
-
-    from analysis.probes.repeats import positions
-
     # one judge for each number of prompts that lean to the text shown first
     pairs = pd.MultiIndex.from_product([range(13), range(12), range(6), [0.0, 1.0]])
     table = pairs.to_frame(index=False, name=["judge", "prompt_id", "probe_id", "order"])
@@ -254,8 +229,6 @@ def order_by_prompt(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def places(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """The place of the middle of three judges that differ by a fifth of a standard error."""
-    from analysis.arm.ranking import rank
-
     ends = []
     for seed in range(count):
         shared = rng.normal(0, 0.2, (40, 1))
@@ -274,11 +247,6 @@ def inflated(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     Five runs an arm. Truth rises, so the other judge fails less at the end: over its own scored
     answers alone it would seem to gain less than it does.
     """
-    import numpy as np
-
-    from analysis.arm.crossjudge import inflation, matrix
-    from analysis.records.runs import Run
-
     runs = []
     for place in range(5 * count):
         truth = rng.normal(0.3, 0.2, (12, 8))
@@ -317,16 +285,6 @@ as soon as one of them is right."""
 def _simulated_votes(scale: float, votes: int) -> list[pd.DataFrame]:
     """Scores tables of `analysis.probes.profile`, one of each vote: two contents of 40 prompts,
     hedged."""
-    from dataclasses import asdict
-
-    import pandas as pd
-
-    from analysis.probes.profile import Evidence, scores
-    from judges.probes import Source, mini, variants
-    from judges.probes.asking import ask
-    from study.schema import Judge, Sampling, Simulated, Task
-    from study.tasks import instruct_mini, oracle
-
     task, bases = Task(name="instruct-mini", train_rows=1, eval_rows=40), ("partial", "policy")
     truth = oracle(task)
     probes = [
@@ -357,8 +315,6 @@ def _simulated_votes(scale: float, votes: int) -> list[pd.DataFrame]:
 
 def _paired(table: pd.DataFrame) -> pd.DataFrame:
     """Hedged texts beside their contents, both of a prompt after each other."""
-    from analysis.probes.effects import pairs
-
     return pairs(table).sort_values(["prompt_id", "base"])
 
 
@@ -387,18 +343,10 @@ def _intervals(truth: float, found: Iterable[Clustered]) -> Trials:
 
 
 def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
-    import numpy as np
-
-    from analysis.planted.trials import Trials
-
     return Trials(truth, *np.array(ends, dtype=float).T)
 
 
 def _quiet(silent: np.ndarray) -> Trials:
     """A test as an interval: it holds 0 where the test was rightly silent, else nothing."""
-    import numpy as np
-
-    from analysis.planted.trials import Trials
-
     kept = np.where(silent, 0.0, np.nan)
     return Trials(0.0, np.zeros(len(silent)), kept, kept)

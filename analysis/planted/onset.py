@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from analysis.planted.trials import Trials
+from analysis.run.onset import change_point
+from analysis.run.overopt import bias_free_gaps, calibrated, first_alarms, overoptimisation
+from analysis.statistics.bootstrap import cluster_bootstrap, crossed_bootstrap, nested_bootstrap
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -20,10 +27,6 @@ def resampling(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
     Rows share their cluster's offset, so an interval that takes rows for independent fails here.
     """
-    import numpy as np
-
-    from analysis.statistics.bootstrap import cluster_bootstrap, crossed_bootstrap, nested_bootstrap
-
     clusters = np.repeat(np.arange(30), 10)
     run, prompt = (axis.ravel() for axis in np.indices((12, 40)))
     names = (
@@ -48,10 +51,6 @@ def resampling(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def change_points(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """When a gap begins to rise, fast or slowly, and the size of the test that it rises at all."""
-    import numpy as np
-
-    from analysis.run.onset import change_point
-
     steps = np.arange(1, 25)
     out = {}
     for name, begin, end, rise in (("fast", 8, 14, 0.4), ("slow", 10, 20, 0.4)):
@@ -72,8 +71,6 @@ def change_points(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def alarms(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """No alarm in bias-free runs, as often as the rule was calibrated for."""
-    from analysis.run.overopt import bias_free_gaps, calibrated, first_alarms
-
     out = {}
     for steps, groups in ((40, 8), (100, 4)):
         gaps = bias_free_gaps(rng, count, steps, groups, 8)
@@ -88,10 +85,6 @@ def peaks(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     With so little noise that the form is mostly found: where it is not, the peak is biased towards
     the other form's, while its interval still covers (tests/analysis/test_overopt.py).
     """
-    import numpy as np
-
-    from analysis.run.overopt import overoptimisation
-
     d = np.linspace(0.3, 8, 30)
     curves = {
         "bon": (d * (0.2 - 0.02 * d), 5.0),
@@ -116,26 +109,16 @@ def _groups(
     rng: np.random.Generator, path_T: np.ndarray, sd: float = 0.2, groups: int = 8
 ) -> tuple[np.ndarray, np.ndarray]:
     """Step and sums of groups of a run whose step means follow a path; ``sd`` between groups."""
-    import numpy as np
-
     means = path_T[:, None] + rng.normal(0, sd, (len(path_T), groups))
     steps = np.repeat(np.arange(1, len(path_T) + 1), groups)
     return steps, np.stack([means.ravel() * 8, np.full(means.size, 8.0)], axis=1)
 
 
 def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
-    import numpy as np
-
-    from analysis.planted.trials import Trials
-
     return Trials(truth, *np.array(ends).T)
 
 
 def _quiet(silent: np.ndarray) -> Trials:
     """A test as an interval: it holds 0 where the test was rightly silent, else nothing."""
-    import numpy as np
-
-    from analysis.planted.trials import Trials
-
     kept = np.where(silent, 0.0, np.nan)
     return Trials(0.0, np.zeros(len(silent)), kept, kept)

@@ -7,6 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from analysis.arm.calibration import fit_scale
+from analysis.arm.dose import line, trend_p
+from analysis.arm.errors_in_variables import slopes
+from analysis.arm.forecast import Rollouts, pushes
+from analysis.arm.mediation import mediate
+from analysis.planted.trials import Trials
+from analysis.planted.truth import Tabular
+from study.rows import Row
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -15,12 +26,6 @@ if TYPE_CHECKING:
 
 def forecast(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """The first step's push E Cov(A, z) of a dosed judge, from 64 groups, against every group."""
-    import numpy as np
-
-    from analysis.arm.forecast import Rollouts, pushes
-    from analysis.planted.truth import Tabular
-    from study.rows import Row
-
     truth = np.array([1.0, 0.0, 1.0, 0.0])
     length = np.array([-1.0, 0.0, 0.5, 2.0])
     policy = Tabular(truth, length[:, None], np.zeros(4))
@@ -38,10 +43,6 @@ def forecast(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def doses(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """The dose-response slope over 20 runs, and its trend test where there is no response."""
-    import numpy as np
-
-    from analysis.arm.dose import line, trend_p
-
     dose = np.repeat([-0.2, -0.1, 0.0, 0.1, 0.2], 4)
     ends, null = [], []
     for seed in range(count):
@@ -58,8 +59,6 @@ def doses(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def prediction(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """One more run's shift from a scale fitted on eight others, less the shift it will have: 0."""
-    from analysis.arm.calibration import fit_scale
-
     ends = []
     for _ in range(count):
         push = rng.normal(0, 1, 9)
@@ -75,10 +74,6 @@ def measured(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
     At .5 the slope by moments has no mean any more: some draws are nearly all error.
     """
-    import numpy as np
-
-    from analysis.arm.errors_in_variables import slopes
-
     error, spread = np.full(12, 0.3), np.full(12, 0.4)
     ends: dict[str, list[tuple[float, float, float]]] = {}
     for _ in range(count):
@@ -94,10 +89,6 @@ def measured(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def mediated(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """An effect of 40 x -.01 through the behaviour, beside a direct one, over 20 runs."""
-    import numpy as np
-
-    from analysis.arm.mediation import mediate
-
     dose = np.repeat([-0.1, 0.0, 0.05, 0.1, 0.15], 4)
     ends = []
     for seed in range(count):
@@ -110,10 +101,6 @@ def mediated(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
     """Estimates and interval ends as arrays."""
-    import numpy as np
-
-    from analysis.planted.trials import Trials
-
     estimate, low, high = np.array(ends).T
     return Trials(truth, estimate, low, high)
 

@@ -10,9 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from scipy.stats import norm
+from statsmodels.stats.proportion import proportion_confint
 
 from analysis.planted import judges, onset, propagation
 from analysis.planted.trials import Trials
+from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
+from analysis.records.behaviour import shift
+from analysis.records.runs import Run
+from analysis.statistics.intervals import mean_interval, paired_difference, sign_flip_p
+from analysis.step.ledger import step_row
+from analysis.step.transmission import within_regression
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,8 +68,6 @@ class Row:
 
 def band(nominal: float, replications: int, rows: int) -> tuple[float, float]:
     """Coverages that chance explains: exact binomial, Bonferroni over ``rows``."""
-    from scipy import stats
-
     tail = FALSE_ALARM / rows / 2
     low, high = stats.binom.ppf([tail, 1 - tail], replications, nominal) / replications
     return float(low), float(high)
@@ -64,8 +75,6 @@ def band(nominal: float, replications: int, rows: int) -> tuple[float, float]:
 
 def judge_coverage(name: str, trials: Trials, rows: int) -> Row:
     """Bias, RMSE and coverage; an interval with a NaN end covers nothing."""
-    import numpy as np
-
     error = trials.estimate - trials.truth
     covered = (trials.low <= trials.truth) & (trials.truth <= trials.high)
     low, high = band(trials.nominal, len(error), rows)
@@ -77,11 +86,6 @@ def judge_coverage(name: str, trials: Trials, rows: int) -> Row:
 
 def run_level(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """The t interval of a mean over runs, a difference paired by seed, and the size of its p."""
-    import numpy as np
-    import pandas as pd
-
-    from analysis.statistics.intervals import mean_interval, paired_difference, sign_flip_p
-
     values = rng.normal(0.3, 1.0, (count, SEEDS))
     means = [mean_interval(row) for row in values]
     shared = rng.normal(0.0, 3.0, (count, SEEDS))
@@ -102,11 +106,6 @@ def run_level(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def regression(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """Within-group regression of judge - truth; the bias differs by prompt, features overlap."""
-    import numpy as np
-
-    from analysis.planted.truth import Fault, simulate
-    from analysis.step.transmission import within_regression
-
     dose, prompts = 0.2, 64
     found = []
     for _ in range(count):
@@ -125,10 +124,6 @@ def regression(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def ledger_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """Columns of the ledger over runs of a tabular policy, against the sum over all groups."""
-    import numpy as np
-
-    from analysis.planted.truth import Tabular
-
     group, dose = 4, 0.2
     table = Tabular(
         truth=np.array([1.0, 0.0, 0.0, 1.0]),
@@ -155,10 +150,6 @@ def ledger_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 def coarse_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """The parts of the push under a judge of three levels, which finds many groups equal that are
     not: there neither part reaches the policy."""
-    import numpy as np
-
-    from analysis.planted.truth import Tabular
-
     group = 4
     table = Tabular(
         truth=np.array([1.0, 0.6, 0.3, 0.0]),
@@ -179,13 +170,6 @@ def coarse_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def noise_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """phi, J and what each failure policy does, under a noisy judge that fails on long answers."""
-    import numpy as np
-    from scipy.stats import norm
-
-    from analysis.planted.truth import Fault, simulate
-    from analysis.records.runs import Run
-    from analysis.step.ledger import step_row
-
     tpr, fpr, p, miss, slope = 0.85, 0.2, 0.4, 0.2, 0.15
     q = p * tpr + (1 - p) * fpr
     # E z clip(miss + slope z, 0, 1) is the slope times the chance of not being clipped (Stein).
@@ -217,10 +201,6 @@ def noise_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def drift(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """The shift of a behaviour over sampled GRPO runs, against the expected path."""
-    import numpy as np
-
-    from analysis.planted.truth import Tabular, sampled_runs
-
     steps, group, rate = 20, 8, 0.1
     truth = np.array([1.0, 0.0, 0.0, 0.5])
     start = Tabular(truth, np.array([[0.0], [1.0], [2.0], [3.0]]), np.zeros(4))
@@ -240,8 +220,6 @@ def drift(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def failures(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """Wilson's interval of a share of failures."""
-    from statsmodels.stats.proportion import proportion_confint
-
     share, n = 0.07, 640
     counts = rng.binomial(n, share, count)
     low, high = proportion_confint(counts, n, method="wilson")
@@ -268,10 +246,6 @@ def known_faults(replications: int = FEWEST, seed: int = 0) -> list[Row]:
 
 def _table(checks: Iterable[Check], replications: int, seed: int) -> list[Row]:
     """The rows of some checks, each with random numbers of its own whatever stands beside it."""
-    from zlib import crc32
-
-    import numpy as np
-
     trials: dict[str, Trials] = {}
     for check in checks:
         rng = np.random.default_rng([seed, crc32(check.__qualname__.encode())])
@@ -280,8 +254,6 @@ def _table(checks: Iterable[Check], replications: int, seed: int) -> list[Row]:
 
 
 def _from_intervals(truth: float, found: Iterable[object]) -> Trials:
-    import numpy as np
-
     ends = np.array([[getattr(one, end) for end in ("mean", "low", "high")] for one in found])
     return Trials(truth, ends[:, 0], ends[:, 1], ends[:, 2])
 
@@ -290,11 +262,6 @@ def _tabular_row(
     rng: np.random.Generator, table: Tabular, reward: np.ndarray, group: int, prompts: int = 64
 ) -> dict[str, float]:
     """The ledger's row of one step of ``prompts`` sampled groups; ``reward`` is of every answer."""
-    import numpy as np
-
-    from analysis.records.runs import Run
-    from analysis.step.ledger import step_row
-
     answers = table.sample(rng, prompts, group)
     scores = reward[answers]
     run = Run(
@@ -310,16 +277,12 @@ def _tabular_row(
 
 
 def _by_runs(truth: float, values_R_S: np.ndarray) -> Trials:
-    from analysis.statistics.intervals import mean_interval
-
     return _from_intervals(truth, [mean_interval(row) for row in values_R_S])
 
 
 def _over_runs(
     truths: Mapping[str, float], one_run: Callable[[], Mapping[str, float]], count: int, name: str
 ) -> dict[str, Trials]:
-    import numpy as np
-
     rows = [one_run() for _ in range(count * SEEDS)]
     out = {}
     for column, truth in truths.items():
@@ -330,8 +293,4 @@ def _over_runs(
 
 def _shifts(values_N_T: np.ndarray) -> np.ndarray:
     """`analysis.records.behaviour.shift` of N runs of T steps, shape (N,)."""
-    import numpy as np
-
-    from analysis.records.behaviour import shift
-
     return np.array([shift(values) for values in values_N_T])

@@ -13,6 +13,8 @@ from functools import lru_cache
 from math import comb, lgamma
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from analysis.step.transmission import FLAT
 from study.rewards.advantages import EPS, advantages
 
@@ -33,8 +35,6 @@ class Tabular:
 
     def policy(self) -> np.ndarray:
         """Probability of every answer, shape (A,)."""
-        import numpy as np
-
         weights = np.exp(self.logits - self.logits.max())
         return weights / weights.sum()
 
@@ -66,8 +66,6 @@ class Tabular:
         Raises:
             ValueError: another scale, or more groups than can be enumerated.
         """
-        import numpy as np
-
         counts, weights = self.every_group(group)
         part = reward if part is None else part
         mean_reward = counts @ reward / group
@@ -82,8 +80,6 @@ class Tabular:
 
     def step(self, reward: np.ndarray, group: int, rate: float, scale: str = "group") -> Tabular:
         """The policy after one expected on-policy GRPO step: logits + rate * E[A grad log pi]."""
-        import numpy as np
-
         counts, weights = self.every_group(group)
         members = np.repeat(
             np.tile(np.arange(len(reward)), len(counts)), counts.ravel().astype(int)
@@ -99,8 +95,6 @@ class Tabular:
 
     def every_group(self, group: int) -> tuple[np.ndarray, np.ndarray]:
         """Every multiset of ``group`` answers as counts (C, A), with its probability (C,)."""
-        import numpy as np
-
         answers = len(self.logits)
         if comb(group + answers - 1, group) > MAX_GROUPS:
             raise ValueError(f"{answers} answers in groups of {group} are too many to enumerate")
@@ -111,8 +105,6 @@ class Tabular:
 
 @lru_cache(maxsize=8)
 def _compositions(total: int, parts: int) -> np.ndarray:
-    import numpy as np
-
     if parts == 1:
         return np.array([[float(total)]])
     blocks = []
@@ -161,8 +153,6 @@ def simulate(
     features: int = 1,
 ) -> Simulated:
     """Binary truth with rate ``p``, independent standard normal features, and a faulty judge."""
-    import numpy as np
-
     truth = (rng.random((prompts, group)) < p).astype(float)
     z = rng.standard_normal((prompts, group, features))
     verdict = truth
@@ -199,8 +189,6 @@ def sampled_runs(
     Returns the mean features of the rollouts of every run and step, shape (runs, steps, K), each
     measured before the step's update.
     """
-    import numpy as np
-
     answers = len(reward)
     logits = np.tile(start.logits, (runs, 1))
     seen = np.empty((runs, steps, start.features.shape[1]))

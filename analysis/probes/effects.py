@@ -15,6 +15,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
 from analysis.external.pairwise import exact_p
 from analysis.statistics.bounded_mean import STILL, Rare
 from analysis.statistics.power import POWER, smallest_effect
@@ -71,9 +76,6 @@ def clustered_mean(
     Args:
         ends: of the scale that the values are on.
     """
-    import numpy as np
-    from scipy import stats
-
     values = np.asarray(values_N, dtype=float)
     kept = np.isfinite(values)
     values, nan = values[kept], float("nan")
@@ -108,8 +110,6 @@ def clustered_se(values_N: np.ndarray, codes_N: np.ndarray) -> float:
 
     se^2 = C / (C - 1) sum_c (sum of residuals of prompt c)^2 / N^2 (Liang and Zeger 1986).
     """
-    import numpy as np
-
     sums = np.bincount(codes_N, values_N - values_N.mean())
     return float(np.sqrt(len(sums) / (len(sums) - 1) * (sums**2).sum()) / len(values_N))
 
@@ -124,8 +124,6 @@ def tost(found: Clustered, margin: float) -> float:
 
     Student's (Schuirmann 1987), and those of `Rare` where most prompts stand at one value.
     """
-    from scipy import stats
-
     if math.isnan(found.se):
         return float("nan")
     tests = [0.0]
@@ -150,8 +148,6 @@ def pairs(scores: pd.DataFrame) -> pd.DataFrame:
         ``judge_high`` are ``judge_change`` with each score that is missing at the end of the scale
         that makes it least and most.
     """
-    import numpy as np
-
     edited = scores[scores["against"].notna()].reset_index(drop=True)
     other = scores.set_index(["judge", "probe_id"])
     keys = list(zip(edited["judge"], edited["against"], strict=True))
@@ -210,8 +206,6 @@ def effects(
         no rule knows the truth of any pair, an edit that keeps the content is taken to keep its
         truth; one that does not has ``judge_change`` alone and no effect.
     """
-    import pandas as pd
-
     placebo = paired[paired["variant"] == PLACEBO]
     floors = placebo["judge_change"].abs().groupby(placebo["judge"]).mean().to_dict()
     rows = []
@@ -287,9 +281,6 @@ def _mean(values: pd.Series) -> float:
 
 def corrected(table: pd.DataFrame) -> pd.DataFrame:
     """The table with ``p_holm`` (within a judge) and ``p_bh`` (over all of it); NaN p has none."""
-    import numpy as np
-    from statsmodels.stats.multitest import multipletests
-
     table = table.assign(p_holm=np.nan, p_bh=np.nan)
     asked = table["p"].notna() & (table["variant"] != PLACEBO)
     for _, places in table[asked].groupby("judge").groups.items():

@@ -10,10 +10,16 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+import yaml
+
+from analysis.external.preference import preferences
 from analysis.probes.effects import NO_SPREAD
 from analysis.statistics.agreement import krippendorff_alpha, within_groups
 from analysis.statistics.bootstrap import FEWEST
 from analysis.statistics.intervals import mean_interval
+from study.compose import CONF
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,8 +45,6 @@ def agreement(scores: pd.DataFrame) -> pd.DataFrame:
         jackknife interval over prompts, from ten on, the correlation a t interval; neither has one
         where there is no spread.
     """
-    import pandas as pd
-
     columns = ["texts", "judges", "measure", "value", "low", "high", "scored", "prompts", "note"]
     single = scores[~scores["pairwise"]]
     rows = []
@@ -76,8 +80,6 @@ def agreement(scores: pd.DataFrame) -> pd.DataFrame:
 
 def _alpha(table_N_J: np.ndarray, prompts_N: np.ndarray) -> dict[str, Any]:
     """Alpha with a delete-one-prompt jackknife."""
-    import numpy as np
-
     scored = (~np.isnan(table_N_J)).sum(axis=1) >= 2
     table, prompts = table_N_J[scored], prompts_N[scored]
     whole, names = krippendorff_alpha(table), np.unique(prompts)
@@ -114,10 +116,6 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
     Returns:
         One row per judge and kind (self, family) of own texts, and why there is none, in words.
     """
-    import pandas as pd
-
-    from analysis.external.preference import preferences
-
     columns = ["judge", "own", "texts by", "effect", "low", "high", "p", "raw", "prompts", "texts"]
     none = pd.DataFrame(columns=columns)
     judges, author = manifest["judges"], manifest["command"]["rewriter"]
@@ -178,10 +176,6 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
 
 def _family(name: str, manifest: dict[str, Any]) -> str:
     """The family of a probed judge, or of a preset that only wrote."""
-    import yaml
-
-    from study.compose import CONF
-
     if name in manifest["judges"]:
         return str(manifest["judges"][name].get("family") or "")
     path = Path(CONF) / "judge" / f"{name}.yaml"

@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from analysis.probes.effects import LEVEL, NO_SPREAD, clustered_mean, clustered_se
 from analysis.statistics import proportions as binary
 from analysis.statistics.bootstrap import FEWEST, resampled_sums, widened
@@ -33,8 +36,6 @@ def wilson(values_N: np.ndarray, prompts_N: np.ndarray) -> dict[str, float]:
     fewer than `FEW_APART` prompts differ from the others that variance is not known, and a prompt
     counts as one text; a single prompt has no interval.
     """
-    import numpy as np
-
     values = np.asarray(values_N, dtype=float)
     kept = np.isfinite(values)
     _, codes = np.unique(np.asarray(prompts_N)[kept], return_inverse=True)
@@ -60,9 +61,6 @@ def rates(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
         (Newcombe 1998, method 10); phi's is a bootstrap over prompts,
         and missing where that has no spread.
     """
-    import numpy as np
-    import pandas as pd
-
     rows: list[dict[str, Any]] = []
     for judge, part in _single(scores).groupby("judge", sort=False):
         known = part[part["truth"].notna() & part["score"].notna()]
@@ -95,8 +93,6 @@ def rates(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
 
 def phi(cells: np.ndarray) -> np.ndarray:
     """Matthews correlation of tables (..., 4): hits, false alarms, misses, rejections."""
-    import numpy as np
-
     tp, fp, fn, tn = np.moveaxis(np.asarray(cells, dtype=float), -1, 0)
     product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -104,8 +100,6 @@ def phi(cells: np.ndarray) -> np.ndarray:
 
 
 def _phi_interval(cells_N_4: np.ndarray, prompts_N: np.ndarray) -> dict[str, float]:
-    import numpy as np
-
     _, codes = np.unique(prompts_N, return_inverse=True)
     units = int(codes.max()) + 1
     sums = np.stack([np.bincount(codes, column, units) for column in cells_N_4.T], axis=1)
@@ -130,9 +124,6 @@ def scale_use(scores: pd.DataFrame) -> pd.DataFrame:
         ``values`` (distinct scores), ``ties`` (share of two texts of one prompt with equal score
         where the truth differs), ``n`` and ``unscored``.
     """
-    import numpy as np
-    import pandas as pd
-
     rows = []
     contents = _single(scores)
     for judge, part in contents[contents["bias"] == "content"].groupby("judge", sort=False):
@@ -194,8 +185,6 @@ def length_preference(scores: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFram
     Returns:
         Per judge: ``judge_longer``, ``truth_longer``, ``excess`` with interval and p, ``pairs``.
     """
-    import pandas as pd
-
     rows = []
     for judge, part in scores[scores["base"] != "none"].groupby("judge", sort=False):
         if part["pairwise"].any():
@@ -214,8 +203,6 @@ def length_preference(scores: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFram
 
 
 def _longer(changes: pd.DataFrame) -> dict[str, float]:
-    import numpy as np
-
     signs = np.sign(changes[["words_change", "judge_change", "truth_change"]].round(7)).to_numpy()
     told = (np.isfinite(signs) & (signs != 0)).all(axis=1)
     liked, right = (signs[told, 0] == signs[told, place] for place in (1, 2))
@@ -236,8 +223,6 @@ def _longer(changes: pd.DataFrame) -> dict[str, float]:
 
 def hacks(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
     """Share of texts without content that each judge calls good, by variant."""
-    import pandas as pd
-
     single = _single(scores)
     rows = []
     free = single[single["base"] == "none"]
@@ -265,8 +250,6 @@ def failures(verdicts: pd.DataFrame, words: pd.Series) -> tuple[pd.DataFrame, pd
         (judge, outcome, verdicts, share) and (judge, words_low, words_high, share with Wilson
         interval, n).
     """
-    import pandas as pd
-
     verdicts = verdicts.assign(
         words=verdicts["probe_id"].map(words), missing=verdicts["outcome"] != "scored"
     )

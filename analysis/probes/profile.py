@@ -11,11 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from analysis.probes import judges, levels, repeats
 from analysis.probes.effects import MARGIN, effects, pairs
 from analysis.probes.levels import THRESHOLD
+from judges.simulated.bias import Bias
 from study.errors import UserError
 from study.files import first_line, read_json
+from study.schema import Simulated, freeze
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,8 +73,6 @@ def read(folder: Path | str) -> Evidence:
     Raises:
         UserError: it is none of ours.
     """
-    import pandas as pd
-
     folder = Path(folder)
     for name in (PROBES, VERDICTS, MANIFEST):
         if not (folder / name).is_file():
@@ -101,9 +104,6 @@ def scores(evidence: Evidence) -> pd.DataFrame:
     a score only where both orders were obtained. ``planted`` is what a simulated judge's doses
     add to the text, in score units and before clipping; NaN for pairwise and for real judges.
     """
-    import numpy as np
-    import pandas as pd
-
     parts = []
     probes = evidence.probes.rename(columns={"length": "words"})
     own = evidence.verdicts[evidence.verdicts["setting"] == PROFILE]
@@ -138,8 +138,6 @@ def _planted(settings: dict[str, Any] | None, texts: pd.Series) -> Any:
     """Sum of dose x standardised feature of each text; NaN for a real judge."""
     if settings is None:
         return math.nan
-    from judges.simulated.bias import Bias
-    from study.schema import Simulated, freeze
 
     simulated = freeze(Simulated, settings)
     bias = Bias(simulated)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+from scipy import stats
+
 from analysis.probes.effects import clustered_mean
 from analysis.probes.levels import THRESHOLD, wilson
 
@@ -30,9 +34,6 @@ def repeats(verdicts: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFram
         Per judge and temperature: ``flips``, ``low``, ``high``, ``sd``, ``texts`` (or ordered
         pairs), ``repeats`` (fewest and most scored ones of a text), ``too_few``, ``unscored``.
     """
-    import numpy as np
-    import pandas as pd
-
     rows = []
     asked = verdicts[verdicts["setting"].str.startswith(REPEAT)]
     for (judge, temperature), part in asked.groupby(["judge", "temperature"], sort=True):
@@ -84,9 +85,6 @@ def positions(verdicts: pd.DataFrame) -> pd.DataFrame:
         Per judge: ``consistent`` with Wilson interval, ``first_first``, ``second_second``, ``p``,
         ``half_ties``, ``pairs``, ``unscored`` (pairs that lack an order).
     """
-    import pandas as pd
-    from scipy import stats
-
     rows = []
     repeated = verdicts["setting"].str.startswith(REPEAT)
     asked = verdicts[verdicts["order"].notna() & ~repeated]

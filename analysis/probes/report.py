@@ -6,9 +6,14 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from analysis.probes.effects import END, FEW_PROMPTS, TOO_FEW
 from analysis.probes.judges import ALPHA
-from analysis.reports import markup
+from analysis.probes.profile import read
+from analysis.reports import markup, report
+from study.cli import print_table
+from study.files import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +38,6 @@ METHOD = (
 
 def effects_table(found: Profile, judge: str) -> pd.DataFrame:
     """The effects of one judge as they are read, the largest first."""
-    import pandas as pd
-
     table = found.effects[found.effects["judge"] == judge]
     lost = bool((table["unscored"] > 0).any())
     order = table["effect"].abs().sort_values(ascending=False, na_position="last").index
@@ -70,8 +73,6 @@ def effects_table(found: Profile, judge: str) -> pd.DataFrame:
 
 def levels_table(found: Profile) -> pd.DataFrame:
     """One row per judge over contents as they are: rates against truth, leniency, scale use."""
-    import pandas as pd
-
     rows = []
     for judge in found.evidence.manifest["command"]["judges"]:
         line = {"judge": judge} | _rates(found.rates, judge)
@@ -95,8 +96,6 @@ def levels_table(found: Profile) -> pd.DataFrame:
 
 def probes_table(found: Profile) -> pd.DataFrame:
     """One row per judge over all its texts, edited and without content too: rates, length."""
-    import pandas as pd
-
     rows = []
     for judge in found.evidence.manifest["command"]["judges"]:
         line = {"judge": judge} | _rates(found.all_rates, judge)
@@ -117,8 +116,6 @@ def _rates(table: pd.DataFrame, judge: str) -> dict[str, str]:
 
 def agreement_table(found: Profile) -> pd.DataFrame:
     """How far the judges agree with each other, as it is read."""
-    import pandas as pd
-
     return pd.DataFrame(
         [
             {
@@ -254,8 +251,6 @@ def _undone(row: dict[str, Any], margin: float) -> bool:
 
 def show(found: Profile) -> None:
     """Print the profile."""
-    from study.cli import print_table
-
     hidden = ("p (BH)", "p (equivalent)", "prompts", "truth from")
     for judge in found.evidence.manifest["command"]["judges"]:
         table = effects_table(found, judge)
@@ -283,10 +278,6 @@ def write_report(folder: Path | str, margin: float, threshold: float) -> Path:
     Raises:
         UserError: it is no folder of probes.
     """
-    from analysis.probes.profile import read
-    from analysis.reports import report
-    from study.files import write_text
-
     folder = Path(folder).absolute()
     read(folder)
     notebook = report.load(report.NOTEBOOK.with_name("judge_profile.py"))

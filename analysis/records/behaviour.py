@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+
 from study.features import FEATURES, features
 
 if TYPE_CHECKING:
@@ -41,9 +44,6 @@ def feature_array(answers: pd.Series, keyword: str = "") -> np.ndarray:
     An answer that is missing (thinking that never ended) has NaN features: it was not measured.
     Equal answers are measured once.
     """
-    import numpy as np
-    import pandas as pd
-
     codes, texts = pd.factorize(answers)
     values = np.full((len(texts) + 1, len(FEATURES)), np.nan)
     for row, text in enumerate(texts):
@@ -54,8 +54,6 @@ def feature_array(answers: pd.Series, keyword: str = "") -> np.ndarray:
 
 def ends(values_T: np.ndarray) -> tuple[float, float]:
     """Means of the first and the last tenth of the steps (rounded up); NaN where none is known."""
-    import numpy as np
-
     window = math.ceil(len(values_T) * TAIL)
     parts = values_T[:window], values_T[len(values_T) - window :]
     first, last = (float(np.nanmean(p)) if np.isfinite(p).any() else math.nan for p in parts)

@@ -12,6 +12,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
 from study.cells import flatten, identifying, study_cells
 from study.cells import state as cell_state
 from study.files import Damaged, first_line, read_yaml
@@ -118,8 +123,6 @@ def runs_frame(study_dir: Path | str) -> pd.DataFrame:
     Factors of the study that are not columns already are added under their own dotted name.
     ``config_hash`` is the identity that the cell's folder name ends with.
     """
-    import pandas as pd
-
     study_dir = Path(study_dir)
     problems: list[str] = []
     factors = list(read_study(study_dir, problems).get("factors", []))
@@ -142,8 +145,6 @@ def steps_frame(study_dir: Path | str, runs: pd.DataFrame | None = None) -> pd.D
 
     A step that a resumed run logged twice is kept once, as logged last.
     """
-    import pandas as pd
-
     study_dir, problems = Path(study_dir), []
     runs = runs_frame(study_dir) if runs is None else runs
     rows: list[tuple[str, int, float | None, str, float]] = []
@@ -277,8 +278,6 @@ def _variants(study_dir: Path, runs: pd.DataFrame) -> pd.Series:
     The factor ``judge`` declares all of a judge: two settings of one preset are two arms, and
     averaging them would call treatments replicates.
     """
-    import pandas as pd
-
     flats = {
         cell: {
             key.removeprefix("judge."): str(value)
@@ -316,9 +315,6 @@ def _parts_frame(
     runs: pd.DataFrame,
     steps: Collection[int] | None = None,
 ) -> pd.DataFrame:
-    import pandas as pd
-    import pyarrow as pa
-
     problems: list[str] = []
     tables = []
     for code, cell in enumerate(runs["cell"]):
@@ -358,9 +354,6 @@ def _read_parts(
     problems: list[str],
 ) -> pa.Table | None:
     """All readable parts of one cell as one table; parts that are not are named in ``problems``."""
-    import pyarrow as pa
-    import pyarrow.dataset as ds
-    import pyarrow.parquet as pq
 
     def lose(part: Path, error: Exception) -> None:
         problems.append(f"{where(part)} could not be read: {first_line(error)}")
@@ -406,7 +399,6 @@ def _read_parts(
 
 def _untyped(schema: pa.Schema, contract: dict[str, str]) -> str:
     """Why columns of a part are not what their names stand for; empty where they are."""
-    import pyarrow as pa
 
     def fits(kind: pa.DataType, wanted: str) -> bool:
         if wanted == "object" or pa.types.is_null(kind):
@@ -430,8 +422,6 @@ def _kind(name: str) -> str:
 
 def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
     """Run axes by cell. A name that the frame uses itself keeps its own meaning there."""
-    import pandas as pd
-
     where = pd.Categorical(frame["cell"], categories=list(runs["cell"]))
     for axis in AXES:
         name = {"judge": "acting_judge", "reward": "reward_name"}.get(axis, axis)
@@ -449,8 +439,6 @@ def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> 
 
 
 def _typed(frame: pd.DataFrame, dtypes: dict[str, str]) -> pd.DataFrame:
-    import pandas as pd
-
     for name, dtype in dtypes.items():
         if name not in frame:
             continue

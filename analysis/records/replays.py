@@ -7,6 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+
 from study.files import Damaged
 from study.records import parts, read_part
 
@@ -67,9 +70,6 @@ def _judges(folder: Path) -> dict[str, str]:
 
 def _scores(folder: Path, run: Run) -> np.ndarray | None:
     """A replay's scores, shape (P, G); None where its groups are not those of the run."""
-    import numpy as np
-    import pandas as pd
-
     columns = ["step", "group", "member", "judge_score"]
     made = parts(folder / "rollouts")
     if not made:

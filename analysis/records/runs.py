@@ -7,11 +7,29 @@ gives the same records as data frames, texts and all.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.records.behaviour import feature_array, study_keyword
+from analysis.records.frames import (
+    NAMELESS,
+    read_config,
+    rollouts_frame,
+    runs_frame,
+    steps_frame,
+    verdicts_frame,
+)
+from study.cells import flatten
+from study.features import FEATURES
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -68,8 +86,6 @@ class Run:
 
         A step of a finished run may have lost its records; an unfinished run ends where they end.
         """
-        import numpy as np
-
         declared = int(self.config.get("trainer.steps") or 0) if self.done else 0
         return np.union1d(self.step_P, np.arange(1, declared + 1)).astype(int)
 
@@ -104,11 +120,6 @@ def read_study(study_dir: Path | str) -> Records:
 
     Shadow verdicts are averaged over votes; unscored votes are left out.
     """
-    import pandas as pd
-
-    from analysis.records.behaviour import study_keyword
-    from analysis.records.frames import NAMELESS, runs_frame
-
     folder = Path(study_dir)
     table = runs_frame(folder)
     keyword = study_keyword(table)
@@ -134,8 +145,6 @@ def read_study(study_dir: Path | str) -> Records:
 
 def step_means(run: Run, values_P_G: np.ndarray) -> np.ndarray:
     """Mean of the known values of every step, shape (T,); NaN where none is known."""
-    import numpy as np
-
     steps = run.steps
     at = np.searchsorted(steps, run.step_P)
     known = np.isfinite(values_P_G)
@@ -160,8 +169,6 @@ def on_each_core(
         size: bytes behind all jobs together.
         large: see `LARGE`.
     """
-    import os
-
     cores = len(os.sched_getaffinity(0))
     if size < large or min(cores, len(jobs)) < 2:
         return [function(job) for job in jobs]
@@ -171,19 +178,11 @@ def on_each_core(
 @cache
 def _workers(cores: int) -> ProcessPoolExecutor:
     """One pool for all that a command does: a worker's imports take longer than a run's reading."""
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-
     # A forked child would inherit the locks of threads that Arrow and Jupyter run.
     return ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.DataFrame, list[str]]:
-    from analysis.records.behaviour import feature_array
-    from analysis.records.frames import read_config, rollouts_frame, steps_frame, verdicts_frame
-    from study.cells import flatten
-    from study.features import FEATURES
-
     folder, row, keyword = job
     rollouts = rollouts_frame(folder, [*_WANTED, REFERENCE], row)
     problems = list(rollouts.attrs["problems"])
@@ -244,8 +243,6 @@ def _placing(rollouts: pd.DataFrame) -> tuple[Callable[[np.ndarray], np.ndarray]
 
     A place that no rollout fills is NaN.
     """
-    import numpy as np
-
     step, group, member = (
         rollouts[name].to_numpy().astype(int) for name in ("step", "group", "member")
     )
@@ -263,9 +260,6 @@ def _placing(rollouts: pd.DataFrame) -> tuple[Callable[[np.ndarray], np.ndarray]
 
 def _positions(wanted: pd.Series, ids: pd.Series) -> np.ndarray:
     """Where each wanted id stands first in ``ids``; -1 for nowhere."""
-    import numpy as np
-    import pandas as pd
-
     codes, names = pd.factorize(pd.concat([ids, wanted], ignore_index=True))
     first = np.full(len(names) + 1, -1)
     own = codes[: len(ids)]
@@ -276,9 +270,6 @@ def _positions(wanted: pd.Series, ids: pd.Series) -> np.ndarray:
 
 def _shadow_means(verdicts: pd.DataFrame, at: np.ndarray, rollouts: int) -> dict[str, np.ndarray]:
     """Judge -> mean score of every rollout over the scored votes, shape (N,)."""
-    import numpy as np
-    import pandas as pd
-
     codes, judges = pd.factorize(verdicts["judge"], sort=True)
     score = verdicts["score"].to_numpy(dtype=float)
     means = {}
@@ -293,8 +284,6 @@ def _shadow_means(verdicts: pd.DataFrame, at: np.ndarray, rollouts: int) -> dict
 
 def _counted(verdicts: pd.DataFrame, at: np.ndarray, words: np.ndarray) -> pd.DataFrame:
     """Verdicts by judge, role, outcome and length of the answer."""
-    import numpy as np
-
     length = np.append(words, np.nan)[at]  # -1 is the last: unknown
     by = ["cell", "judge", "role", "outcome", "words"]
     keyed = verdicts[by[:4]].assign(words=length)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
+from analysis.arm.dose import FEWEST, doses_of, response, straight
+from analysis.records.behaviour import unit
 from analysis.reports import markup
+from analysis.reports.figures import DASHES, style
 
 if TYPE_CHECKING:
     from analysis.records.runs import Run
@@ -13,8 +20,6 @@ if TYPE_CHECKING:
 
 def dose_section(runs: Sequence[Run]) -> list[str]:
     """HTML fragments for every feature that the runs' judges pay for in three doses or more."""
-    from analysis.arm.dose import FEWEST, doses_of, response
-
     parts = []
     for feature in runs[0].names if runs else ():
         if len(set(doses_of(runs, feature).values())) >= FEWEST:
@@ -24,10 +29,6 @@ def dose_section(runs: Sequence[Run]) -> list[str]:
 
 def _of_feature(found: dict[str, Any]) -> list[str]:
     import matplotlib.pyplot as plt
-    import pandas as pd
-
-    from analysis.arm.dose import straight
-    from analysis.records.behaviour import unit
 
     slope, feature = found["slope"], found["feature"]
     drawn = figure(found)
@@ -96,14 +97,8 @@ def figure(found: dict[str, Any]) -> Any:
 
     A theory far off the runs is cut at the edge, so that the runs can be seen.
     """
-    from textwrap import fill
-
     import matplotlib.pyplot as plt
-    import numpy as np
     import seaborn as sns
-
-    from analysis.records.behaviour import unit
-    from analysis.reports.figures import DASHES, style
 
     dose = np.array([run["dose"] for run in found["runs"]])
     shift = np.array([run["shift"] for run in found["runs"]])

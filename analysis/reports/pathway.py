@@ -10,7 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from analysis.arm.calibration import FEWEST, calibrate
+from analysis.arm.crossjudge import agreement, inflation, matrix
+from analysis.arm.propagation import paths, predict
+from analysis.arm.substitution import substitutions, untold
+from analysis.records.replays import with_replays
+from analysis.records.runs import on_each_core
 from analysis.reports.markup import bracket, estimate, number
+from analysis.run.onset import own_line
+from analysis.run.overopt import place, rows
+from analysis.step.ledger import judge_table, ledger
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,14 +65,6 @@ class Trace:
 
 def trace(records: Records, cells: Sequence[str]) -> Trace:
     """All of it for the runs ``cells`` of a study."""
-    from analysis.arm.crossjudge import agreement, inflation, matrix
-    from analysis.arm.substitution import substitutions, untold
-    from analysis.records.replays import with_replays
-    from analysis.records.runs import on_each_core
-    from analysis.run.onset import own_line
-    from analysis.run.overopt import rows
-    from analysis.step.ledger import judge_table, ledger
-
     table = records.table
     acting = dict(zip(table["cell"].astype("str"), table["judge"].astype("str"), strict=True))
     kept = [run for run in records.runs if run.cell in set(cells)]
@@ -89,9 +92,6 @@ def trace(records: Records, cells: Sequence[str]) -> Trace:
 
 
 def _predictions(runs: Sequence[Run]) -> tuple[list[Predicted], list[Calibration], str]:
-    from analysis.arm.calibration import FEWEST, calibrate
-    from analysis.arm.propagation import paths, predict
-
     long = [run for run in runs if len(set(run.step_P.tolist())) > 1]
     if len(long) <= FEWEST:
         return (
@@ -184,8 +184,6 @@ def _explained(found: Trace) -> list[str]:
 
 def _largest(found: Trace, feature: str) -> float:
     """Largest shift of any run in a feature, in SDs between all rollouts."""
-    import numpy as np
-
     at = found.runs[0].names.index(feature)
     values = np.concatenate([run.features[..., at].ravel() for run in found.runs])
     spread = float(np.nanstd(values)) if np.isfinite(values).any() else 0.0
@@ -210,8 +208,6 @@ def _begun(found: Trace) -> str:
 
 
 def _peaks(found: Trace) -> str:
-    from analysis.run.overopt import place
-
     fitted = [row for row in found.fits if row["best"] is not None and row["score"] == "truth"]
     told = [
         f"{row['arm']} seed {row['seed']} {place(row['best']['peak'])} "

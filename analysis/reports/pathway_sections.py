@@ -10,7 +10,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
+from analysis.arm import crossjudge, propagation
+from analysis.arm.crossjudge import COLUMNS, agreement_figure
+from analysis.arm.propagation import unpredicted
+from analysis.records.runs import step_means
 from analysis.reports import markup
+from analysis.reports.figures import looks, style
+from analysis.reports.pathway import substituted
+from analysis.run.overopt import place
+from analysis.run.threshold_grid import span
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,8 +77,6 @@ def ledger_section(found: Trace) -> list[str]:
 
 def ledger_table(table: pd.DataFrame) -> pd.DataFrame:
     """`LEDGER` by arm, with intervals over runs; rows that no arm has are left out."""
-    import pandas as pd
-
     cells = table.set_index(["metric", "arm"])
     arms = list(dict.fromkeys(table["arm"]))
     runs = {arm: int(table.loc[table["arm"] == arm, "n"].max()) for arm in arms}
@@ -90,10 +99,7 @@ def ledger_table(table: pd.DataFrame) -> pd.DataFrame:
 def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
     """Explained advantage variance by behaviour as stacked areas, one panel per arm."""
     import matplotlib.pyplot as plt
-    import numpy as np
     import seaborn as sns
-
-    from analysis.reports.figures import style
 
     top = list(steps[list(unique)].mean().sort_values(ascending=False).index[:SHOWN])
     arms = sorted(steps["arm"].unique())
@@ -128,10 +134,6 @@ def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
 
 def propagation_section(found: Trace) -> list[str]:
     """Predicted beside observed shifts, where there are runs enough."""
-    import pandas as pd
-
-    from analysis.arm.propagation import figure, unpredicted
-
     head = ["<h2>Does what was rewarded explain what was learned?</h2>"]
     if found.unpredicted:
         return [*head, markup.paragraph(found.unpredicted)]
@@ -147,7 +149,7 @@ def propagation_section(found: Trace) -> list[str]:
             "r2_repeated": "r2 of repeating the arm's other runs",
         }
     )
-    drawn = figure(pd.DataFrame([asdict(row) for row in found.predicted]), table)
+    drawn = propagation.figure(pd.DataFrame([asdict(row) for row in found.predicted]), table)
     note = (
         "Shift of each run (last tenth of the steps minus first) against the one predicted from "
         "the covariance of advantage and behaviour in its own rollouts, with a step size fitted on "
@@ -165,8 +167,6 @@ def propagation_section(found: Trace) -> list[str]:
 
 def onset_section(found: Trace) -> list[str]:
     """When each run's gap began to grow, by the change point and by the threshold grid."""
-    import pandas as pd
-
     note = (
         "Change point of judge minus truth with its 95 % interval (groups within steps are "
         "resampled), an early stop that would have ended the run, and for comparison the threshold "
@@ -180,8 +180,6 @@ def onset_section(found: Trace) -> list[str]:
 
 def _onset_row(found: Any) -> dict[str, Any]:
     """One line of `analysis.onset` for people."""
-    from analysis.run.threshold_grid import span
-
     onset = found.onset
     if onset.step == onset.step:
         begun = f"{onset.step:.0f} {markup.bracket(onset.low, onset.high)}"
@@ -203,10 +201,6 @@ def _onset_row(found: Any) -> dict[str, Any]:
 
 def frontier_section(found: Trace) -> list[str]:
     """Truth against judge along training, and the over-optimisation fits where KL is known."""
-    import pandas as pd
-
-    from analysis.run.overopt import place
-
     head = ["<h2>How far can the judge be followed?</h2>"]
     if not found.fits:
         return [*head, markup.paragraph("No rule knows the truth of these rows.")]
@@ -244,10 +238,6 @@ def frontier_section(found: Trace) -> list[str]:
 def frontier(runs: Sequence[Run]) -> Figure | None:
     """One path per run in the plane of judge score and truth; None where no run has both ends."""
     import matplotlib.pyplot as plt
-    import numpy as np
-
-    from analysis.records.runs import step_means
-    from analysis.reports.figures import looks, style
 
     look = looks(sorted({run.arm for run in runs}))
     with style():
@@ -279,11 +269,6 @@ def frontier(runs: Sequence[Run]) -> Figure | None:
 
 def judges_section(found: Trace) -> list[str]:
     """Every policy under every judge that looked on or replayed, and what was given up."""
-    import pandas as pd
-
-    from analysis.arm.crossjudge import COLUMNS, agreement_figure, figure
-    from analysis.reports.pathway import substituted
-
     head = ["<h2>Do other judges agree?</h2>"]
     if not any(run.shadows for run in found.runs):
         body = [
@@ -305,7 +290,7 @@ def judges_section(found: Trace) -> list[str]:
         )
         told = found.agreement[found.agreement["judge"] < found.agreement["other"]]
         body = [
-            _drawn(figure(found.matrix), note),
+            _drawn(crossjudge.figure(found.matrix), note),
             markup.table(gains),
             markup.sentences([f"{name}: {meaning}" for name, meaning in COLUMNS.items()]),
             _drawn(agreement_figure(found.agreement), shared),

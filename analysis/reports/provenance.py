@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from analysis.records.behaviour import FEATURES, TAIL
 from analysis.reports import markup
 from analysis.run.drift import JUDGED
@@ -56,8 +58,6 @@ def runs_table(found: Evidence) -> pd.DataFrame:
 
 def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     """A shift table with its intervals written out."""
-    import pandas as pd
-
     rows = []
     order = [*LABELS, *FEATURES]
     lost = (shifts.loc[shifts["metric"].isin(JUDGED), "unscored"] > 0).any()
@@ -136,8 +136,6 @@ def _arm(found: Evidence, arm: str) -> str:
 
 def provenance(found: Evidence) -> list[str]:
     """Run ids with config hash, code version and numbers of records; problems; versions."""
-    import pandas as pd
-
     runs = found.runs
     rollouts = {run.cell: run.rollouts for run in found.records.runs}
     verdicts = found.records.outcomes.groupby("cell")["verdicts"].sum().to_dict()

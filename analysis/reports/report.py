@@ -14,6 +14,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from traitlets import default
+
+from analysis.reports.provenance import SUMMARY_MIME
 from study.errors import UserError
 from study.files import write_text
 
@@ -134,11 +140,7 @@ def load(source: Path) -> Any:
 
 def execute(notebook: Any, parameters: dict[str, Any]) -> Any:
     """The notebook after a run of all cells in a kernel of this very Python."""
-    from ipykernel.kernelspec import get_kernel_dict
-    from jupyter_client.kernelspec import KernelSpec
-    from jupyter_client.manager import AsyncKernelManager
     from papermill import execute_notebook
-    from traitlets import default
 
     # A kernel spec named python3 may be installed for the user and belong to another Python.
     class ThisPython(AsyncKernelManager):
@@ -166,8 +168,6 @@ def execute(notebook: Any, parameters: dict[str, Any]) -> Any:
 
 
 def _summary(notebook: Any) -> list[dict[str, str]]:
-    from analysis.reports.provenance import SUMMARY_MIME
-
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if SUMMARY_MIME in output.get("data", {}):

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from analysis.records import behaviour
 from analysis.records.frames import NAMELESS
 from analysis.records.runs import read_study
@@ -74,8 +76,6 @@ class Evidence:
 
 def gather(study_dir: Path | str) -> Evidence:
     """Read a study's folder and compute every table of its report."""
-    import numpy as np
-
     records = read_study(study_dir)
     table = records.table
     cells = drift.usable_cells(table)
@@ -110,8 +110,6 @@ def gather(study_dir: Path | str) -> Evidence:
 
 def _score_scale(runs: Sequence[Run]) -> tuple[float, float]:
     """Ends of the score scale: 0 and 1, or what was given beyond them."""
-    import numpy as np
-
     seen = [run.judge[np.isfinite(run.judge)] for run in runs]
     seen = [scores for scores in seen if scores.size]
     return (
@@ -133,8 +131,6 @@ def findings(found: Evidence) -> list[str]:
 
 def limits(found: Evidence) -> list[str]:
     """What cannot be concluded from this study, and why."""
-    import numpy as np
-
     runs, arms = found.runs, found.arms
     lines = []
     unfinished = runs[~runs["done"]]

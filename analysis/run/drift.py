@@ -11,6 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+from statsmodels.stats.multitest import multipletests
+
 from analysis.records.behaviour import TAIL, ends, shift, unit
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.records.runs import step_means
@@ -71,8 +75,6 @@ def run_curves(
 
     Rollouts without a value are missing, not 0; a step without any is NaN.
     """
-    import pandas as pd
-
     parts = []
     for run in runs:
         for metric, given in values(run).items():
@@ -99,9 +101,6 @@ def run_shifts(
     ends without a value), and for what a judge gives worst_low and worst_high: the shift if every
     score that is missing had been the end of the ``scale`` that lowers or raises it most.
     """
-    import numpy as np
-    import pandas as pd
-
     rows = []
     for run in runs:
         steps = run.steps
@@ -137,8 +136,6 @@ def _clustered_var(values_P_G: np.ndarray) -> float:
 
     Source: Cameron and Miller 2015, eq. 11 with a constant as the only column.
     """
-    import numpy as np
-
     known = np.isfinite(values_P_G)
     n, groups = int(known.sum()), int(known.any(axis=1).sum())
     if groups < 2:
@@ -158,10 +155,6 @@ def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     diff_high, pairs, p_sign_flip (exact), p_t, p_holm (of p_t, over the metrics of one arm),
     diff_worst_low, diff_worst_high, diff_note.
     """
-    import numpy as np
-    import pandas as pd
-    from statsmodels.stats.multitest import multipletests
-
     by_arm = {
         (part["arm"].iloc[0], part["metric"].iloc[0]): part.set_index("seed")
         for _, part in shifts.groupby(["arm", "metric"])
@@ -254,9 +247,6 @@ def failures_by_length(outcomes: pd.DataFrame) -> pd.DataFrame:
     Args:
         outcomes: as in `analysis.records.runs.OUTCOMES`.
     """
-    import numpy as np
-    import pandas as pd
-
     tables = []
     for judge, part in outcomes[outcomes["words"].notna()].groupby("judge"):
         words, count = part["words"].to_numpy(dtype=float), part["verdicts"].to_numpy(dtype=int)
@@ -283,9 +273,6 @@ def failures_by_length(outcomes: pd.DataFrame) -> pd.DataFrame:
 def sample_rollouts(records: Records, cells: Sequence[str]) -> pd.DataFrame:
     """Rollouts of the first, middle and last step with their texts, of the lowest seed that most
     arms have."""
-    import numpy as np
-    import pandas as pd
-
     runs = [run for run in records.runs if run.cell in set(cells)]
     arms = {seed: {run.arm for run in runs if run.seed == seed} for seed in {r.seed for r in runs}}
     seed = min(arms, key=lambda seed: (-len(arms[seed]), seed), default=None)
@@ -312,8 +299,6 @@ def sample_completions(rollouts: pd.DataFrame, ranks: int = 2) -> pd.DataFrame:
     Args:
         rollouts: of one seed, as `sample_rollouts` gives them.
     """
-    import pandas as pd
-
     columns = ["when", "step", "rank", "arm", "seed", "cell", "rollout_id", "prompt"]
     columns += ["completion", "judge_score", "truth", "reward"]
     if rollouts.empty:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from analysis.run.overopt import Rule, bias_free_gaps, calibrated, false_alarms, first_alarms
 from analysis.run.threshold_grid import (
     FEWEST_HIGH,
@@ -72,8 +74,6 @@ def change_point(
         step_P: the step of every group.
         gap_P_2: sum of judge - truth over each group's rollouts that have both, and their number.
     """
-    import numpy as np
-
     nan = float("nan")
     given = gap_P_2[:, 1] > 0
     rng = np.random.default_rng(seed)
@@ -112,8 +112,6 @@ def change_point(
 
 def _ramps(steps_T: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Begins (M,), unit vectors (M, T) and ramps from 0 to 1 (M, T) of every ramp searched."""
-    import numpy as np
-
     knots = _knots(steps_T)
     first, last = np.triu_indices(len(knots), 1)
     begin, end = knots[first, None], knots[last, None]
@@ -142,8 +140,6 @@ def _not_refuted(
     level: float,
 ) -> np.ndarray:
     """Begins of the confidence set of `change_point`, in order; the best is always among them."""
-    import numpy as np
-
     places, starts = np.unique(begins_M, return_index=True)
     ends = [*starts[1:], len(begins_M)]
     own = np.maximum(means_T @ shapes_M_T.T, 0.0)
@@ -173,16 +169,12 @@ def _ends(kept: np.ndarray, steps_T: np.ndarray) -> tuple[float, float]:
 
 def _knots(steps_T: np.ndarray) -> np.ndarray:
     """Steps at which a ramp may begin or end."""
-    import numpy as np
-
     places = np.unique(np.linspace(0, len(steps_T) - 1, min(KNOTS, len(steps_T))).round())
     return steps_T[places.astype(int)].astype(float)
 
 
 def group_gaps(run: Run) -> np.ndarray:
     """Sum of judge - truth over the rollouts of each group that have both, and their number."""
-    import numpy as np
-
     gap = run.judge - run.truth
     known = np.isfinite(gap)
     return np.stack([np.where(known, gap, 0.0).sum(axis=1), known.sum(axis=1)], axis=1)
@@ -209,8 +201,6 @@ class Line:
 
 def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH) -> Line:
     """Onset by all three definitions for one run; see `change_point` for what cannot be had."""
-    import numpy as np
-
     sums = group_gaps(run)
     given = sums[:, 1] > 0
     steps, means, errors, _ = step_noise(
@@ -245,8 +235,6 @@ def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FE
 
 def planted_false_alarms(run: Run, rule: Rule, runs: int = 500) -> tuple[float, float, float]:
     """`false_alarms` on bias-free runs of this run's steps, groups and spread of the gap."""
-    import numpy as np
-
     sums = group_gaps(run)
     steps, groups = len(np.unique(run.step_P)), int(np.bincount(run.step_P)[run.step_P].min())
     gap = run.judge - run.truth

@@ -14,6 +14,11 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from statsmodels.stats.proportion import proportion_confint
+
+from analysis.planted.truth import Fault, Tabular, simulate
+from analysis.reports.markup import number
 from analysis.statistics.bootstrap import step_noise
 from analysis.step.transmission import FLAT
 
@@ -78,8 +83,6 @@ class Rule:
 
 
 def _log(d: np.ndarray) -> np.ndarray:
-    import numpy as np
-
     return np.log(np.maximum(d, 1e-12))
 
 
@@ -96,8 +99,6 @@ def fit(d_T: np.ndarray, score_T: np.ndarray, form: str) -> Fit:
 
     AIC = T log(RSS / T) + 2 (coefficients + 1), the variance being one parameter more.
     """
-    import numpy as np
-
     solve, design = _solver(d_T, form)
     coefficients = solve @ score_T
     rss = float(((score_T - design @ coefficients) ** 2).sum())
@@ -129,8 +130,6 @@ def overoptimisation(
         step_P: the step of every group.
         score_P_2: sum of the score over each group's rollouts that have one, and their number.
     """
-    import numpy as np
-
     nan = float("nan")
     given = score_P_2[:, 1] > 0
     known = np.isin(step_P, np.unique(step_P)[np.isfinite(d_T)])
@@ -162,8 +161,6 @@ def overoptimisation(
 
 def _refitted_peaks(d_T: np.ndarray, scores_B_T: np.ndarray, forms: Sequence[str]) -> np.ndarray:
     """Peak (B,) of whichever form leaves the smaller squares for each row of step means."""
-    import numpy as np
-
     squares, peaks = [], []
     for form in forms:
         solve, design = _solver(d_T, form)
@@ -176,8 +173,6 @@ def _refitted_peaks(d_T: np.ndarray, scores_B_T: np.ndarray, forms: Sequence[str
 
 def _solver(d_T: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray]:
     """Pseudo-inverse (C, T) and design (T, C) of one form: 1, d, - d g(d)."""
-    import numpy as np
-
     shape = FORMS[form]
     columns = [np.ones_like(d_T), d_T]
     if shape is not None:
@@ -192,8 +187,6 @@ def _peaks(d_T: np.ndarray, coefficients_B_C: np.ndarray, form: str) -> np.ndarr
     Inside it is alpha / (2 beta) for d (alpha - beta d) and exp(alpha / beta - 1) for
     d (alpha - beta log d), a top where beta > 0; else one of the ends is higher, d = 0 or the last.
     """
-    import numpy as np
-
     last = d_T.max()
     alpha = coefficients_B_C[:, 1]
     beta = coefficients_B_C[:, 2] if form != "line" else np.zeros_like(alpha)
@@ -217,8 +210,6 @@ def kl_path(run: Run) -> Kl:
     of the noise. It measures it where trainer.beta > 0 only. Else from the start policy's
     log-probabilities of whole completions where the rollouts have them, see `_whole`.
     """
-    import numpy as np
-
     nothing = np.full(len(run.steps), np.nan)
     tokens = run.logged.get("policy/length_tokens", nothing)
     kl = run.logged.get("policy/kl", nothing) * tokens
@@ -244,8 +235,6 @@ def _whole(r_N: np.ndarray) -> float:
     about a nat and never negative; beyond, a rare completion that the start liked better makes
     nearly all of it.
     """
-    import numpy as np
-
     if not len(r_N):
         return float("nan")
     mean = float(r_N.mean())
@@ -258,8 +247,6 @@ def first_alarms(gap_N_T: np.ndarray, se_N_T: np.ndarray, rule: Rule) -> np.ndar
     S = max(0, S + z - slack) from the end of the baseline on, z the gap less the baseline's mean
     in units of the standard error pooled over the steps so far; an alarm is S > limit.
     """
-    import numpy as np
-
     over = _cusum(gap_N_T, se_N_T, rule.baseline, rule.slack) > rule.limit
     return np.where(over.any(axis=1), over.argmax(axis=1), -1)
 
@@ -273,8 +260,6 @@ def calibrated(
     The baseline is the first fifth of the run, at least three steps. The limit is the quantile of
     the largest S over simulated runs whose gap is constant, its mean and standard error unknown.
     """
-    import numpy as np
-
     rng = np.random.default_rng(seed)
     baseline = max(3, steps // 5)
     se = np.sqrt(rng.chisquare(max(1, groups - 1), (runs, steps)) / max(1, groups - 1))
@@ -290,10 +275,6 @@ def bias_free_gaps(
     The share of right answers follows a tabular policy that GRPO teaches
     (`analysis.planted.truth`); the judge scores truth plus noise.
     """
-    import numpy as np
-
-    from analysis.planted.truth import Fault, Tabular, simulate
-
     policy = Tabular(np.array([1.0, 0.0]), np.zeros((2, 1)), np.log([0.3, 0.7]))
     means, errors = np.empty((runs, steps)), np.empty((runs, steps))
     for t in range(steps):
@@ -308,8 +289,6 @@ def bias_free_gaps(
 
 def false_alarms(rule: Rule, gaps: tuple[np.ndarray, np.ndarray]) -> tuple[float, float, float]:
     """Share of runs that the rule stops, with Wilson's 95 % interval."""
-    from statsmodels.stats.proportion import proportion_confint
-
     stopped = int((first_alarms(*gaps, rule) >= 0).sum())
     low, high = proportion_confint(stopped, len(gaps[0]), method="wilson")
     return stopped / len(gaps[0]), float(low), float(high)
@@ -317,8 +296,6 @@ def false_alarms(rule: Rule, gaps: tuple[np.ndarray, np.ndarray]) -> tuple[float
 
 def _cusum(gap_N_T: np.ndarray, se_N_T: np.ndarray, baseline: int, slack: float) -> np.ndarray:
     """S of every run and step, 0 during the baseline; see `first_alarms`."""
-    import numpy as np
-
     steps = gap_N_T.shape[1]
     start = gap_N_T[:, :baseline].mean(axis=1, keepdims=True)
     pooled = np.sqrt((se_N_T**2).cumsum(axis=1) / np.arange(1, steps + 1))
@@ -333,8 +310,6 @@ def _cusum(gap_N_T: np.ndarray, se_N_T: np.ndarray, baseline: int, slack: float)
 
 def rows(run: Run) -> list[dict[str, Any]]:
     """Truth and judge of one run over d: cell, arm, seed, score, where d is from, `Overopt`."""
-    import numpy as np
-
     kl = kl_path(run)
     by_step = dict(zip(kl.steps.tolist(), kl.kl.tolist(), strict=True))
     nan = float("nan")
@@ -352,6 +327,4 @@ def rows(run: Run) -> list[dict[str, Any]]:
 
 def place(value: float) -> str:
     """A peak for people: a number, or "not reached" where the curve still rises at the end."""
-    from analysis.reports.markup import number
-
     return "not reached" if value == float("inf") else number(value)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -55,8 +57,6 @@ def threshold_grid(
         gap_T: mean judge - truth of each.
         rate_T: share of the high-score bucket that shows the shortcut, 0 to 1.
     """
-    import numpy as np
-
     gap, rate = smoothed(gap_T), smoothed(rate_T)
 
     def first(at_least: float, share: float) -> int | None:
@@ -78,8 +78,6 @@ def threshold_grid(
 
 def smoothed(values_T: Sequence[float] | np.ndarray) -> np.ndarray:
     """Mean over the steps within `RADIUS` of each, NaN where fewer than three have a value."""
-    import numpy as np
-
     values = np.asarray(values_T, dtype=float)
     known = np.isfinite(values)
     window = np.ones(2 * RADIUS + 1)
@@ -98,8 +96,6 @@ def shortcut_rate(
     of the run's first tenth of steps had, so for a phrase that was rare then: if it has it. NaN
     where fewer than ``fewest`` rollouts of the step scored so high.
     """
-    import numpy as np
-
     steps = np.unique(run.step_P)
     columns = run.features[..., [run.names.index(name) for name in features]]
     early = columns[np.isin(run.step_P, steps[: max(1, len(steps) // 10)])]
@@ -139,8 +135,6 @@ def grid_of(
 
 def own_high(run: Run) -> float:
     """The score that the best tenth of all rollouts of the run reach; NaN of none."""
-    import numpy as np
-
     known = run.judge[np.isfinite(run.judge)]
     return float(np.quantile(known, 1 - OWN_SHARE)) if known.size else float("nan")
 

@@ -12,6 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import pandas as pd
+from scipy import stats
+from scipy.stats import f
+from statsmodels.stats.inter_rater import cohens_kappa
+from statsmodels.stats.inter_rater import fleiss_kappa as formula
+
+from analysis.statistics.intervals import mean_interval
 from analysis.statistics.proportions import LEVEL, NAN, Estimate, complete, constant, z_value
 
 if TYPE_CHECKING:
@@ -58,9 +66,6 @@ def cohen_kappa(
         a: Scores, shape (N,); NaN is missing.
         b: The other rater's, shape (N,).
     """
-    import numpy as np
-    from statsmodels.stats.inter_rater import cohens_kappa
-
     x, y = complete(a, b)
     n = len(x)
     if n == 0:
@@ -92,9 +97,6 @@ def fleiss_kappa(ratings: np.ndarray, level: float = LEVEL) -> Estimate:
     Args:
         ratings: Scores, shape (N, R); NaN is missing. NaN for one rater, or one score only.
     """
-    import numpy as np
-    from statsmodels.stats.inter_rater import fleiss_kappa as formula
-
     kept = np.asarray(ratings, dtype=float)
     kept = kept[~np.isnan(kept).any(axis=1)] if kept.size else kept[:0]
     refused = _refuse(kept)
@@ -122,8 +124,6 @@ def krippendorff_alpha(
     Args:
         ratings: Scores, shape (N, R); NaN is missing.
     """
-    import numpy as np
-
     given = np.asarray(ratings, dtype=float)
     kept = given[(~np.isnan(given)).sum(axis=1) >= 2] if given.size else given[:0]
     n = len(kept)
@@ -163,8 +163,6 @@ def icc_family(ratings: np.ndarray, level: float = LEVEL) -> dict[str, Estimate]
     Args:
         ratings: Scores, shape (N, R); NaN is missing. NaN for one rater, one item or no spread.
     """
-    import numpy as np
-
     kept = np.asarray(ratings, dtype=float)
     kept = kept[~np.isnan(kept).any(axis=1)] if kept.size else kept[:0]
     refused = _refuse(kept)
@@ -223,9 +221,6 @@ def correlation(
         x: shape (N,); NaN is missing.
         y: shape (N,).
     """
-    import numpy as np
-    from scipy import stats
-
     a, b = complete(x, y)
     n = len(a)
     if n < 2:
@@ -259,11 +254,6 @@ def within_groups(
         y: shape (N,).
         groups: Label of each pair, shape (N,).
     """
-    import numpy as np
-    import pandas as pd
-
-    from analysis.statistics.intervals import mean_interval
-
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     found, flat, small = [], 0, 0
     for place in pd.Series(range(len(a))).groupby(np.asarray(groups)).indices.values():
@@ -286,9 +276,6 @@ def _jackknife(value: float, left: Sequence[float], n: int, level: float, few: s
         left: The statistic without each block of items; fewer than three give no interval.
         few: Why they are fewer, in words.
     """
-    import numpy as np
-    from scipy import stats
-
     if abs(value - 1) < 1e-12:
         return Estimate(1.0, n=n, note="the raters agree on every item: no interval")
     if len(left) < 3:
@@ -304,8 +291,6 @@ def _jackknife(value: float, left: Sequence[float], n: int, level: float, few: s
 
 def _moments(kept: np.ndarray, blocks: int) -> np.ndarray:
     """Per block: disagreement within items, number, sum and square sum of scores: (B, 4)."""
-    import numpy as np
-
     number = (~np.isnan(kept)).sum(axis=1)
     total, squares = np.nansum(kept, axis=1), np.nansum(kept**2, axis=1)
     within = 2 * (number * squares - total**2) / (number - 1)
@@ -324,8 +309,6 @@ def _alpha_of_moments(sums: np.ndarray) -> float:
 
 def _coincidences(counts: np.ndarray, blocks: int) -> np.ndarray:
     """Pairs of scores (V, V) within the items of each block, an item weighing with its scores."""
-    import numpy as np
-
     counts = counts.astype(float)
     weights = 1 / (counts.sum(axis=1) - 1)
     found = np.empty((blocks, counts.shape[1], counts.shape[1]))
@@ -337,8 +320,6 @@ def _coincidences(counts: np.ndarray, blocks: int) -> np.ndarray:
 
 def _alpha_of_coincidences(pairs: np.ndarray, levels: np.ndarray, scale: str) -> float:
     """1 - observed / expected squared distance, for coincidences (V, V) of scores ``levels``."""
-    import numpy as np
-
     margin = pairs.sum(axis=1)
     if (margin > 1e-9).sum() < 2:
         return NAN
@@ -360,8 +341,6 @@ def _shares(between: float, error: float, k: int) -> float:
 
 def _f_interval(ratio: float, df: int, rest: int, k: int, level: float) -> tuple[float, float]:
     """Interval of (F - 1) / (F + k - 1) from the mean squares' ratio F with its two freedoms."""
-    from scipy.stats import f
-
     tail = (1 + level) / 2
     low, high = ratio / f.ppf(tail, df, rest), ratio * f.ppf(tail, rest, df)
     return float((low - 1) / (low + k - 1)), float((high - 1) / (high + k - 1))
@@ -376,8 +355,6 @@ def _agreement_interval(
     level: float,
 ) -> tuple[float, float]:
     """McGraw and Wong's interval of ICC(A,1), with Satterthwaite's degrees of freedom."""
-    from scipy.stats import f
-
     n, k = shape
     a, b = k * icc * raters / error, n * (1 + (k - 1) * icc) - k * icc
     freedom = (n - 1) * (k - 1) * (a + b) ** 2 / ((n - 1) * a**2 + b**2)
@@ -391,8 +368,6 @@ def _agreement_interval(
 
 def _counts(ratings: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """How often each item (N, R) was given each of ``levels``: int64 (N, V); NaN counts nowhere."""
-    import numpy as np
-
     counts = np.zeros((len(ratings), len(levels)), dtype=np.int64)
     item, rater = np.nonzero(~np.isnan(ratings))
     np.add.at(counts, (item, np.searchsorted(levels, ratings[item, rater])), 1)

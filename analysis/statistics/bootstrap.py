@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from scipy import special
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -66,8 +69,6 @@ def cluster_bootstrap(
     Raises:
         ValueError: arrays of different lengths.
     """
-    import numpy as np
-
     values, where, (clusters,) = _known(values_N, denominator_N, clusters_N)
     sums = cluster_sums([values, where], clusters)
     rng = np.random.default_rng(seed)
@@ -101,8 +102,6 @@ def crossed_bootstrap(
     Raises:
         ValueError: arrays of different lengths.
     """
-    import numpy as np
-
     values, where, (runs, prompts) = _known(values_N, None, runs_N, prompts_N)
     run, prompt = _codes(runs), _codes(prompts)
     shape = (int(run.max(initial=-1)) + 1, int(prompt.max(initial=-1)) + 1)
@@ -152,8 +151,6 @@ def nested_bootstrap(
     Raises:
         ValueError: arrays of different lengths.
     """
-    import numpy as np
-
     values, where, (runs, clusters) = _known(values_N, None, runs_N, clusters_N)
     run = _codes(runs)
     count = int(run.max(initial=-1)) + 1
@@ -189,8 +186,6 @@ def cluster_sums(
     With ``keep`` the labels are taken as row numbers of a table of that many clusters, empty ones
     included.
     """
-    import numpy as np
-
     codes = clusters_N if keep else _codes(clusters_N)
     count = keep or int(codes.max(initial=-1)) + 1
     return np.stack([np.bincount(codes, column, count) for column in columns_M], axis=1)
@@ -198,8 +193,6 @@ def cluster_sums(
 
 def draw_weights(rng: np.random.Generator, units: int, replicates: int) -> np.ndarray:
     """How often each unit is drawn in ``units`` draws with replacement, shape (B, C)."""
-    import numpy as np
-
     weights = np.zeros(replicates * units)
     np.add.at(weights, _draws(rng, units, replicates).ravel(), 1.0)
     return weights.reshape(replicates, units)
@@ -207,8 +200,6 @@ def draw_weights(rng: np.random.Generator, units: int, replicates: int) -> np.nd
 
 def resampled_sums(sums_C_M: np.ndarray, replicates: int, rng: np.random.Generator) -> np.ndarray:
     """Column sums over C clusters drawn with replacement, ``replicates`` times: (B, M)."""
-    import numpy as np
-
     units = len(sums_C_M)
     out = np.empty((replicates, sums_C_M.shape[1]))
     step = min(max(1, _CHUNK // max(1, units)), max(1, replicates))
@@ -225,8 +216,6 @@ def resampled_sums(sums_C_M: np.ndarray, replicates: int, rng: np.random.Generat
 
 def _draws(rng: np.random.Generator, units: int, replicates: int) -> np.ndarray:
     """Units drawn with replacement as places in a flat (B, C) table."""
-    import numpy as np
-
     kind = np.uint16 if units <= 1 << 16 else np.int64
     draws = rng.integers(0, units, (replicates, units), dtype=kind)
     return draws + np.arange(0, replicates * units, units)[:, None]
@@ -246,8 +235,6 @@ def step_noise(
         stretched by sqrt(P / (P - 1)) so that their variance is right for P groups. A step of one
         group has NaN errors and deviations.
     """
-    import numpy as np
-
     steps = np.unique(step_P)
     means, errors = np.empty(len(steps)), np.empty(len(steps))
     noise = np.empty((replicates, len(steps)))
@@ -267,8 +254,6 @@ def widened(level: float, units: int) -> float:
     percentile interval of Hesterberg (2015, The American Statistician 69(4)). Plain percentiles
     are too narrow by sqrt((n - 1) / n) and by the difference between t and the normal.
     """
-    from scipy import special
-
     t = special.stdtrit(units - 1, (1 + level) / 2)
     return float(special.ndtr(-((units / (units - 1)) ** 0.5) * t))
 
@@ -281,8 +266,6 @@ def _result(
     counts: dict[str, int],
     level: float,
 ) -> Bootstrapped:
-    import numpy as np
-
     nan = float("nan")
     unit, units = min(counts.items(), key=lambda item: item[1])
     kept = replicates_B[np.isfinite(replicates_B)]
@@ -306,8 +289,6 @@ def _known(
     values_N: np.ndarray, denominator_N: np.ndarray | None, *labels_N: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray]]:
     """Values, denominators and labels of the rows that have a value; no denominator stays None."""
-    import numpy as np
-
     values = np.asarray(values_N, dtype=float)
     given = None if denominator_N is None else np.asarray(denominator_N, dtype=float)
     labels = [np.asarray(one) for one in labels_N]
@@ -326,8 +307,6 @@ def _known(
 
 def _codes(labels_N: np.ndarray) -> np.ndarray:
     """Labels as 0 .. C - 1 without a gap."""
-    import numpy as np
-
     if labels_N.dtype.kind in "iu" and len(labels_N) and labels_N.min() >= 0:
         top = int(labels_N.max()) + 1
         if top <= 4 * len(labels_N):
@@ -338,8 +317,6 @@ def _codes(labels_N: np.ndarray) -> np.ndarray:
 
 def _ratio(sums: np.ndarray) -> np.ndarray:
     """First over second of the last axis; NaN where the second is 0."""
-    import numpy as np
-
     sums = np.asarray(sums, dtype=float)
     out = np.full(sums.shape[:-1], np.nan)
     return np.divide(sums[..., 0], sums[..., 1], out=out, where=sums[..., 1] != 0)[()]
@@ -347,8 +324,6 @@ def _ratio(sums: np.ndarray) -> np.ndarray:
 
 def _ratio_se(sums_C_2: np.ndarray) -> float:
     """Cluster-robust standard error of the ratio of sums, factor C / (C - 1); NaN for one."""
-    import numpy as np
-
     clusters = len(sums_C_2)
     total = sums_C_2.sum(axis=0)
     if clusters < 2 or total[1] == 0:
@@ -359,8 +334,6 @@ def _ratio_se(sums_C_2: np.ndarray) -> float:
 
 def _naive_se(values_N: np.ndarray, where_N: np.ndarray | None) -> float:
     """The same with every row as its own cluster."""
-    import numpy as np
-
     rows = len(values_N)
     if where_N is not None:
         return _ratio_se(np.stack([values_N, where_N], axis=1))

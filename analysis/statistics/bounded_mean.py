@@ -13,6 +13,9 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from scipy import stats
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -41,7 +44,6 @@ class Rare:
             share = 1 - tail ** (1 / self.still)
             low, high = (self.value + share * (end - self.value) for end in self.ends)
             return low, high
-        import numpy as np
 
         low, high = (
             float(np.quantile(self._means(end), at))
@@ -62,8 +64,6 @@ class Rare:
 
         A sign test sees them from `SEEN` on; NaN for fewer prompts than that.
         """
-        from scipy import stats
-
         prompts = self.still + len(self.apart)
         if prompts < SEEN:
             return float("nan")
@@ -81,14 +81,10 @@ class Rare:
 
     def _means(self, end: float) -> np.ndarray:
         """Draws of the weighted mean with one more prompt at ``end``."""
-        import numpy as np
-
         return _weights(self.still, len(self.apart)) @ np.array([self.value, *self.apart, end])
 
 
 @functools.lru_cache(maxsize=4)
 def _weights(still: int, apart: int) -> np.ndarray:
     """Dirichlet weights of those that stand still together, of each other one, and of the end."""
-    import numpy as np
-
     return np.random.default_rng(0).dirichlet([still, *[1.0] * (apart + 1)], DRAWS)

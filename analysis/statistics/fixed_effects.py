@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -63,8 +66,6 @@ def fixed_effects(
     Raises:
         ValueError: a value is NaN or infinite: the caller says what a missing one means.
     """
-    import numpy as np
-
     x = np.asarray(x_N_K, dtype=float)
     by = grouped(np.asarray(groups_N))
     centred = np.empty((x.shape[1] + 1, len(x)))
@@ -117,8 +118,6 @@ class Groups:
 
     def sums(self, column_N: np.ndarray) -> np.ndarray:
         """Sum over the rows of each group, shape (P,)."""
-        import numpy as np
-
         if self.starts_P is None:
             return np.bincount(self.codes_N, column_N, len(self.counts_P))
         return np.add.reduceat(column_N, self.starts_P)
@@ -129,8 +128,6 @@ def grouped(labels_N: np.ndarray) -> Groups:
 
     Integers within a range of few times N are counted in place; other labels are hashed.
     """
-    import numpy as np
-
     codes, counts = _codes(labels_N)
     ordered = len(codes) > 0 and bool((codes[1:] >= codes[:-1]).all())
     return Groups(codes, counts, np.cumsum(counts) - counts if ordered else None)
@@ -138,8 +135,6 @@ def grouped(labels_N: np.ndarray) -> Groups:
 
 def _codes(labels_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Group of each row, shape (N,), and rows per group, shape (P,), none of them 0."""
-    import numpy as np
-
     n = len(labels_N)
     if n and labels_N.dtype.kind in "iu":
         low = labels_N.min()
@@ -150,7 +145,6 @@ def _codes(labels_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             if seen.all():
                 return codes, counts
             return (np.cumsum(seen) - 1)[codes], counts[seen]
-    import pandas as pd
 
     codes, _ = pd.factorize(labels_N, use_na_sentinel=False)
     return codes, np.bincount(codes)
@@ -165,8 +159,6 @@ def split(
         columns_K: K columns of shape (N,).
         centred_K_N: where given, the centred columns are written into it.
     """
-    import numpy as np
-
     n, total = len(groups.codes_N), len(columns_K)
     means = np.stack([groups.sums(column) for column in columns_K]) / groups.counts_P
     block = np.empty((total, min(BLOCK, n)))
@@ -187,8 +179,6 @@ def split(
 
 def varying(size_K: np.ndarray, means_K_P: np.ndarray, counts_P: np.ndarray) -> np.ndarray:
     """Which columns vary inside groups by more than rounding, given their centred length."""
-    import numpy as np
-
     between = np.sqrt(means_K_P**2 @ counts_P)
     return size_K > ROUNDING * np.hypot(size_K, between)
 
@@ -204,8 +194,6 @@ def independent(unit_K_K: np.ndarray, among: Sequence[int]) -> tuple[list[int], 
         The columns kept, and the factor L, shape (K, K), with L L' the products of ``among``; the
         own part of a column that was not kept is 0 in it.
     """
-    import numpy as np
-
     kept: list[int] = []
     factor = np.zeros_like(unit_K_K)
     for k in among:

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from scipy import stats
+
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
@@ -47,9 +50,6 @@ def mean_interval(values: Sequence[float], unit: str = "run", level: float = LEV
     Args:
         values: One number per unit, shape (S,). n = 0 gives NaN, n = 1 a mean without interval.
     """
-    import numpy as np
-    from scipy import stats
-
     given = np.asarray(values, dtype=float)
     kept = given[np.isfinite(given)]
     n, nan = len(kept), float("nan")
@@ -76,9 +76,6 @@ def paired_difference(
         treated: One number per run, indexed by seed; runs of one seed are averaged first.
         base: The same for the arm compared with.
     """
-    import numpy as np
-    from scipy import stats
-
     a, b = (one.astype(float).groupby(level=0).mean() for one in (treated, base))
     shared = a.index.intersection(b.index)
     differences = (a.loc[shared] - b.loc[shared]).to_numpy()
@@ -111,8 +108,6 @@ def sign_flip_p(differences: np.ndarray) -> float:
 
     Exact up to 20 differences, a seeded draw of 100,000 patterns beyond. NaN for none.
     """
-    import numpy as np
-
     kept = np.asarray(differences, dtype=float)
     kept = kept[np.isfinite(kept)]
     if len(kept) == 0:
@@ -135,9 +130,6 @@ def grouped_intervals(
 
     ``frame`` holds one row per run in each group; ``missing`` counts the runs without a value.
     """
-    import numpy as np
-    from scipy import stats
-
     grouped = frame.groupby(by, sort=True, observed=True)[value]
     table = grouped.agg(["mean", "std", "count", "size"]).reset_index()
     n = table["count"].to_numpy()

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from scipy import optimize, stats
+
 from analysis.statistics.fixed_effects import grouped, independent, split, varying
 
 if TYPE_CHECKING:
@@ -72,9 +75,6 @@ def random_intercept(
 
     Source: Laird and Ware 1982; the profile in one variance ratio as in Bates et al. 2015, sec. 3.
     """
-    import numpy as np
-    from scipy import optimize, stats
-
     columns = [np.asarray(y_N, dtype=float), *np.asarray(x_N_K, dtype=float).T]
     labels = np.asarray(cluster_N)
     known = np.isfinite(columns[0])
@@ -151,8 +151,6 @@ def _axes(inside_K_K: np.ndarray, means_K_P: np.ndarray, counts_P: np.ndarray) -
     From the triangle of X, which is that of two short matrices above each other: the triangle of
     what varies inside clusters, and the clusters' means times the root of their rows.
     """
-    import numpy as np
-
     size = np.sqrt(np.diag(inside_K_K))
     safe = np.where(size > 0, size, 1.0)
     some = np.flatnonzero(varying(size, means_K_P, counts_P)).tolist()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from math import comb
 
+from scipy import special
+
 ALPHA = 0.05
 POWER = 0.8
 
@@ -27,8 +29,6 @@ def power(effect: float, seeds: int, *, paired: bool, alpha: float = ALPHA) -> f
     Raises:
         ValueError: fewer than two seeds, which have no spread to test against.
     """
-    from scipy import special
-
     if seeds < 2:
         raise ValueError(f"a t test needs two seeds per arm or more, not {seeds}")
     free = seeds - 1 if paired else 2 * seeds - 2

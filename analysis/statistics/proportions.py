@@ -11,6 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from scipy.optimize import isotonic_regression
+from scipy.special import ndtri
+from scipy.stats import rankdata
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -111,9 +116,6 @@ def auc(
         score: shape (N,); NaN is missing.
         truth: 0 or 1, shape (N,). NaN unless both occur, or if the scores have no spread.
     """
-    import numpy as np
-    from scipy.stats import rankdata
-
     s, t = complete(score, truth)
     one, zero = s[t == 1], s[t == 0]
     if len(one) == 0 or len(zero) == 0:
@@ -224,8 +226,6 @@ def course(
         passed: Passed at each step, shape (T,).
         of: Rollouts or problems of each step, shape (T,), at least 1.
     """
-    import numpy as np
-
     n = np.asarray(of, dtype=float)
     value = 2 * np.arcsin(np.sqrt(np.asarray(passed, dtype=float) / n))
     fit, rise_p, fall_p = _unimodal(value, n)
@@ -248,8 +248,6 @@ def gap_course(
         passed: Passed by the judge at each step, shape (T,).
         true: Right by the rule at each step, shape (T,).
     """
-    import numpy as np
-
     n = np.asarray(of, dtype=float)
     p, q = np.asarray(passed, dtype=float) / n, np.asarray(true, dtype=float) / n
     spread = (p * (1 - p) + q * (1 - q)).mean()
@@ -324,8 +322,6 @@ def _unimodal(
     value: np.ndarray, weight: np.ndarray, draws: int = 1000
 ) -> tuple[np.ndarray, float, float]:
     """The best fit (T,) that rises and then falls, and the p of its rise and of its fall."""
-    import numpy as np
-
     T = len(value)
     if T < FEWEST_STEPS:
         return np.full(T, np.nan), NAN, NAN
@@ -357,8 +353,6 @@ def _fall(value: np.ndarray, weight: np.ndarray) -> float:
 
 def _prefix_squares(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Weighted squares (T,) that the best rising fit to the first 1, 2, ... T values leaves."""
-    import numpy as np
-
     pools: list[tuple[float, float]] = []  # (weight, mean), of rising means
     left = 0.0
     found = np.empty(len(value))
@@ -375,8 +369,6 @@ def _prefix_squares(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 def _rising(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """The best fit (T,) that never falls."""
-    from scipy.optimize import isotonic_regression
-
     return isotonic_regression(value, weights=weight).x
 
 
@@ -411,8 +403,6 @@ def _binomial(successes: float, n: int) -> float:
 
 def complete(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
     """The pairs in which neither is NaN: two float arrays of shape (n,)."""
-    import numpy as np
-
     x, y = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     both = ~(np.isnan(x) | np.isnan(y))
     return x[both], y[both]
@@ -426,6 +416,4 @@ def constant(values: np.ndarray) -> bool:
 
 def z_value(level: float) -> float:
     """The two-sided normal quantile: 1.96 for .95."""
-    from scipy.special import ndtri
-
     return float(ndtri((1 + level) / 2))

@@ -9,7 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from analysis.records.runs import Run, on_each_core, read_runs
+from analysis.statistics.intervals import grouped_intervals
 from analysis.step.transmission import (
     MISFIT,
     POLICIES,
@@ -26,7 +30,10 @@ from analysis.step.transmission import (
     within_regression,
     yes_no,
 )
+from study.rewards import REWARDS
 from study.rewards.advantages import advantages
+from study.rewards.hybrid import PARTS
+from study.rewards.parts import Parts
 from study.schema import Reward
 
 if TYPE_CHECKING:
@@ -44,8 +51,6 @@ def step_row(run: Run) -> dict[str, float]:
     own scaling and ``cov_bias_none/`` without division; ``unique/`` the advantage variance that the
     feature alone explains. ``check/<scale>`` is the largest difference to the recorded advantages.
     """
-    import numpy as np
-
     reward, truth = run.reward, run.truth
     total, of_truth, of_bias = split(reward, truth, run.scale)
     bias = within_regression(run.judge - truth, run.features, run.names)
@@ -97,12 +102,6 @@ def under_policy(run: Run, policy: str) -> tuple[np.ndarray, str]:
     others are composed again from their new score and the truth, by the run's own formula. Where
     that takes more than these two, all are NaN and the sentence says what.
     """
-    import numpy as np
-
-    from study.rewards import REWARDS
-    from study.rewards.hybrid import PARTS
-    from study.rewards.parts import Parts
-
     own = run.on_failure if run.on_failure in POLICIES else "unscored"  # abort leaves none behind
     was, now = after_failures(run.judge, own), after_failures(run.judge, policy)
     changed = ~((was == now) | (np.isnan(was) & np.isnan(now)))
@@ -145,8 +144,6 @@ def ledger(source: Path | str | Sequence[Run]) -> pd.DataFrame:
     files that could not be read, on advantages that are not what the trainer used and on failure
     policies whose rewards are not known.
     """
-    import pandas as pd
-
     runs, problems = read_runs(source) if isinstance(source, str | Path) else (list(source), [])
     size = sum(run.features.nbytes for run in runs)
     rows = []
@@ -178,10 +175,6 @@ def judge_table(runs: Sequence[Run], steps: pd.DataFrame) -> pd.DataFrame:
     ``bias/<feature>`` is refitted on all groups of a run at once: a single step has too few for a
     vector of features. Finished runs only, or all where none is finished.
     """
-    import pandas as pd
-
-    from analysis.statistics.intervals import grouped_intervals
-
     chosen = [run for run in runs if run.done] or list(runs)
     rows = []
     for run in chosen:

@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from scipy import stats
+
 from analysis.statistics.fixed_effects import fixed_effects
 from study.rewards.advantages import EPS, advantages, alignment, sign_flips, silenced
 
@@ -49,8 +52,6 @@ class Regression:
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Low and high of every coefficient, shape (K,): t with groups - 1 degrees of freedom."""
-        from scipy import stats
-
         half = float(stats.t.ppf((1 + level) / 2, max(self.groups - 1, 1))) * self.se_K
         return self.coef_K - half, self.coef_K + half
 
@@ -63,8 +64,6 @@ def within_regression(
     A rollout without a value or without features is left out before centring. With judge - truth
     as values the coefficients are the judge's bias in score units per unit of the feature.
     """
-    import numpy as np
-
     y = np.asarray(values_P_G, dtype=float)
     x = np.asarray(features_P_G_K, dtype=float)
     measured = np.flatnonzero(np.isfinite(x).any(axis=(0, 1)))
@@ -95,8 +94,6 @@ def group_cov(advantages_P_G: np.ndarray, features_P_G_K: np.ndarray) -> np.ndar
     Over the rollouts that have both; NaN advantages are rollouts without a reward. NaN for a group
     with fewer than two. Its mean over groups is E Cov(A, z), the first-order push on the feature.
     """
-    import numpy as np
-
     a = np.asarray(advantages_P_G, dtype=float)[..., None]
     z = np.asarray(features_P_G_K, dtype=float)
     known = np.isfinite(a) & np.isfinite(z)
@@ -115,8 +112,6 @@ def split(
     eps divides only a reward that varies. Rollouts without a reward are NaN in all three; a group
     in which a rewarded rollout has no truth is NaN in both parts.
     """
-    import numpy as np
-
     rewards = np.asarray(rewards_P_G, dtype=float)
     scored = np.isfinite(rewards)
     scored &= scored.sum(axis=1, keepdims=True) > 1
@@ -143,8 +138,6 @@ def after_failures(judge_P_G: np.ndarray, policy: str) -> np.ndarray:
     Raises:
         ValueError: another policy than unscored, zero or drop_group.
     """
-    import numpy as np
-
     judge = np.array(judge_P_G, dtype=float)
     missing = ~np.isfinite(judge)
     if policy == "zero":
@@ -158,8 +151,6 @@ def after_failures(judge_P_G: np.ndarray, policy: str) -> np.ndarray:
 
 def tied_groups(truth_P_G: np.ndarray, rewards_P_G: np.ndarray) -> np.ndarray:
     """Per group: 1.0 where the truth is tied while the reward varies, 0.0 else, NaN unknown."""
-    import numpy as np
-
     both = np.isfinite(truth_P_G) & np.isfinite(rewards_P_G)
     tied = (_range(truth_P_G, both) <= FLAT) & (_range(rewards_P_G, both) > FLAT)
     return np.where(both.sum(axis=1) > 1, tied.astype(float), np.nan)
@@ -167,8 +158,6 @@ def tied_groups(truth_P_G: np.ndarray, rewards_P_G: np.ndarray) -> np.ndarray:
 
 def dead_groups(rewards_P_G: np.ndarray) -> np.ndarray:
     """Per group: 1.0 where all rewards are equal, 0.0 else, NaN with fewer than two rewards."""
-    import numpy as np
-
     known = np.isfinite(rewards_P_G)
     dead = (_range(rewards_P_G, known) <= FLAT).astype(float)
     return np.where(known.sum(axis=1) > 1, dead, np.nan)
@@ -182,8 +171,6 @@ def yes_no(
     Over all rollouts that have both; NaN where a rate has nothing to be a rate of, and phi also
     where the judge says the same to all.
     """
-    import numpy as np
-
     both = np.isfinite(judge_P_G) & np.isfinite(truth_P_G)
     says, is_so = judge_P_G[both] >= threshold, truth_P_G[both] >= threshold
     nan = float("nan")
@@ -202,8 +189,6 @@ def gains(rewards_P_G: np.ndarray, truth_P_G: np.ndarray, eps: float = EPS) -> d
     tied truth, and ``amplification`` gain_tied over the gain of the others: how many times more a
     point of bias weighs where the truth has nothing to say.
     """
-    import numpy as np
-
     sd = _sd(np.asarray(rewards_P_G, dtype=float), 1)[:, 0]
     live = dead_groups(rewards_P_G) == 0
     tied = tied_groups(truth_P_G, rewards_P_G)
@@ -222,8 +207,6 @@ def comparing(before_P_G: np.ndarray, scale: str) -> Callable[[np.ndarray], dict
         (P, G) -> correlation, cosine, flips and silenced (shares). Correlation is over the rollouts
         that both reward; see `study.rewards.advantages` for the others.
     """
-    import numpy as np
-
     before, known = advantages(before_P_G, scale), np.isfinite(before_P_G)
 
     def compare(after_P_G: np.ndarray) -> dict[str, float]:
@@ -251,8 +234,6 @@ def _centred(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 
     ``values`` is (P, G) or (P, G, K) and ``known`` broadcasts over K.
     """
-    import numpy as np
-
     if known.ndim < values.ndim:
         known = known[..., None]
     inside = np.where(known, values, 0.0)
@@ -262,8 +243,6 @@ def _centred(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 def _sd(values: np.ndarray, axis: int) -> np.ndarray:
     """Unbiased sd over what is there, keeping dimensions; NaN for fewer than two."""
-    import numpy as np
-
     known = np.isfinite(values)
     count = known.sum(axis=axis, keepdims=True)
     squares = (_centred(values, known) ** 2).sum(axis=axis, keepdims=True)
@@ -273,8 +252,6 @@ def _sd(values: np.ndarray, axis: int) -> np.ndarray:
 
 def _range(values: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Largest minus smallest known value of each group, shape (P,); -inf for a group without."""
-    import numpy as np
-
     high = np.where(known, values, -np.inf).max(axis=1, initial=-np.inf)
     low = np.where(known, values, np.inf).min(axis=1, initial=np.inf)
     return high - low
@@ -282,15 +259,11 @@ def _range(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 def known_mean(values: np.ndarray) -> float:
     """Mean of the finite values, NaN for none."""
-    import numpy as np
-
     kept = values[np.isfinite(values)]
     return float(kept.mean()) if len(kept) else float("nan")
 
 
 def bias_share(of_truth: np.ndarray, of_bias: np.ndarray) -> float:
     """Sum of squares of the bias part over that of both parts (their covariance left out)."""
-    import numpy as np
-
     bias, truth = float(np.nansum(of_bias**2)), float(np.nansum(of_truth**2))
     return bias / (bias + truth) if bias + truth > 0 else float("nan")

@@ -17,6 +17,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
+import yaml
+
 from experiments.evaluation.responses import append, reopen
 from study.errors import UserError
 from study.files import read_json
@@ -101,8 +104,6 @@ def from_run(
     Raises:
         UserError: no cell, no such checkpoint, or the tiny policy, which knows one task only.
     """
-    import yaml
-
     if not (cell / "config.yaml").is_file():
         raise UserError(f"run={cell} is no cell: it has no config.yaml. Give runs/STUDY/CELL.")
     policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]
@@ -359,8 +360,6 @@ async def _ask_all(
     timeout_s: float,
     turns: Turns,
 ) -> None:
-    import aiohttp
-
     body = {
         "model": model,
         "temperature": decoding.temperature,
@@ -397,8 +396,6 @@ async def _ask(
     session: aiohttp.ClientSession, address: str, body: dict[str, Any], prompt: str
 ) -> Row:
     """One answer in up to four attempts; a request that is refused as such is not repeated."""
-    import aiohttp
-
     reason, status = "", None
     for attempt in range(ATTEMPTS):
         if attempt:

@@ -20,6 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+import langdetect
+import nltk
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError
+from nltk import word_tokenize
+
 from study.answers import answer_of
 from study.errors import UserError
 
@@ -99,10 +106,6 @@ def load_prompts(root: Path | None) -> list[Prompt]:
 
 
 def _from_hub() -> Path:
-    import httpx
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError
-
     try:
         return Path(
             hf_hub_download(HUB_REPO, HUB_FILE, repo_type="dataset", etag_timeout=HUB_SECONDS)
@@ -129,10 +132,8 @@ def load_checkers(root: Path | None) -> Mapping[str, Any]:
         UserError: the package or the sentence model is missing.
     """
     try:
-        import langdetect
         from if_verifiable.ifeval.instructions_registry import INSTRUCTION_DICT
         from if_verifiable.ifeval.instructions_util import count_sentences
-        from nltk import word_tokenize
     except ImportError as error:
         raise UserError(
             f"IFEval needs its checkers, and {error.name} is not installed."
@@ -159,8 +160,6 @@ def _punkt(root: Path | None) -> Generator[None]:
 
     A copy and not a link: NLTK opens no file that really lies outside its own folders.
     """
-    import nltk
-
     source = root / PUNKT_FOLDER if root else None
     if source is None or not source.is_dir():
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,4 @@ def _file_of(result: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def version_of(package: str) -> str:
-    from importlib.metadata import version
-
     return f"{package} {version(package)}"

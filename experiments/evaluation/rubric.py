@@ -18,11 +18,16 @@ from experiments.evaluation.results import complete, guard, write_result
 from experiments.evaluation.summary import Graded, summary
 from experiments.evaluation.tracked import track
 from experiments.evaluation.training import differs, trained_under
+from judges.grading.adapters import check_rows
+from judges.identity import build_grading
+from judges.session import Session
+from judges.store import Store
 from study.answers import answer_of
+from study.compose import load_presets
 from study.errors import UserError
 from study.files import write_text
 from study.rows import Row
-from study.tasks import prompts, task_module
+from study.tasks import oracle, prompts, task_module
 
 if TYPE_CHECKING:
     from study.schema import Judge, Task
@@ -72,9 +77,6 @@ def evaluate_healthbench(arguments: Sequence[str]) -> None:
 
 
 def _evaluate(name: str, arguments: Sequence[str]) -> None:
-    from judges.grading.adapters import check_rows
-    from judges.identity import build_grading
-
     official = name == "healthbench"
     overrides = [word for word in arguments if word.lstrip("+~").startswith(("judge.", "task."))]
     others = [word for word in arguments if word not in overrides]
@@ -122,8 +124,6 @@ def _composed(
     judge_name: str, task_name: str, overrides: Sequence[str], official: bool
 ) -> tuple[Judge, Task]:
     """Judge and task by name; the official grading is a default that the user's words precede."""
-    from study.compose import load_presets
-
     named = {word.lstrip("+~").partition("=")[0] for word in overrides}
     usual = [word for key, word in OFFICIAL.items() if key not in named] if official else []
     judge, task = load_presets(judge_name, task_name, overrides=[*usual, *overrides])
@@ -240,10 +240,6 @@ def grade(
     Raises:
         UserError: the judge cannot be asked, or not about such rows.
     """
-    from judges.session import Session
-    from judges.store import Store
-    from study.tasks import oracle
-
     # no rule can tell of prompts from a file, which may have none to train on
     truth = no_truth if task_module(task.name) is prompts else oracle(task)
     pairs = [(row, answer_of(text)) for row in rows for text in responses.get(row.prompt_id, ())]

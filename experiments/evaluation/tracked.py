@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.evaluation.options import Options
+from experiments.track.store import load_mlflow
 from study.errors import UserError
 from study.files import read_json
 
@@ -37,7 +38,6 @@ def track(
         print(f"run={cell} is not tracked, so the result is in its JSON alone.")
         return None
     step = _step(Path(cell), options)
-    from experiments.track.store import load_mlflow
 
     mlflow = load_mlflow()
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from experiments.evaluation.options import Options
 from study.errors import UserError
 from study.files import read_json
@@ -21,8 +23,6 @@ Trained = dict[str, str]
 
 def training_of(cell: Path) -> Trained | None:
     """What a cell was trained under, None where ``cell`` is no cell."""
-    import yaml
-
     try:
         data = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))
         judge = data["judge"]

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from analysis.reports.report import write_report as render
 from experiments import plan
+from experiments.track.store import ui_command, ui_link
 from study import cells, storage
 from study.cells import Cell
 from study.cli import COSTS, print_table
@@ -48,8 +50,6 @@ def conclude(todo: list[Cell], tracked: dict[str, Any]) -> int:
         print(f"Report: {study_dir / REPORT}")
         summarise(study_dir)
     if tracked:
-        from experiments.track.store import ui_command, ui_link
-
         families = {cell.config.judge.family for cell in todo}
         link = ui_link(tracked, "judge.family" if len(families) > 1 else "judge.name")
         print(f"Compare the runs: {ui_command(tracked['uri'])}\n  then open {link}")
@@ -82,8 +82,6 @@ def _whereabouts(cell: Cell) -> str:
 
 def write_report(study_dir: Path) -> None:
     """The bias report; a report that fails is said, and the runs stay what they are."""
-    from analysis.reports.report import write_report as render
-
     started = time.perf_counter()
     try:
         render(study_dir)

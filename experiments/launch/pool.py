@@ -21,6 +21,7 @@ from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
+from experiments.train import run_cell
 from study import cells
 from study.stopping import deaf_to_terminal
 
@@ -129,7 +130,6 @@ def _child(folder: Path, threads: int, alive: Connection) -> None:
     """Body of a child: own log, own watchdog, then the cell; its exit code is the cell's."""
     redirect(folder)
     threading.Thread(target=_leave_with_parent, args=(alive,), daemon=True).start()
-    from experiments.train import run_cell
 
     sys.exit(run_cell(folder, threads))
 

@@ -17,6 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
 from study import locks
 from study.errors import UserError
 from study.files import read_json, write_json
@@ -250,7 +252,6 @@ def _tiny_model(
 
 def tiny_tokenizer() -> PreTrainedTokenizerBase:
     """One token per known word, mark or line break, single bytes for all else; exact round trip."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     specials = [PAD, END, *(f"<|{role}|>" for role in ROLES)]

@@ -18,6 +18,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import pad
 
 from experiments.plan import check_batch
+from experiments.policies.load import lora_config
 from experiments.scorer import Scorer, StepRecord
 from experiments.trainer import checkpoints
 from study.errors import UserError
@@ -336,8 +337,6 @@ def make_trainer(
         cell_id: hash of the config, noted in each checkpoint.
     """
     from datasets import Dataset
-
-    from experiments.policies.load import lora_config
 
     dataset = Dataset.from_list(
         [{"prompt": list(row.messages), "prompt_id": row.prompt_id} for row in rows]

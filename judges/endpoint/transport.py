@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
+import aiohttp
+
 from judges.endpoint.fields import one_line
 
 if TYPE_CHECKING:
@@ -78,15 +80,11 @@ class HttpWire:
     """aiohttp with one session, made on first use inside the running loop."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        import aiohttp  # noqa: F401 - half a second that must not run on a verdict's clock
-
         self._endpoint = endpoint
         self._base = endpoint.url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
 
     def _open(self) -> aiohttp.ClientSession:
-        import aiohttp
-
         class Connector(aiohttp.TCPConnector):
             """Reuses a connection only where nothing has come on it since its last answer."""
 
@@ -113,8 +111,6 @@ class HttpWire:
     async def exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncGenerator[Answer, None]:
-        import aiohttp
-
         if self._session is None:
             self._session = self._open()
         try:

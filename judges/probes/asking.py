@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from judges.probes.variants import Variant
+from judges.session import Session
 from study.errors import UserError
 from study.verdict import Verdict
 
@@ -59,8 +60,6 @@ def ask(
     Raises:
         UserError: the judge cannot be asked, or compares in a way that has no pairs.
     """
-    from judges.session import Session
-
     with Session(judge, store, oracle, allowance=allowance) as session:
         session.check()
         pairwise = session.compares

@@ -15,6 +15,7 @@ from judges.grading.adapters import Whole
 from judges.grading.base import prompt_sha, readable
 from judges.grading.delimiters import fence, fill
 from judges.probes.variants import Source
+from judges.session import Session
 from study.errors import UserError
 from study.verdict import Outcome, Parsed, Reply
 
@@ -84,8 +85,6 @@ def rewritten(
     Raises:
         UserError: the rewriter is simulated, or its endpoint cannot be asked.
     """
-    from judges.session import Session
-
     if judge.simulated is not None:
         raise UserError(
             f"rewriter={judge.name} is simulated and writes nothing. Name a preset with an"

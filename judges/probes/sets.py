@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from judges.probes import mini
 from judges.probes.variants import BASES, SLOTS, Source
 from study.answers import answer_of
 from study.errors import UserError
+from study.tasks import task_module
+from study.tasks.prompts import Options, parse
 
 if TYPE_CHECKING:
     from study.rows import Row
@@ -58,14 +61,11 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
     if is_file(name):
         return read_slots(Path(name).expanduser())
     assert task is not None, "a set that is no file is a task"
-    from study.tasks import task_module
 
     module = task_module(task.name)
     rows: Sequence[Row] = module.rows(task, "eval")
     away = [row.prompt_text() for row in module.rows(task, "train")[:MOST_AWAY]]
     if task.name == BUILT_IN:
-        from judges.probes import mini
-
         sources = [
             Source(
                 row,
@@ -154,8 +154,6 @@ def _object(line: str, where: str) -> dict[str, Any]:
 
 
 def _source(record: Mapping[str, Any], where: str, number: int) -> Source:
-    from study.tasks.prompts import Options, parse
-
     spec = record.get("spec") or {}
     meta = record.get("meta") or {}
     form = "verif" if spec.get("checkers") is not None else "rubric"

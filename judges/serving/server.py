@@ -6,6 +6,7 @@ does: the first user starts the server, the last one stops it, and a user that d
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -102,8 +103,6 @@ def start(
 def _end_with_parent() -> None:
     """In a child on Linux: get SIGTERM when the parent is gone, even by kill -9."""
     if sys.platform == "linux":
-        import ctypes
-
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 

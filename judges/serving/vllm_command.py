@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from study.errors import UserError
+from study.models import MODELS
 from study.schema import Judge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,7 +173,6 @@ def check_model(model: str) -> None:
     path = Path(model)
     if path.is_dir() or (len(path.parts) <= 2 and not model.startswith((".", "/", "~"))):
         return
-    from study.models import MODELS
 
     get = f" Type: python -m experiments.models get {path.name}." if path.name in MODELS else ""
     raise UserError(f"judge.serve.model={model} is no folder.{get or ' Give one that exists.'}")

