@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 DRIVER = """
 import sys, time, os
 from pathlib import Path
-from experiments import pool, train
+from experiments.launch import pool; from experiments import train
 
 def body(folder, threads):
     print('ran in', folder.name, 'with', threads)

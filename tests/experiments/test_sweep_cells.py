@@ -64,7 +64,7 @@ def test_beside_running_cells_done_ones_are_counted(running, capsys) -> None:
 DRIVER = """
 import json, sys, urllib.error, urllib.request
 from pathlib import Path
-from experiments import cells, pool, sweep, train
+from study import cells; from experiments.launch import pool; from experiments import sweep, train
 
 def said(refusal):
     return json.loads(refusal.read())["error"]["message"]

@@ -329,8 +329,8 @@ def test_older_store_is_upgraded_after_a_copy(tmp_path: Path) -> None:
 SIX = """
 import multiprocessing, sys
 from pathlib import Path
-from experiments.cells import load_cell
-from experiments.config import Tracking
+from study.cells import load_cell
+from study.schema import Tracking
 from experiments.tracking import RunLog, initialise, load_mlflow, tracking_uri
 import mlflow.store.tracking.sqlalchemy_store
 
