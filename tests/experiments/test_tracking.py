@@ -322,10 +322,10 @@ def test_older_store_is_upgraded_after_a_copy(tmp_path: Path) -> None:
 SIX = """
 import multiprocessing, sys
 from pathlib import Path
-from experiments.cells import load_cell
-from experiments.config import Tracking
 from experiments.track.live import RunLog
 from experiments.track.store import initialise, load_mlflow, tracking_uri
+from study.cells import load_cell
+from study.schema import Tracking
 import mlflow.store.tracking.sqlalchemy_store
 
 def start(cell, together):
