@@ -7,10 +7,8 @@ same model on another host is the same judge, and finds the replies that are alr
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from judges.endpoint.client import request_body
 from judges.endpoint.dialects import dialect_name
 from judges.grading import GRADINGS
 from judges.simulated.bias import effective
@@ -62,9 +60,7 @@ def judge_id(judge: Judge) -> str:
     )[:16]
 
 
-def request_key(
-    judge: Judge, grading: Any, messages: Sequence[dict[str, str]], sample_index: int
-) -> str:
+def request_key(judge: Judge, body: dict[str, Any], sample_index: int) -> str:
     """The store key of one draw: a hash over the very body that would be sent, and the salt.
 
     The number of votes and the parser are left out: the first of three draws is the draw that a
@@ -74,7 +70,7 @@ def request_key(
         {
             "schema": SCHEMA,
             "revision": judge.revision,
-            "body": request_body(judge, grading, messages, sample_index),
+            "body": body,
             "sample_index": sample_index,
             "salt": judge.sampling.salt,
             "simulated": _simulated(judge),

@@ -17,8 +17,8 @@ from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import pad
 
-from experiments.plan import check_batch
 from experiments.policies.load import lora_config
+from experiments.preflight import check_batch
 from experiments.scorer import Scorer, StepRecord
 from experiments.trainer import checkpoints
 from study.errors import UserError
