@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.command import study_command
+from analysis.records.policies import POLICIES
 from analysis.records.runs import Run, read_runs
 from analysis.reports.markup import MISSING, bracket, number
-from analysis.step.transmission import (
-    POLICIES,
-)
+from analysis.step.ledger import judge_table, ledger
 from study.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
-from analysis.step.ledger import judge_table, ledger
 
 USAGE = "python -m analysis.ledger study=quickstart [runs_dir=runs] [out=ledger.parquet]"
 

@@ -45,8 +45,10 @@ ROLLOUT_COLUMNS: dict[str, str] = {
     "advantage": "float64",
     "truth": "float64",
     "judge_score": "float64",
+    "rules": "object",
 }
-"""What every rollout has, and the dtype it is given; ``component/<name>`` columns are float64."""
+"""What a rollout has, and the dtype it is given; ``component/<name>`` columns are float64.
+``rules`` is what each rule said, missing where none was run."""
 
 VERDICT_COLUMNS: dict[str, str] = {
     "rollout_id": "str",
