@@ -12,8 +12,9 @@ from typing import Any
 
 from experiments.estimate import expected
 from study import cells
-from study.cells import Cell, identifying, under
+from study.cells import Cell, identifying
 from study.errors import UserError
+from study.marks import under
 from study.schema import Trainer
 from study.status import read_status
 from study.study_file import base, read_study

@@ -22,6 +22,7 @@ from judges.session import Session
 from study import cells
 from study.cells import Cell
 from study.errors import UserError
+from study.marks import under
 from study.rewards import REWARDS
 from study.rewards.checks import check_reward, for_judge
 from study.rows import Row
@@ -57,7 +58,7 @@ def check_factors(todo: Sequence[Cell]) -> None:
     """
     known = {key for cell in todo for key in cells.flatten(cell.data)}
     for factor in todo[0].config.factors:
-        if not any(cells.under(key, [factor]) for key in known):
+        if not any(under(key, [factor]) for key in known):
             raise UserError(
                 f"factors={','.join(todo[0].config.factors)} names {factor}, which is no key of "
                 "the config, so no arm can differ in it. To see every key, type: python -m "

@@ -17,57 +17,19 @@ from typing import IO, Any
 
 import yaml
 
-from study import locks
+from study import locks, marks
 from study.files import Damaged, read_text, read_yaml, write_json, write_text
+from study.marks import marked_keys, under
 from study.schema import Study, freeze
 from study.status import read_status
 
-RUN_TIME = (
-    "study",
-    "arm",
-    "sandbox",
-    "factors",
-    "runs_dir",
-    "plan",
-    "shadow",
-    "tracking",
-    "cost",
-    "sweep",
-    "trainer.save_steps",
-    *(
-        f"judge.{key}"
-        for key in (
-            "max_unscored_frac",
-            "price",
-            "serve",
-            "endpoint.url",
-            "endpoint.replicas",
-            "endpoint.served_as",
-            "endpoint.api_key_env",
-            "endpoint.max_concurrency",
-            "endpoint.deadline_s",
-            "endpoint.connect_timeout_s",
-            "endpoint.idle_timeout_s",
-            "endpoint.attempts",
-            "endpoint.backoff_s",
-            "endpoint.max_reply_bytes",
-            "endpoint.requests_per_min",
-            "endpoint.tokens_per_min",
-            "endpoint.adaptive",
-            "endpoint.shared",
-            "endpoint.start_command",
-        )
-    ),
-)
+RUN_TIME = marked_keys(Study, marks.RUN_TIME)
 """Keys that say how, where or how fast a cell runs, but cannot change what it finds."""
 LOCK = ".lock"
 LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")
 """What `files.write_text` calls a file until it is whole."""
 BUSY = 4
 """Exit code of a cell that another process runs."""
-REFUSED = 5
-"""Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
-
 REFUSED = 5
 """Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
 
@@ -99,11 +61,6 @@ def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in items:
         flat.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
     return flat
-
-
-def under(key: str, roots: Iterable[str]) -> bool:
-    """Whether ``key`` is one of ``roots`` or lies below one of them."""
-    return any(key == root or key.startswith(f"{root}.") for root in roots)
 
 
 def identifying(data: dict[str, Any]) -> dict[str, Any]:

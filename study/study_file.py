@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from study import cells
-from study.cells import Cell, identifying, under
+from study.cells import Cell, identifying
 from study.files import Damaged, read_json, say
+from study.marks import under
 
 
 def read_study(study_dir: Path, problems: list[str] | None = None) -> dict[str, Any]:
