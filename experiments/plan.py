@@ -12,14 +12,13 @@ from typing import Any
 
 from experiments.estimate import expected
 from study import cells
-from study.cells import Cell, identifying
+from study.cells import Cell
 from study.errors import UserError
+from study.identity import flatten, identifying, left_out
 from study.marks import under
 from study.schema import Trainer
 from study.status import read_status
 from study.study_file import base, read_study
-
-MISSING = "(absent)"
 
 
 def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
@@ -29,7 +28,7 @@ def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[
     for key in keys:
         values: list[Any] = []
         for flat in flats:
-            value = flat.get(key, MISSING)
+            value = flat.get(key, left_out(key))
             if value not in values:
                 values.append(value)
         if len(values) > 1:
@@ -92,7 +91,7 @@ def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -
             "A study keeps its factors. Type another name, for example: "
             f"study={name}-2"
         )
-    shared = started.get("base") or base(todo[0], factors)
+    shared = started.get("base", base(todo[0], factors))
     found = undeclared([shared, *(base(cell, factors) for cell in todo)], factors)
     if found:
         raise UserError(
@@ -123,7 +122,7 @@ def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
     for cell in todo:
         status = read_status(cell.dir)
         estimate = expected(cell)
-        flat = cells.flatten(cell.data)
+        flat = flatten(cell.data)
         axes = {factor: str(flat.get(factor, flat.get(f"{factor}.name", ""))) for factor in factors}
         lines.append(
             {

@@ -19,9 +19,9 @@ from judges.grading import GRADINGS
 from judges.grading.adapters import check_rows
 from judges.identity import build_grading, judge_id
 from judges.session import Session
-from study import cells
 from study.cells import Cell
 from study.errors import UserError
+from study.identity import flatten
 from study.marks import under
 from study.rewards import REWARDS
 from study.rewards.checks import check_reward, for_judge
@@ -56,7 +56,7 @@ def check_factors(todo: Sequence[Cell]) -> None:
     Raises:
         UserError: it is none, so nothing could differ in it.
     """
-    known = {key for cell in todo for key in cells.flatten(cell.data)}
+    known = {key for cell in todo for key in flatten(cell.data)}
     for factor in todo[0].config.factors:
         if not any(under(key, [factor]) for key in known):
             raise UserError(

@@ -46,7 +46,7 @@ from study.schema import Study, freeze, register
 from study.screen import visible
 from study.secrets import redact, refuse_arguments, refuse_config
 from study.status import read_status
-from study.study_file import base, read_study
+from study.study_file import base, read_study, write_study
 from study.verify import mend, say_problems
 
 if TYPE_CHECKING:
@@ -173,8 +173,8 @@ def lay(todo: list[Cell], new: list[Cell], tracked: dict[str, Any]) -> None:
         tracked.update(found)
     study_dir.mkdir(parents=True, exist_ok=True)
     (study_dir / SUMMARY).unlink(missing_ok=True)
-    write_json(
-        study_dir / "study.json",
+    write_study(
+        study_dir,
         {
             "study": config.study,
             "factors": config.factors,

@@ -31,7 +31,7 @@ from study.records import recorded
 from study.schema import Study, Tracking
 from study.secrets import redact, refuse_arguments
 from study.status import read_status
-from study.study_file import read_study
+from study.study_file import read_study, write_study
 from study.verify import read_form, say_problems
 
 __all__ = [
@@ -345,7 +345,7 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     study = read_study(study_dir)
     factors = study.get("factors") or _first_config(folders).factors
     ids = initialise(tracking_uri(tracking, runs_dir), runs_dir, study_dir.name, factors)
-    write_json(study_dir / "study.json", {**study, "mlflow": ids})
+    write_study(study_dir, {**study, "factors": factors, "mlflow": ids})
     client = load_mlflow().MlflowClient(tracking_uri=ids["uri"])
     say_problems(study_dir, folders)
     states = set()

@@ -12,7 +12,7 @@ import types
 import typing
 from typing import Any
 
-RUN_TIME, JUDGE_ID, LISTED = "run_time", "judge_id", "listed"
+RUN_TIME, JUDGE_ID, LISTED, WAS = "run_time", "judge_id", "listed", "was"
 
 
 def run_time(default: Any) -> Any:
@@ -34,9 +34,18 @@ def listed(default: Any) -> Any:
     return _marked(default, LISTED)
 
 
-def _marked(default: Any, mark: str) -> Any:
+def was(old: Any, default: Any) -> Any:
+    """A field whose default was ``old`` in an earlier version: a hash goes on leaving that out.
+
+    ``steps: int = was(40, bounds.number(60, low=1))`` keeps every run of 40 steps its hash, and
+    gives those of 60 one of their own.
+    """
+    return _marked(default, WAS, old)
+
+
+def _marked(default: Any, mark: str, value: Any = True) -> Any:
     spec = default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
-    spec.metadata = types.MappingProxyType({**spec.metadata, mark: True})
+    spec.metadata = types.MappingProxyType({**spec.metadata, mark: value})
     return spec
 
 
@@ -48,9 +57,10 @@ def marked_keys(cls: type, mark: str) -> tuple[str, ...]:
     """
     keys: list[str] = []
     for item in dataclasses.fields(typing.cast(Any, cls)):
+        hint = field_types(cls)[item.name]
         if item.metadata.get(mark):
             keys.append(item.name)
-        elif (inner := dataclass_of(field_types(cls)[item.name])) is not None:
+        elif typing.get_origin(hint) is not list and (inner := dataclass_of(hint)) is not None:
             keys += [f"{item.name}.{key}" for key in marked_keys(inner, mark)]
     return tuple(keys)
 
@@ -67,7 +77,9 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def dataclass_of(hint: Any) -> type | None:
-    """The dataclass that a field's type is, or is one of; None for lists and plain values."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return next(filter(None, map(dataclass_of, typing.get_args(hint))), None)
-    return hint if dataclasses.is_dataclass(hint) else None
+    """The dataclass that a field holds, as it is, or None, or in a list; None for other values."""
+    if dataclasses.is_dataclass(hint):
+        return typing.cast(type, hint)
+    several = isinstance(hint, types.UnionType) or typing.get_origin(hint) in (typing.Union, list)
+    parts = typing.get_args(hint) if several else ()
+    return next(filter(None, map(dataclass_of, parts)), None)

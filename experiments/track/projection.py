@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from study import marks
-from study.cells import Cell, flatten
+from study.cells import Cell
+from study.identity import flatten
 from study.marks import marked_keys, under
 from study.schema import Study
 from study.secrets import redact

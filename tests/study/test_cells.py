@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from study import cells
-from study.cells import flatten, identifying, make_cell, save_cell, set_status
+from study.cells import make_cell, save_cell, set_status
+from study.identity import identifying
 
 
 def data(**changes):
@@ -18,15 +19,6 @@ def data(**changes):
         "shadow_judges": [],
     }
     return base | changes
-
-
-def test_flatten_keeps_empty_leaves():
-    assert flatten({"a": {"b": 1, "c": []}, "d": [2, {"e": None}]}) == {
-        "a.b": 1,
-        "a.c": [],
-        "d.0": 2,
-        "d.1.e": None,
-    }
 
 
 def test_identity_ignores_run_time_keys_and_sees_the_rest():
