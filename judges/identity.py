@@ -7,6 +7,8 @@ same model on another host is the same judge, and finds the replies that are alr
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from typing import TYPE_CHECKING, Any
 
 from judges.endpoint.dialects import dialect_name
@@ -14,6 +16,7 @@ from judges.grading import GRADINGS
 from judges.simulated.bias import effective
 from judges.store import content_key
 from study.errors import UserError
+from study.marks import JUDGE_ID, marked_keys
 
 if TYPE_CHECKING:
     from study.schema import Judge
@@ -38,23 +41,26 @@ def build_grading(judge: Judge) -> Any:
 
 
 def judge_id(judge: Judge) -> str:
-    """16 hex digits over the model, the grading with its prompt, the sampling and the bias."""
+    """16 hex digits over the fields of a judge that carry the mark `study.marks.judge_id`.
+
+    They stand under their last name. Three are taken as what they come to: the dialect that an
+    empty one stands for, the grading with its prompt and its version, the doses of a simulated
+    judge without those of 0.
+    """
     grading = build_grading(judge)
+    plain = dataclasses.asdict(judge)
+    paths = [key.split(".") for key in marked_keys(type(judge), JUDGE_ID)]
     return content_key(
         {
             "schema": SCHEMA,
-            "model": judge.endpoint.model,
-            "revision": judge.revision,
-            "extra_body": judge.endpoint.extra_body,
+            **{path[-1]: functools.reduce(operator.getitem, path, plain) for path in paths},
             "dialect": dialect_name(judge),
-            "max_tokens_field": judge.endpoint.max_tokens_field,
             "grading": {
                 "name": grading.name,
                 "version": grading.version,
                 "prompt_sha": grading.prompt_sha,
                 "options": judge.grading.options,
             },
-            "sampling": dataclasses.asdict(judge.sampling),
             "simulated": _simulated(judge),
         }
     )[:16]

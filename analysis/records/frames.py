@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from study.cells import flatten, identifying, study_cells
 from study.cells import state as cell_state
+from study.cells import study_cells
 from study.files import Damaged, first_line, read_yaml
+from study.identity import flatten, identifying, left_out
 from study.records import COMPONENT, parts, read_metrics, step_of, unlike, where
 from study.status import read_status
 from study.study_file import read_study
@@ -292,7 +293,7 @@ def _variants(study_dir: Path, runs: pd.DataFrame) -> pd.Series:
     for _, alike in runs.groupby("judge", observed=True):
         known = [flats[cell] for cell in alike["cell"]]
         for key in sorted({key for flat in known for key in flat}):
-            values = [flat.get(key, "absent") for flat in known]
+            values = [flat.get(key, str(left_out(f"judge.{key}"))) for flat in known]
             if len(set(values)) > 1:
                 suffixes[alike.index] += [f", {key}={value}" for value in values]
     return suffixes

@@ -28,8 +28,8 @@ from analysis.records.frames import (
     steps_frame,
     verdicts_frame,
 )
-from study.cells import flatten
 from study.features import FEATURES, measured, shared_keyword
+from study.identity import flatten
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor

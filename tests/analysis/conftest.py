@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from study import study_file
+
 SLOPES = {"sim-fair": 0, "sim-verbose": 8, "sim-flaky": 1}
 """Words per step that training under each judge adds for seed 0."""
 HOSTILE = '<script src="https://example.org/x.js"></script><img src=http://example.org/y.png>'
@@ -38,8 +40,7 @@ def write_study(
 ) -> Path:
     """Write a study and return its folder; sim-flaky fails on every fourth member."""
     folder.mkdir(parents=True)
-    study = {"study": folder.name, "factors": ["judge", "seed"], "base": {}, "mlflow": {}}
-    (folder / "study.json").write_text(json.dumps(study))
+    study_file.write_study(folder, {"study": folder.name, "factors": ["judge", "seed"]})
     for judge in judges:
         for seed in range(seeds):
             cell = folder / f"{judge}-s{seed}-{abs(hash_of(judge, seed)):010x}"
