@@ -16,7 +16,7 @@ from experiments import plan
 from experiments.track.store import tracking_uri
 from judges.budget import check_limits
 from judges.grading import GRADINGS
-from judges.grading.adapters import check_rows
+from judges.grading.checks import check_rows
 from judges.identity import build_grading, judge_id
 from judges.session import Session
 from study import cells

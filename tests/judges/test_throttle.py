@@ -285,7 +285,7 @@ def test_a_permit_that_is_not_used_is_given_back(tmp_path: Path) -> None:
 WORKER = """
 import asyncio, json, os, sys, time
 from pathlib import Path
-from experiments.config import Endpoint
+from study.schema import Endpoint
 from judges.limits import Limits
 go, folder = Path(sys.argv[1]), Path(sys.argv[2])
 endpoint = Endpoint(**json.loads(sys.argv[3]))
