@@ -14,7 +14,7 @@ from experiments.arms import check_arms, check_study
 from experiments.track.store import tracking_uri
 from judges.budget import check_limits
 from judges.grading import GRADINGS
-from judges.grading.adapters import check_rows
+from judges.grading.checks import check_rows
 from judges.identity import build_grading, judge_id
 from judges.session import Session
 from study.cells import Cell
