@@ -259,7 +259,7 @@ def test_results_without_a_model_are_kept_beside_the_new(root, tmp_path):
         (["ifeval", "out=o", "model=m", "max_tokens=0"], "no whole number from 1"),
         (["ifeval", "out=o", "model=m", "temperature=hot"], "no number from 0"),
         (["ifeval", "out=o", "model=m", "thinking=maybe"], "neither true nor false"),
-        (["ifeval", "out=o", "endpoint=h", "model=m"], "is no address"),
+        (["ifeval", "out=o", "endpoint=h", "model=m"], "is not an address"),
         (["ifeval", "out=o", "run=/no"], "is no cell"),
         (["ifeval", "out=o", "adapter=/no"], "it is no adapter"),
     ],
@@ -271,12 +271,10 @@ def test_bad_options_are_explained(capsys, monkeypatch, tmp_path, arguments, sai
 
 
 def test_without_data_the_hub_is_asked_and_its_silence_explained(monkeypatch):
-    import huggingface_hub
-
     def offline(*_: object, **__: object) -> str:
         raise OSError("no route")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
+    monkeypatch.setattr(ifeval, "hf_hub_download", offline)
     with pytest.raises(UserError, match=r"no route Type data\.root=FOLDER"):
         ifeval.load_prompts(None)
 
