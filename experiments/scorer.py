@@ -16,8 +16,8 @@ from judges.session import judge_all
 from study.answers import answer_of
 from study.records import COMPONENT, rollout_id
 from study.rewards.checks import for_judge
-from study.rewards.compose import Known, composed
-from study.rewards.failure import Starved, starved
+from study.rewards.compose import RewardInputs, composed
+from study.rewards.failure import TooManyMissing, too_many_missing
 from study.rewards.ruled import RuleRunner, rule_metrics, spoken
 from study.rows import Row, Truth
 from study.schema import Study
@@ -92,7 +92,7 @@ class Scorer:
         """Rewards of P * G rollouts in group order; None is a rollout without a reward.
 
         Raises:
-            Starved: by the failure policy.
+            TooManyMissing: by the failure policy.
             BudgetSpent: the step may pass a limit of ``cost``; nothing was asked.
         """
         entered = time.perf_counter()
@@ -125,7 +125,9 @@ class Scorer:
         checked = self.rules.check(rows, given) if self.rules is not None else [()] * len(rows)
         ruled = time.perf_counter() - ruled
         known = [
-            Known(row, asked, text, len(ids), truth, tuple(result.passed for result in results))
+            RewardInputs(
+                row, asked, text, len(ids), truth, tuple(result.passed for result in results)
+            )
             for row, (asked, text), ids, truth, results in zip(
                 rows, items, completion_ids, truths, checked, strict=True
             )
@@ -152,10 +154,10 @@ class Scorer:
         ]
         try:
             found = composed(self.config, known, scores, group_size, policy, most)
-        except Starved as error:
+        except TooManyMissing as error:
             self.on_starved(step, rollouts, verdicts)
             votes = [vote for votes in votes_N for vote in votes]
-            raise starved(str(error), votes, self.acting.judge) from error
+            raise too_many_missing(str(error), votes, self.acting.judge) from error
         rewards = [reward for reward, _ in found]
         terms = [term for _, term in found]
         for rollout, reward, term in zip(rollouts, rewards, terms, strict=True):

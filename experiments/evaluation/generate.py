@@ -21,9 +21,9 @@ import aiohttp
 import yaml
 
 from experiments.evaluation.responses import append, reopen
+from study.answers import opened
 from study.errors import UserError
 from study.files import read_json
-from study.thinking import opened
 
 if TYPE_CHECKING:
     import aiohttp

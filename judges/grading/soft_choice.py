@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from judges.grading import base
+from study.answers import answer_spans
 from study.errors import UserError
 from study.rows import Row
-from study.thinking import answer_spans
 from study.verdict import Outcome, Parsed, Reply
 
 TOP = 20
