@@ -27,9 +27,10 @@ from study.completions import read_completions
 from study.compose import load_presets
 from study.errors import UserError
 from study.files import Damaged, say, write_json
-from study.records import VERDICT, parts, read_part, write_part
+from study.records import PLACE, REPLAYED, VERDICT, parts, read_part, write_part
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
+from study.rewards.failure import REPLAY_POLICIES
 from study.secrets import refuse_arguments
 from study.tasks import TASKS, oracle
 from study.verdict import mean_score
@@ -45,24 +46,7 @@ USAGE = (
     "python -m judges.replay study=NAME [judge=NAME] [on_failure=unscored|zero|drop_group] "
     "[runs_dir=runs] [out=NAME] [judge.KEY=VALUE ...], or file=PATH judge=NAME out=FILE.parquet"
 )
-POLICIES = ("unscored", "zero", "drop_group")
-REPLAYED = {
-    "rollout_id": "string",
-    "step": "int32",
-    "prompt_id": "string",
-    "group": "int32",
-    "member": "int32",
-    "judge_score": "float64",
-    "reward": "float64",
-    "advantage": "float64",
-    "original_score": "float64",
-    "original_reward": "float64",
-    "original_advantage": "float64",
-}
-NEEDED = (
-    *("rollout_id", "step", "prompt_id", "group", "member", "answer", "tokens"),
-    *("truth", "reward", "advantage", "judge_score"),
-)
+NEEDED = (*PLACE, "answer", "tokens", "truth", "reward", "advantage", "judge_score")
 """Columns of a rollout that is replayed."""
 
 
@@ -99,10 +83,10 @@ def read_command(arguments: Sequence[str]) -> Command:
             raise UserError(f"{argument!r} is no argument of judges.replay. Type {USAGE}")
     if ("study" in values) == ("file" in values):
         raise UserError(f"judges.replay needs study= or file=, one of them. Type {USAGE}")
-    if values.get("on_failure", "unscored") not in POLICIES:
+    if values.get("on_failure", "unscored") not in REPLAY_POLICIES:
         raise UserError(
             f"on_failure={values['on_failure']} cannot be replayed. Legal are "
-            f"{', '.join(POLICIES)}: a replay has no run to abort."
+            f"{', '.join(REPLAY_POLICIES)}: a replay has no run to abort."
         )
     if overrides and "judge" not in values:
         raise UserError(
@@ -237,11 +221,11 @@ def _step(
     known = [compose.recorded(config, rows[record["prompt_id"]], record) for record in records]
     votes_N = judge_all(session, [one.item for one in known], size)
     scores = [mean_score(votes) for votes in votes_N]
-    rewards = compose.again(config, known, scores, size, policy)
+    rewards = compose.recompose(config, known, scores, size, policy)
     given = np.array([np.nan if value is None else value for value in rewards]).reshape(-1, size)
     found = advantages(given, config.trainer.scale_rewards).ravel().tolist()
     again = [
-        {key: record[key] for key in ("rollout_id", "step", "prompt_id", "group", "member")}
+        {key: record[key] for key in PLACE}
         | {"judge_score": score, "reward": reward, "advantage": advantage}
         | {
             f"original_{name}": record[key]

@@ -172,7 +172,7 @@ def rewards(
         session.check()
         items = [one.item for one in known]
         scores = [mean_score(votes) for votes in judge_all(session, items, size)]
-    made = compose.again(config, known, scores, size, judge.on_failure)
+    made = compose.recompose(config, known, scores, size, judge.on_failure)
     given, paid = (
         np.array([np.nan if value is None else value for value in values]).reshape(-1, size)
         for values in (scores, made)

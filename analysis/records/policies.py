@@ -95,7 +95,7 @@ def _compose_group(
         after = apply_failure_policy(scores, size, policy, 1.0)
         if after == before:
             continue
-        rewards = compose.again(config, parts, scores, size, policy) if known else [None] * size
+        rewards = compose.recompose(config, parts, scores, size, policy) if known else [None] * size
         for place, was, now, reward in zip(places, before, after, rewards, strict=True):
             if was != now:
                 made[policy][place] = np.nan if reward is None else reward

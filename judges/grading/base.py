@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from judges.grading.delimiters import fence, fill
+from study.answers import strip_thinking
 from study.errors import UserError
 from study.rows import Row
-from study.thinking import strip_thinking
 from study.verdict import DIFFERENT, Outcome, Parsed, Reply, Request
 
 PROMPTS = Path(__file__).parent.parent / "prompts"

@@ -13,9 +13,9 @@ from typing import Any
 
 from judges.grading import base
 from judges.grading.base import NOTHING
+from study.answers import answer_spans
 from study.errors import UserError
 from study.rows import Row
-from study.thinking import answer_spans
 from study.verdict import Outcome, Parsed, Reply, Request
 
 TOP = 20

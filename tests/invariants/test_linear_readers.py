@@ -18,14 +18,13 @@ from judges.grading import GRADINGS, delimiters, reply_format
 from judges.grading.vocabulary import largest_number, read_labels
 from judges.probes.rewriters import edits
 from study import completions, secrets
-from study.answers import answer_of
+from study.answers import answer_of, opened, strip_thinking
 from study.features import features
 from study.rewards.penalties import repetition
 from study.sandbox.calls import Limits, read_reply
 from study.sandbox.values import loads, same
 from study.schema import Repetition
 from study.tasks import instruct_mini
-from study.thinking import opened, strip_thinking
 from study.verdict import Reply, Request
 
 PAIR = Request((), criteria=(0, 1), members=(0, 1))
