@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from analysis.reports.report import write_report as render
+from analysis.reports.notebook import write_report as render
 from experiments import plan
 from experiments.track.store import ui_command, ui_link
 from study import cells, storage

@@ -18,6 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from analysis.records.runs import read_study
+from analysis.reports.evidence import Evidence, gather, of_records
+
 SLOPES = {"sim-fair": 0, "sim-verbose": 8, "sim-flaky": 1}
 """Words per step that training under each judge adds for seed 0."""
 HOSTILE = '<script src="https://example.org/x.js"></script><img src=http://example.org/y.png>'
@@ -193,3 +196,16 @@ def make_study(tmp_path: Path) -> Callable[..., Path]:
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three judges x three seeds x six steps x 16 rollouts, all finished. Not to be changed."""
     return write_study(tmp_path_factory.mktemp("runs") / "planted")
+
+
+@pytest.fixture(scope="session")
+def evidence(planted: Path) -> Evidence:
+    """The evidence of `planted`."""
+    return gather(planted)
+
+
+@pytest.fixture(scope="session")
+def real_evidence(small_study: Path) -> Evidence:
+    """The evidence of the study that was trained for real, resting on all of its cells."""
+    records = read_study(small_study)
+    return of_records(records, list(records.table["cell"]))
