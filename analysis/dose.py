@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from analysis.command import study_command, write_json
-from analysis.reports.dose import caption, figure
-from study.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 from analysis.arm.dose import straight, study
+from analysis.command import study_command, write_json
+from analysis.reports.figures import dose_caption, dose_response
+from study.errors import UserError
 
 USAGE = "python -m analysis.dose study=dose-response [feature=length] [runs_dir=runs] [out=FILE]"
 
@@ -40,11 +36,11 @@ def main(arguments: Sequence[str]) -> int:
         f" {bent['aic']:.1f} against {bent['aic_line']:.1f} of the line"
     )
     print(f"Emax: {curve}")
-    print(caption(found))
+    print(dose_caption(found))
     for problem in found["problems"]:
         print(f"problem: {problem}")
     if given.get("figure"):
-        figure(found).savefig(given["figure"], dpi=150)
+        dose_response(found).savefig(given["figure"], dpi=150)
     return 0
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from analysis.reports.report import write_report
+from analysis.reports.notebook import write_report
 from study.errors import UserError
 from study.storage import explained
 

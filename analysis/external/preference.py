@@ -9,7 +9,6 @@ rule truth), and the raw effect stands beside it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -160,7 +159,3 @@ def _work(path: Path, options: Mapping[str, str]) -> tuple[dict[str, Any], str]:
 def main(arguments: Sequence[str]) -> int:
     """Command line. Exit codes: 0 written, 2 a user's error."""
     return tables.run_command(arguments, USAGE, {}, _work)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
