@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 from analysis.command import study_command
 from analysis.records.runs import Run, read_runs
 from analysis.reports.markup import MISSING, bracket, number
-from analysis.step.transmission import (
-    POLICIES,
-)
+from analysis.step.ledger import judge_table, ledger
 from study.errors import UserError
+from study.rewards.failure import REPLAY_POLICIES
 
 if TYPE_CHECKING:
     import pandas as pd
-from analysis.step.ledger import judge_table, ledger
 
 USAGE = "python -m analysis.ledger study=quickstart [runs_dir=runs] [out=ledger.parquet]"
 
@@ -66,7 +64,9 @@ def _print(runs: Sequence[Run], table: pd.DataFrame) -> None:
         others = [
             m for m in own.index if m.startswith("align/") and m.endswith(("cosine", "flips"))
         ]
-        compared = [f"{policy}/{key}" for policy in POLICIES[1:] for key in ("cosine", "flips")]
+        compared = [
+            f"{policy}/{key}" for policy in REPLAY_POLICIES[1:] for key in ("cosine", "flips")
+        ]
         for metric in [*others, *compared]:
             print(f"  {metric:<24} {own.loc[metric, 'text']}")
         print(f"  {'feature':<12}" + "".join(f"{key:<32}" for key in _PER_FEATURE))

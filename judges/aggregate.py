@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from judges.endpoint.client import Attempted, settle
+from judges.endpoint.client import Fetched
 from judges.grading.adapters import Bound
 from judges.grading.base import Ask, Reading
+from judges.reading import settle
 from study.verdict import Outcome, Parsed, Reply
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class Got:
     """How one request ended, what it cost now, and whether somebody else had asked it before."""
 
-    attempted: Attempted
+    attempted: Fetched
     cost_usd: float | None
     from_cache: bool = False
 
@@ -42,7 +43,7 @@ def read_part(grading: Reading, ask: Ask, got: Got) -> Part:
         blank = ("unknown",) * len(ask.criteria)
         parsed = Parsed(attempted.outcome, blank, reason=attempted.reason)
         return Part(ask, got, None, parsed)
-    reply, parsed = settle(Bound(grading, ask), attempted.replies)
+    reply, parsed = settle(Bound(grading, ask).parse, attempted.replies, attempted.parsed)
     if attempted.outcome is not None and parsed.outcome is not Outcome.scored:
         reason = f"{parsed.reason}; asked again: {attempted.reason}"
         parsed = Parsed(parsed.outcome, parsed.labels, reason=reason)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from judges.endpoint.client import request_body
 from judges.endpoint.dialects import dialect_name
 from judges.grading import GRADINGS
 from judges.simulated.bias import effective
@@ -68,9 +66,7 @@ def judge_id(judge: Judge) -> str:
     )[:16]
 
 
-def request_key(
-    judge: Judge, grading: Any, messages: Sequence[dict[str, str]], sample_index: int
-) -> str:
+def request_key(judge: Judge, body: dict[str, Any], sample_index: int) -> str:
     """The store key of one draw: a hash over the very body that would be sent, and the salt.
 
     The number of votes and the parser are left out: the first of three draws is the draw that a
@@ -80,7 +76,7 @@ def request_key(
         {
             "schema": SCHEMA,
             "revision": judge.revision,
-            "body": request_body(judge, grading, messages, sample_index),
+            "body": body,
             "sample_index": sample_index,
             "salt": judge.sampling.salt,
             "simulated": _simulated(judge),

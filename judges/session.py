@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from judges.aggregate import Got, Part, cost, joined, read_part, shared
-from judges.endpoint.client import Attempted, Channel, EndpointRefused, Fault, ask, list_models
-from judges.endpoint.dialects import check_dialect, dialect_of
+from judges.endpoint.client import Channel, EndpointRefused, Fault, Fetched, ask, list_models
+from judges.endpoint.dialects import check_dialect, dialect_of, judge_body
 from judges.endpoint.fields import one_line
 from judges.endpoint.loop import Loop
 from judges.endpoint.replicas import open_wire
@@ -23,6 +23,7 @@ from judges.endpoint.served import is_asked
 from judges.grading.adapters import Bound, check_group, in_asks, is_group
 from judges.grading.base import Ask, GroupGrading, Reading
 from judges.identity import build_grading, judge_id, request_key
+from judges.reading import Retry
 from judges.simulated.app import simulated_app
 from judges.singleflight import Desk
 from judges.store import content_key
@@ -49,6 +50,7 @@ class _Question:
 
     ask: Ask
     bound: Bound
+    body: dict[str, Any]
     key: str
     index: int
     within_s: float | None = None
@@ -316,8 +318,8 @@ class Session:
         self, grading: Reading, ask: Ask, index: int, within_s: float | None = None
     ) -> _Question:
         bound = Bound(grading, ask)
-        key = request_key(self.judge, bound, ask.messages, index)
-        return _Question(ask, bound, key, index, within_s)
+        body = judge_body(self.judge, bound.body(), ask.messages, index)
+        return _Question(ask, bound, body, request_key(self.judge, body, index), index, within_s)
 
     def _narrow(self, row: Row, answer: str, part: Part) -> Ask | None:
         """The follow-up of a part; none where a failure was planted, or no time is left."""
@@ -380,7 +382,7 @@ class Session:
         except asyncio.CancelledError:
             if not flight.cancelled():
                 raise
-            nothing = Attempted((), Outcome.aborted, "the session was closed", 0, 0.0)
+            nothing = Fetched((), Outcome.aborted, "the session was closed", 0, 0.0)
             return Got(nothing, cost(self.judge, ()))
         if first:
             return got
@@ -411,17 +413,11 @@ class Session:
 
     async def _ask(self, question: _Question) -> Got:
         assert self._channel is not None
+        retry = Retry(self.judge, question.body, question.bound.parse)
         try:
-            attempted = await ask(
-                self._channel,
-                self.judge,
-                question.bound,
-                question.ask.messages,
-                question.index,
-                question.within_s,
-            )
+            attempted = await ask(self._channel, question.body, retry, question.within_s)
         except EndpointRefused as refusal:
-            attempted = Attempted((), Outcome.endpoint_down, str(refusal), refusal.attempts, 0.0)
+            attempted = Fetched((), Outcome.endpoint_down, str(refusal), refusal.attempts, 0.0)
         return Got(attempted, cost(self.judge, attempted.replies))
 
     def _verdict(
@@ -497,13 +493,13 @@ def _from_value(value: dict[str, Any]) -> Got:
     replies = tuple(Reply(**reply) for reply in value["replies"])
     outcome = Outcome(value["outcome"]) if "outcome" in value else None
     reason = value.get("reason", "")
-    attempted = Attempted(
+    attempted = Fetched(
         *(replies, outcome, reason, value["attempts"], value["latency_s"], value.get("served", ""))
     )
     return Got(attempted, 0.0, from_cache=True)
 
 
-def _to_value(attempted: Attempted) -> dict[str, Any]:
+def _to_value(attempted: Fetched) -> dict[str, Any]:
     value = {
         "replies": [dataclasses.asdict(reply) for reply in attempted.replies],
         "attempts": attempted.attempts,

@@ -12,7 +12,8 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from analysis.records.behaviour import FEATURES, unit
+from analysis.records.behaviour import unit
+from study.features import FEATURES
 
 if TYPE_CHECKING:
     import pandas as pd

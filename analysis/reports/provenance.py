@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.records.behaviour import FEATURES, TAIL
+from analysis.records.behaviour import TAIL
 from analysis.reports import markup
 from analysis.run.drift import JUDGED
+from study.features import FEATURES
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.records import behaviour
 from analysis.records.frames import NAMELESS
 from analysis.records.runs import read_study
 from analysis.reports.markup import bracket, estimate, number, p_value
 from analysis.run import drift
+from study.features import FEATURES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,7 @@ def gather(study_dir: Path | str) -> Evidence:
     used = [run for run in records.runs if run.cell in cells]
     base = drift.base_arm(table[table["cell"].isin(cells)])
     spread: dict[str, float] = {}
-    for k, name in enumerate(behaviour.FEATURES):
+    for k, name in enumerate(FEATURES):
         values = [run.features[..., k].ravel() for run in records.runs]
         known = np.concatenate([v[np.isfinite(v)] for v in values]) if values else np.empty(0)
         if known.size and known.min() < known.max():
@@ -100,7 +100,7 @@ def gather(study_dir: Path | str) -> Evidence:
         scores=drift.run_curves(used),
         features=drift.run_curves(used, occurring),
         spread=spread,
-        absent=[name for name in behaviour.FEATURES if name not in spread],
+        absent=[name for name in FEATURES if name not in spread],
         score_shifts=drift.shift_table(drift.run_shifts(used, scale=scale), base),
         feature_shifts=drift.shift_table(drift.run_shifts(used, occurring), base),
         failures=drift.failure_table(records.outcomes),

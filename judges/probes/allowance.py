@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from judges.aggregate import Got
 from judges.budget import Spent, check_limits, usd_of
-from judges.endpoint.client import Attempted
+from judges.endpoint.client import Fetched
 from study.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Allowance:
         while len(got) < len(wanted):
             size = self._room(judge)
             if size == 0:
-                nothing = Got(Attempted((), Outcome.aborted, self.reason, 0, 0.0), 0.0)
+                nothing = Got(Fetched((), Outcome.aborted, self.reason, 0, 0.0), 0.0)
                 return got + [nothing] * (len(wanted) - len(got))
             part = send(wanted[len(got) : len(got) + size])
             self._count(judge, part)

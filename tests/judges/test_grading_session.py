@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.scorer import judge_metrics
-from judges.endpoint.client import REMINDER
+from judges.endpoint.dialects import REMINDER
 from judges.grading.delimiters import fenced
 from judges.session import Session
 from judges.store import Store, content_key

@@ -8,7 +8,7 @@ import pytest
 
 from judges.aggregate import Got
 from judges.budget import Spent
-from judges.endpoint.client import Attempted
+from judges.endpoint.client import Fetched
 from judges.probes.allowance import MOST, Allowance
 from study.errors import UserError
 from study.schema import Cost, Judge, Price, Simulated
@@ -18,7 +18,7 @@ PRICED = Judge(name="dear", price=Price(input=1.0, output=2.0))
 
 
 def got(calls: int = 1, usd: float | None = 0.01, cached: bool = False) -> Got:
-    return Got(Attempted((Reply("x"),), None, "", calls, 0.1), usd, cached)
+    return Got(Fetched((Reply("x"),), None, "", calls, 0.1), usd, cached)
 
 
 def sender(each: Got) -> tuple[list[int], Callable[[Sequence[int]], list[Got]]]:

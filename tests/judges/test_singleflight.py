@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 VALUE = {"replies": [{"text": "met"}], "attempts": 1, "latency_s": 0.0}
 ASKER = """
 import json, os, sys, time
-from experiments.config import Endpoint, Grading, Judge, Sampling
-from experiments.tasks.row import make_row
+from study.schema import Endpoint, Grading, Judge, Sampling
+from study.rows import make_row
 from judges.session import Session
 from judges.store import Store
 db, url, go, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])

@@ -213,6 +213,9 @@ class PairJudge:
         self.groups.append((row, tuple(answers), index))
         return [(row, place, index) for place in range(len(answers))]
 
+    def stop_if_refused(self):
+        """Nobody refuses it."""
+
 
 def test_a_comparing_judge_sees_one_group_at_a_time_and_order_is_kept():
     session = PairJudge(votes=2)
