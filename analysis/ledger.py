@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.command import study_command
-from analysis.records.policies import POLICIES
 from analysis.records.runs import Run, read_runs
 from analysis.reports.markup import MISSING, bracket, number
 from analysis.step.ledger import judge_table, ledger
 from study.errors import UserError
+from study.rewards.failure import REPLAY_POLICIES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,9 @@ def _print(runs: Sequence[Run], table: pd.DataFrame) -> None:
         others = [
             m for m in own.index if m.startswith("align/") and m.endswith(("cosine", "flips"))
         ]
-        compared = [f"{policy}/{key}" for policy in POLICIES[1:] for key in ("cosine", "flips")]
+        compared = [
+            f"{policy}/{key}" for policy in REPLAY_POLICIES[1:] for key in ("cosine", "flips")
+        ]
         for metric in [*others, *compared]:
             print(f"  {metric:<24} {own.loc[metric, 'text']}")
         print(f"  {'feature':<12}" + "".join(f"{key:<32}" for key in _PER_FEATURE))

@@ -17,14 +17,11 @@ from study.cells import load_cell
 from study.errors import UserError
 from study.files import Damaged
 from study.rewards import REWARDS, compose
-from study.rewards.failure import POLICIES as ALL_POLICIES
-from study.rewards.failure import apply_failure_policy
+from study.rewards.failure import REPLAY_POLICIES, apply_failure_policy
 from study.rows import Criterion, Row
 from study.schema import Study
 from study.tasks import TASKS
 
-POLICIES = tuple(policy for policy in ALL_POLICIES if policy != "abort")
-"""Those that leave a run to be compared with."""
 NEEDED = ("prompt_id", "answer", "tokens", "truth", "rules", "judge_score", "reward")
 """Columns that `rewards_under` reads, beside step, group and member."""
 ANY_ROW = Row("", (), (Criterion(""),))
@@ -44,18 +41,18 @@ def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.nd
     """
     recorded = rollouts["reward"].to_numpy(dtype=float)
     if rollouts["judge_score"].notna().all():
-        return dict.fromkeys(POLICIES, recorded), ""
+        return dict.fromkeys(REPLAY_POLICIES, recorded), ""
     try:
         config = load_cell(folder).config
         if config.reward.name not in REWARDS:
             raise UserError(f"reward.name={config.reward.name} is not a reward of this version")
         rows = _rows(config)
     except (Damaged, UserError) as error:
-        unknown = dict.fromkeys(POLICIES, np.full(len(recorded), np.nan))
+        unknown = dict.fromkeys(REPLAY_POLICIES, np.full(len(recorded), np.nan))
         return unknown, f"what another on_failure would have done is not known: {error}".rstrip(".")
     policy = config.judge.on_failure
     acting = "unscored" if policy == "abort" else policy  # abort leaves no run with a failure
-    made = {name: recorded if name == acting else recorded.copy() for name in POLICIES}
+    made = {name: recorded if name == acting else recorded.copy() for name in REPLAY_POLICIES}
     failed = rollouts["judge_score"].isna().groupby([rollouts["step"], rollouts["group"]])
     some = np.flatnonzero(failed.transform("any").to_numpy())
     for places in rollouts.iloc[some].groupby(["step", "group"]).indices.values():
@@ -91,7 +88,7 @@ def _compose_group(
         known &= all(record["tokens"] is not None for record in records)
     size = len(records)
     before = apply_failure_policy(scores, size, acting, 1.0)
-    for policy in POLICIES:
+    for policy in REPLAY_POLICIES:
         after = apply_failure_policy(scores, size, policy, 1.0)
         if after == before:
             continue

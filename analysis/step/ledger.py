@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analysis.records.policies import POLICIES
 from analysis.records.runs import Run, on_each_core, read_runs
 from analysis.statistics.intervals import grouped_intervals
 from analysis.step.transmission import (
@@ -30,6 +29,7 @@ from analysis.step.transmission import (
     yes_no,
 )
 from study.rewards.advantages import advantages
+from study.rewards.failure import REPLAY_POLICIES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,7 +74,7 @@ def step_row(run: Run) -> dict[str, float]:
         row[f"unique/{name}"] = push.unique_K[k]
         row |= {f"{key}/{name}": known_mean(found[:, k]) for key, found in covariances.items()}
     with_rewards, with_judge = comparing(reward, run.scale), comparing(run.judge, run.scale)
-    for policy in POLICIES:
+    for policy in REPLAY_POLICIES:
         other = under_policy(run, policy)
         found = with_rewards(other)
         row |= {f"{policy}/{key}": found[key] for key in ("cosine", "flips", "silenced")}

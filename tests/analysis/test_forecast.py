@@ -185,7 +185,7 @@ def test_four_arms_in_the_forecast_order_have_an_exact_p(monkeypatch, tmp_path):
         (["study=x", "rank=1"], "rank is wrong"),
         (["study=x", "runs_dir=nowhere"], "no study folder"),
         (["steps=0"], "no number of steps"),
-        (["judges=nobody"], "is no preset"),
+        (["judges=nobody"], "is not a preset"),
     ],
 )
 def test_wrong_commands_are_said(command, words, said, capsys):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.records.policies import POLICIES, rewards_under
+from analysis.records.policies import REPLAY_POLICIES, rewards_under
 from analysis.records.runs import read_runs
 from study.rows import Criterion, Row, Rule
 from study.tasks import TASKS
@@ -71,7 +71,7 @@ def test_a_failure_as_zero_goes_through_the_runs_own_reward(
 ) -> None:
     """All but the failed rollout keep what is on record, whatever that was made of."""
     made, why = rewards_under(cell(tmp_path, **reward), failing())
-    assert why == "" and tuple(made) == POLICIES
+    assert why == "" and tuple(made) == REPLAY_POLICIES
     np.testing.assert_allclose(made["zero"], [7.0, at_zero, 8.0, 9.0])
     np.testing.assert_array_equal(made["unscored"], [7.0, NAN, 8.0, 9.0])
 

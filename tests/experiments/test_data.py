@@ -135,7 +135,7 @@ def test_the_command_line(tmp_path, capsys):
         (["prepare", "task=prompts"], "needs out=FILE.jsonl"),
         (["describe", "task=prompts", "seed=3"], "seed=3 is no argument"),
         (["verify"], "verify path=FILE.jsonl"),
-        (["describe", "task=nonsense"], "is no preset"),
+        (["describe", "task=nonsense"], "is not a preset"),
     ],
 )
 def test_wrong_commands_say_what_to_type(arguments, said, capsys):

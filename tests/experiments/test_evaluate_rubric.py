@@ -136,7 +136,7 @@ def test_a_result_is_replaced_by_its_like_only(tmp_path, capsys):
     [
         (["judge=sim-fair", "samples=2"], "a file has as many as it has"),
         (["judge=sim-fair", "split=dev"], "Legal are eval, train and all"),
-        (["judge=nobody"], "is no preset"),
+        (["judge=nobody"], "is not a preset"),
         ([], "needs a judge, a task"),
     ],
 )

@@ -151,7 +151,7 @@ def test_completions_of_others_are_scored(small_study, served, tmp_path, capsys)
         (["file=a.jsonl"], "out= are needed"),
         (["study=a", "speed=1"], "no argument"),
         (["study=nothing-here"], "has no rollouts"),
-        (["study=a", "judge=nobody"], "is no preset"),
+        (["study=a", "judge=nobody"], "is not a preset"),
     ],
 )
 def test_bad_arguments_are_one_paragraph(arguments, words, capsys):
