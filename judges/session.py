@@ -370,6 +370,13 @@ class Session:
         """The reply to one request, read. Who asks the same at the same time shares it."""
         body = judge_body(self.judge, grading.body(request), request.messages, index)
         request = dataclasses.replace(request, key=request_key(self.judge, body, index))
+        if self._closing:
+            return read(grading, request, CLOSED)
+        if self._single_flight is not None and request.key not in self._in_flight:
+            stored = await self._single_flight.find(request.key)
+            if stored is not None:
+                self.hits += 1
+                return read(grading, request, _from_value(stored))
         flight = self._in_flight.get(request.key)
         first = flight is None
         if flight is None:
@@ -394,12 +401,7 @@ class Session:
     async def _obtain(
         self, grading: Grading, request: Request, body: Body, within_s: float | None
     ) -> Fetched:
-        """What the store holds, or else what the judge replies, within what may be spent."""
-        if self._single_flight is not None:
-            stored = await self._single_flight.find(request.key)
-            if stored is not None:
-                self.hits += 1
-                return read(grading, request, _from_value(stored))
+        """What the judge replies, within what may be spent."""
         send = partial(self._claim, grading, request, body, within_s)
         if self._allowance is None:
             return await send()

@@ -60,16 +60,16 @@ class SingleFlight:
         self._claims: dict[str, asyncio.Future[Landed | None]] = {}
         self._waiting: dict[str, tuple[asyncio.Future[Landed | None], float]] = {}
         self._held: set[str] = set()
-        self._searches: dict[str, asyncio.Future[dict[str, Any] | None]] = {}
+        self._searches: list[tuple[str, asyncio.Future[dict[str, Any] | None]]] = []
         self._puts: dict[str, tuple[dict[str, Any], asyncio.Future[dict[str, Any]]]] = {}
         self._failures: dict[str, dict[str, Any] | None] = {}
         self._flush_at: asyncio.Handle | None = None
         self._tending: asyncio.Task[None] | None = None
 
     async def find(self, key: str) -> dict[str, Any] | None:
-        """What is stored under a key, if it will do; asks nobody. One search per key at a time."""
+        """What is stored under a key, if it will do; asks nobody."""
         future: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
-        self._searches[key] = future
+        self._searches.append((key, future))
         self._soon(0.0)
         return await future
 
@@ -118,10 +118,10 @@ class SingleFlight:
     def _flush(self) -> None:
         self._flush_at = None
         if self._searches:
-            searches, self._searches = self._searches, {}
-            keys = list(searches)
+            searches, self._searches = self._searches, []
+            keys = [key for key, _ in searches]
             _settle(
-                list(searches.values()),
+                [future for _, future in searches],
                 lambda: dict.fromkeys(keys) | self._store.get_many(keys, self._accept),
                 keys,
             )
@@ -160,8 +160,9 @@ class SingleFlight:
         """Lease what can be leased of the keys waited for, and hand out what is there."""
         granted, stored = self._store.lease(keys, self._owner, self._lease_s, self._accept)
         self._held |= granted
-        for key in granted:
-            self._land(key, None)
+        for key in keys:  # in the order in which they were asked for
+            if key in granted:
+                self._land(key, None)
         for key, value in stored.items():
             self._land(key, Landed(value, failed=False))
 
