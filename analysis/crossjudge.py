@@ -18,8 +18,6 @@ from study.files import write_json
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    """The command line, read."""
-
     least: float = option("SDs that count as a substitution", LEAST, Number(above=0))
     out: Path | None = output("JSON file for the numbers")
     figure: Path | None = output("file for the figure")

@@ -18,8 +18,6 @@ from study.files import write_json
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    """The command line, read."""
-
     judges: str = option("presets with commas between, or study: those of the study", "study")
     steps: int = option("first steps that are read", 1, Number(low=1))
     validate: bool | None = option(

@@ -17,8 +17,6 @@ COMPLETIONS = ("trl", "verl")
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     kind: str = word("what wrote the file", *PAIRS, "ifeval", *COMPLETIONS)
     file: Path = word("the file")
     out: Path = option("CSV file for the table", required=True)

@@ -14,8 +14,6 @@ from study.cli import StudyOptions, command, output
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    """The command line, read."""
-
     out: Path | None = output("Parquet file for the steps")
 
 

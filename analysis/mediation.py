@@ -14,8 +14,6 @@ from study.files import write_json
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    """The command line, read."""
-
     feature: str = option("the behaviour", "length")
     out: Path | None = output("JSON file for the numbers")
 

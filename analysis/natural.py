@@ -16,8 +16,6 @@ from study.files import write_json
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    """The command line, read."""
-
     feature: str = option("the behaviour", "length")
     steps: int = option("first steps that are read", 1, Number(low=1))
     out: Path | None = output("JSON file for the numbers")

@@ -18,8 +18,6 @@ from study.files import write_json
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    """The command line, read."""
-
     feature: str | None = option(
         "the shortcut to look for; what the judge was dosed with where it is left out",
         legal=Choice(tuple(FEATURES)),

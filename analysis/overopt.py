@@ -15,8 +15,6 @@ from study.files import write_json
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    """The command line, read."""
-
     out: Path | None = output("JSON file for the numbers")
 
 

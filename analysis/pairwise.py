@@ -15,8 +15,6 @@ from study.files import write_json
 
 @dataclass(frozen=True)
 class Options(TableOptions):
-    """The command line, read."""
-
     invalid: str = option(
         "what becomes of a verdict that names neither", "exclude", Choice(tuple(INVALID))
     )

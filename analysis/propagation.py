@@ -16,8 +16,6 @@ from study.files import write_json
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    """The command line, read."""
-
     scale: str = option("how a push becomes a shift", "adam")
     out: Path | None = output("JSON file for the numbers")
     figure: Path | None = output("file for the figure")

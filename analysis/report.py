@@ -14,8 +14,6 @@ from study.storage import explained
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    """The command line, read."""
-
     sample_prompts: int = option(
         "prompts shown side by side at the first, middle and last step", 2, Number(low=0)
     )

@@ -14,8 +14,6 @@ from study.errors import UserError
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     out: Path = option("file for the figure: .png, .svg or .pdf", required=True)
     steps: int = option("steps of the training", 350, Number(low=1))
     group_size: int = option("rollouts in a group", 8, Number(low=1))

@@ -14,8 +14,6 @@ from study.files import write_json
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     replications: int = option(
         "how often each estimator is tried; fewer say nothing about 95 %",
         FEWEST,

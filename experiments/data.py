@@ -194,8 +194,6 @@ def sha256(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     what: str = word(
         "describe a task's rows, prepare them as a file, or verify such a file",
         *("prepare", "verify", "describe"),

@@ -99,8 +99,6 @@ def _write(model: Any, tokenizer: Any, out: Path, note: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     run: Path = option("folder of the run, runs/STUDY/CELL", required=True)
     out: Path = option("new folder for the merged model", required=True)
     checkpoint: int | None = option(

@@ -302,8 +302,6 @@ def sha256(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     what: str = word("fetch a model", "get")
     name: str = word(f"the model: {', '.join(sorted(MODELS))}")
     models_dir: Path = option("folder that holds one folder per model", MODELS_DIR)

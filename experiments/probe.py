@@ -65,8 +65,6 @@ BESIDE = ("max_calls", "max_usd", "runs_dir", "report", "out", "margin", "thresh
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     judges: list[str] = option(
         f"presets of judges: {', '.join(preset_names('judge'))}", [], required=True, key="judge"
     )

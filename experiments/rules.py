@@ -79,8 +79,6 @@ def _ids(results: Iterable[RuleResult]) -> list[str]:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     what: str = word("run every rule of a file on one response", "audit")
     file: Path = option("Parquet or JSONL of rows with rules", required=True)
     response: str = option("the response, which may be empty", required=True, empty=True)

@@ -49,8 +49,6 @@ def table(tier: Tier) -> bool:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     tier: Tier | None = option(
         "the one tier to try, which must hold; without it any that holds is enough",
         legal=Choice(TIERS),

@@ -428,8 +428,6 @@ def _stored(client: Any, run_id: str) -> set[Point]:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     what: str = word("project the records of a study to MLflow again", "rebuild")
     study: str = option("name of the study", required=True, legal=Name())
     runs_dir: Path = option("folder that holds the studies", Path("runs"))

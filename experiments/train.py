@@ -312,8 +312,6 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     cell: Path = option("folder of the run, runs/STUDY/CELL", required=True)
     threads: int | None = option(
         "torch threads; one for each CPU where it is left out", legal=Number(low=1, high=1024)

@@ -136,8 +136,6 @@ def check(judge: Judge, task: Task) -> bool:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     judge: str = preset("judge")
     task: str = preset("task", "instruct-mini")
     overrides: list[str] = overrides("judge.", "task.")

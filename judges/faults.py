@@ -222,8 +222,6 @@ def behind(wire: Wire) -> Good:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     judge: str = preset("judge")
     task: str = preset("task", "instruct-mini")
     share: float = option("share of the answers that are broken", 0.1, Number(low=0, high=1))

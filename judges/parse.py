@@ -35,8 +35,6 @@ OPTIONS = {"vocabulary": ("rubric", "verif"), "clip": ("rubric",), "partial": ("
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     grading: str = option("who reads the replies", required=True, legal=Choice(READABLE))
     replies: Path = option(
         "JSONL of {id, text}; optional: criteria ([{points}], in the order the judge was shown),"

@@ -63,8 +63,6 @@ NEEDED = (
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     study: str | None = option("name of the study whose rollouts are scored again", legal=Name())
     file: Path | None = option("completions of others, in place of a study")
     judge: str | None = option(

@@ -41,8 +41,6 @@ SIMULATED_PORT = 8100
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     judge: str = preset("judge")
     task: str = preset("task", "instruct-mini")
     host: str | None = option("address to listen on, 127.0.0.1 where the endpoint is elsewhere")

@@ -457,8 +457,6 @@ def _when(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     what: str = word("count what is stored, check it, or export it", "stats", "verify", "export")
     db: Path = option("the store, verdicts.db in a folder of runs", Path("runs/verdicts.db"))
     out: Path = option(

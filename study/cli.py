@@ -54,7 +54,7 @@ class Option:
     legal: Legal | None = None
     required: bool = False
     key: str = ""
-    """How it is typed where that is no Python name, such as ``cost.max_usd``."""
+    """How it is typed where that is not a Python name, such as ``cost.max_usd``."""
     only: tuple[str, ...] = ()
     """First words of the command with which it has a meaning; empty for all."""
     output: bool = False
@@ -159,6 +159,7 @@ class Command(Generic[T]):
         }
         self.words = [name for name, extra in self.options.items() if extra.word]
         self.collected = next((n for n, extra in self.options.items() if extra.overrides), "")
+        self.beginnings = self.options[self.collected].overrides if self.collected else ()
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
         """Run the command line; 2 for what the user can put right, 130 after Ctrl-C."""
@@ -188,14 +189,13 @@ class Command(Generic[T]):
             raise UserError(f"{error} Type for example: {self.example}") from error
 
     def _read(self, arguments: Sequence[str]) -> T:
-        beginnings = self.options[self.collected].overrides if self.collected else ()
         texts: dict[str, str] = {}
         settings: dict[str, str] = {}
         places = list(self.words)
         for argument in arguments:
             key, equals, text = argument.partition("=")
             bare = key.lstrip("+~")
-            if equals and bare.startswith(beginnings or ("=",)):
+            if equals and bare.startswith(self.beginnings):
                 self._once(bare, settings)
                 settings[bare] = argument
             elif equals and key in self.keys:
@@ -207,18 +207,24 @@ class Command(Generic[T]):
                 texts[places.pop(0)] = argument
             else:
                 raise self._unknown(argument)
-        first = texts.get(self.words[0], "") if self.words else ""
         values: dict[str, Any] = {}
         for key, text in texts.items():
             name = self.keys.get(key, key)
             values[name] = self._value(key, name, text)
-            self._belongs(key, name, first)
         if settings:
             values[self.collected] = list(settings.values())
-            self._belongs(next(iter(settings)), self.collected, first)
+        first = values.get(self.words[0], "") if self.words else ""
         for name, extra in self.options.items():
-            if extra.required and name not in values and (not extra.only or first in extra.only):
-                raise self._missing(name)
+            if extra.only and first not in extra.only:
+                if name in values:
+                    raise UserError(
+                        f"{self._typed(name).partition('=')[0]}= has no meaning with {self.program} {first}: it"
+                        f" belongs to {' and '.join(extra.only)}. Leave it out."
+                    )
+            elif extra.required and name not in values:
+                legal = extra.legal.said() if extra.word and extra.legal else extra.about
+                needed = f"a word for {name}" if extra.word else f"{extra.key or name}="
+                raise UserError(f"{self.program} needs {needed} ({legal}).")
         if hasattr(self.kind, "given"):
             values["given"] = frozenset(values)
         options = self.kind(**values)
@@ -230,36 +236,20 @@ class Command(Generic[T]):
         if key in before:
             raise UserError(f"{key}= is given twice. Give it once.")
 
-    def _belongs(self, key: str, name: str, first: str) -> None:
-        only = self.options[name].only
-        if only and first not in only:
-            raise UserError(
-                f"{key}= has no meaning with {self.program} {first}: it belongs to"
-                f" {' and '.join(only)}. Leave it out."
-            )
-
     def _unknown(self, argument: str) -> UserError:
         key = argument.partition("=")[0].lstrip("+~-")
-        beginnings = self.options[self.collected].overrides if self.collected else ()
         start, dot, rest = key.partition(".")
-        groups = {beginning.removesuffix("."): beginning for beginning in beginnings}
+        groups = {beginning.removesuffix("."): beginning for beginning in self.beginnings}
         nearest = difflib.get_close_matches(key, self.keys, n=1)
         group = difflib.get_close_matches(start, groups, n=1) if dot else []
         guess = f"{nearest[0]}=" if nearest else f"{groups[group[0]]}{rest}=" if group else ""
         hint = f" Did you mean {guess}?" if guess else ""
-        legal = [f"{key}=" for key in self.keys] + [f"{start}KEY=" for start in beginnings]
+        legal = [f"{key}=" for key in self.keys] + [f"{start}KEY=" for start in self.beginnings]
         shown = redact(" ".join(argument.split()))
         shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
         return UserError(
             f"{shown!r} is not an option of {self.program}.{hint} Legal are {', '.join(legal)}."
         )
-
-    def _missing(self, name: str) -> UserError:
-        extra = self.options[name]
-        if extra.legal is not None and extra.word:
-            return UserError(f"{self.program} needs a word for {name}: {extra.legal.said()}.")
-        needed = f"a word for {name}" if extra.word else f"{extra.key or name}="
-        return UserError(f"{self.program} needs {needed} ({extra.about}).")
 
     def _value(self, key: str, name: str, text: str) -> Any:
         extra, hint = self.options[name], self.types[name]
@@ -307,19 +297,9 @@ class Command(Generic[T]):
             note = f" ({'; '.join(notes)})" if notes else ""
             lines.append(f"  {typed}")
             lines.append(textwrap.fill(f"{extra.about}{note}", 100, **INDENTED))
-        about = self.about.strip()
-        return "\n".join(
-            [
-                textwrap.fill(" ".join(usage), 100, **WRAPPED),
-                "",
-                about,
-                "",
-                "options:",
-                *lines,
-                "",
-                f"example: {self.example}",
-            ]
-        )
+        shown = [textwrap.fill(" ".join(usage), 100, **WRAPPED), self.about.strip()]
+        shown += ["\n".join(["options:", *lines]), f"example: {self.example}"]
+        return "\n\n".join(shown)
 
     def _typed(self, name: str) -> str:
         extra, hint = self.options[name], self.types[name]

@@ -22,8 +22,6 @@ GRADED = ("rubric", "healthbench")
 
 @dataclass(frozen=True)
 class Options:
-    """The command line, read."""
-
     what: str = word("the evaluation", "ifeval", *GRADED)
     responses: Path | None = option("JSONL of answers; in place of it they are generated")
     run: Path | None = option("folder of the run whose policy answers, runs/STUDY/CELL")

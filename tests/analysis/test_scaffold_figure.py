@@ -36,7 +36,7 @@ def test_the_figure_is_drawn(tmp_path, capsys):
         (["steps=5"], "needs out="),
         (["out=a.txt"], "must end in .png"),
         (["out=a.png", "steps=0"], "steps=0 is not legal"),
-        (["out=a.png", "scaffold.group=cubic"], "Legal are linear, binary, math_linear"),
+        (["out=a.png", "scaffold.group=cubic"], "must be one of linear, binary, math_linear"),
         (["out=a.png", "scaffold.shape=round"], "do not fit"),
     ],
 )

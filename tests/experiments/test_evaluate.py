@@ -271,12 +271,10 @@ def test_bad_options_are_explained(capsys, monkeypatch, tmp_path, arguments, sai
 
 
 def test_without_data_the_hub_is_asked_and_its_silence_explained(monkeypatch):
-    import huggingface_hub
-
     def offline(*_: object, **__: object) -> str:
         raise OSError("no route")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
+    monkeypatch.setattr(ifeval, "hf_hub_download", offline)
     with pytest.raises(UserError, match=r"no route Type data\.root=FOLDER"):
         ifeval.load_prompts(None)
 

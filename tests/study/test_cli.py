@@ -45,11 +45,6 @@ def main_of(name: str) -> Command[Any]:
     return made
 
 
-def words_of(main: Command[Any]) -> list[str]:
-    """The words of the example that are given by their place."""
-    return main.example.split()[3 : 3 + len(main.words)]
-
-
 def test_every_command_is_found() -> None:
     assert len(commands()) >= 27
     assert {"judges.store", "analysis.preference", "experiments.evaluate"} <= set(commands())
@@ -84,7 +79,7 @@ def test_a_wrong_word_is_one_paragraph_that_names_the_nearest(
 ) -> None:
     main = main_of(name)
     key = max(main.keys, key=len)
-    first = words_of(main)
+    first = main.example.split()[3 : 3 + len(main.words)]
     swapped = f"{key[:-2]}{key[-1]}{key[-2]}"
     for wrong, said in (
         ([*first, swapped], f"Did you mean {key}=?"),
@@ -105,8 +100,7 @@ def test_the_example_of_every_command_can_be_typed(name: str) -> None:
     main = main_of(name)
     for typed in main.example.split()[3 + len(main.words) :]:
         key, equals, value = typed.partition("=")
-        beginnings = main.options[main.collected].overrides if main.collected else ()
-        assert equals and value and (key in main.keys or key.startswith(beginnings or ("=",)))
+        assert equals and value and (key in main.keys or key.startswith(main.beginnings))
 
 
 @dataclass(frozen=True)
@@ -149,7 +143,7 @@ def test_words_become_typed_values() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "some.command needs a word for what: one of read, write."),
+        ([], "some.command needs a word for what (one of read, write)."),
         (["raed", "name=x"], "'raed' is not one of read, write. Did you mean read?"),
         (["read"], "some.command needs name= (a name)."),
         (["read", "name=x", "write"], "'write' is not an option of some.command. Legal are name="),
