@@ -8,7 +8,7 @@ from pathlib import Path
 
 from analysis.arm.dose import study
 from analysis.printed.arm import dose_text
-from analysis.reports.dose import figure
+from analysis.reports.figures import dose_response
 from study.cli import StudyOptions, command, option, output
 from study.files import write_json
 
@@ -28,7 +28,7 @@ def main(options: Options) -> int:
         write_json(options.out, result)
     print(dose_text(result))
     if options.figure:
-        figure(result).savefig(options.figure, dpi=150)
+        dose_response(result).savefig(options.figure, dpi=150)
     return 0
 
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import yaml
 
-from experiments.evaluation.generate import adapted, same_model
+from experiments.evaluation.generate import same_model
+from experiments.evaluation.local import adapted
 from experiments.evaluation.training import NOTE, training_of
 from study.bounds import Number
 from study.cli import command, option

@@ -18,11 +18,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.policies.load import load_policy
 from experiments.scorer import Scorer
-from experiments.tracking import RunLog
+from experiments.track.live import RunLog
 from experiments.trainer import checkpoints
 from judges.budget import Budget, spent_before
 from judges.endpoint.failures import EndpointRefused
@@ -42,11 +42,6 @@ from study.scaffold import check as check_scaffold
 from study.status import read_status
 from study.tasks import TASKS, oracle
 from study.verify import unsound
-
-if TYPE_CHECKING:
-    from experiments.tracking import RunLog
-    from study.records import Recorder
-    from study.rewards.ruled import RuleRunner
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "mlflow", "hydra-core", "numpy", "pyarrow")
 

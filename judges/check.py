@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from judges.endpoint import dialects
-from judges.grading.adapters import is_group
-from judges.identity import build_grading
 from judges.session import Session
 from study import tasks
 from study.cli import command, overrides, preset
@@ -47,7 +45,7 @@ def probe(judge: Judge, task: Task | None = None) -> Verdict:
         oracle = tasks.oracle(task)
     with Session(single, None, oracle) as session:
         session.check()
-        if is_group(build_grading(single)):
+        if session.compares:
             return session.group_verdicts(row, [answer, OTHER_ANSWER])[0]
         return session.verdicts([(row, answer)])[0][0]
 

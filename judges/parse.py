@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from judges.grading import GRADINGS
-from judges.grading.adapters import in_asks
-from judges.grading.base import Ask
+from judges.grading.base import Grading
 from judges.grading.rubric import Rubric
 from study.bounds import Choice
 from study.cli import command, option, writes
@@ -25,7 +24,7 @@ from study.completions import sound_records
 from study.errors import UserError
 from study.files import write_text
 from study.rows import Criterion, make_row
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, Request
 
 READABLE = ("rubric_batch", "rubric_chunk", "rubric_item", "verif", "binary", "likert")
 """Gradings whose verdict on an answer is all in one text."""
@@ -118,26 +117,25 @@ def _points(item: Any) -> float:
     return float(points)
 
 
-def read_reply(grading: Any, reply: Reply, points: Sequence[float] | None) -> Parsed:
+def read_reply(grading: Grading, reply: Reply, points: Sequence[float] | None) -> Parsed:
     """What a grading reads in one stored reply about criteria of these points."""
-    single = in_asks(grading)
     if not isinstance(grading, Rubric):
-        return single.parse(reply, Ask(()))
+        return grading.parse(reply)
     count, cut = grading.count(reply) if points is None else (len(points), False)
     worth = [1.0] * count if points is None else list(points)
-    ask = Ask((), tuple(range(len(worth))))
-    parsed = single.parse(reply, ask)
+    request = Request(criteria=tuple(range(len(worth))))
+    parsed = grading.parse(reply, request)
     if not worth:
         return parsed
     criteria = tuple(Criterion(f"criterion {place}", value) for place, value in enumerate(worth))
-    whole = single.combine(make_row((), criteria), [(ask, parsed)])
+    whole = grading.combine(make_row((), criteria), [(request, parsed)])
     if cut and whole.outcome is Outcome.scored:
         reason = "the reply is cut, and nobody kept how many criteria there were"
         return Parsed(Outcome.unparsed, whole.labels, reason=reason)
     return whole
 
 
-def build(options: Options) -> Any:
+def build(options: Options) -> Grading:
     """The grading, with its options spelled as this command line spells them.
 
     Raises:

@@ -26,9 +26,10 @@ from study.completions import read_completions
 from study.compose import load_presets, preset_names
 from study.errors import UserError
 from study.files import Damaged, say, write_json
-from study.records import VERDICT, parts, read_part, write_part
+from study.records import PLACE, REPLAYED, VERDICT, parts, read_part, write_part
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
+from study.rewards.failure import REPLAY_POLICIES
 from study.tasks import TASKS, oracle
 from study.verdict import mean_score
 from study.verify import say_problems
@@ -40,24 +41,7 @@ if TYPE_CHECKING:
     from study.schema import Judge
 
 JUDGES = preset_names("judge")
-POLICIES = ("unscored", "zero", "drop_group")
-REPLAYED = {
-    "rollout_id": "string",
-    "step": "int32",
-    "prompt_id": "string",
-    "group": "int32",
-    "member": "int32",
-    "judge_score": "float64",
-    "reward": "float64",
-    "advantage": "float64",
-    "original_score": "float64",
-    "original_reward": "float64",
-    "original_advantage": "float64",
-}
-NEEDED = (
-    *("rollout_id", "step", "prompt_id", "group", "member", "answer", "tokens"),
-    *("truth", "reward", "advantage", "judge_score"),
-)
+NEEDED = (*PLACE, "answer", "tokens", "truth", "reward", "advantage", "judge_score")
 """Columns of a rollout that is replayed."""
 
 
@@ -70,7 +54,7 @@ class Options:
     )
     on_failure: str | None = option(
         "what becomes of a missing verdict; as in each run where it is left out: "
-        f"{', '.join(POLICIES)}"
+        f"{', '.join(REPLAY_POLICIES)}"
     )
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
     out: str | None = option(
@@ -82,10 +66,10 @@ class Options:
         """Refuse what cannot be replayed."""
         if (self.study is None) == (self.file is None):
             raise UserError("judges.replay needs study= or file=, one of them.")
-        if self.on_failure not in (None, *POLICIES):
+        if self.on_failure not in (None, *REPLAY_POLICIES):
             raise UserError(
                 f"on_failure={self.on_failure} cannot be replayed. Legal are "
-                f"{', '.join(POLICIES)}: a replay has no run to abort."
+                f"{', '.join(REPLAY_POLICIES)}: a replay has no run to abort."
             )
         if self.overrides and self.judge is None:
             raise UserError(
@@ -210,11 +194,11 @@ def _step(
     known = [compose.recorded(config, rows[record["prompt_id"]], record) for record in records]
     votes_N = judge_all(session, [one.item for one in known], size)
     scores = [mean_score(votes) for votes in votes_N]
-    rewards = compose.again(config, known, scores, size, policy)
+    rewards = compose.recompose(config, known, scores, size, policy)
     given = np.array([np.nan if value is None else value for value in rewards]).reshape(-1, size)
     found = advantages(given, config.trainer.scale_rewards).ravel().tolist()
     again = [
-        {key: record[key] for key in ("rollout_id", "step", "prompt_id", "group", "member")}
+        {key: record[key] for key in PLACE}
         | {"judge_score": score, "reward": reward, "advantage": advantage}
         | {
             f"original_{name}": record[key]

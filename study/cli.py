@@ -217,9 +217,10 @@ class Command(Generic[T]):
         for name, extra in self.options.items():
             if extra.only and first not in extra.only:
                 if name in values:
+                    key = self._typed(name).partition("=")[0]
                     raise UserError(
-                        f"{self._typed(name).partition('=')[0]}= has no meaning with {self.program} {first}: it"
-                        f" belongs to {' and '.join(extra.only)}. Leave it out."
+                        f"{key}= has no meaning with {self.program} {first}: it belongs to"
+                        f" {' and '.join(extra.only)}. Leave it out."
                     )
             elif extra.required and name not in values:
                 legal = extra.legal.said() if extra.word and extra.legal else extra.about

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +42,14 @@ def load_presets(
                 f" one is a file conf/{group}/NAME.yaml."
             )
     from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
 
     register()
     chosen = [f"+judge={judge}", f"+task={task}"]
+    in_sweep = GlobalHydra.instance().is_initialized()  # Hydra lets nobody initialise it twice
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
             composed = compose(overrides=[*chosen, *overrides])
         data: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as problem:

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.arm.crossjudge import mean_gains
 from analysis.arm.dose import straight
 from analysis.arm.ranking import Ranked, moved_most
-from analysis.reports.dose import caption
+from analysis.reports.figures import dose_caption
 
 LEGEND = (
     "r2, slope, inside: scale fitted on all other runs; _unseen: on the runs of other arms only,\n"
@@ -66,7 +66,7 @@ def dose_text(result: dict[str, Any]) -> str:
             "monotone: "
             + ", ".join(f"{dose:g} -> {value:.3g}" for dose, value in result["monotone"]),
             f"Emax: {curve}",
-            caption(result),
+            dose_caption(result),
             *(f"problem: {problem}" for problem in result["problems"]),
         ]
     )

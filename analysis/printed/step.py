@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from analysis.records.policies import POLICIES
 from analysis.records.runs import Run
 from analysis.reports.markup import MISSING, bracket, number
-from analysis.step.transmission import POLICIES
 
 _PER_FEATURE = ("bias", "cov", "cov_truth", "cov_bias", "cov_bias_none", "unique")
 _PER_RUN = (

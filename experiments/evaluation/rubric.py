@@ -18,7 +18,7 @@ from experiments.evaluation.results import complete, guard, write_result
 from experiments.evaluation.summary import Graded, summary
 from experiments.evaluation.tracked import track
 from experiments.evaluation.training import differs, trained_under
-from judges.grading.adapters import check_rows
+from judges.grading.checks import check_rows
 from judges.identity import build_grading
 from judges.session import Session
 from judges.store import Store

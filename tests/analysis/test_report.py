@@ -7,7 +7,7 @@ import pytest
 
 from analysis.report import main
 from analysis.reports import markup
-from analysis.reports.report import NOTEBOOK, check_parameters, write_report
+from analysis.reports.notebook import NOTEBOOK, check_parameters, write_report
 from study.errors import UserError
 from tests.conftest import Page
 
@@ -78,8 +78,8 @@ def test_parameters_are_those_of_the_tagged_cell():
 
     notebook = jupytext.read(NOTEBOOK, fmt="py:percent")
     check_parameters(notebook, {"study_dir": "x", "sample_prompts": 1})
-    with pytest.raises(UserError, match="found"):
-        check_parameters(notebook, {"found": 1})  # assigned, but in another cell
+    with pytest.raises(UserError, match="evidence"):
+        check_parameters(notebook, {"evidence": 1})  # assigned, but in another cell
 
 
 @pytest.mark.parametrize(

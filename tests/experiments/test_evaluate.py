@@ -259,7 +259,7 @@ def test_results_without_a_model_are_kept_beside_the_new(root, tmp_path):
         (["ifeval", "out=o", "model=m", "max_tokens=0"], "must be a number 1 or more"),
         (["ifeval", "out=o", "model=m", "temperature=hot"], "must be a number that is finite"),
         (["ifeval", "out=o", "model=m", "thinking=maybe"], "it must be true or false"),
-        (["ifeval", "out=o", "endpoint=h", "model=m"], "is no address"),
+        (["ifeval", "out=o", "endpoint=h", "model=m"], "is not an address"),
         (["ifeval", "out=o", "run=/no"], "is no cell"),
         (["ifeval", "out=o", "adapter=/no"], "it is no adapter"),
     ],
