@@ -82,7 +82,7 @@ def write_text(path: Path, text: str, durable: bool = True) -> None:
 
 def write_json(path: Path, data: Any, durable: bool = True) -> None:
     """Replace ``path`` by ``data`` as indented JSON; a number that is missing is null."""
-    text = json.dumps(plain(data), indent=1, sort_keys=True, allow_nan=False)
+    text = json.dumps(plain(data), indent=1, allow_nan=False)
     write_text(path, text + "\n", durable)
 
 
