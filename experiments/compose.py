@@ -81,5 +81,5 @@ def _is_single(name: str) -> bool:
 
 def _hints(kind: Any) -> dict[str, Any]:
     members = [kind, *typing.get_args(kind)]
-    found = next((member for member in members if dataclasses.is_dataclass(member)), None)
-    return typing.get_type_hints(found) if found is not None else {}
+    schema = next((member for member in members if dataclasses.is_dataclass(member)), None)
+    return typing.get_type_hints(schema) if schema is not None else {}

@@ -128,7 +128,7 @@ def read_command(arguments: Sequence[str]) -> Command:
         if name in values:
             values[name] = _number(name, values[name], kind)
     if values.get("margin") == 0:
-        raise UserError("margin=0 is no margin: give score units above 0, such as margin=0.05.")
+        raise UserError("margin=0 is not a margin: give score units above 0, such as margin=0.05.")
     if "temperatures" in values:
         given = values["temperatures"].split(",")
         values["temperatures"] = [_number("temperatures", text, float) for text in given]
@@ -192,17 +192,17 @@ def _run_held(command: Command, judges: list[Judge], task: Task, writer: Judge |
     folder = command.folder
     everybody = judges if writer is None else [*judges, writer]
     allowance = Allowance(command.cost, everybody, Spent(**read_json(folder / SPENT)))
-    found = load_set(command.set, None if is_file(command.set) else task, command.seed)
+    prompt_set = load_set(command.set, None if is_file(command.set) else task, command.seed)
     chosen = selection.choose(
-        [source.row.prompt_text() for source in found.sources],
-        min(command.n, len(found.sources)) if is_file(command.set) else command.n,
+        [source.row.prompt_text() for source in prompt_set.sources],
+        min(command.n, len(prompt_set.sources)) if is_file(command.set) else command.n,
         command.select,
-        away=found.away,
-        strata=[source.stratum for source in found.sources],
+        away=prompt_set.away,
+        strata=[source.stratum for source in prompt_set.sources],
         seed=command.seed,
     )
-    sources = [found.sources[place] for place in chosen]
-    notes, calls, hits = list(found.notes), 0, 0
+    sources = [prompt_set.sources[place] for place in chosen]
+    notes, calls, hits = list(prompt_set.notes), 0, 0
     if len(sources) < command.n:
         notes.append(f"the set has {len(sources)} prompts, and {command.n} were asked for")
     command.runs_dir.mkdir(parents=True, exist_ok=True)
@@ -215,9 +215,9 @@ def _run_held(command: Command, judges: list[Judge], task: Task, writer: Judge |
         print(f"{len(probes)} texts of {len(sources)} prompts for each judge", flush=True)
         rows: list[dict[str, Any]] = []
         for judge in judges:
-            known = _oracle(judge, task)
+            truth_of = _oracle(judge, task)
             asked = ask(
-                judge, probes, store, known, command.repeats, command.temperatures, allowance
+                judge, probes, store, truth_of, command.repeats, command.temperatures, allowance
             )
             rows += asked.rows
             calls, hits = calls + asked.calls, hits + asked.hits
@@ -236,7 +236,7 @@ def _load(command: Command) -> tuple[list[Judge], Task]:
     task = BUILT_IN if is_file(command.set) else command.set
     if task not in preset_names("task"):
         raise UserError(
-            f"set={command.set} is no set. Give a file that ends in .jsonl, or one of the tasks"
+            f"set={command.set} is not a set. Give a file that ends in .jsonl, or one of the tasks"
             f" {', '.join(preset_names('task'))}."
         )
     loaded = [load_presets(name, task, overrides=command.overrides) for name in command.judges]
@@ -266,11 +266,11 @@ def _refuse_others(command: Command, judges: Sequence[Judge]) -> None:
     Raises:
         UserError: with what differs, and another name.
     """
-    kept = read_json(command.folder / "manifest.json")
-    if not kept:
+    manifest = read_json(command.folder / "manifest.json")
+    if not manifest:
         return
-    before, now = _settings(kept["command"]), _settings(dataclasses.asdict(command))
-    before["judges"] = sorted(one["judge_id"] for one in kept["judges"].values())
+    before, now = _settings(manifest["command"]), _settings(dataclasses.asdict(command))
+    before["judges"] = sorted(judge["judge_id"] for judge in manifest["judges"].values())
     now["judges"] = sorted(judge_id(judge) for judge in judges)
     differ = [
         f"{key} = {_shown(before[key])} | {_shown(now[key])}"
@@ -346,9 +346,14 @@ def _variants(command: Command, sources: Sequence[Source]) -> tuple[list[Variant
 
 
 def _verdict_columns() -> dict[str, str]:
-    own = {"probe_id": "string", "setting": "string", "temperature": "float64", "order": "float64"}
+    added = {
+        "probe_id": "string",
+        "setting": "string",
+        "temperature": "float64",
+        "order": "float64",
+    }
     left_out = ("rollout_id", "step", "role")
-    return own | {name: kind for name, kind in VERDICT.items() if name not in left_out}
+    return added | {name: kind for name, kind in VERDICT.items() if name not in left_out}
 
 
 def _manifest(

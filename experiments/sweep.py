@@ -1,10 +1,12 @@
 """The main job: from a list of judges to a bias report.
 
-``python -m experiments.sweep judge=a,b,c seed=0,1,2`` runs one cell per combination, resumes what
-is unfinished, skips what is done, and ends with the report. Hydra composes: the job function only
-enqueues its cell, and the cells run here, in a pool, after Hydra returns. Where another launcher is
-asked for (joblib, submitit, Ray), Hydra is then called once more with it: it calls the job where
-the cell should run, and there the job supervises its own child.
+``python -m experiments.sweep judge=a,b,c seed=0,1,2`` runs one cell per combination. It resumes
+what is unfinished, skips what is done, and ends with the report. Here is only what Hydra needs:
+Hydra composes each combination, the job function queues it as a cell, and `experiments.launch`
+checks, plans or runs the queue once Hydra has returned.
+
+Where another launcher is asked for (joblib, submitit, Ray), Hydra is then called once more with it.
+It calls the job where the cell should run, and there the job supervises its own child.
 """
 
 from __future__ import annotations

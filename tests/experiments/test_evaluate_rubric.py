@@ -152,7 +152,7 @@ def test_a_strange_prompt_is_named_with_its_line(tmp_path, capsys):
     with path.open("a") as file:
         file.write('{"prompt": "Who are you?", "response": "x"}\n')
     assert run(tmp_path, "judge=sim-fair", given)[0] == 2
-    assert "line 2: 'Who are you?' is no prompt of this task" in capsys.readouterr().err
+    assert "line 2: 'Who are you?' is not a prompt of this task" in capsys.readouterr().err
 
 
 def graded(row, *scores):
@@ -231,7 +231,7 @@ def test_the_judge_that_trained_is_refused(tmp_path):
             assert not differs(judge, found, Options([word, "same_judge=true"], known))
         assert differs(other, found, options)
     assert trained_under(Options([f"model={tmp_path}"], known)) is None
-    with pytest.raises(UserError, match="is no cell"):
+    with pytest.raises(UserError, match="is not a cell"):
         trained_under(Options([f"run={tmp_path}"], known))
 
 
