@@ -166,10 +166,10 @@ def verify(path: Path) -> dict[str, Any]:
             f"path={path} is not a prepared file with a manifest {manifest_path(path).name} beside"
             f" it. Type: python -m experiments.data prepare task=NAME out={path}"
         )
-    found = sha256(path)
-    if found != manifest["sha256"]:
+    digest = sha256(path)
+    if digest != manifest["sha256"]:
         raise UserError(
-            f"path={path} has the sha256 {found[:16]}..., and its manifest says"
+            f"path={path} has the sha256 {digest[:16]}..., and its manifest says"
             f" {manifest['sha256'][:16]}...: it was changed after that. Prepare it again."
         )
     form = manifest["options"].get("form", "rubric")

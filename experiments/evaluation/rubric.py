@@ -53,7 +53,7 @@ class Rows:
     chosen: tuple[Row, ...]
     unruled: int
     """Rows of the split without criteria, which no rubric can grade."""
-    known: Mapping[str, str]
+    prompt_ids: Mapping[str, str]
     """Text of every prompt of the task, chosen or not -> its id."""
 
 
@@ -139,19 +139,19 @@ def held_out(task: Task, split: str, options: Options) -> Rows:
     if module is prompts:  # not by `rows`, which wants rows to train on and may leave some out
         any_row = {"needs": "nothing", "max_prompt_chars": None}
         every = prompts.load(replace(task, options=task.options | any_row)).rows
-        found = [row for row in prompts.load(task).rows if row.split in SPLITS[split]]
+        in_split = [row for row in prompts.load(task).rows if row.split in SPLITS[split]]
     else:
-        every = tuple(row for one in SPLITS["all"] for row in module.rows(task, one))
-        found = [row for row in every if row.split in SPLITS[split]]
-    rows = [row for row in found if row.criteria]
+        every = tuple(row for name in SPLITS["all"] for row in module.rows(task, name))
+        in_split = [row for row in every if row.split in SPLITS[split]]
+    rows = [row for row in in_split if row.criteria]
     if not rows:
         raise UserError(
             f"task={task.name} has no row with criteria in its {split} split. Type split=all, or"
             " give task.path a file that has."
         )
-    known = {row.prompt_text().strip(): row.prompt_id for row in every}
+    prompt_ids = {row.prompt_text().strip(): row.prompt_id for row in every}
     chosen = tuple(rows[: options.limit])
-    return Rows(chosen, len(found) - len(rows), known)
+    return Rows(chosen, len(in_split) - len(rows), prompt_ids)
 
 
 def _responses(
@@ -189,35 +189,35 @@ def _responses(
     failed = beside = 0
     models = set()
     for path in paths:
-        found = read_responses(path)
-        models.add(model_of(found, path))
-        for one in found:
-            prompt = _prompt_of(one, rows.known, path)
+        responses = read_responses(path)
+        models.add(model_of(responses, path))
+        for response in responses:
+            prompt = _prompt_of(response, rows.prompt_ids, path)
             beside += prompt not in wanted
-            failed += prompt in wanted and one.text is None
-            if prompt in wanted and one.text is not None:
-                texts[prompt].append(one.text)
+            failed += prompt in wanted and response.text is None
+            if prompt in wanted and response.text is not None:
+                texts[prompt].append(response.text)
     model = models.pop()
     guard(target, model, name, judge)
     complete(len(texts), len(wanted), failed, paths[0], options.allow_missing)
-    made: dict[str, Any] = {"n_failed_generation": failed, "n_beside": beside}
-    made["responses"] = [_file(path) for path in paths]
+    provenance: dict[str, Any] = {"n_failed_generation": failed, "n_beside": beside}
+    provenance["responses"] = [_file(path) for path in paths]
     if first is not None:
-        made["generation"] = first.settings
-    return dict(texts), model, made
+        provenance["generation"] = first.settings
+    return dict(texts), model, provenance
 
 
 def _file(path: Path) -> dict[str, str]:
     return {"path": str(path.resolve()), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
-def _prompt_of(one: Response, known: Mapping[str, str], path: Path) -> str:
-    name = known.get(one.prompt.strip())
+def _prompt_of(response: Response, prompt_ids: Mapping[str, str], path: Path) -> str:
+    name = prompt_ids.get(response.prompt.strip())
     if name is None:
         raise UserError(
-            f"{path}, line {one.line}: {one.prompt[:60]!r} is no prompt of this task. Every prompt"
-            " has to be one of it, letter by letter; a conversation is its turns as `role: content`"
-            " with an empty line between them."
+            f"{path}, line {response.line}: {response.prompt[:60]!r} is not a prompt of this task."
+            " Every prompt must be one of it, letter by letter; a conversation is its turns as"
+            " `role: content` with an empty line between them."
         )
     return name
 
@@ -246,7 +246,8 @@ def grade(
         votes = session.verdicts([(row, answer or "") for row, answer in pairs])
         session.stop_if_refused()
     return [
-        Graded(row, answer, tuple(found)) for (row, answer), found in zip(pairs, votes, strict=True)
+        Graded(row, answer, tuple(row_votes))
+        for (row, answer), row_votes in zip(pairs, votes, strict=True)
     ]
 
 
@@ -265,17 +266,25 @@ def _digest(rows: Sequence[Row]) -> str:
 def _write_samples(target: Path, graded: Sequence[Graded], result: Mapping[str, Any]) -> Path:
     """One line per sample beside the result, under a name that says whose they are."""
     lines, numbers = [], defaultdict(int)
-    for one in graded:
+    for sample in graded:
         votes = [
             {"outcome": str(vote.outcome), "score": vote.score, "labels": list(vote.labels)}
             | {"reason": vote.reason, "key": vote.key}
-            for vote in one.votes
+            for vote in sample.votes
         ]
-        prompt = one.row.prompt_id
-        line = {"prompt_id": prompt, "sample": numbers[prompt], "score": one.score, "votes": votes}
+        prompt = sample.row.prompt_id
+        line = {
+            "prompt_id": prompt,
+            "sample": numbers[prompt],
+            "score": sample.score,
+            "votes": votes,
+        }
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         numbers[prompt] += 1
-    whose = [one["sha256"] for one in result["responses"]] + [result["judge"], result["grading"]]
+    whose = [file["sha256"] for file in result["responses"]] + [
+        result["judge"],
+        result["grading"],
+    ]
     name = hashlib.sha256(json.dumps(whose).encode()).hexdigest()[:8]
     path = target.with_name(f"{target.stem}.samples-{name}.jsonl")
     write_text(path, "".join(lines))
@@ -284,13 +293,13 @@ def _write_samples(target: Path, graded: Sequence[Graded], result: Mapping[str, 
 
 def _numbers(result: Mapping[str, Any]) -> dict[str, float]:
     """What of a result is a metric."""
-    kept = ("score", "bootstrap_sd", "n_prompts", "n_samples", "n_unscored", "n_missing")
-    found = {key: float(result[key]) for key in kept}
-    found |= dict(zip(("bound_low", "bound_high"), result["bounds"], strict=True))
+    names = ("score", "bootstrap_sd", "n_prompts", "n_samples", "n_unscored", "n_missing")
+    metrics = {key: float(result[key]) for key in names}
+    metrics |= dict(zip(("bound_low", "bound_high"), result["bounds"], strict=True))
     for kind, share in result["criteria"].items():
         if share["met"] is not None:
-            found[f"met/{kind.replace('=', '/')}"] = share["met"]
-    return found
+            metrics[f"met/{kind.replace('=', '/')}"] = share["met"]
+    return metrics
 
 
 def _show(result: Mapping[str, Any], target: Path) -> None:

@@ -193,10 +193,10 @@ def test_a_part_of_the_prompts_needs_permission(root, tmp_path, capsys):
     ("line", "said"),
     [
         ('{"prompt": "Give me JSON.", "response": "{}"}', "line 5 answers the prompt of line 3"),
-        ('{"prompt": "Give me XML.", "response": "{}"}', "line 5: 'Give me XML.' is no prompt"),
+        ('{"prompt": "Give me XML.", "response": "{}"}', "line 5: 'Give me XML.' is not a prompt"),
         ('{"prompt": "Give me JSON."}', "line 5 lacks prompt or response"),
         ('{"prompt": "Give me JSON.", "response": 1}', "line 5: prompt and response are texts"),
-        ('{"prompt": ', "line 5 is no JSON"),
+        ('{"prompt": ', "line 5 is not JSON"),
         ("[]", "line 5 lacks"),
     ],
 )
@@ -260,8 +260,8 @@ def test_results_without_a_model_are_kept_beside_the_new(root, tmp_path):
         (["ifeval", "out=o", "model=m", "temperature=hot"], "must be a number that is finite"),
         (["ifeval", "out=o", "model=m", "thinking=maybe"], "it must be true or false"),
         (["ifeval", "out=o", "endpoint=h", "model=m"], "is not an address"),
-        (["ifeval", "out=o", "run=/no"], "is no cell"),
-        (["ifeval", "out=o", "adapter=/no"], "it is no adapter"),
+        (["ifeval", "out=o", "run=/no"], "is not a cell"),
+        (["ifeval", "out=o", "adapter=/no"], "it is not an adapter"),
     ],
 )
 def test_bad_options_are_explained(capsys, monkeypatch, tmp_path, arguments, said):

@@ -153,7 +153,7 @@ def test_a_strange_prompt_is_named_with_its_line(tmp_path, capsys):
     with path.open("a") as file:
         file.write('{"prompt": "Who are you?", "response": "x"}\n')
     assert run(tmp_path, "judge=sim-fair", given)[0] == 2
-    assert "line 2: 'Who are you?' is no prompt of this task" in capsys.readouterr().err
+    assert "line 2: 'Who are you?' is not a prompt of this task" in capsys.readouterr().err
 
 
 def graded(row, *scores):
@@ -230,7 +230,7 @@ def test_the_judge_that_trained_is_refused(tmp_path):
             assert not differs(judge, found, replace(options, same_judge=True))
         assert differs(other, found, options)
     assert trained_under(Options(model=str(tmp_path))) is None
-    with pytest.raises(UserError, match="is no cell"):
+    with pytest.raises(UserError, match="is not a cell"):
         trained_under(Options(run=tmp_path))
 
 

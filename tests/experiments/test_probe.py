@@ -242,7 +242,7 @@ def test_what_missing_verdicts_could_undo_is_said(tmp_path, capsys):
         (["judge=qwen3-8b", "cost.max_usd=1", "n=3"], "has no price"),
         (["judge=sim-fair", "cost.max_cents=1"], "cost.max_cents=1"),
         (["judge=nobody"], "judge=nobody is not a preset"),
-        (["judge=sim-fair", "set=nothing"], "set=nothing is no set"),
+        (["judge=sim-fair", "set=nothing"], "set=nothing is not a set"),
         (["judge=sim-fair", "set=healthbench"], "knows the rule truth"),
         (["judge=sim-fair", "select=best"], "select=best"),
         (["judge=sim-fair", "bases=best"], "bases=best"),
