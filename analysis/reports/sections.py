@@ -24,8 +24,6 @@ from analysis.run import drift
 if TYPE_CHECKING:
     from typing import Any
 
-    from matplotlib.figure import Figure
-
     from analysis.reports.evidence import Evidence
 
 METHOD = (
@@ -134,7 +132,7 @@ def _dose(dose: dict[str, Any]) -> list[str]:
     by_dose = ", ".join(f"{amount:g} {shift:+.3g}" for amount, shift in dose["monotone"])
     within = "within seeds" if dose["slope"]["unit"] == "seed" else "over runs"
     return [
-        _drawn(figures.dose_response(dose), note),
+        markup.figure(figures.dose_response(dose), note),
         markup.table(tables.dose_table(dose)),
         markup.sentences(
             [
@@ -160,7 +158,7 @@ def ledger(evidence: Evidence) -> list[str]:
     )
     return [
         title,
-        _drawn(figures.stacked(steps, unique), note),
+        markup.figure(figures.stacked(steps, unique), note),
         markup.table(tables.ledger_table(evidence.ledger_by_arm)),
         markup.paragraph("Means over the steps of a run; brackets are 95 % t intervals over runs."),
     ]
@@ -187,7 +185,7 @@ def predictions(evidence: Evidence) -> list[str]:
         meaning += f" Not predicted: {left_out}."
     return [
         title,
-        _drawn(propagation.figure(predicted, calibration), note),
+        markup.figure(propagation.figure(predicted, calibration), note),
         markup.table(tables.calibration_table(evidence.calibration)),
         markup.paragraph(meaning),
     ]
@@ -215,18 +213,22 @@ def frontier(evidence: Evidence) -> list[str]:
         return [title, markup.paragraph("No rule knows the truth of these rows.")]
     drawn = figures.frontier(evidence.runs)
     if drawn is None:
-        why = "No run has judge and truth at both ends of its training, so there is no path."
-        return [title, markup.paragraph(why)]
+        no_path = "No run has judge and truth at both ends of its training, so there is no path."
+        return [title, markup.paragraph(no_path)]
     note = (
         "Mean truth against mean judge score of each step, from the ring (first tenth) to the dot "
         "(last tenth), one line per run. On the grey line the judge says the truth."
     )
     fitted = [fit for fit in fits if fit["best"] is not None and fit["score"] == "truth"]
     if not fitted:
-        return [title, _drawn(drawn, note), markup.sentences(sorted({f["note"] for f in fits}))]
+        return [
+            title,
+            markup.figure(drawn, note),
+            markup.sentences(sorted({f["note"] for f in fits})),
+        ]
     meaning = "One row per run; the 95 % interval of the peak resamples groups within steps."
     table = markup.table(tables.peaks_table(fitted))
-    return [title, _drawn(drawn, note), table, markup.paragraph(meaning)]
+    return [title, markup.figure(drawn, note), table, markup.paragraph(meaning)]
 
 
 def judges(evidence: Evidence) -> list[str]:
@@ -251,10 +253,10 @@ def judges(evidence: Evidence) -> list[str]:
         agreement = evidence.agreement
         each_pair_once = agreement[agreement["judge"] < agreement["other"]]
         fragments = [
-            _drawn(crossjudge.figure(evidence.gains), gains_note),
+            markup.figure(crossjudge.figure(evidence.gains), gains_note),
             markup.table(pd.DataFrame([asdict(row) for row in evidence.inflation])),
             markup.sentences([f"{name}: {meaning}" for name, meaning in COLUMNS.items()]),
-            _drawn(agreement_figure(agreement), agreement_note),
+            markup.figure(agreement_figure(agreement), agreement_note),
             markup.table(each_pair_once.rename(columns={"mean": "correlation", "n": "runs"})),
         ]
     if evidence.problems:
@@ -330,15 +332,6 @@ def _runs_of(evidence: Evidence, arm: str) -> str:
     if not used.all():
         text += f"; in no estimate: {', '.join(cells.loc[~used, 'cell'])}"
     return f'<p id="{markup.anchor(arm)}">{markup.escape(text)}</p>'
-
-
-def _drawn(figure: Figure, note: str) -> str:
-    """The figure as HTML, closed: a notebook shows every figure that is left open once more."""
-    import matplotlib.pyplot as plt
-
-    text = markup.figure(figure, note)
-    plt.close(figure)
-    return text
 
 
 SECTIONS = (
