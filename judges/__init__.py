@@ -1,1 +1,45 @@
-"""Judges: one client, one verdict record, one store, and simulated judges with a known bias."""
+"""Judges: whom to ask, what is asked, how the reply is read, and a store that asks only once.
+
+    from judges import GRADINGS, Session, Store, judge_all
+    from study.compose import load_presets
+
+    judge, task = load_presets("sim-verbose", "instruct-mini")  # any preset of conf/judge
+    with Store("runs/verdicts.db") as store, Session(judge, store, oracle) as session:
+        [[verdict]] = session.verdicts([(row, answer)])         # .score is None where .outcome
+                                                                # says why there is none
+        votes_N = judge_all(session, items, group_size=8)       # groups too, where it compares
+        verdict = await session.verdict(row, answer)            # in any event loop
+
+``GRADINGS`` are the gradings by name, ``judge.grading.name``. ``oracle`` (`study.tasks.oracle`) is
+what a simulated judge knows; a real judge needs none.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from judges.grading import GRADINGS
+    from judges.session import Session, judge_all
+    from judges.store import Store
+
+__all__ = ["GRADINGS", "Session", "Store", "judge_all"]
+
+_MODULES = {
+    "GRADINGS": "judges.grading",
+    "Session": "judges.session",
+    "Store": "judges.store",
+    "judge_all": "judges.session",
+}
+"""Name -> where it stands; loaded when it is first used, so that ``import judges`` is cheap."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'judges' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -414,10 +414,10 @@ class Session:
         """Ask, unless another of the processes that share the store is asking already."""
         if self._single_flight is None:
             return await self._ask(grading, request, body, within_s)
-        landed = await self._single_flight.claim(request.key)
-        if landed is not None:
+        shared = await self._single_flight.claim(request.key)
+        if shared is not None:
             self.hits += 1
-            return read(grading, request, _from_value(landed.value))
+            return read(grading, request, _from_value(shared.value))
         try:
             fetched = await self._ask(grading, request, body, within_s)
         except BaseException:

@@ -34,7 +34,7 @@ GATHER_S = 0.002
 
 
 @dataclass(frozen=True)
-class Landed:
+class Shared:
     """What somebody else obtained: a stored reply, or how it failed."""
 
     value: dict[str, Any]
@@ -57,8 +57,8 @@ class SingleFlight:
         self._accept = accept
         self._lease_s = lease_s
         self._owner = f"{os.getpid()}-{os.urandom(8).hex()}"
-        self._claims: dict[str, asyncio.Future[Landed | None]] = {}
-        self._waiting: dict[str, tuple[asyncio.Future[Landed | None], float]] = {}
+        self._claims: dict[str, asyncio.Future[Shared | None]] = {}
+        self._waiting: dict[str, tuple[asyncio.Future[Shared | None], float]] = {}
         self._held: set[str] = set()
         self._searches: list[tuple[str, asyncio.Future[dict[str, Any] | None]]] = []
         self._puts: dict[str, tuple[dict[str, Any], asyncio.Future[dict[str, Any]]]] = {}
@@ -73,10 +73,10 @@ class SingleFlight:
         self._soon(0.0)
         return await future
 
-    async def claim(self, key: str) -> Landed | None:
+    async def claim(self, key: str) -> Shared | None:
         """Wait for the reply that somebody else is asking for; None where it is ours to ask for,
         which `put` or `give_up` must end. One claim per key at a time."""
-        future: asyncio.Future[Landed | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Shared | None] = asyncio.get_running_loop().create_future()
         self._claims[key] = future
         self._soon(0.0)
         try:
@@ -162,19 +162,19 @@ class SingleFlight:
         self._held |= granted
         for key in keys:  # in the order in which they were asked for
             if key in granted:
-                self._land(key, None)
+                self._hand_out(key, None)
         for key, value in stored.items():
-            self._land(key, Landed(value, failed=False))
+            self._hand_out(key, Shared(value, failed=False))
 
     def _look(self) -> None:
         """Hand out what has come for those who wait."""
         if not self._waiting:
             return
         for key, value in self._store.get_many(list(self._waiting), self._accept).items():
-            self._land(key, Landed(value, failed=False))
+            self._hand_out(key, Shared(value, failed=False))
         since = min((began for _, began in self._waiting.values()), default=0.0)
         for key, value in self._store.failed(list(self._waiting), since).items():
-            self._land(key, Landed(value, failed=True))
+            self._hand_out(key, Shared(value, failed=True))
 
     def _fail(self, error: Exception) -> None:
         """The store cannot be used: whoever waits is told, and nobody waits for ever."""
@@ -183,11 +183,11 @@ class SingleFlight:
             if not future.done():
                 future.set_exception(error)
 
-    def _land(self, key: str, landed: Landed | None) -> None:
+    def _hand_out(self, key: str, shared: Shared | None) -> None:
         future, _ = self._waiting.pop(key)
         if not future.done():
-            future.set_result(landed)
-        elif landed is None:
+            future.set_result(shared)
+        elif shared is None:
             self.give_up(key)
 
     async def _tend(self) -> None:

@@ -109,23 +109,23 @@ def want_files(folder: Path, keys: list[str]) -> int:
 
 
 def want_store(folder: Path, keys: list[str]) -> int:
-    """The same through the desk."""
+    """The same through the single_flight."""
     calls = 0
 
     async def main() -> None:
         with Store(folder / "replies.db") as store:
-            desk = SingleFlight(store)
+            single_flight = SingleFlight(store)
 
             async def one(key: str) -> None:
                 nonlocal calls
-                if await desk.claim(key) is None:
+                if await single_flight.claim(key) is None:
                     calls += 1
                     await asyncio.sleep(CALL_S)
-                    await desk.put(key, value(key))
+                    await single_flight.put(key, value(key))
 
             for start in range(0, len(keys), BATCH):
                 await asyncio.gather(*(one(key) for key in keys[start : start + BATCH]))
-            await desk.close()
+            await single_flight.close()
 
     asyncio.run(main())
     return calls

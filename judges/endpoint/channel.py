@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from judges.endpoint.failures import FINAL, EndpointRefused
-from judges.endpoint.throttle import Limits
+from judges.endpoint.throttle import Throttle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ class Channel:
     """Where limits are shared with other processes; None keeps them to this one."""
     calls: int = 0
     """Requests for verdicts sent so far, failed ones too."""
-    limits: Limits = field(init=False)
+    throttle: Throttle = field(init=False)
     jitter: random.Random = field(default_factory=random.Random, repr=False)
     """Its own generator: a retry must not move the random numbers of the training."""
     refusal: EndpointRefused | None = None
@@ -45,7 +45,7 @@ class Channel:
     """By the event loop's clock: the endpoint asked for nothing before."""
 
     def __post_init__(self) -> None:
-        self.limits = Limits(self.endpoint, self.folder)
+        self.throttle = Throttle(self.endpoint, self.folder)
 
     @property
     def refused(self) -> EndpointRefused | None:

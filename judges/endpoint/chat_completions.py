@@ -1,4 +1,4 @@
-"""From bytes to a ``Reply``: the chat-completions envelope, whole or as server-sent events.
+"""From bytes to a ``Reply``: a chat completion, whole or as server-sent events.
 
 Strict on purpose. Exactly one choice, a finish reason that the server itself gave, UTF-8, and
 nothing filled in: a reply that broke off half-way must not pass for a short one.
@@ -26,8 +26,8 @@ MOST_MODELS = 4
 EXCERPT = 4_000
 
 
-class BadEnvelope(Exception):
-    """The bytes are no chat completion; the message says in one line why not."""
+class BadCompletion(Exception):
+    """The bytes are not a chat completion; the message says in one line why."""
 
 
 class ErrorBody(Exception):
@@ -42,16 +42,16 @@ def read_plain(body: bytes) -> Reply:
     """The reply in the body of a plain answer.
 
     Raises:
-        BadEnvelope: not a whole chat completion with one finished choice.
+        BadCompletion: not a whole chat completion with one finished choice.
         ErrorBody: an error object with status 200.
     """
-    envelope = _object(body)
-    choice = _choice(envelope, body)
+    completion = _object(body)
+    choice = _choice(completion, body)
     if choice is None:
-        raise BadEnvelope("`choices` is empty")
+        raise BadCompletion("`choices` is empty")
     message = choice.get("message")
     if not isinstance(message, dict):
-        raise BadEnvelope("the choice has no `message`")
+        raise BadCompletion("the choice has no `message`")
     _check_role(message)
     return _reply(
         text=_text(message, "content"),
@@ -59,8 +59,8 @@ def read_plain(body: bytes) -> Reply:
         refusal=_text(message, "refusal"),
         finish=choice.get("finish_reason"),
         logprobs=logprobs(_listed(choice)) or None,
-        usage=envelope.get("usage"),
-        models=_named(envelope),
+        usage=completion.get("usage"),
+        models=_named(completion),
     )
 
 
@@ -97,7 +97,7 @@ class Stream:
         """Take some bytes; True if they brought content (a comment or an empty delta is none).
 
         Raises:
-            BadEnvelope: an event that is no chunk of one chat completion.
+            BadCompletion: an event that is not a chunk of one chat completion.
             ErrorBody: an error event.
         """
         if self._returned and data.startswith(b"\n"):
@@ -117,13 +117,13 @@ class Stream:
         """The reply, once the bytes have ended.
 
         Raises:
-            BadEnvelope: the server never said that the answer was finished.
+            BadCompletion: the server never said that the answer was finished.
             ErrorBody: the last event is an error.
         """
         if self._data or any(self._tail):
             self.feed(b"\n\n")  # the last event may lack its blank line
         if not self.finished:
-            raise BadEnvelope("the stream ended without a finish reason")
+            raise BadCompletion("the stream ended without a finish reason")
         return _reply(
             text="".join(self._texts),
             reasoning="".join(self._thoughts),
@@ -150,7 +150,7 @@ class Stream:
             self._event = value.strip()
         elif name not in (b"", b"id", b"retry"):
             # A browser would pass over it, and over the words that it may have brought.
-            raise BadEnvelope(f"a line of the stream is no field: {excerpt(line)}")
+            raise BadCompletion(f"a line of the stream is not a field: {excerpt(line)}")
         return False
 
     def _chunk(self, data: bytes, event: bytes) -> bool:
@@ -163,26 +163,26 @@ class Stream:
         self._usage = chunk.get("usage") or self._usage
         self._models += [name for name in _named(chunk) if name not in self._models]
         if len(self._models) > MOST_MODELS:
-            raise BadEnvelope(f"the chunks name more than {MOST_MODELS} models")
+            raise BadCompletion(f"the chunks name more than {MOST_MODELS} models")
         choice = _choice(chunk, data)
         if choice is None:
             return False
         delta = choice.get("delta")
         if not isinstance(delta, dict):
-            raise BadEnvelope("a chunk has no `delta`")
+            raise BadCompletion("a chunk has no `delta`")
         _check_role(delta)
         text = _text(delta, "content")
         thought = _text(delta, "reasoning") or _text(delta, "reasoning_content")
         refusal = _text(delta, "refusal")
         finish = choice.get("finish_reason")
         if self.finished and (text or thought or refusal):
-            raise BadEnvelope("the stream went on after its finish reason")
+            raise BadCompletion("the stream went on after its finish reason")
         self._texts.append(text)
         self._thoughts.append(thought)
         self._refusals.append(refusal)
         self._tokens += _listed(choice)
         if finish and self._finish and finish != self._finish:
-            raise BadEnvelope("the stream gives two finish reasons")
+            raise BadCompletion("the stream gives two finish reasons")
         self._finish = finish or self._finish
         return bool(text or thought or refusal or finish)
 
@@ -190,15 +190,15 @@ class Stream:
 def _object(data: bytes) -> dict[str, Any]:
     try:
         if _brackets(data) > MOST_CONTAINERS < _brackets(_STRING.sub(b"", data)):
-            raise BadEnvelope(f"the reply holds more than {MOST_CONTAINERS} objects and lists")
+            raise BadCompletion(f"the reply holds more than {MOST_CONTAINERS} objects and lists")
         # Decoded here: json would also take UTF-16 and lone surrogates in bytes.
         found = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_once)
     except UnicodeDecodeError:
-        raise BadEnvelope("the reply is not UTF-8") from None
+        raise BadCompletion("the reply is not UTF-8") from None
     except (ValueError, RecursionError):
-        raise BadEnvelope(f"the reply is not JSON: {excerpt(data)}") from None
+        raise BadCompletion(f"the reply is not JSON: {excerpt(data)}") from None
     if not isinstance(found, dict):
-        raise BadEnvelope(f"the reply is no JSON object: {excerpt(data)}")
+        raise BadCompletion(f"the reply is not a JSON object: {excerpt(data)}")
     return found
 
 
@@ -215,21 +215,23 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         for name, value in pairs:
             if found[name] != value:
-                raise BadEnvelope(f"the reply gives {one_line(name, 40)!r} twice, and differently")
+                raise BadCompletion(
+                    f"the reply gives {one_line(name, 40)!r} twice, and differently"
+                )
     return found
 
 
-def _choice(envelope: dict[str, Any], body: bytes) -> dict[str, Any] | None:
+def _choice(completion: dict[str, Any], body: bytes) -> dict[str, Any] | None:
     """The one choice; None where the list is empty, as in a chunk that brings only the usage."""
-    choices = envelope.get("choices")
-    if envelope.get("error") or (choices is None and {"code", "message"} <= envelope.keys()):
+    choices = completion.get("choices")
+    if completion.get("error") or (choices is None and {"code", "message"} <= completion.keys()):
         raise ErrorBody(body)
     if not isinstance(choices, list):
-        raise BadEnvelope("the reply has no `choices`")
+        raise BadCompletion("the reply has no `choices`")
     if not choices:
         return None
     if len(choices) > 1 or not isinstance(choices[0], dict) or choices[0].get("index", 0) != 0:
-        raise BadEnvelope("the reply has more than the one choice asked for")
+        raise BadCompletion("the reply has more than the one choice asked for")
     return choices[0]
 
 
@@ -238,7 +240,7 @@ def _text(message: dict[str, Any], name: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise BadEnvelope(f"`{name}` is no text")
+        raise BadCompletion(f"`{name}` is not text")
     return value
 
 
@@ -251,12 +253,14 @@ def _listed(choice: dict[str, Any]) -> list[Any]:
 
 def _check_role(message: dict[str, Any]) -> None:
     if message.get("role") not in SPEAKERS:
-        raise BadEnvelope(f"the role is {one_line(repr(message['role']), 40)}, who does not answer")
+        raise BadCompletion(
+            f"the role is {one_line(repr(message['role']), 40)}, who does not answer"
+        )
 
 
-def _named(envelope: dict[str, Any]) -> list[str]:
-    """The model that an envelope says it is of; empty where it does not."""
-    name = envelope.get("model")
+def _named(completion: dict[str, Any]) -> list[str]:
+    """The model that an completion says it is of; empty where it does not."""
+    name = completion.get("model")
     if name is None or name == "":
         return []
     return [writable(name)] if isinstance(name, str) else ["(no text)"]
@@ -273,7 +277,7 @@ def _reply(
     models: Sequence[str],
 ) -> Reply:
     if finish not in FINISHED:
-        raise BadEnvelope(f"the finish reason is {finish!r:.200}")
+        raise BadCompletion(f"the finish reason is {finish!r:.200}")
     usage = usage if isinstance(usage, dict) else {}
     details = usage.get("prompt_tokens_details")
     return Reply(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from judges.endpoint.channel import Channel
-from judges.endpoint.chat_completions import BadEnvelope, ErrorBody, Stream, read_plain
+from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, read_plain
 from judges.endpoint.dialects import named_dialect
 from judges.endpoint.failures import ERROR_BYTES, FINAL, EndpointRefused, Fault, read_error, told
 from judges.endpoint.fields import NAME_CHARACTERS, clean, one_line
@@ -106,14 +106,14 @@ async def ask(
     limit = channel.endpoint.deadline_s if within_s is None else within_s
     clock = asyncio.get_running_loop().time
     tokens = sum(len(turn["content"]) for turn in body["messages"]) / CHARACTERS_PER_TOKEN
-    async with channel.limits.place():
+    async with channel.throttle.slot():
         if channel.refusal is not None and clock() < channel.barred_until:
             barred = EndpointRefused(*channel.refusal.parts)
             barred.attempts = 0
             raise barred
         waited = clock()
         try:
-            permit = await channel.limits.permit(tokens, limit)
+            permit = await channel.throttle.permit(tokens, limit)
         except NoTurn as late:
             return Fetched((), Outcome.rate_limited, str(late), 0, clock() - waited)
         started = clock()
@@ -216,7 +216,7 @@ async def _obtain(
         permit, track.permit = track.permit, None
         if permit is None:
             try:
-                permit = await channel.limits.permit(track.tokens, track.deadline - clock())
+                permit = await channel.throttle.permit(track.tokens, track.deadline - clock())
             except NoTurn as late:
                 raise Fault(Outcome.rate_limited, str(late), again=False) from None
         track.attempts += 1
@@ -225,12 +225,12 @@ async def _obtain(
             got = await _once(channel, method, path, body, read)
             if isinstance(got, Reply):
                 channel.answered()
-                channel.limits.places.answered(clock() - began)
-                channel.limits.settle(permit, got.tokens_in, got.tokens_out)
+                channel.throttle.concurrency.answered(clock() - began)
+                channel.throttle.settle(permit, got.tokens_in, got.tokens_out)
             return got
         except Fault as fault:
             if fault.overrun:
-                channel.limits.places.overrun()
+                channel.throttle.concurrency.overrun()
                 pause = min(fault.wait_s, LONGEST_PAUSE_S)
                 channel.paused_until = max(channel.paused_until, clock() + pause)
             connected |= fault.outcome is not Outcome.endpoint_down
@@ -319,7 +319,7 @@ async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any
         raise Fault(Outcome.endpoint_down, str(error)) from None
     except TooLarge as error:
         raise Fault(Outcome.transport, str(error), again=False) from None
-    except (WireError, BadEnvelope) as error:
+    except (WireError, BadCompletion) as error:
         raise Fault(Outcome.transport, str(error)) from None
     finally:
         watch.end()
@@ -337,7 +337,7 @@ async def _read_whole(answer: Answer, alive: Callable[[], None]) -> Reply:
 async def _read_stream(answer: Answer, alive: Callable[[], None]) -> Reply:
     kind = answer.headers.get("content-type", "nothing")
     if not kind.lower().startswith("text/event-stream"):
-        raise BadEnvelope(f"a stream was asked for, and {kind} came")
+        raise BadCompletion(f"a stream was asked for, and {kind} came")
     stream = Stream()
     try:
         async for data in answer.chunks:

@@ -1,4 +1,4 @@
-"""Plain chat requests, for whoever is no judge: an evaluation, a step of a workflow.
+"""Plain chat requests, for whoever is not a judge: an evaluation, a step of a workflow.
 
 They go the way of a judge's requests: the same limits, retries, deadline, replicas, and replies
 without the key. A request that got no reply says why; nothing is made up.

@@ -100,7 +100,7 @@ class Fault(Exception):
 
 
 def read_error(answer: Answer, body: bytes, key: str) -> Reply:
-    """An answer that is no completion: a refusal is a reply, all the rest is raised."""
+    """An answer that is not a completion: a refusal is a reply, all the rest is raised."""
     status = answer.status
     said, shown = _message(body[:ERROR_BYTES])
     shown = told(shown, key)

@@ -35,7 +35,7 @@ _RANDOM = re.compile(r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}")
 
 
 def count(value: Any) -> int | None:
-    """A number of tokens; None for what is none."""
+    """A number of tokens; None for anything else."""
     return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
 
 
@@ -57,7 +57,7 @@ def one_line(text: str, limit: int = LINE_CHARACTERS) -> str:
 
 
 def logprobs(found: Any) -> list[dict[str, Any]] | None:
-    """Tokens with their log-probs and alternatives; None where one of them is no log-prob, since
+    """Tokens with their log-probs and alternatives; None where one of them is not a log-prob, since
     what is left of a distribution would pass for the whole."""
     if not isinstance(found, list):
         return None
@@ -90,7 +90,7 @@ def clean(reply: Reply, key: str) -> Reply:
     """The reply without the key, whatever field it was echoed in, and with a name of sane length.
 
     Args:
-        reply: as the envelope gave it.
+        reply: as the completion gave it.
         key: the endpoint's.
     """
     spelt = [
@@ -147,7 +147,7 @@ def check_value(value: Any) -> None:
         ValueError: with the field and what is wrong with it.
     """
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     replies = value.get("replies")
     if not isinstance(replies, list) or not replies:
         raise ValueError("it holds no `replies`")
@@ -157,7 +157,7 @@ def check_value(value: Any) -> None:
     if type(attempts) is not int or not 0 <= attempts <= MOST_ATTEMPTS:
         raise ValueError(f"`attempts` is {one_line(repr(attempts), 40)}")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise ValueError("`latency_s` is no number")
+        raise ValueError("`latency_s` is not a number")
     if not 0 <= seconds <= LONGEST_S:
         raise ValueError(f"`latency_s` is {one_line(repr(seconds), 40)}")
 
@@ -176,9 +176,9 @@ def _check_reply(reply: Any) -> None:
                 raise ValueError(f"`{name}` is {one_line(repr(given), 40)}")
         elif name == "logprobs":
             if given is not None and logprobs(given) is None:
-                raise ValueError("`logprobs` are none")
+                raise ValueError("`logprobs` are not log-probs")
         elif not isinstance(given, str):
-            raise ValueError(f"`{name}` is no text")
+            raise ValueError(f"`{name}` is not text")
         else:
             given.encode()  # UnicodeEncodeError is a ValueError: half a surrogate pair
     if len(reply.get("model", "")) > NAME_CHARACTERS:

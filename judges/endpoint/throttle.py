@@ -1,10 +1,15 @@
-"""How much may be asked of one endpoint at a time: places for requests, and rates per minute.
+"""How much may be asked of one endpoint at a time: requests at once, and rates per minute.
 
-Places adapt to the endpoint (`Places`). Rates, and places where they are ``shared``, hold for all
-processes of a sweep together: they live in a folder beside the reply store. Where neither is asked
-for nothing is read or written, and a process that is killed takes nothing with it: the kernel drops
-its locks, and a rate is a point in time that passes by itself, counted from the start of the host,
-which no setting of the clock moves.
+A request needs a slot. How many there are adapts to the endpoint (`Concurrency`). Rates, and slots
+where they are ``shared``, hold for all processes of a sweep together: they live in a folder beside
+the reply store. Where neither is asked for nothing is read or written. A process that is killed
+takes nothing with it: the kernel drops its locks, and a rate is a point in time that passes by
+itself, counted from the start of the host, which no setting of the clock moves.
+
+    async with throttle.slot():
+        permit = await throttle.permit(prompt_tokens)
+        ...
+        throttle.settle(permit, tokens_in, tokens_out)
 """
 
 from __future__ import annotations
@@ -32,25 +37,25 @@ if TYPE_CHECKING:
 BURST_S = 1.0
 """How much of a minute's allowance may be used at once, in seconds of it."""
 HORIZON_S = 600.0
-"""An allowance used up further ahead is no backlog: a process asks for one turn at a time. It
+"""An allowance used up further ahead is not a backlog: a process asks for one turn at a time. It
 counts as not there, as one of another start of the host does."""
 LOOK_S = 2.0
 """How often a turn that is too far off is looked for again."""
 POLL_S = 0.02
-"""How often a process looks for a place that another one has left."""
+"""How often a process looks for a slot that another one has left."""
 WORSE = 1.5
-"""A window of replies this much slower than the one before it says that fewer places will do."""
+"""A window of replies this much slower than the one before it says that fewer slots will do."""
 WINDOW = 16
 """Fewest replies that are compared with as many others."""
 
 
-class Places(AbstractAsyncContextManager[None]):
-    """Places for requests of this process: ``most`` at first, fewer while the endpoint is overrun.
+class Concurrency(AbstractAsyncContextManager[None]):
+    """Slots for requests of this process: ``most`` at first, fewer while the endpoint is overrun.
 
     A 429 halves them, at most once per the time of a reply. So does a window of replies that is
-    ``WORSE`` than the window before, to four fifths: with all places taken throughput is places
+    ``WORSE`` than the window before, to four fifths: with all slots taken throughput is slots
     over seconds per reply, so what slows down that much has gained nothing. Each other window in
-    which all places were taken gives one back.
+    which all slots were taken gives one back.
 
     Args:
         most: ``endpoint.max_concurrency``.
@@ -81,7 +86,7 @@ class Places(AbstractAsyncContextManager[None]):
         try:
             await turn
         except BaseException:
-            if not turn.cancelled():  # the place came just when nobody wanted it any more
+            if not turn.cancelled():  # the slot came just when nobody wanted it any more
                 self.taken -= 1
             with suppress(ValueError):
                 self._waiting.remove(turn)
@@ -136,7 +141,7 @@ class NoTurn(Exception):
     """The turn of a request does not come in time."""
 
 
-class Rate:
+class RateLimit:
     """Requests and tokens per minute, as two points in time: when each allowance is used up to.
 
     Whoever asks adds to them in one step under a lock and so knows when its turn is, without
@@ -205,12 +210,12 @@ class Rate:
 class _Numbers:
     """The two numbers of a rate, read and written under the file's lock."""
 
-    def __init__(self, rate: Rate) -> None:
+    def __init__(self, rate: RateLimit) -> None:
         self._rate = rate
         self.values = (0.0, 0.0)
 
     def __enter__(self) -> _Numbers:
-        path, form = self._rate._file, Rate._FORM
+        path, form = self._rate._file, RateLimit._FORM
         if path is None:
             self.values = self._rate._here
             return self
@@ -226,13 +231,13 @@ class _Numbers:
             self._rate._here = self.values
             return
         try:
-            os.pwrite(self._fd, Rate._FORM.pack(self._rate._boot, *self.values), 0)
+            os.pwrite(self._fd, RateLimit._FORM.pack(self._rate._boot, *self.values), 0)
         finally:
             os.close(self._fd)
 
 
-class SharedPlaces:
-    """``most`` places for all processes together: a place is the lock on one of as many files."""
+class SharedConcurrency:
+    """``most`` slots for all processes together: a slot is the lock on one of as many files."""
 
     def __init__(self, most: int, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -241,8 +246,8 @@ class SharedPlaces:
         self._random = random.Random()
 
     @asynccontextmanager
-    async def place(self) -> AsyncGenerator[None, None]:
-        """Wait for a place and keep it."""
+    async def slot(self) -> AsyncGenerator[None, None]:
+        """Wait for a slot and keep it."""
         async with self._turn:  # one of this process looks; the others would only get in its way
             while (held := self._try()) is None:
                 await asyncio.sleep(POLL_S)
@@ -263,7 +268,7 @@ class SharedPlaces:
         return None
 
 
-class Limits:
+class Throttle:
     """All that holds back requests to one endpoint.
 
     Args:
@@ -272,28 +277,28 @@ class Limits:
     """
 
     def __init__(self, endpoint: Endpoint, folder: Path | None = None) -> None:
-        self.places = Places(endpoint.max_concurrency, endpoint.adaptive)
+        self.concurrency = Concurrency(endpoint.max_concurrency, endpoint.adaptive)
         mine = None if folder is None else folder / address(endpoint)
         limited = endpoint.requests_per_min or endpoint.tokens_per_min
         self._rate = (
-            Rate(endpoint.requests_per_min, endpoint.tokens_per_min, mine and mine / "rate")
+            RateLimit(endpoint.requests_per_min, endpoint.tokens_per_min, mine and mine / "rate")
             if limited
             else None
         )
         self._shared = (
-            SharedPlaces(endpoint.max_concurrency, mine) if endpoint.shared and mine else None
+            SharedConcurrency(endpoint.max_concurrency, mine) if endpoint.shared and mine else None
         )
         self._reply_tokens = 0.0
         self._most_tokens = endpoint.tokens_per_min or math.inf
         self._line = asyncio.Lock()
 
-    def place(self) -> AbstractAsyncContextManager[None]:
-        """A place for one verdict's requests, one after the other."""
-        return self.places if self._shared is None else self._both(self._shared)
+    def slot(self) -> AbstractAsyncContextManager[None]:
+        """A slot for one verdict's requests, one after the other."""
+        return self.concurrency if self._shared is None else self._both(self._shared)
 
     @asynccontextmanager
-    async def _both(self, shared: SharedPlaces) -> AsyncGenerator[None, None]:
-        async with self.places, shared.place():
+    async def _both(self, shared: SharedConcurrency) -> AsyncGenerator[None, None]:
+        async with self.concurrency, shared.slot():
             yield
 
     async def permit(self, prompt_tokens: float, within_s: float = math.inf) -> float:

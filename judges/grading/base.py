@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from judges.grading.delimiters import fence, fill
+from judges.grading.delimiters import delimit, fill
 from study.answers import strip_thinking
 from study.errors import UserError
 from study.rows import Row
@@ -153,8 +153,8 @@ def choose(grading: str, options: dict[str, Any], key: str, legal: Sequence[Any]
     if not any(value is item or (value == item and isinstance(value, str)) for item in legal):
         shown = [str(item).lower() if isinstance(item, bool) else str(item) for item in legal]
         raise UserError(
-            f"judge.grading.options.{key}={options[key]!r} is nothing that the grading {grading}"
-            f" can do. Give {', '.join(shown)}; type for example"
+            f"judge.grading.options.{key}={options[key]!r} is not a value that the grading"
+            f" {grading} takes. Give {', '.join(shown)}; type for example"
             f" +judge.grading.options.{key}={shown[0]}."
         )
     return value
@@ -179,7 +179,7 @@ def load_prompt(
     if not path.is_file():
         shipped = sorted(file.stem.split("-", 1)[1] for file in PROMPTS.glob(f"{grading}-*.txt"))
         raise UserError(
-            f"judge.grading.options.prompt={name!r} is no prompt of the grading {grading}. Give"
+            f"judge.grading.options.prompt={name!r} is not a prompt of the grading {grading}. Give"
             f" one of {', '.join(shipped)}, or the path of a .txt file; type for example"
             f" +judge.grading.options.prompt={shipped[0]}."
         )
@@ -201,23 +201,23 @@ def load_prompt(
 
 
 def ask(template: str, row: Row, answer: str, **words: str) -> list[dict[str, str]]:
-    """One user turn: the template with the fenced prompt, rubric (if any) and answer."""
+    """One user turn: the template with the delimited prompt, rubric (if any) and answer."""
     content = fill(
         template,
-        prompt=fence("prompt", row.prompt_text()),
+        prompt=delimit("prompt", row.prompt_text()),
         rubric=rubric_block(row),
-        answer=fence("answer", answer),
+        answer=delimit("answer", answer),
         **words,
     )
     return [{"role": "user", "content": content.rstrip()}]
 
 
 def rubric_block(row: Row) -> str:
-    """The row's criteria with their points, fenced, for gradings that do not label them."""
+    """The row's criteria with their points, delimited, for gradings that do not label them."""
     if not row.criteria:
         return ""
     lines = "\n".join(f"- ({item.points:g} points) {item.text}" for item in row.criteria)
-    return f"Criteria:\n{fence('rubric', lines)}\n\n"
+    return f"Criteria:\n{delimit('rubric', lines)}\n\n"
 
 
 def readable(reply: Reply) -> str | Parsed:

@@ -8,7 +8,7 @@ from typing import Any
 
 from judges.grading import base, bracket
 from judges.grading.base import NOTHING
-from judges.grading.delimiters import fence, fill
+from judges.grading.delimiters import delimit, fill
 from study.rows import Row
 from study.verdict import Outcome, Parsed, Reply, Request
 
@@ -41,12 +41,12 @@ class Binary(base.OneRequest):
         return "" if (row.reference or "").strip() else "the row has no reference answer"
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn that ends with the fenced answer."""
+        """One user turn that ends with the delimited answer."""
         content = fill(
             self._template,
-            prompt=fence("prompt", row.prompt_text()),
-            reference=fence("reference", row.reference or ""),
-            answer=fence("answer", answer),
+            prompt=delimit("prompt", row.prompt_text()),
+            reference=delimit("reference", row.reference or ""),
+            answer=delimit("answer", answer),
         )
         return [{"role": "user", "content": content.rstrip()}]
 

@@ -1,4 +1,4 @@
-"""The ``[[...]]`` of a reply, for gradings whose verdict is one word of a short menu."""
+"""The ``[[...]]`` of a reply, for gradings whose verdict is one of a few words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 _BRACKETS = re.compile(r"\[\[([^\[\]]*)\]\]")
 
 
-def read(reply: Reply, legal: Callable[[str], T | None], menu: str) -> T | Parsed:
+def read(reply: Reply, legal: Callable[[str], T | None], expected: str) -> T | Parsed:
     """The one verdict in the double brackets of a reply, or why there is none.
 
     The last brackets must hold a verdict. Others may stand before them as long as they say the
@@ -23,7 +23,7 @@ def read(reply: Reply, legal: Callable[[str], T | None], menu: str) -> T | Parse
     Args:
         reply: of the judge.
         legal: the verdict that a text without blanks around it and case is; None for no verdict.
-        menu: what is legal, for people.
+        expected: what is legal, for people.
     """
     text = base.readable(reply)
     if isinstance(text, Parsed):
@@ -33,7 +33,7 @@ def read(reply: Reply, legal: Callable[[str], T | None], menu: str) -> T | Parse
         return base.unparsed("no [[verdict]]", text)
     verdicts = [(word, value) for word in said if (value := legal(word)) is not None]
     if not verdicts or legal(said[-1]) is None:
-        return base.unparsed(f"the last verdict is not {menu}", f"[[{said[-1]}]]")
+        return base.unparsed(f"the last verdict is not {expected}", f"[[{said[-1]}]]")
     word, last = verdicts[-1]
     other = next((word for word, value in verdicts if value != last), None)
     if other is not None:
@@ -41,9 +41,9 @@ def read(reply: Reply, legal: Callable[[str], T | None], menu: str) -> T | Parse
     return last
 
 
-def choice(reply: Reply, menu: dict[str, float]) -> Parsed | float:
-    """The score of the menu's word in the brackets; an unread reply otherwise."""
-    return read(reply, menu.get, f"one of {', '.join(f'[[{word}]]' for word in menu)}")
+def choice(reply: Reply, scores: dict[str, float]) -> Parsed | float:
+    """The score of the word in the brackets; why there is none otherwise."""
+    return read(reply, scores.get, f"one of {', '.join(f'[[{word}]]' for word in scores)}")
 
 
 def binary_body(structured: bool, words: list[str]) -> dict[str, object]:

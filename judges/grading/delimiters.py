@@ -1,10 +1,12 @@
 """Puts texts written by others into a judge's prompt as data, and finds them there again.
 
-A fenced text stands between two lines that carry a hash of it, so a text cannot hold its own
-fence, and the same text always gives the same prompt, which keeps store keys stable. What the text
-holds of the marks that count in a judge's turn gets a backslash, so that a judge who quotes it says
-no verdict, thinks no thought and ends no turn; on the way back this is exactly undone. A text
-without such marks is shown letter by letter.
+A delimited text stands between two lines that carry a hash of it, so a text cannot hold its own
+delimiters, and the same text always gives the same prompt, which keeps store keys stable. Marks
+that count in a judge's turn get a backslash in the text, so that a judge who quotes it says no
+verdict, thinks no thought and ends no turn; on the way back this is exactly undone. A text without
+such marks is shown letter by letter.
+
+    undelimit("answer", f"Grade this:\\n{delimit('answer', text)}") == text
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _AROUND = r"[\s'`*.,;:!\\]"
 """What may stand around such a word in quotes."""
 _MARKS = (
     # Every branch begins with a plain character, which lets the engine pass over all others.
-    # "<<<word" could open or close a fence.
+    # "<<<word" could be a delimiter line.
     r"<<<(?=\\*+\s*+/?+\s*+\w)"
     # "<|word" could end the judge's turn and forge another. DeepSeek has a full-width bar.
     r"|<[|｜](?=\\*+\s*+/?+\s*+\w)"  # noqa: RUF001
@@ -50,7 +52,7 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _OPENING = re.compile(r"<<<([a-z]+) ([0-9a-f]{16})>>>\n")
 _CLOSING = re.compile(r"\n<<</([a-z]+) ([0-9a-f]{16})>>>")
 _TRIES = 16
-"""Fences with a wrong hash that are looked into before a message counts as having none."""
+"""Delimiters with a wrong hash that are looked into before a message counts as having none."""
 
 
 def _nonce(kind: str, text: str) -> str:
@@ -70,20 +72,20 @@ def _restored(text: str) -> str:
     return text
 
 
-def fence(kind: str, text: str) -> str:
+def delimit(kind: str, text: str) -> str:
     """The text between two lines that name its kind and its hash.
 
     Raises:
         ValueError: the kind is not a lower-case word.
     """
     if not re.fullmatch("[a-z]+", kind):
-        raise ValueError(f"a fence's kind is a lower-case word, not {kind!r}")
+        raise ValueError(f"the kind of delimiters is a lower-case word, not {kind!r}")
     nonce = _nonce(kind, text)
     return f"<<<{kind} {nonce}>>>\n{_neutralised(text)}\n<<</{kind} {nonce}>>>"
 
 
 def _spans(message: str) -> list[tuple[re.Match[str], re.Match[str]]]:
-    """(opening, closing) of each pair of fence lines that belong together, the hash not looked at;
+    """(opening, closing) of each pair of delimiter lines that belong together, whatever their hash;
     a pair inside of another is listed too."""
     closings: defaultdict[tuple[str, str], list[re.Match[str]]] = defaultdict(list)
     for closing in _CLOSING.finditer(message):
@@ -97,10 +99,10 @@ def _spans(message: str) -> list[tuple[re.Match[str], re.Match[str]]]:
     return pairs
 
 
-def fenced(kind: str, message: str) -> str | None:
-    """The first text of this kind that was fenced in a message; None where there is none.
+def undelimit(kind: str, message: str) -> str | None:
+    """The first delimited text of this kind in a message; None where there is none.
 
-    A fence counts only if the hash fits what it holds.
+    Delimiters count only if their hash fits what they hold.
     """
     pairs = [pair for pair in _spans(message) if pair[0][1] == kind]
     for opening, closing in pairs[:_TRIES]:
@@ -110,8 +112,8 @@ def fenced(kind: str, message: str) -> str | None:
     return None
 
 
-def outside(message: str) -> str:
-    """A message without its fences and what stands between them."""
+def without_delimited(message: str) -> str:
+    """A message without its delimiters and what stands between them."""
     parts, position = [], 0
     for opening, closing in _spans(message):
         if opening.start() >= position:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from judges.grading.delimiters import fence
+from judges.grading.delimiters import delimit
 
 
 def letters(place: int) -> str:
@@ -19,14 +19,14 @@ def letters(place: int) -> str:
 
 
 def kind(place: int) -> str:
-    """The fence around the place-th shown answer."""
+    """The kind of delimiters around the place-th shown answer."""
     return f"answer{letters(place).lower()}"
 
 
 def shown(answers: Sequence[str]) -> str:
-    """The answers, each behind its name and between its own fence lines."""
+    """The answers, each behind its name and between its own delimiter lines."""
     return "\n\n".join(
-        f"Answer {letters(place)}:\n{fence(kind(place), answer)}"
+        f"Answer {letters(place)}:\n{delimit(kind(place), answer)}"
         for place, answer in enumerate(answers)
     )
 

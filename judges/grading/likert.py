@@ -32,7 +32,7 @@ class Likert(base.OneRequest):
         return base.load_prompt(self.name, prompt, ["{prompt}", "{answer}", MARKER])
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn that ends with the fenced answer."""
+        """One user turn that ends with the delimited answer."""
         return base.ask(self._template, row, answer)
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:

@@ -9,7 +9,7 @@ from typing import Any
 
 from judges.grading import base, bracket, group
 from judges.grading.base import NOTHING
-from judges.grading.delimiters import fence, fill
+from judges.grading.delimiters import delimit, fill
 from study.rows import Row
 from study.verdict import Outcome, Parsed, Reply, Request
 
@@ -67,7 +67,7 @@ class Pairwise(base.GroupGrading):
     def _request(self, row: Row, answers: Sequence[str], members: tuple[int, int]) -> Request:
         content = fill(
             self._template,
-            prompt=fence("prompt", row.prompt_text()),
+            prompt=delimit("prompt", row.prompt_text()),
             rubric=base.rubric_block(row),
             answers=group.shown([answers[member] for member in members]),
         )

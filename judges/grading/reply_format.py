@@ -1,8 +1,8 @@
-"""What a simulated judge reads in a request, and how it says what it thinks in that menu.
+"""What a simulated judge reads in a request, and how it puts its verdict in the format asked for.
 
-It gets nothing but the messages, like any judge: prompt, answers and rubric are found between
-their fences, and the form of the reply in what stands outside of them, so that no text that is
-judged can ask for another form.
+It gets nothing but the messages, like any judge. Prompt, answers and rubric are found between their
+delimiters, and the format of the reply in what stands outside of them, so that no text that is
+judged can ask for another format.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from judges.grading import group, likert, listwise, pairwise, verif
-from judges.grading.delimiters import fenced, outside
+from judges.grading.delimiters import undelimit, without_delimited
 from judges.grading.vocabulary import VOCABULARIES, form
 from judges.simulated.bias import Bias
 from study.rows import Truth
 
 LOGPROB_FLOOR = -9999.0
 """What vLLM writes for a probability of 0: JSON has no infinity."""
-OFF_MENU = "It is hard to put this into one grade."
+OFF_FORMAT = "It is hard to put this into one grade."
 
 _CRITERION = re.compile(
     r"^([0-9]{1,3})\. (?:\(points: (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\) )?", re.MULTILINE
@@ -46,7 +46,7 @@ class Question:
     prompt: str
     answers: tuple[str, ...]
     """What is judged: one answer, or those of a group as they are shown."""
-    menu: str
+    reply_format: str
     """number, choice, binary, pair, ranking, or a vocabulary of rubric labels."""
     words: tuple[str, str] | None
     """The positive and the negative word of a choice."""
@@ -71,7 +71,7 @@ def read_question(body: dict[str, Any]) -> Question:
     """What is asked, found in the messages as a judge finds it.
 
     Raises:
-        Unanswerable: no messages, no fenced prompt and answer, or no form of reply asked for.
+        Unanswerable: no messages, no delimited prompt and answer, or no form of reply asked for.
     """
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -83,17 +83,19 @@ def read_question(body: dict[str, Any]) -> Question:
     if body.get("n") not in (None, 1):
         raise Unanswerable(400, "`n` must be 1.", "invalid_n")
     text = "\n".join(turns)
-    prompt, answers = fenced("prompt", text), _answers(text)
+    prompt, answers = undelimit("prompt", text), _answers(text)
     if prompt is None or not answers:
-        raise Unanswerable(404, "The messages hold no fenced prompt and answer.", "unknown_prompt")
+        raise Unanswerable(
+            404, "The messages hold no delimited prompt and answer.", "unknown_prompt"
+        )
     words = _choice(body)
-    rubric = fenced("rubric", text) or ""
+    rubric = undelimit("rubric", text) or ""
     canonical = json.dumps([messages, body.get("seed")], sort_keys=True).encode()
     content = hashlib.blake2b(canonical, digest_size=12).digest()
     return Question(
         prompt=prompt,
         answers=answers,
-        menu=_menu(outside(text), len(answers), words),
+        reply_format=_reply_format(without_delimited(text), len(answers), words),
         words=words,
         logprobs=bool(body.get("logprobs")),
         content=content,
@@ -106,11 +108,11 @@ def read_question(body: dict[str, Any]) -> Question:
 
 
 def _answers(text: str) -> tuple[str, ...]:
-    single = fenced("answer", text)
+    single = undelimit("answer", text)
     if single is not None:
         return (single,)
     shown: list[str] = []
-    while (found := fenced(group.kind(len(shown)), text)) is not None:
+    while (found := undelimit(group.kind(len(shown)), text)) is not None:
         shown.append(found)
     return tuple(shown)
 
@@ -126,8 +128,8 @@ def _choice(body: dict[str, Any]) -> tuple[str, str] | None:
     return (choice[0], choice[1]) if len(choice) == 2 else None
 
 
-def _menu(instructions: str, answers: int, words: tuple[str, str] | None) -> str:
-    """The form of reply that is asked for outside of any fence."""
+def _reply_format(instructions: str, answers: int, words: tuple[str, str] | None) -> str:
+    """The form of reply that is asked for outside of all delimiters."""
     if words is not None:
         return "choice"
     for vocabulary in VOCABULARIES:
@@ -157,9 +159,9 @@ def judged(
     A group's answers are each given their value by the same bias, with noise of their own, and
     then compared; it fails as its first shown answer does.
     """
-    if question.menu in VOCABULARIES:
+    if question.reply_format in VOCABULARIES:
         met, failure = bias.labels(question.answers[0], truths[0], draw, calls, question.rubric)
-        yes, no = VOCABULARIES[question.menu]
+        yes, no = VOCABULARIES[question.reply_format]
         labels = {str(number): yes if seen else no for number, seen in met.items()}
         return Said(json.dumps(labels)), failure
     pairs = zip(question.answers, truths, strict=True)
@@ -169,15 +171,15 @@ def judged(
 
 def _spoken(values: list[float], question: Question) -> Said:
     value = values[0]
-    if question.menu == "number":
+    if question.reply_format == "number":
         number = f"{100 * value:.6f}".rstrip("0").rstrip(".")
         return Said(f"[[{number}]]")
-    if question.menu == "binary":
+    if question.reply_format == "binary":
         return Said(f"[[{verif.YES if value >= 0.5 else verif.NO}]]")
-    if question.menu == "pair":
+    if question.reply_format == "pair":
         better = "A" if value > values[1] else "B" if value < values[1] else pairwise.TIE
         return Said(f"[[{better}]]")
-    if question.menu == "ranking":
+    if question.reply_format == "ranking":
         order = sorted(range(len(values)), key=lambda place: -values[place])
         return Said(f"[[{' > '.join(map(group.letters, order))}]]")
     assert question.words is not None, "a choice has words"
@@ -197,7 +199,7 @@ def _spoken(values: list[float], question: Question) -> Said:
 def spoil(failure: str | None, said: Said) -> Said:
     """What is left of a reply after a failure that still gives one."""
     if failure == "unparsed":
-        return Said(OFF_MENU)
+        return Said(OFF_FORMAT)
     if failure == "empty":
         return Said("")
     if failure == "truncated":

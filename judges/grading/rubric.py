@@ -15,7 +15,7 @@ from typing import Any
 
 from judges.grading import base
 from judges.grading.base import NOTHING
-from judges.grading.delimiters import fence, fill
+from judges.grading.delimiters import delimit, fill
 from judges.grading.vocabulary import (
     VOCABULARIES,
     disagreement,
@@ -132,7 +132,7 @@ class Rubric(base.AnswerGrading):
         if repeated:
             return f"criterion {repeated} of the rubric repeats an earlier one"
         if not all(item.points == 0 or 1e-9 <= abs(item.points) <= 1e9 for item in row.criteria):
-            return "the rubric has points that are no number of a sensible size (1e-9 to 1e9)"
+            return "the rubric has points that are not numbers of a sensible size (1e-9 to 1e9)"
         if not any(item.points > 0 for item in row.criteria):
             return "the rubric has no criterion with positive points"
         return ""
@@ -147,9 +147,9 @@ class Rubric(base.AnswerGrading):
         lines = (self._line(place + 1, row.criteria[place]) for place in criteria)
         blocks = {
             "instructions": self._template,
-            "conversation": "Conversation:\n" + fence("prompt", row.prompt_text()),
-            "rubric": "Rubric:\n" + fence("rubric", "\n".join(lines)),
-            "response": "Response:\n" + fence("answer", answer),
+            "conversation": "Conversation:\n" + delimit("prompt", row.prompt_text()),
+            "rubric": "Rubric:\n" + delimit("rubric", "\n".join(lines)),
+            "response": "Response:\n" + delimit("answer", answer),
         }
         order = _ORDERS[self._option("layout", tuple(_ORDERS))]
         content = "\n\n".join(blocks[block] for block in order)

@@ -10,7 +10,7 @@ class RubricChunk(Rubric):
     """See ``Rubric`` for the options; besides, ``k`` (10), the most criteria of a request.
 
     Raises:
-        UserError: as ``Rubric``, or k is no whole number above 0.
+        UserError: as ``Rubric``, or k is not a whole number above 0.
     """
 
     name = "rubric_chunk"
@@ -20,8 +20,8 @@ class RubricChunk(Rubric):
         super().__post_init__()
         if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
             raise UserError(
-                f"judge.grading.options.k={self.k!r} is no number of criteria per request; give a"
-                " whole number from 1, for example +judge.grading.options.k=10."
+                f"judge.grading.options.k={self.k!r} is not a number of criteria per request;"
+                " give a whole number from 1, for example +judge.grading.options.k=10."
             )
 
     @property

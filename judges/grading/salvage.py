@@ -16,7 +16,7 @@ _BRACE = re.compile(r"[{}]")
 _BLANK = re.compile(r"[ \t\n\r]*+")
 _TEXT = re.compile(r'"((?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"')
 _SCALAR = re.compile(r"(true|false)|null|-?[0-9]++(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+")
-# Number and value inside of what is no JSON: cut off, single quotes, a comma too many, bare words.
+# Number and value inside of what is not JSON: cut off, single quotes, a comma too many, bare words.
 _NUMBER = re.compile(r"""["']?\b([0-9]{1,3})["']?\s*+:\s*+""")
 _VALUE = re.compile(r""""[^"\n]*+"|'[^'\n]*+'|[A-Za-z_][\w -]*+(?=[^\S\n]*+[,}\n])""")
 
@@ -27,7 +27,7 @@ class Pairs(list[tuple[str, Any]]):
 
 @dataclass
 class Wreck:
-    """An object that is no JSON: the numbers in it and their values, None for one without end."""
+    """An object that is not JSON: the numbers in it and their values, None for one without end."""
 
     said: list[tuple[int, Any]]
     cut: bool

@@ -47,9 +47,10 @@ class SoftChoice(base.OneRequest):
         for word in self.words:
             if not isinstance(word, str) or not _plain(word) or len(word.split()) != 1:
                 raise UserError(
-                    f"judge.grading.options: {word!r} is no single word. `positive` and `negative`"
-                    " are two different words, in quotes where YAML would read a boolean; type for"
-                    " example \"+judge.grading.options={positive:'Good',negative:'Bad'}\"."
+                    f"judge.grading.options: {word!r} is not a single word. `positive` and"
+                    " `negative` are two different words, in quotes where YAML would read a"
+                    " boolean; type for example"
+                    " \"+judge.grading.options={positive:'Good',negative:'Bad'}\"."
                 )
         if _plain(self.positive) == _plain(self.negative):
             raise UserError(
@@ -83,7 +84,7 @@ class SoftChoice(base.OneRequest):
         return base.load_prompt(self.name, self.options.get("prompt", "default"), needed)
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn that ends with the fenced answer."""
+        """One user turn that ends with the delimited answer."""
         words = {"positive": self.positive, "negative": self.negative}
         return base.ask(self._template, row, answer, **words)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from judges.grading import base, bracket
 from judges.grading.base import NOTHING
-from judges.grading.delimiters import fence, fill
+from judges.grading.delimiters import delimit, fill
 from study.rows import Row
 from study.verdict import Outcome, Parsed, Reply, Request
 
@@ -53,13 +53,13 @@ class Verif(base.OneRequest):
         return ""
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn that ends with the fenced answer."""
+        """One user turn that ends with the delimited answer."""
         lines = "\n".join(f"- {item.text.strip()}" for item in row.criteria)
         content = fill(
             self._template,
-            prompt=fence("prompt", row.prompt_text()),
-            constraints=fence("rubric", lines),
-            answer=fence("answer", answer),
+            prompt=delimit("prompt", row.prompt_text()),
+            constraints=delimit("rubric", lines),
+            answer=delimit("answer", answer),
         )
         return [{"role": "user", "content": content.rstrip()}]
 

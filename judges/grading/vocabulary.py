@@ -71,9 +71,9 @@ def spelled(word: str | bool) -> str:
 
 
 def label(value: Any, vocabulary: str) -> str:
-    """``met``, ``not_met``, or ``unknown`` for anything that is not on the menu."""
+    """``met``, ``not_met``, or ``unknown`` for anything that is no word of the vocabulary."""
     said = _plain(value)
-    return "unknown" if said is None else _MENUS[vocabulary].get(said, "unknown")
+    return "unknown" if said is None else _LABELS[vocabulary].get(said, "unknown")
 
 
 def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str]:
@@ -115,7 +115,7 @@ def largest_number(text: str, vocabulary: str) -> tuple[int, bool]:
     """How many criteria a reply seems to be about (its largest number or longest list, or 0), and
     whether it is cut, so that there may have been more.
 
-    What says nothing that is on the menu counts only where nothing else does.
+    What says no word of the vocabulary counts only where nothing else does.
     """
     sizes, cut = {True: 0, False: 0}, False
     for piece in _pieces(text[-LONGEST:], vocabulary):
@@ -135,7 +135,7 @@ def _plain(value: Any) -> str | None:
     return _BLANKS.sub("_", bare.casefold()) if len(bare) <= _LONGEST_TERM else None
 
 
-_MENUS = {
+_LABELS = {
     name: {str(_plain(yes)): "met", str(_plain(no)): "not_met"}
     for name, (yes, no) in VOCABULARIES.items()
 }

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from judges.grading.base import NOTHING, OneRequest, readable
-from judges.grading.delimiters import fence, fill
+from judges.grading.delimiters import delimit, fill
 from judges.probes.variants import Source
 from judges.session import Session
 from study.errors import UserError
@@ -52,8 +52,8 @@ class _Rewrite(OneRequest):
         content = fill(
             TEMPLATE,
             instruction=self.options["instruction"],
-            prompt=fence("prompt", row.prompt_text()),
-            answer=fence("answer", answer),
+            prompt=delimit("prompt", row.prompt_text()),
+            answer=delimit("answer", answer),
         )
         return [{"role": "user", "content": content}]
 

@@ -60,7 +60,7 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
     """
     if is_file(name):
         return read_slots(Path(name).expanduser())
-    assert task is not None, "a set that is no file is a task"
+    assert task is not None, "a set that is not a file is a task"
 
     module = task_module(task.name)
     rows: Sequence[Row] = module.rows(task, "eval")

@@ -206,13 +206,13 @@ def _check(bases: Sequence[str], only: Sequence[str], every: Sequence[str]) -> N
     for name in bases:
         if name not in BASES:
             raise UserError(
-                f"bases={name} is no content. Give one or more of {', '.join(BASES)}, for example"
-                " bases=correct,partial."
+                f"bases={name} is not a kind of content. Give one or more of"
+                f" {', '.join(BASES)}, for example bases=correct,partial."
             )
     legal = [*every, "yconfident_wrong", *REPLACEMENTS]
     for name in only:
         if name not in legal:
             raise UserError(
-                f"variants={name} is no variant. Give some of {', '.join(legal)}, for example"
+                f"variants={name} is not a variant. Give some of {', '.join(legal)}, for example"
                 " variants=placebo,yverbose."
             )

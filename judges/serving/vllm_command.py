@@ -175,4 +175,4 @@ def check_model(model: str) -> None:
         return
 
     get = f" Type: python -m experiments.models get {path.name}." if path.name in MODELS else ""
-    raise UserError(f"judge.serve.model={model} is no folder.{get or ' Give one that exists.'}")
+    raise UserError(f"judge.serve.model={model} is not a folder.{get or ' Give one that exists.'}")

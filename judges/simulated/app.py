@@ -129,7 +129,7 @@ def read_body(raw: bytes) -> dict[str, Any]:
     """The JSON object of a request.
 
     Raises:
-        Unanswerable: it is none.
+        Unanswerable: it is not a request.
     """
     try:
         body = json.loads(raw)

@@ -60,7 +60,7 @@ def check(settings: Simulated) -> None:
         for name in getattr(settings, group):
             if name not in FEATURES:
                 raise UserError(
-                    f"judge.simulated.{group} names {name!r}, which is no feature. Give {legal}."
+                    f"judge.simulated.{group} names {name!r}, which is not a feature. Give {legal}."
                 )
     for name, pair in settings.reference.items():
         if len(pair) != 2 or not pair[1] > 0:

@@ -116,7 +116,7 @@ def both(name: str, legal: frozenset[str], make: Make) -> None:
 
 
 def shaped(name: str, legal: frozenset[str], change: Callable[[Call], Any]) -> None:
-    """A fault of the envelope, plain and in chunks."""
+    """A fault of the completion, plain and in chunks."""
 
     def make(call: Call) -> bytes:
         change(call)
@@ -221,7 +221,7 @@ shaped("echo_in_id", TAKEN, lambda c: c.head.update(id=c.authorization, usage=[c
 shaped("echo_in_finish", WIRE, lambda c: c.choice.update(finish_reason=c.authorization))
 
 
-# Bodies that are no envelope, or another's.
+# Bodies that are no completion, or another's.
 def bodied(name: str, legal: frozenset[str], body: Callable[[Call], bytes]) -> None:
     plain(name, legal, lambda call: whole(body(call)))
 

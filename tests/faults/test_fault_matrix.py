@@ -16,11 +16,12 @@ import pytest
 from experiments.scorer import judge_metrics
 from judges.faults import FaultServer
 from judges.grading import GRADINGS
+from judges.grading.base import NOTHING, OneRequest
 from judges.session import Session
 from judges.store import Store
 from study.rows import Row, make_row
 from study.schema import Endpoint, Grading, Judge, Sampling
-from study.verdict import Outcome, Parsed, Reply, mean_score
+from study.verdict import Outcome, Parsed, Reply, Request, mean_score
 
 DEADLINE_S = 0.8
 SLACK_S = 0.7
@@ -29,27 +30,23 @@ TRIES = 2
 ROW = make_row(({"role": "user", "content": "Write."},))
 
 
-class Word:
+class Word(OneRequest):
     """A grading that reads one of two words."""
 
     name, version, prompt_sha = "matrix-word", "1", "0" * 16
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        pass
+    _template = ""
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": answer}]
 
-    def body(self) -> dict[str, Any]:
-        return {}
-
-    def parse(self, reply: Reply) -> Parsed:
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         if reply.finish_reason == "length":
             return Parsed(Outcome.truncated, reason="cut")
         if not reply.text:
             return Parsed(Outcome.empty, reason="only thinking" if reply.reasoning else "nothing")
         if reply.text not in ("met", "not_met"):
-            return Parsed(Outcome.unparsed, reason="off the menu")
+            return Parsed(Outcome.unparsed, reason="off the format")
         return Parsed(Outcome.scored, (reply.text,), float(reply.text == "met"))
 
 

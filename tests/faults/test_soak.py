@@ -10,18 +10,18 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from judges.fault_injection.server import chunk, events, whole
 from judges.faults import MIXED, FaultServer
 from judges.grading import GRADINGS
+from judges.grading.base import NOTHING, OneRequest
 from judges.session import Session
 from judges.store import Store
 from study.rows import Row, make_row
 from study.schema import Endpoint, Grading, Judge, Sampling
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, Request
 from tests.faults import soak
 
 VERDICTS = 20_000
@@ -30,21 +30,17 @@ SHARE = 0.1
 ROW = make_row(({"role": "user", "content": "Write."},))
 
 
-class Echo:
+class Echo(OneRequest):
     """A grading whose score is the number that was asked about, so that a mix-up shows."""
 
     name, version, prompt_sha = "echo", "1", "0" * 16
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        pass
+    _template = ""
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": answer}]
 
-    def body(self) -> dict[str, Any]:
-        return {}
-
-    def parse(self, reply: Reply) -> Parsed:
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         if not reply.text.isdigit():
             return Parsed(Outcome.unparsed, reason=f"no number: {reply.text!r}")
         return Parsed(Outcome.scored, score=float(reply.text))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from judges.grading.delimiters import outside
+from judges.grading.delimiters import without_delimited
 from judges.session import Session, judge_all
 from judges.store import Store, canonical
 from study.rows import Criterion, Row, Truth, make_row
@@ -81,7 +81,7 @@ async def endpoint(scope: Any, receive: Any, send: Any) -> None:
 
 def _said(content: str, body: dict[str, Any], die: bytes) -> str:
     """A verdict in the form that the request asks for."""
-    instructions = outside(content)
+    instructions = without_delimited(content)
     if body.get("logprobs"):
         return "Yes" if die[1] % 2 else "No"
     if '"1"' in instructions:

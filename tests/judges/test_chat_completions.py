@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.endpoint.chat_completions import BadEnvelope, ErrorBody, Stream, read_plain
+from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, read_plain
 from study.verdict import Reply
 
 
@@ -76,7 +76,7 @@ def test_a_line_in_many_pieces_is_put_together_once() -> None:
     "line", [b'dxta: {"choices": []}', b' data: {"choices": []}', b"DATA: {}", b"<html>", b"{}"]
 )
 def test_a_line_that_is_no_field_may_have_held_words(line: bytes) -> None:
-    with pytest.raises(BadEnvelope, match="no field"):
+    with pytest.raises(BadCompletion, match="not a field"):
         read(event({"content": "met"}), line + b"\n\n", event({}, "stop"))
 
 
@@ -87,7 +87,7 @@ def test_what_comes_after_done_is_not_read() -> None:
 
 
 def test_two_ends_that_differ_are_none() -> None:
-    with pytest.raises(BadEnvelope, match="two finish reasons"):
+    with pytest.raises(BadCompletion, match="two finish reasons"):
         read(event({"content": "met"}, "stop"), event({}, "length"))
     assert read(event({"content": "met"}, "stop"), event({}, "stop")).text == "met"
 
@@ -101,15 +101,15 @@ def test_names_of_models_in_one_stream_are_all_kept() -> None:
 
 @pytest.mark.parametrize("role", ["user", "system", "tool", 3, ["assistant"], {}])
 def test_a_turn_of_another_is_no_answer(role: Any) -> None:
-    with pytest.raises(BadEnvelope, match="does not answer"):
+    with pytest.raises(BadCompletion, match="does not answer"):
         read_plain(plain(message={"role": role, "content": "met"}))
-    with pytest.raises(BadEnvelope, match="does not answer"):
+    with pytest.raises(BadCompletion, match="does not answer"):
         read(event({"role": role, "content": "met"}, "stop"))
 
 
 def test_a_name_with_two_values_has_none() -> None:
     twice = plain().replace(b'"content": "met"', b'"content": "not_met", "content": "met"')
-    with pytest.raises(BadEnvelope, match="'content' twice"):
+    with pytest.raises(BadCompletion, match="'content' twice"):
         read_plain(twice)
     same = plain().replace(b'"content": "met"', b'"content": "met", "content": "met"')
     assert read_plain(same).text == "met"
@@ -117,7 +117,7 @@ def test_a_name_with_two_values_has_none() -> None:
 
 def test_objects_are_counted_before_they_are_made() -> None:
     for many in (b"{}", b"[]"):
-        with pytest.raises(BadEnvelope, match="more than 20000 objects and lists"):
+        with pytest.raises(BadCompletion, match="more than 20000 objects and lists"):
             read_plain(plain().replace(b"{", b'{"x":[' + (many + b",") * 20_001 + b"0],", 1))
     quoted = '[{"\\' * 20_000
     assert read_plain(plain(message={"content": quoted})).text == quoted
@@ -125,7 +125,7 @@ def test_objects_are_counted_before_they_are_made() -> None:
 
 @given(st.integers(0, STREAM.index(b'"stop"')))
 def test_a_stream_that_breaks_off_is_no_reply(end: int) -> None:
-    with pytest.raises(BadEnvelope):
+    with pytest.raises(BadCompletion):
         read(STREAM[:end])
 
 
@@ -157,7 +157,7 @@ def test_half_a_surrogate_pair_can_be_written() -> None:
 
 @pytest.mark.parametrize("finish", [None, "", "tool_calls", "null", "error", 3, True])
 def test_an_unknown_end_is_no_reply(finish: Any) -> None:
-    with pytest.raises(BadEnvelope, match="finish reason"):
+    with pytest.raises(BadCompletion, match="finish reason"):
         read_plain(plain(finish_reason=finish))
 
 
@@ -170,9 +170,9 @@ def test_usage_that_makes_no_sense_is_unknown() -> None:
 
 @given(st.binary(max_size=60))
 def test_random_bytes_are_no_reply(data: bytes) -> None:
-    with pytest.raises((BadEnvelope, ErrorBody)):
+    with pytest.raises((BadCompletion, ErrorBody)):
         read_plain(data)
-    with pytest.raises((BadEnvelope, ErrorBody)):
+    with pytest.raises((BadCompletion, ErrorBody)):
         read(b"data: " + data + b"\n\n")
 
 
@@ -195,7 +195,7 @@ def test_random_json_is_a_text_reply_or_none(data: Any) -> None:
     """Whatever has the right words in the wrong places: a reply holds text, or there is none."""
     try:
         reply = read_plain(json.dumps(data).encode())
-    except (BadEnvelope, ErrorBody):
+    except (BadCompletion, ErrorBody):
         return
     assert isinstance(reply.text, str)
     assert reply.finish_reason in ("stop", "length", "content_filter")

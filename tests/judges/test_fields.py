@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judges.endpoint.chat_completions import BadEnvelope, ErrorBody, Stream, read_plain
+from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, read_plain
 from judges.endpoint.fields import BLOT, MOST_TOKENS, blot, check_value, clean, logprobs, one_line
 from study.records import VERDICT, arrow_type
 from study.verdict import Reply
@@ -32,7 +32,7 @@ TOKEN = st.fixed_dictionaries({"token": ANY, "logprob": ANY}, optional={"bytes":
 
 
 @st.composite
-def envelopes(draw: st.DrawFn) -> dict[str, Any]:
+def completions(draw: st.DrawFn) -> dict[str, Any]:
     """A good completion in which any field may be anything."""
     turn: dict[str, Any] = {"role": "assistant", "content": draw(st.text())}
     choice = {"index": 0, "message": turn, "finish_reason": "stop"}
@@ -45,18 +45,18 @@ def envelopes(draw: st.DrawFn) -> dict[str, Any]:
     usage = st.fixed_dictionaries(
         {"prompt_tokens": ANY, "completion_tokens": ANY, "prompt_tokens_details": ANY | details}
     )
-    envelope = {"id": draw(ANY), "model": draw(ANY), "usage": draw(ANY | usage)}
+    completion = {"id": draw(ANY), "model": draw(ANY), "usage": draw(ANY | usage)}
     for name in draw(st.sets(st.sampled_from(["reasoning", "refusal", "role", "content"]))):
         turn[name] = draw(ANY)
     if draw(st.booleans()):
         choice["finish_reason"] = draw(ANY)
-    return envelope | {"choices": [choice]}
+    return completion | {"choices": [choice]}
 
 
-def as_stream(envelope: dict[str, Any]) -> bytes:
-    choice = dict(envelope["choices"][0])
+def as_stream(completion: dict[str, Any]) -> bytes:
+    choice = dict(completion["choices"][0])
     choice["delta"] = choice.pop("message")
-    chunk = json.dumps({**envelope, "choices": [choice]})
+    chunk = json.dumps({**completion, "choices": [choice]})
     return f"data: {chunk}\n\ndata: [DONE]\n\n".encode()
 
 
@@ -76,17 +76,17 @@ def usable(reply: Reply) -> None:
 
 
 @settings(max_examples=300)
-@given(envelopes())
-def test_no_field_of_a_reply_breaks_what_comes_after(envelope: dict[str, Any]) -> None:
+@given(completions())
+def test_no_field_of_a_reply_breaks_what_comes_after(completion: dict[str, Any]) -> None:
     for stream in (False, True):
         try:
             if stream:
                 reader = Stream()
-                reader.feed(as_stream(envelope))
+                reader.feed(as_stream(completion))
                 reply = reader.end()
             else:
-                reply = read_plain(json.dumps(envelope).encode())
-        except (BadEnvelope, ErrorBody) as error:
+                reply = read_plain(json.dumps(completion).encode())
+        except (BadCompletion, ErrorBody) as error:
             assert len(str(error)) < 10_000
             continue
         usable(clean(reply, KEY))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from judges.grading import GRADINGS
 from judges.grading.base import PROMPTS
-from judges.grading.delimiters import fenced
+from judges.grading.delimiters import undelimit
 from judges.grading.likert import Likert
 from judges.grading.soft_choice import SoftChoice
 from study.errors import UserError
@@ -45,9 +45,9 @@ def test_what_is_asked(name, prompt, answer):
         (turn,) = grading.messages(row, answer)
         assert turn["role"] == "user"
         content = turn["content"]
-        assert fenced("prompt", content) == row.prompt_text()
-        assert fenced("answer", content) == answer
-        rubric = fenced("rubric", content)
+        assert undelimit("prompt", content) == row.prompt_text()
+        assert undelimit("answer", content) == answer
+        rubric = undelimit("rubric", content)
         assert rubric == (
             "- (2 points) Is polite.\n- (-1.5 points) Is rude." if row.criteria else None
         )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from judges.grading import GRADINGS
 from judges.grading.base import GroupGrading
 from judges.grading.checks import check_row, check_rows
-from judges.grading.delimiters import fenced
+from judges.grading.delimiters import undelimit
 from judges.grading.group import kind, letters, shuffled
 from judges.grading.listwise import Listwise, Ranking
 from judges.grading.pairwise import Pairwise
@@ -65,14 +65,17 @@ def test_one_verdict_in_brackets_decides(name: str, text: str, score: float | No
 def test_what_is_asked_about_one_answer(name: str, options: dict[str, Any], answer: str) -> None:
     (ask,) = GRADINGS[name](options).requests(ROW, answer)
     content = ask.messages[0]["content"]
-    assert fenced("prompt", content) == "Name {n} colors." and fenced("answer", content) == answer
+    assert (
+        undelimit("prompt", content) == "Name {n} colors."
+        and undelimit("answer", content) == answer
+    )
     assert "xyz" not in content and "[[1]]" in content and content.endswith(">>>")
     if name == "verif":
-        assert fenced("rubric", content) == "- Three of them.\n- No red."
-        assert fenced("reference", content) is None
+        assert undelimit("rubric", content) == "- Three of them.\n- No red."
+        assert undelimit("reference", content) is None
         assert ("约束" in content.replace(answer, "")) == (options == {"language": "zh"})
     else:
-        assert fenced("reference", content) == "blue" and fenced("rubric", content) is None
+        assert undelimit("reference", content) == "blue" and undelimit("rubric", content) is None
 
 
 def test_a_forced_verdict_is_an_option() -> None:
@@ -132,7 +135,7 @@ def test_options_that_do_not_fit(name: str, options: dict[str, Any]) -> None:
     assert "\n" not in str(problem.value)
 
 
-def test_letters_and_fences_of_a_group() -> None:
+def test_letters_and_delimiters_of_a_group() -> None:
     assert [letters(place) for place in (0, 1, 25, 26, 27, 51, 52, 701, 702)] == [
         "A", "B", "Z", "AA", "AB", "AZ", "BA", "ZZ", "AAA"
     ]  # fmt: skip
@@ -173,8 +176,8 @@ def test_who_meets_whom(against: str, count: int, expected: list[tuple[int, int]
     ]
     for ask in asks:
         content = ask.messages[0]["content"]
-        assert fenced("prompt", content) == "Name {n} colors." and "xyz" not in content
-        assert [fenced(kind(place), content) for place in (0, 1)] == [
+        assert undelimit("prompt", content) == "Name {n} colors." and "xyz" not in content
+        assert [undelimit(kind(place), content) for place in (0, 1)] == [
             answers[member] for member in ask.members
         ]
         assert "(1 points) No red." in content
@@ -294,7 +297,7 @@ def test_the_shown_order_follows_from_the_texts_alone(answers: list[str], draw: 
     ]
     (ask,) = Listwise({}).group_requests(ROW, answers)
     content = ask.messages[0]["content"]
-    shown = [fenced(kind(place), content) for place in range(len(answers))]
+    shown = [undelimit(kind(place), content) for place in range(len(answers))]
     assert shown == [answers[member] for member in ask.members]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from judges.grading import GRADINGS
 from judges.grading.checks import check_row, check_rows
-from judges.grading.delimiters import fenced
+from judges.grading.delimiters import undelimit
 from judges.grading.rubric import Rubric, rubric_score
 from judges.grading.vocabulary import LONGEST, VOCABULARIES, read_labels
 from study.errors import UserError
@@ -95,7 +95,7 @@ M, N, U = LABELS  # met, not_met, unknown
         ('{"1": "PRESENT", "2": "NOT_PRESENT",}', [M, N, U]),
         ("{1: 'PRESENT', 2: NOT_PRESENT, 3: PRESENT", [M, N, U]),
         ("{'1': 'PRESENT', '2': 'NOT_PRESENT'}", [M, N, U]),
-        # off the menu
+        # off the format
         ('{"1": "MAYBE", "2": "PRESENT", "3": null}', [U, M, U]),
         ('{"1": true, "2": 1, "3": ["PRESENT"]}', [U, U, U]),
         ('{"1": "PRESENT"} {"1": "MAYBE"}', [U, U, U]),
@@ -302,7 +302,7 @@ def test_only_what_is_missing_is_asked_again() -> None:
     assert (partial.outcome, partial.labels) == (Outcome.unparsed, (U, M, U))
     narrow = grading.follow_up(ROW, "hi", first, partial)
     assert narrow is not None and narrow.criteria == (0, 2)
-    rubric = fenced("rubric", narrow.messages[0]["content"])
+    rubric = undelimit("rubric", narrow.messages[0]["content"])
     assert rubric == "1. Item 0.\n3. Item 2."
     joined = verdict(grading, ROW, '{"2": "PRESENT"}', '{"1": "NOT_PRESENT", "3": "NOT_PRESENT"}')
     assert (joined.labels, joined.score, joined.reason) == ((N, M, N), 3 / 8, "")
@@ -369,8 +369,8 @@ def test_what_is_asked(layout: str, answer: str) -> None:
     (turn,) = ask.messages
     content = turn["content"]
     assert turn["role"] == "user" and "42-only" not in content
-    assert fenced("prompt", content) == "Hi {answer}" and fenced("answer", content) == answer
-    assert fenced("rubric", content) == (
+    assert undelimit("prompt", content) == "Hi {answer}" and undelimit("answer", content) == answer
+    assert undelimit("rubric", content) == (
         "1. (points: 2) Is polite.\n   - says please\n   2. says thanks\n2. (points: -1.5) Is rude."
     )
     marks = ["You check", "<<<prompt", "<<<rubric", "<<<answer"]
@@ -517,8 +517,8 @@ def test_real_rubrics(path: str, criteria: float, refused: int) -> None:
         count = len(row.criteria)
         (ask,) = grading.requests(row, "An answer.")
         content = ask.messages[0]["content"]
-        assert fenced("prompt", content) == row.prompt_text()
-        rubric = fenced("rubric", content)
+        assert undelimit("prompt", content) == row.prompt_text()
+        rubric = undelimit("rubric", content)
         assert rubric is not None
         starts = [line for line in rubric.split("\n") if line[:1].isdigit()]
         assert [int(line.split(".")[0]) for line in starts] == list(range(1, count + 1))

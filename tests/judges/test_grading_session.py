@@ -12,7 +12,7 @@ import pytest
 from experiments.scorer import judge_metrics
 from judges.endpoint.dialects import REMINDER
 from judges.grading import GRADINGS
-from judges.grading.delimiters import fenced
+from judges.grading.delimiters import undelimit
 from judges.session import Session
 from judges.store import Store, content_key
 from study.errors import UserError
@@ -46,7 +46,7 @@ class Scripted:
 
         body = json.loads((await receive())["body"])
         content = body["messages"][-1]["content"]
-        rubric = fenced("rubric", content) or ""
+        rubric = undelimit("rubric", content) or ""
         numbers = [int(line.split(".")[0]) for line in rubric.splitlines() if line[0].isdigit()]
         nth = self.contents.count(content)
         self.asked.append(numbers)
@@ -276,7 +276,7 @@ def prefers(best: str) -> Script:
     """Whoever is ``best`` wins; among the others the first shown does."""
 
     def script(numbers: list[int], content: str, nth: int) -> str:
-        first, second = fenced("answera", content), fenced("answerb", content)
+        first, second = undelimit("answera", content), undelimit("answerb", content)
         return "[[B]]" if second == best and first != best else "[[A]]"
 
     return script

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from judges.grading.delimiters import fenced
+from judges.grading.delimiters import undelimit
 from judges.probes import Source, variants
 from judges.probes.allowance import Allowance
 from judges.probes.asking import ask
@@ -72,7 +72,7 @@ def text_of(body: dict[str, Any]) -> str:
 
 
 def test_each_text_is_judged_and_contents_again_and_again(app, store):
-    app.say = lambda body: f"[[{len(fenced('answer', text_of(body)) or '')}]]"
+    app.say = lambda body: f"[[{len(undelimit('answer', text_of(body)) or '')}]]"
     made, _ = variants(SOURCE, only=["hedged", "key_colon"])
     done = ask(judge(), made, store, repeats=3, temperatures=(0.0, 1.0))
     first = [row for row in done.rows if row["setting"] == "profile"]
@@ -196,7 +196,7 @@ def test_a_model_fills_the_empty_slots_once(app, store):
     assert filled[1].given == {}, "nothing to start from"
     assert lost == ["1 x yshort: empty from the rewriter"]
     asked = [text_of(body) for body in app.bodies]
-    assert all(fenced("answer", text) == "It is 4 km off." for text in asked)
+    assert all(undelimit("answer", text) == "It is 4 km off." for text in asked)
     assert {slot for slot, words in INSTRUCTIONS.items() if any(words in t for t in asked)} == {
         "yshort", "ystructured", "ysycophant", "yconfident_wrong"
     }  # fmt: skip

@@ -170,7 +170,7 @@ def test_a_local_folder_is_served_offline_and_a_missing_one_is_named(tmp_path):
     assert vllm_command.environment(judge(model=str(tmp_path)))["HF_HUB_OFFLINE"] == "1"
     assert "HF_HUB_OFFLINE" not in vllm_command.environment(judge())
     vllm_command.check_model("org/Tiny")
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         vllm_command.check_model(str(tmp_path / "gone"))
     with pytest.raises(UserError, match="models get smollm2-135m-instruct"):
         vllm_command.check_model("runs/elsewhere/smollm2-135m-instruct")

@@ -16,7 +16,7 @@ import pytest
 
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
-from judges.singleflight import Landed, SingleFlight
+from judges.singleflight import Shared, SingleFlight
 from judges.store import Store, content_key
 
 ROOT = Path(__file__).parents[2]
@@ -106,12 +106,12 @@ def test_a_waiter_takes_over_from_a_killed_process(tmp_path: Path) -> None:
         assert store.lease([key], "me", 10.0) == (set(), {})  # it may be alive yet
         store._connection().execute("UPDATE leases SET expires = expires - 20")  # time passes
 
-        async def main() -> Landed | None:
-            desk = SingleFlight(store)
-            landed = await desk.claim(key)
-            await desk.put(key, VALUE)
-            await desk.close()
-            return landed
+        async def main() -> Shared | None:
+            single_flight = SingleFlight(store)
+            shared = await single_flight.claim(key)
+            await single_flight.put(key, VALUE)
+            await single_flight.close()
+            return shared
 
         assert asyncio.run(main()) is None  # ours to ask for
         assert store.get(key) == VALUE
@@ -139,9 +139,9 @@ def test_the_second_waits_for_the_first(store: Store) -> None:
         await asyncio.gather(*(one.put(key, value) for key, value in zip(names, values,
                                                                          strict=True)))  # fmt: skip
         async with asyncio.timeout(2):
-            landed = await asyncio.gather(*waiting)
-        assert landed == [Landed(value, failed=False) for value in values]
-        assert await two.claim(names[3]) == Landed(values[3], failed=False)
+            shared = await asyncio.gather(*waiting)
+        assert shared == [Shared(value, failed=False) for value in values]
+        assert await two.claim(names[3]) == Shared(values[3], failed=False)
         await one.close()
         await two.close()
 
@@ -159,7 +159,7 @@ def test_the_waiter_learns_how_it_failed_and_a_later_one_asks(store: Store) -> N
         failure = {**VALUE, "outcome": "timeout", "reason": "late"}
         one.give_up(key, failure)
         async with asyncio.timeout(2):
-            assert await waiting == Landed(failure, failed=True)
+            assert await waiting == Shared(failure, failed=True)
         assert await two.claim(key) is None  # a failure is not for ever
         await two.close()
         assert await one.claim(key) is None  # closing gives back what is held

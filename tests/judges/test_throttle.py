@@ -1,4 +1,4 @@
-"""Places that adapt, and rates and places that hold for all processes together."""
+"""Concurrency that adapt, and rates and places that hold for all processes together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from judges.endpoint.throttle import WINDOW, Limits, NoTurn, Places, Rate, SharedPlaces, address
+from judges.endpoint.throttle import (
+    WINDOW,
+    Concurrency,
+    NoTurn,
+    RateLimit,
+    SharedConcurrency,
+    Throttle,
+    address,
+)
 from study import clock as host
 from study.errors import UserError
 from study.schema import Endpoint
@@ -32,89 +40,89 @@ class Clock:
         return self.now
 
 
-def most_at_once(places: Places, count: int) -> int:
+def most_at_once(concurrency: Concurrency, count: int) -> int:
     """How many of ``count`` tasks had a place at the same time."""
     peak = 0
 
     async def use() -> None:
         nonlocal peak
-        async with places:
-            peak = max(peak, places.taken)
+        async with concurrency:
+            peak = max(peak, concurrency.taken)
             await asyncio.sleep(0.001)
 
     async def main() -> None:
         await asyncio.gather(*(use() for _ in range(count)))
-        assert places.taken == 0
+        assert concurrency.taken == 0
 
     asyncio.run(main())
     return peak
 
 
 def test_places_are_bounded() -> None:
-    assert most_at_once(Places(5), 40) == 5
-    assert most_at_once(Places(5), 3) == 3
+    assert most_at_once(Concurrency(5), 40) == 5
+    assert most_at_once(Concurrency(5), 3) == 3
 
 
 def test_a_429_halves_them_once_per_reply_time() -> None:
     clock = Clock()
-    places = Places(32, clock=clock)
-    places.answered(2.0)
-    places.overrun()
-    places.overrun()  # of requests that were under way when the first one failed
-    assert places.limit == 16
+    concurrency = Concurrency(32, clock=clock)
+    concurrency.answered(2.0)
+    concurrency.overrun()
+    concurrency.overrun()  # of requests that were under way when the first one failed
+    assert concurrency.limit == 16
     clock.now += 2.1
-    places.overrun()
-    assert places.limit == 8
+    concurrency.overrun()
+    assert concurrency.limit == 8
     for _ in range(9):
         clock.now += 10
-        places.overrun()
-    assert places.limit == 1
-    assert most_at_once(places, 10) == 1
+        concurrency.overrun()
+    assert concurrency.limit == 1
+    assert most_at_once(concurrency, 10) == 1
 
 
-def window(places: Places, seconds: float) -> None:
+def window(concurrency: Concurrency, seconds: float) -> None:
     """All places taken, and a window of replies."""
-    places.taken = places._peak = int(places.limit)
-    for _ in range(max(WINDOW, 2 * int(places.limit))):
-        places.answered(seconds)
+    concurrency.taken = concurrency._peak = int(concurrency.limit)
+    for _ in range(max(WINDOW, 2 * int(concurrency.limit))):
+        concurrency.answered(seconds)
 
 
 def test_what_only_got_slower_takes_places_and_calm_gives_them_back() -> None:
-    places = Places(20)
-    window(places, 1.0)
-    assert places.limit == 20  # never above what was asked for
-    window(places, 1.6)
-    assert places.limit == 16
-    window(places, 1.3)
-    assert places.limit == 17
-    window(places, 1.3)
-    window(places, 1.4)
-    assert places.limit == 19
+    concurrency = Concurrency(20)
+    window(concurrency, 1.0)
+    assert concurrency.limit == 20  # never above what was asked for
+    window(concurrency, 1.6)
+    assert concurrency.limit == 16
+    window(concurrency, 1.3)
+    assert concurrency.limit == 17
+    window(concurrency, 1.3)
+    window(concurrency, 1.4)
+    assert concurrency.limit == 19
 
 
 def test_places_that_were_not_used_up_say_nothing() -> None:
-    places = Places(20)
-    places.limit = 10.0
+    concurrency = Concurrency(20)
+    concurrency.limit = 10.0
     for _ in range(100):
-        places.answered(1.0)
-        places.answered(9.0)
-    assert places.limit == 10
+        concurrency.answered(1.0)
+        concurrency.answered(9.0)
+    assert concurrency.limit == 10
 
 
 def test_without_adapting_nothing_changes() -> None:
-    places = Places(20, adaptive=False)
-    places.overrun()
-    window(places, 1.0)
-    window(places, 9.0)
-    assert places.limit == 20
+    concurrency = Concurrency(20, adaptive=False)
+    concurrency.overrun()
+    window(concurrency, 1.0)
+    window(concurrency, 9.0)
+    assert concurrency.limit == 20
 
 
 def test_a_cancelled_wait_loses_no_place() -> None:
     async def main() -> None:
-        places = Places(1)
+        concurrency = Concurrency(1)
 
         async def hold(seconds: float) -> None:
-            async with places:
+            async with concurrency:
                 await asyncio.sleep(seconds)
 
         first = asyncio.create_task(hold(0.02))
@@ -126,8 +134,8 @@ def test_a_cancelled_wait_loses_no_place() -> None:
         waiting[1].cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         assert waiting[2].done() and not waiting[2].cancelled()
-        assert places.taken == 0
-        async with asyncio.timeout(1), places:
+        assert concurrency.taken == 0
+        async with asyncio.timeout(1), concurrency:
             pass
 
     asyncio.run(main())
@@ -136,7 +144,7 @@ def test_a_cancelled_wait_loses_no_place() -> None:
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_a_rate_says_when_the_turn_is(on_disk: bool, tmp_path: Path) -> None:
     clock = Clock()
-    rate = Rate(61, None, tmp_path / "a" / "rate" if on_disk else None, clock)  # one a second
+    rate = RateLimit(61, None, tmp_path / "a" / "rate" if on_disk else None, clock)  # one a second
     waits = [rate.reserve(1, 0) for _ in range(4)]
     assert waits == pytest.approx([0, 0, 1, 2])
     clock.now += 10
@@ -147,7 +155,7 @@ def test_a_rate_says_when_the_turn_is(on_disk: bool, tmp_path: Path) -> None:
 
 def test_tokens_are_set_right_afterwards() -> None:
     clock = Clock()
-    rate = Rate(None, 6100, None, clock)  # a hundred a second
+    rate = RateLimit(None, 6100, None, clock)  # a hundred a second
     assert rate.reserve(1, 300) == 0
     assert rate.reserve(1, 100) == pytest.approx(2)
     rate.reserve(0, 200)  # the first took more than it had set aside
@@ -158,7 +166,7 @@ def test_tokens_are_set_right_afterwards() -> None:
 
 def test_no_minute_holds_more_than_the_limit() -> None:
     clock = Clock()
-    rate = Rate(30, None, None, clock)
+    rate = RateLimit(30, None, None, clock)
     turns = sorted(clock.now + rate.reserve(1, 0) for _ in range(200))
     for start in turns:
         assert sum(start <= turn < start + 60 for turn in turns) <= 31
@@ -167,20 +175,20 @@ def test_no_minute_holds_more_than_the_limit() -> None:
 
 def test_a_file_that_was_cut_short_is_begun_again(tmp_path: Path) -> None:
     (tmp_path / "rate").write_bytes(b"half")
-    assert Rate(60, None, tmp_path / "rate").reserve(1, 0) == 0
+    assert RateLimit(60, None, tmp_path / "rate").reserve(1, 0) == 0
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_a_rate_from_another_time_is_void(on_disk: bool, tmp_path: Path) -> None:
     clock = Clock()
     file = tmp_path / "rate" if on_disk else None
-    rate = Rate(61, None, file, clock, boot="a" * 32)
+    rate = RateLimit(61, None, file, clock, boot="a" * 32)
     assert [rate.reserve(1, 0) for _ in range(3)] == pytest.approx([0, 0, 1])
     clock.now -= 3_600  # as if it could be put back
     assert [rate.reserve(1, 0) for _ in range(3)] == pytest.approx([0, 0, 1])
     if on_disk:
-        assert Rate(61, None, file, clock, boot="a" * 32).reserve(1, 0) == pytest.approx(2)
-        assert Rate(61, None, file, clock, boot="b" * 32).reserve(1, 0) == 0
+        assert RateLimit(61, None, file, clock, boot="a" * 32).reserve(1, 0) == pytest.approx(2)
+        assert RateLimit(61, None, file, clock, boot="b" * 32).reserve(1, 0) == 0
 
 
 HOUR_S = 3_600.0
@@ -204,9 +212,9 @@ def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_path: P
     (folder / "rate").write_bytes(content)
 
     async def main() -> None:
-        limits = Limits(endpoint, tmp_path)
+        throttle = Throttle(endpoint, tmp_path)
         async with asyncio.timeout(5):
-            await asyncio.gather(*(limits.permit(10.0, 1.0) for _ in range(20)))
+            await asyncio.gather(*(throttle.permit(10.0, 1.0) for _ in range(20)))
 
     asyncio.run(main())
 
@@ -214,7 +222,7 @@ def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_path: P
 def test_a_rate_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "rate").mkdir()
     with pytest.raises(UserError, match="limits that all processes share cannot be kept"):
-        Rate(60, None, tmp_path / "rate").reserve(1, 0)
+        RateLimit(60, None, tmp_path / "rate").reserve(1, 0)
 
 
 def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
@@ -225,33 +233,33 @@ def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
     (folder / "rate").write_bytes(struct.pack("<32s2d", host.boot().encode(), ahead, 0.0))
 
     async def main() -> None:
-        limits = Limits(endpoint, tmp_path)
+        throttle = Throttle(endpoint, tmp_path)
         for _ in range(2):
             with pytest.raises(NoTurn, match=r"29\d s away, past the deadline of 0.1 s"):
-                await limits.permit(0.0, 0.1)
-        assert limits._rate is not None
-        assert 297 < limits._rate.reserve(1, 0) < 301  # the turns not taken were given back
+                await throttle.permit(0.0, 0.1)
+        assert throttle._rate is not None
+        assert 297 < throttle._rate.reserve(1, 0) < 301  # the turns not taken were given back
 
     asyncio.run(main())
 
 
 def test_a_count_that_is_a_lie_costs_a_minute_at_most() -> None:
     async def main() -> float:
-        limits = Limits(Endpoint(url="http://a/v1", tokens_per_min=6_100.0))
-        permit = await limits.permit(10.0)
-        limits.settle(permit, 10_000_000, 10_000_000)
-        assert limits._rate is not None
-        return limits._rate.reserve(1, 1)
+        throttle = Throttle(Endpoint(url="http://a/v1", tokens_per_min=6_100.0))
+        permit = await throttle.permit(10.0)
+        throttle.settle(permit, 10_000_000, 10_000_000)
+        assert throttle._rate is not None
+        return throttle._rate.reserve(1, 1)
 
     assert 55 < asyncio.run(main()) < 62
 
 
 def test_without_limits_nothing_is_shared(tmp_path: Path) -> None:
     async def main() -> None:
-        limits = Limits(Endpoint(url="http://a/v1"), tmp_path / "limits")
-        async with limits.place():
-            assert await limits.permit(1e9) == 0.0
-        limits.settle(0.0, 5, 5)
+        throttle = Throttle(Endpoint(url="http://a/v1"), tmp_path / "limits")
+        async with throttle.slot():
+            assert await throttle.permit(1e9) == 0.0
+        throttle.settle(0.0, 5, 5)
 
     asyncio.run(main())
     assert not (tmp_path / "limits").exists()
@@ -270,14 +278,14 @@ def test_whose_limits_are_the_same() -> None:
 
 def test_a_permit_that_is_not_used_is_given_back(tmp_path: Path) -> None:
     async def main() -> float:
-        limits = Limits(Endpoint(requests_per_min=61.0), tmp_path)
-        await limits.permit(0)
-        await limits.permit(0)
+        throttle = Throttle(Endpoint(requests_per_min=61.0), tmp_path)
+        await throttle.permit(0)
+        await throttle.permit(0)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await limits.permit(0)
-        assert limits._rate is not None
-        return limits._rate.reserve(1, 0)
+                await throttle.permit(0)
+        assert throttle._rate is not None
+        return throttle._rate.reserve(1, 0)
 
     assert asyncio.run(main()) <= 1.0  # and not 2
 
@@ -286,7 +294,7 @@ WORKER = """
 import asyncio, json, os, sys, time
 from pathlib import Path
 from study.schema import Endpoint
-from judges.endpoint.throttle import Limits
+from judges.endpoint.throttle import Throttle
 go, folder = Path(sys.argv[1]), Path(sys.argv[2])
 endpoint = Endpoint(**json.loads(sys.argv[3]))
 count, hold = int(sys.argv[4]), float(sys.argv[5])
@@ -294,15 +302,15 @@ print("ready", flush=True)
 while not go.exists():
     time.sleep(0.002)
 spans = []
-async def ask(limits):
-    async with limits.place():
-        await limits.permit(0)
+async def ask(throttle):
+    async with throttle.slot():
+        await throttle.permit(0)
         start = time.time()
         await asyncio.sleep(hold)
         spans.append((start, time.time()))
 async def main():
-    limits = Limits(endpoint, folder)
-    await asyncio.gather(*(ask(limits) for _ in range(count)))
+    throttle = Throttle(endpoint, folder)
+    await asyncio.gather(*(ask(throttle) for _ in range(count)))
 asyncio.run(main())
 print(json.dumps(spans), flush=True)
 """
@@ -344,14 +352,14 @@ def test_processes_share_places_and_a_killed_one_keeps_none(tmp_path: Path) -> N
         assert sum(begin <= start < end for begin, end in spans) <= 3
     (tmp_path / "go").unlink()
     (holder,) = workers(tmp_path, 1, endpoint, 3, 60.0)
-    places = SharedPlaces(3, tmp_path / "limits" / address(Endpoint(**endpoint)))
+    concurrency = SharedConcurrency(3, tmp_path / "limits" / address(Endpoint(**endpoint)))
     limit = time.monotonic() + 10
-    while (fd := places._try()) is not None and time.monotonic() < limit:
+    while (fd := concurrency._try()) is not None and time.monotonic() < limit:
         os.close(fd)
         time.sleep(0.01)
     assert fd is None, "the other process never took all places"
     holder.kill()
     holder.communicate(timeout=10)
-    fd = places._try()
+    fd = concurrency._try()
     assert fd is not None
     os.close(fd)

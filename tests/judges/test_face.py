@@ -1,0 +1,40 @@
+"""What ``judges`` offers, and that importing it loads nothing that is slow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import judges
+from study.rows import Truth, make_row
+from study.schema import Judge, Simulated
+
+
+def test_importing_the_package_loads_none_of_its_modules() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys, judges; print([m for m in sys.modules if m[:6] in"
+         " ('aiohtt', 'pyarro', 'judges')])"],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert said.stdout.strip() == "['judges']"
+
+
+def test_the_face_is_enough_to_judge(tmp_path: Path) -> None:
+    assert set(judges.__all__) <= set(dir(judges))
+    row = make_row(({"role": "user", "content": "Say it."},))
+    judge = Judge(name="sim", simulated=Simulated())
+    with (
+        judges.Store(tmp_path / "replies.db") as store,
+        judges.Session(judge, store, lambda prompt, answer: Truth(len(answer) / 4)) as session,
+    ):
+        votes_N = judges.judge_all(session, [(row, "ab"), (row, "abc")], 2)
+    assert [[vote.score for vote in votes] for votes in votes_N] == [[0.5], [0.75]]
+    assert judge.grading.name in judges.GRADINGS
+
+
+def test_another_name_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="'judges' has no attribute 'Referee'"):
+        _ = judges.Referee  # type: ignore[attr-defined]
