@@ -1,4 +1,4 @@
-"""The record of one judge call, and the two halves it is made of: the reply and how it was read.
+"""A verdict: the record of one judge call, made of the reply and of how it was read.
 
 A verdict that could not be obtained has an outcome that says why and no score: there is no
 number that stands for "missing", so nothing downstream can mistake a failure for a bad grade.
