@@ -17,7 +17,7 @@ from study.study_file import base, read_study
 def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
     """Keys outside the declared factors that differ between flat configs, with their values."""
     keys = sorted({key for flat in flats for key in flat if not under(key, factors)})
-    found: dict[str, list[Any]] = {}
+    differing: dict[str, list[Any]] = {}
     for key in keys:
         values: list[Any] = []
         for flat in flats:
@@ -25,8 +25,8 @@ def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[
             if value not in values:
                 values.append(value)
         if len(values) > 1:
-            found[key] = values
-    return found
+            differing[key] = values
+    return differing
 
 
 def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
@@ -35,13 +35,13 @@ def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
     Raises:
         UserError: with each differing key and its values.
     """
-    found = undeclared([identifying(cell.data) for cell in todo], factors)
-    if found:
+    differences = undeclared([identifying(cell.data) for cell in todo], factors)
+    if differences:
         raise UserError(
-            f"The arms of this sweep differ in {_differences(found)}, which is not a declared "
+            f"The arms of this sweep differ in {_told(differences)}, which is not a declared "
             f"factor (declared: {', '.join(factors)}). A comparison of judges must not change "
             "anything else by the way. If it is meant, type: "
-            f"'factors=[{','.join([*factors, *found])}]' study=NEW_NAME"
+            f"'factors=[{','.join([*factors, *differences])}]' study=NEW_NAME"
         )
 
 
@@ -63,18 +63,20 @@ def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -
             f"study={name}-2"
         )
     shared = started.get("base", base(todo[0], factors))
-    found = undeclared([shared, *(base(cell, factors) for cell in todo)], factors)
-    if found:
+    differences = undeclared([shared, *(base(cell, factors) for cell in todo)], factors)
+    if differences:
         raise UserError(
             f"The study {name} in {study_dir} was started with another config: "
-            f"{_differences(found)} (first value: the study's). Its declared factors are "
+            f"{_told(differences)} (first value: the study's). Its declared factors are "
             f"{', '.join(factors)}; anything else must stay. Type another name, for example: "
             f"study={name}-2"
         )
 
 
-def _differences(found: dict[str, list[Any]]) -> str:
-    return "; ".join(f"{key} = {' | '.join(map(str, found[key]))}" for key in found)
+def _told(differences: dict[str, list[Any]]) -> str:
+    return "; ".join(
+        f"{key} = {' | '.join(map(str, values))}" for key, values in differences.items()
+    )
 
 
 def design(todo: Sequence[Cell]) -> tuple[int, int]:
@@ -84,4 +86,4 @@ def design(todo: Sequence[Cell]) -> tuple[int, int]:
         arm = identifying(cell.data)
         seed = arm.pop("seed", 0)
         seeds.setdefault(json.dumps(arm, sort_keys=True), set()).add(seed)
-    return min(len(found) for found in seeds.values()), len(seeds)
+    return min(len(numbers) for numbers in seeds.values()), len(seeds)

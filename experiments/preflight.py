@@ -14,7 +14,7 @@ from experiments.arms import check_arms, check_study
 from experiments.track.store import tracking_uri
 from judges.budget import check_limits
 from judges.grading import GRADINGS
-from judges.grading.adapters import check_rows
+from judges.grading.checks import check_rows
 from judges.identity import build_grading, judge_id
 from judges.session import Session
 from study.cells import Cell
@@ -67,14 +67,14 @@ def check_factors(todo: Sequence[Cell]) -> None:
     """Every declared factor is a key of the config.
 
     Raises:
-        UserError: it is none, so nothing could differ in it.
+        UserError: one is not, so nothing could differ in it.
     """
-    known = {key for cell in todo for key in flatten(cell.data)}
+    keys = {key for cell in todo for key in flatten(cell.data)}
     for factor in todo[0].config.factors:
-        if not any(under(key, [factor]) for key in known):
+        if not any(under(key, [factor]) for key in keys):
             raise UserError(
-                f"factors={','.join(todo[0].config.factors)} names {factor}, which is no key of "
-                "the config, so no arm can differ in it. To see every key, type: python -m "
+                f"factors={','.join(todo[0].config.factors)} names {factor}, which is not a key "
+                "of the config, so no arm can differ in it. To see every key, type: python -m "
                 "experiments.sweep --cfg job"
             )
 
@@ -221,8 +221,8 @@ def check_batch(trainer: Trainer) -> None:
     """Numbers of the trainer that do not go together.
 
     Raises:
-        UserError: the micro-batch does not divide the P * G rollouts of a step, or the learning
-            rate is none that the schedule can end at.
+        UserError: the micro-batch does not divide the P * G rollouts of a step, or the schedule
+            cannot end at the learning rate.
     """
     rollouts = trainer.prompts_per_step * trainer.group_size
     if rollouts % trainer.micro_batch:

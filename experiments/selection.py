@@ -64,7 +64,7 @@ def choose(
         return stratified(labels, k, seed)
     if method != "facility":
         raise UserError(
-            f"select={method} is no way to choose prompts. Give one of {', '.join(METHODS)}."
+            f"select={method} is not a way to choose prompts. Give one of {', '.join(METHODS)}."
         )
     if max(len(texts), len(away)) > MOST:
         raise UserError(
@@ -75,8 +75,9 @@ def choose(
     if k == len(texts):
         return list(range(k))
     vectors = embed([*texts, *away])
-    own, other = vectors[: len(texts)], vectors[len(texts) :]
-    return facility_location(own @ own.T, k, own @ other.T if len(away) else None)
+    candidates, covered = vectors[: len(texts)], vectors[len(texts) :]
+    away_N_M = candidates @ covered.T if len(away) else None
+    return facility_location(candidates @ candidates.T, k, away_N_M)
 
 
 def stratified(strata: Sequence[str], k: int, seed: int = 0) -> list[int]:
@@ -95,7 +96,7 @@ def stratified(strata: Sequence[str], k: int, seed: int = 0) -> list[int]:
         wanted[label] += 1
     chosen: list[int] = []
     for label in labels:
-        places = [place for place, own in enumerate(strata) if own == label]
+        places = [place for place, stratum in enumerate(strata) if stratum == label]
         chosen += draw.sample(places, wanted[label])
     return sorted(chosen)
 
@@ -172,5 +173,5 @@ def _maximised(kernel: np.ndarray, k: int, away: np.ndarray) -> list[tuple[int, 
         n=n, num_privates=1, data_sijs=kernel, private_sijs=covered
     )
     # the library refuses to choose all; the last place is then what is left
-    found = function.maximize(budget=min(k, n - 1), show_progress=False)
-    return [(int(place), float(gain)) for place, gain in found]
+    gains = function.maximize(budget=min(k, n - 1), show_progress=False)
+    return [(int(place), float(gain)) for place, gain in gains]

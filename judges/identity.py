@@ -12,7 +12,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from judges.endpoint.dialects import dialect_name
-from judges.grading import GRADINGS
+from judges.grading import GRADINGS, AnswerGrading, GroupGrading
 from judges.simulated.bias import effective
 from judges.store import content_key
 from study.errors import UserError
@@ -25,7 +25,7 @@ SCHEMA = 1
 """Part of both hashes: raised when their meaning changes, so that old ones no longer match."""
 
 
-def build_grading(judge: Judge) -> Any:
+def build_grading(judge: Judge) -> AnswerGrading | GroupGrading:
     """The grading that ``judge.grading`` names, with its options.
 
     Raises:
@@ -34,8 +34,8 @@ def build_grading(judge: Judge) -> Any:
     name = judge.grading.name
     if name not in GRADINGS:
         raise UserError(
-            f"judge.grading.name={name!r} is no grading. There are {', '.join(sorted(GRADINGS))}; "
-            f"type for example judge.grading.name={min(GRADINGS)}."
+            f"judge.grading.name={name!r} is not a grading. Legal are "
+            f"{', '.join(sorted(GRADINGS))}; type for example judge.grading.name={min(GRADINGS)}."
         )
     return GRADINGS[name](judge.grading.options)
 

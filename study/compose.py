@@ -43,13 +43,9 @@ def load_presets(
 
     register()
     chosen = [f"+judge={judge}", f"+task={task}"]
+    in_sweep = GlobalHydra.instance().is_initialized()  # Hydra lets nobody initialise it twice
     try:
-        inside_a_sweep = GlobalHydra.instance().is_initialized()  # of the same folder
-        with (
-            nullcontext()
-            if inside_a_sweep
-            else initialize_config_dir(str(CONF), version_base="1.3")
-        ):
+        with nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
             composed = compose(overrides=[*chosen, *overrides])
         data: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as problem:

@@ -64,7 +64,7 @@ def from_run(
         UserError: no cell, no such checkpoint, or the tiny policy, which knows one task only.
     """
     if not (cell / "config.yaml").is_file():
-        raise UserError(f"run={cell} is no cell: it has no config.yaml. Give runs/STUDY/CELL.")
+        raise UserError(f"run={cell} is not a cell: it has no config.yaml. Give runs/STUDY/CELL.")
     policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]
     if policy["path"] == "tiny":
         raise UserError(
@@ -103,7 +103,7 @@ def from_folder(
     """
     if adapter is not None:
         if not (adapter / "adapter_config.json").is_file():
-            raise UserError(f"adapter={adapter} has no adapter_config.json: it is no adapter.")
+            raise UserError(f"adapter={adapter} has no adapter_config.json: it is not an adapter.")
         named = str(read_json(adapter / "adapter_config.json").get("base_model_name_or_path"))
         model = model or named
         if not same_model(model, named):

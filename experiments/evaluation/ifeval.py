@@ -94,7 +94,9 @@ def load_prompts(root: Path | None) -> list[Prompt]:
             ids, kwargs = tuple(row["instruction_id_list"]), tuple(row["kwargs"])
             prompt = Prompt(int(row["key"]), str(row["prompt"]), ids, kwargs)
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}, line {number} is no prompt of IFEval: {error!r}.") from error
+            raise UserError(
+                f"{path}, line {number} is not a prompt of IFEval: {error!r}."
+            ) from error
         if not ids or len(ids) != len(kwargs):
             raise UserError(
                 f"{path}, line {number} has {len(ids)} instructions and {len(kwargs)} kwargs."
@@ -120,7 +122,7 @@ def _from_hub() -> Path:
 
 def digest(prompts: Sequence[Prompt]) -> str:
     """16 hex digits over the prompts and what is asked in them."""
-    text = repr([(one.key, one.text, one.instructions) for one in prompts])
+    text = repr([(prompt.key, prompt.text, prompt.instructions) for prompt in prompts])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -250,7 +252,7 @@ def score(
     for measure in MEASURES:
         level, mode = measure.split("_")
         passes = [getattr(checked, mode) for _, checked in results]
-        groups = [(all(one),) for one in passes] if level == "prompt" else passes
+        groups = [(all(flags),) for flags in passes] if level == "prompt" else passes
         report[measure], *intervals[measure] = proportion(groups)
     return report | {
         "intervals": intervals,

@@ -95,13 +95,13 @@ def _load(model: str, adapter: Path | None, local: Local) -> tuple[Any, Any]:
     disable_progress_bar()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     wanted = local.dtype or ("bfloat16" if device == "cuda" else "float32")
-    kind = getattr(torch, wanted, None)
-    if not isinstance(kind, torch.dtype):
-        raise UserError(f"dtype={wanted} is no dtype of torch. Type dtype=float32 or bfloat16.")
-    own = adapter is not None and (adapter / "tokenizer_config.json").is_file()
+    dtype = getattr(torch, wanted, None)
+    if not isinstance(dtype, torch.dtype):
+        raise UserError(f"dtype={wanted} is not a dtype of torch. Type dtype=float32 or bfloat16.")
+    has_tokenizer = adapter is not None and (adapter / "tokenizer_config.json").is_file()
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(adapter) if own else model)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=kind)
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(adapter) if has_tokenizer else model)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     except (OSError, ValueError) as error:
         raise UserError(
             f"There is no model at {model!r} ({type(error).__name__}). Give a folder that has"

@@ -35,7 +35,7 @@ def read_responses(path: Path, torn: bool = False) -> list[Response]:
         torn: leave out a last line that was cut off, as a killed writer leaves it.
 
     Raises:
-        UserError: no such file, or a line that is no response, with its number.
+        UserError: no such file, or a line that is not a response, with its number.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -43,20 +43,20 @@ def read_responses(path: Path, torn: bool = False) -> list[Response]:
         raise UserError(f"There is no file of responses at {path}. {SHAPE}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read as UTF-8 JSONL: {error}. {SHAPE}") from error
-    found = []
+    responses = []
     for number, line in enumerate(lines, start=1):
         if not line.strip() or (torn and number == len(lines)):
             continue
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise UserError(f"{path}, line {number} is no JSON: {error}. {SHAPE}") from error
+            raise UserError(f"{path}, line {number} is not JSON: {error}. {SHAPE}") from error
         if not isinstance(row, dict) or not {"prompt", "response"} <= row.keys():
             raise UserError(f"{path}, line {number} lacks prompt or response. {SHAPE}")
         if not isinstance(row["prompt"], str) or not isinstance(row["response"], str | None):
             raise UserError(f"{path}, line {number}: prompt and response are texts. {SHAPE}")
-        found.append(Response(row["prompt"], row["response"], number, row))
-    return found
+        responses.append(Response(row["prompt"], row["response"], number, row))
+    return responses
 
 
 def model_of(responses: Sequence[Response], path: Path) -> str | None:
@@ -65,7 +65,9 @@ def model_of(responses: Sequence[Response], path: Path) -> str | None:
     Raises:
         UserError: the lines are of several models.
     """
-    models = {str(one.fields["model"]) for one in responses if one.fields.get("model")}
+    models = {
+        str(response.fields["model"]) for response in responses if response.fields.get("model")
+    }
     if len(models) > 1:
         raise UserError(
             f"{path} mixes the responses of {len(models)} models: {', '.join(sorted(models))}."
@@ -85,23 +87,23 @@ def match(responses: Sequence[Response], keys: Mapping[str, int], path: Path) ->
     """
     stripped = {text.strip(): key for text, key in keys.items()}
     lines: dict[int, int] = {}
-    found = {}
-    for one in responses:
-        key = keys.get(one.prompt, stripped.get(one.prompt.strip()))
+    texts = {}
+    for response in responses:
+        key = keys.get(response.prompt, stripped.get(response.prompt.strip()))
         if key is None:
             raise UserError(
-                f"{path}, line {one.line}: {one.prompt[:60]!r} is no prompt of this evaluation."
-                " Every prompt has to be one of its own, letter by letter."
+                f"{path}, line {response.line}: {response.prompt[:60]!r} is not a prompt of this"
+                " evaluation. Every prompt must be one of its own, letter by letter."
             )
         if key in lines:
             raise UserError(
-                f"{path}, line {one.line} answers the prompt of line {lines[key]} again:"
-                f" {one.prompt[:60]!r}. Leave one response per prompt."
+                f"{path}, line {response.line} answers the prompt of line {lines[key]} again:"
+                f" {response.prompt[:60]!r}. Leave one response per prompt."
             )
-        lines[key] = one.line
-        if one.text is not None:
-            found[key] = one.text
-    return found
+        lines[key] = response.line
+        if response.text is not None:
+            texts[key] = response.text
+    return texts
 
 
 def reopen(path: Path, model: str, settings: Mapping[str, Any]) -> set[str]:
@@ -113,21 +115,21 @@ def reopen(path: Path, model: str, settings: Mapping[str, Any]) -> set[str]:
     if not path.exists():
         return set()
     responses = read_responses(path, torn=True)
-    for one in responses:
-        if one.fields.get("model") != model:
+    for response in responses:
+        if response.fields.get("model") != model:
             raise UserError(
-                f"{path}, line {one.line} is a response of {one.fields.get('model')!r}, and this is"
-                f" {model!r}. Give another responses_out=FILE, or move that one away."
+                f"{path}, line {response.line} is a response of {response.fields.get('model')!r},"
+                f" and this is {model!r}. Give another responses_out=FILE, or move that one away."
             )
-        before = one.fields.get("settings")
+        before = response.fields.get("settings")
         if before != settings:
             raise UserError(
-                f"{path}, line {one.line} was made with {before}, and these settings are"
+                f"{path}, line {response.line} was made with {before}, and these settings are"
                 f" {dict(settings)}. Give another responses_out=FILE, or the same settings."
             )
-    kept = [one for one in responses if one.text is not None]
-    write_text(path, "".join(_line(one.fields) for one in kept))
-    return {one.prompt for one in kept}
+    answered = [response for response in responses if response.text is not None]
+    write_text(path, "".join(_line(response.fields) for response in answered))
+    return {response.prompt for response in answered}
 
 
 def append(file: IO[str], row: Mapping[str, Any]) -> None:

@@ -75,9 +75,9 @@ def write_result(target: Path, result: Mapping[str, Any]) -> None:
     if before and result["model"] is None:
         (path, sha), (now, _) = _file_of(before), _file_of(result)
         if path != now:
-            kept = target.with_name(f"{target.stem}.{sha[:8]}{target.suffix}")
-            write_json(kept, before)
-            print(f"{target} held the result of {path}; it is now {kept}")
+            aside = target.with_name(f"{target.stem}.{sha[:8]}{target.suffix}")
+            write_json(aside, before)
+            print(f"{target} held the result of {path}; it is now {aside}")
     write_json(target, dict(result))
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.evaluation.generate import fill
-from experiments.evaluation.options import GENERATION, SHARED, SOURCES, Options
+from experiments.evaluation.options import Options
 from experiments.evaluation.options import source as source_of
 from experiments.evaluation.responses import Response, model_of, read_responses
 from experiments.evaluation.results import complete, guard, write_result
 from experiments.evaluation.summary import Graded, summary
 from experiments.evaluation.tracked import track
 from experiments.evaluation.training import differs, trained_under
-from judges.grading.adapters import check_rows
+from judges.grading.checks import check_rows
 from judges.identity import build_grading
 from judges.session import Session
 from judges.store import Store
@@ -32,7 +32,6 @@ from study.tasks import oracle, prompts, task_module
 if TYPE_CHECKING:
     from study.schema import Judge, Task
 
-OWN = ("task", "judge", "samples", "split", "same_judge", "runs_dir")
 SPLITS = {"eval": ("eval",), "train": ("train",), "all": ("train", "eval")}
 OFFICIAL = {
     "judge.grading.name": "judge.grading.name=rubric_item",
@@ -54,51 +53,46 @@ class Rows:
     chosen: tuple[Row, ...]
     unruled: int
     """Rows of the split without criteria, which no rubric can grade."""
-    known: Mapping[str, str]
+    prompt_ids: Mapping[str, str]
     """Text of every prompt of the task, chosen or not -> its id."""
 
 
-def evaluate_rubric(arguments: Sequence[str]) -> None:
+def evaluate_rubric(options: Options) -> None:
     """Held-out rows of any task with criteria, under any judge and its own grading.
 
     Raises:
         UserError: options, rows or responses that do not fit, or the judge that trained the run.
     """
-    _evaluate("rubric", arguments)
+    _evaluate("rubric", options)
 
 
-def evaluate_healthbench(arguments: Sequence[str]) -> None:
+def evaluate_healthbench(options: Options) -> None:
     """HealthBench graded item by item; the mean over rows is clipped to [0, 1], samples are not.
 
     Raises:
         UserError: as `evaluate_rubric`.
     """
-    _evaluate("healthbench", arguments)
+    _evaluate("healthbench", options)
 
 
-def _evaluate(name: str, arguments: Sequence[str]) -> None:
+def _evaluate(name: str, options: Options) -> None:
     official = name == "healthbench"
-    overrides = [word for word in arguments if word.lstrip("+~").startswith(("judge.", "task."))]
-    others = [word for word in arguments if word not in overrides]
-    options = Options(others, (*SOURCES, *SHARED, *GENERATION, *OWN))
-    chosen = options.text("task") or ("healthbench" if official else "")
-    if not chosen or not options.text("judge") or not options.text("out"):
+    if not (chosen := options.task or ("healthbench" if official else "")):
         raise UserError(
-            f"The evaluation {name} needs a judge, a task and a place for the result. Type for"
-            f" example: python -m experiments.evaluate {name} task=healthbench judge=qwen3-32b"
-            " run=runs/STUDY/CELL out=FILE.json"
+            f"The evaluation {name} needs a task. Type for example: python -m experiments.evaluate"
+            f" {name} task=healthbench judge=qwen3-32b run=runs/STUDY/CELL out=FILE.json"
         )
-    judge, task = _composed(str(options.text("judge")), chosen, overrides, official)
+    judge, task = _composed(options.judge, chosen, options.overrides, official)
     trained = trained_under(options)
     same = None if trained is None else not differs(judge, trained, options)
-    split = options.text("split") or "eval"
-    if official and options.text("split") is None and (trained or {}).get("task") != task.name:
+    split = options.split or "eval"
+    if official and options.split is None and (trained or {}).get("task") != task.name:
         split = "all"  # nobody was trained on any of it, as far as is known
     rows = held_out(task, split, options)
     check_rows(build_grading(judge), rows.chosen)
-    target, seed = Path(str(options.text("out"))), options.whole("seed", 0, least=0)
+    target, seed = options.out, options.seed
     responses, model, made = _responses(options, rows, target, name, judge.name)
-    graded = grade(judge, task, rows.chosen, responses, Path(options.text("runs_dir") or "runs"))
+    graded = grade(judge, task, rows.chosen, responses, options.runs_dir)
     signed = judge.grading.options.get("clip") == "none"
     result: dict[str, Any] = {
         "evaluation": name,
@@ -145,19 +139,19 @@ def held_out(task: Task, split: str, options: Options) -> Rows:
     if module is prompts:  # not by `rows`, which wants rows to train on and may leave some out
         any_row = {"needs": "nothing", "max_prompt_chars": None}
         every = prompts.load(replace(task, options=task.options | any_row)).rows
-        found = [row for row in prompts.load(task).rows if row.split in SPLITS[split]]
+        in_split = [row for row in prompts.load(task).rows if row.split in SPLITS[split]]
     else:
-        every = tuple(row for one in SPLITS["all"] for row in module.rows(task, one))
-        found = [row for row in every if row.split in SPLITS[split]]
-    rows = [row for row in found if row.criteria]
+        every = tuple(row for name in SPLITS["all"] for row in module.rows(task, name))
+        in_split = [row for row in every if row.split in SPLITS[split]]
+    rows = [row for row in in_split if row.criteria]
     if not rows:
         raise UserError(
             f"task={task.name} has no row with criteria in its {split} split. Type split=all, or"
             " give task.path a file that has."
         )
-    known = {row.prompt_text().strip(): row.prompt_id for row in every}
-    chosen = tuple(rows[: options.whole("limit", len(rows))])
-    return Rows(chosen, len(found) - len(rows), known)
+    prompt_ids = {row.prompt_text().strip(): row.prompt_id for row in every}
+    chosen = tuple(rows[: options.limit])
+    return Rows(chosen, len(in_split) - len(rows), prompt_ids)
 
 
 def _responses(
@@ -169,11 +163,12 @@ def _responses(
     def asked(given: Options) -> Any:
         return source_of(given, lambda text: list(turns[text]))
 
-    first, samples = asked(options), options.whole("samples", 1)
+    first, samples = asked(options), options.samples
     if first is None:
         if samples != 1:
             raise UserError("samples= is for generated answers; a file has as many as it has.")
-        paths = [Path(str(options.text("responses")))]
+        assert options.responses is not None
+        paths = [options.responses]
     else:
         guard(target, first.model, name, judge)
         if samples > 1 and not first.settings["temperature"]:
@@ -181,49 +176,48 @@ def _responses(
                 f"samples={samples} of greedy decoding are {samples} copies. Type temperature=0.7"
                 " or another above 0."
             )
-        base = Path(options.text("responses_out") or target.with_suffix(".responses.jsonl"))
+        base = options.responses_out or target.with_suffix(".responses.jsonl")
         names = [f".{n}{base.suffix}" for n in range(samples)] if samples > 1 else [base.suffix]
         paths = [base.with_suffix(ending) for ending in names]
         if target.resolve() in [path.resolve() for path in paths]:
             raise UserError(f"out and responses_out are both {target}. Give different names.")
-        seed = options.whole("seed", 0, least=0)
         for number, path in enumerate(paths):
             # the same command line with another seed: a sample is one more file of its own
-            fill(asked(options.replaced("seed", str(seed + number))), list(turns), path)
+            fill(asked(replace(options, seed=options.seed + number)), list(turns), path)
     wanted = {row.prompt_id for row in rows.chosen}
     texts: dict[str, list[str]] = defaultdict(list)
     failed = beside = 0
     models = set()
     for path in paths:
-        found = read_responses(path)
-        models.add(model_of(found, path))
-        for one in found:
-            prompt = _prompt_of(one, rows.known, path)
+        responses = read_responses(path)
+        models.add(model_of(responses, path))
+        for response in responses:
+            prompt = _prompt_of(response, rows.prompt_ids, path)
             beside += prompt not in wanted
-            failed += prompt in wanted and one.text is None
-            if prompt in wanted and one.text is not None:
-                texts[prompt].append(one.text)
+            failed += prompt in wanted and response.text is None
+            if prompt in wanted and response.text is not None:
+                texts[prompt].append(response.text)
     model = models.pop()
     guard(target, model, name, judge)
-    complete(len(texts), len(wanted), failed, paths[0], bool(options.flag("allow_missing")))
-    made: dict[str, Any] = {"n_failed_generation": failed, "n_beside": beside}
-    made["responses"] = [_file(path) for path in paths]
+    complete(len(texts), len(wanted), failed, paths[0], options.allow_missing)
+    provenance: dict[str, Any] = {"n_failed_generation": failed, "n_beside": beside}
+    provenance["responses"] = [_file(path) for path in paths]
     if first is not None:
-        made["generation"] = first.settings
-    return dict(texts), model, made
+        provenance["generation"] = first.settings
+    return dict(texts), model, provenance
 
 
 def _file(path: Path) -> dict[str, str]:
     return {"path": str(path.resolve()), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
-def _prompt_of(one: Response, known: Mapping[str, str], path: Path) -> str:
-    name = known.get(one.prompt.strip())
+def _prompt_of(response: Response, prompt_ids: Mapping[str, str], path: Path) -> str:
+    name = prompt_ids.get(response.prompt.strip())
     if name is None:
         raise UserError(
-            f"{path}, line {one.line}: {one.prompt[:60]!r} is no prompt of this task. Every prompt"
-            " has to be one of it, letter by letter; a conversation is its turns as `role: content`"
-            " with an empty line between them."
+            f"{path}, line {response.line}: {response.prompt[:60]!r} is not a prompt of this task."
+            " Every prompt must be one of it, letter by letter; a conversation is its turns as"
+            " `role: content` with an empty line between them."
         )
     return name
 
@@ -252,7 +246,8 @@ def grade(
         votes = session.verdicts([(row, answer or "") for row, answer in pairs])
         session.stop_if_refused()
     return [
-        Graded(row, answer, tuple(found)) for (row, answer), found in zip(pairs, votes, strict=True)
+        Graded(row, answer, tuple(row_votes))
+        for (row, answer), row_votes in zip(pairs, votes, strict=True)
     ]
 
 
@@ -271,17 +266,25 @@ def _digest(rows: Sequence[Row]) -> str:
 def _write_samples(target: Path, graded: Sequence[Graded], result: Mapping[str, Any]) -> Path:
     """One line per sample beside the result, under a name that says whose they are."""
     lines, numbers = [], defaultdict(int)
-    for one in graded:
+    for sample in graded:
         votes = [
             {"outcome": str(vote.outcome), "score": vote.score, "labels": list(vote.labels)}
             | {"reason": vote.reason, "key": vote.key}
-            for vote in one.votes
+            for vote in sample.votes
         ]
-        prompt = one.row.prompt_id
-        line = {"prompt_id": prompt, "sample": numbers[prompt], "score": one.score, "votes": votes}
+        prompt = sample.row.prompt_id
+        line = {
+            "prompt_id": prompt,
+            "sample": numbers[prompt],
+            "score": sample.score,
+            "votes": votes,
+        }
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         numbers[prompt] += 1
-    whose = [one["sha256"] for one in result["responses"]] + [result["judge"], result["grading"]]
+    whose = [file["sha256"] for file in result["responses"]] + [
+        result["judge"],
+        result["grading"],
+    ]
     name = hashlib.sha256(json.dumps(whose).encode()).hexdigest()[:8]
     path = target.with_name(f"{target.stem}.samples-{name}.jsonl")
     write_text(path, "".join(lines))
@@ -290,13 +293,13 @@ def _write_samples(target: Path, graded: Sequence[Graded], result: Mapping[str, 
 
 def _numbers(result: Mapping[str, Any]) -> dict[str, float]:
     """What of a result is a metric."""
-    kept = ("score", "bootstrap_sd", "n_prompts", "n_samples", "n_unscored", "n_missing")
-    found = {key: float(result[key]) for key in kept}
-    found |= dict(zip(("bound_low", "bound_high"), result["bounds"], strict=True))
+    names = ("score", "bootstrap_sd", "n_prompts", "n_samples", "n_unscored", "n_missing")
+    metrics = {key: float(result[key]) for key in names}
+    metrics |= dict(zip(("bound_low", "bound_high"), result["bounds"], strict=True))
     for kind, share in result["criteria"].items():
         if share["met"] is not None:
-            found[f"met/{kind.replace('=', '/')}"] = share["met"]
-    return found
+            metrics[f"met/{kind.replace('=', '/')}"] = share["met"]
+    return metrics
 
 
 def _show(result: Mapping[str, Any], target: Path) -> None:

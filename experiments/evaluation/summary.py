@@ -49,17 +49,17 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
         UserError: no sample has a score.
     """
     by_row: dict[str, list[Graded]] = defaultdict(list)
-    for one in graded:
-        by_row[one.row.prompt_id].append(one)
+    for sample in graded:
+        by_row[sample.row.prompt_id].append(sample)
     means = [mean for samples in by_row.values() if (mean := _mean(samples)) is not None]
     unscored = Counter(
         str(vote.outcome)
-        for one in graded
-        for vote in one.votes
+        for sample in graded
+        for vote in sample.votes
         if vote.outcome is not Outcome.scored
     )
     if not means:
-        why = next((vote.reason for one in graded for vote in one.votes), "nothing was asked")
+        why = next((vote.reason for sample in graded for vote in sample.votes), "nothing was asked")
         raise UserError(
             "The judge scored no answer, so there is no result. Its verdicts say why:"
             f" {dict(unscored)}; the first one: {why}"
@@ -79,10 +79,10 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
         "unit": "prompt",
         "n_prompts": len(means),
         "n_samples": len(graded),
-        "n_unscored": sum(one.score is None for one in graded),
+        "n_unscored": sum(sample.score is None for sample in graded),
         "n_unscored_prompts": len(by_row) - len(means),
-        "n_empty": sum(one.answer == "" for one in graded),
-        "n_truncated_thinking": sum(one.answer is None for one in graded),
+        "n_empty": sum(sample.answer == "" for sample in graded),
+        "n_truncated_thinking": sum(sample.answer is None for sample in graded),
         "unscored": dict(unscored),
         "always_met": _clipped(_constant(rows, "met", signed), clip),
         "never_met": _clipped(_constant(rows, "not_met", signed), clip),
@@ -91,7 +91,7 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
 
 
 def _mean(samples: Sequence[Graded]) -> float | None:
-    scores = [one.score for one in samples if one.score is not None]
+    scores = [sample.score for sample in samples if sample.score is not None]
     return sum(scores) / len(scores) if scores else None
 
 
@@ -112,7 +112,7 @@ def _bound(by_row: Mapping[str, Sequence[Graded]], end: str, signed: bool) -> fl
         bad = end == "worst"
         labels = ["met" if (item.points < 0) == bad else "not_met" for item in row.criteria]
         extreme = _score(row, labels, signed)
-        scores = [extreme if one.score is None else one.score for one in samples]
+        scores = [extreme if sample.score is None else sample.score for sample in samples]
         means.append(sum(scores) / len(scores))
     return sum(means) / len(means)
 
@@ -130,10 +130,10 @@ def _shares(graded: Sequence[Graded]) -> dict[str, dict[str, float | None]]:
     """
     labelled = [
         (item, label)
-        for one in graded
-        for vote in one.votes
-        if len(vote.labels) == len(one.row.criteria)
-        for item, label in zip(one.row.criteria, vote.labels, strict=True)
+        for sample in graded
+        for vote in sample.votes
+        if len(vote.labels) == len(sample.row.criteria)
+        for item, label in zip(sample.row.criteria, vote.labels, strict=True)
     ]
     values: dict[str, set[str]] = defaultdict(set)
     for item, _ in labelled:
@@ -146,12 +146,12 @@ def _shares(graded: Sequence[Graded]) -> dict[str, dict[str, float | None]]:
         tagged = [f"{tag}={item.tags[tag]}" for tag in kinds if tag in item.tags]
         for name in ("all", sign, *tagged):
             seen[name].append(label)
-    found: dict[str, dict[str, float | None]] = {}
+    shares: dict[str, dict[str, float | None]] = {}
     for name, labels in sorted(seen.items()):
-        known = [label for label in labels if label != "unknown"]
-        found[name] = {
+        told = [label for label in labels if label != "unknown"]
+        shares[name] = {
             "n": len(labels),
-            "met": known.count("met") / len(known) if known else None,
-            "unknown": 1 - len(known) / len(labels),
+            "met": told.count("met") / len(told) if told else None,
+            "unknown": 1 - len(told) / len(labels),
         }
-    return found
+    return shares

@@ -30,19 +30,19 @@ def track(
     Raises:
         UserError: the run was tracked, and the store does not take the metrics.
     """
-    cell = options.text("run")
-    if cell is None or options.flag("track") is False:
+    cell = options.run
+    if cell is None or not options.track:
         return None
-    kept = read_json(Path(cell) / "mlflow.json")
-    if not kept:
+    run = read_json(cell / "mlflow.json")
+    if not run:
         print(f"run={cell} is not tracked, so the result is in its JSON alone.")
         return None
-    step = _step(Path(cell), options)
+    step = _step(cell, options)
 
     mlflow = load_mlflow()
     try:
-        client = mlflow.MlflowClient(tracking_uri=kept["uri"])
-        model_id = _logged_model(client, kept, Path(cell).resolve().name, step, result)
+        client = mlflow.MlflowClient(tracking_uri=run["uri"])
+        model_id = _logged_model(client, run, cell.resolve().name, step, result)
         stamp = int(time.time() * 1000)
         data = result["dataset"]
         metrics = [
@@ -57,26 +57,26 @@ def track(
             )
             for name, value in numbers.items()
         ]
-        client.log_batch(kept["run_id"], metrics=metrics)
+        client.log_batch(run["run_id"], metrics=metrics)
     except mlflow.exceptions.MlflowException as error:
         raise UserError(
-            f"The result is written, and the tracking store {kept['uri']} does not take it:"
+            f"The result is written, and the tracking store {run['uri']} does not take it:"
             f" {str(error).splitlines()[0]} Mend the store and type the command again, or"
             " track=false."
         ) from error
-    print(f"logged as eval/{evaluation}/* on the model {model_id} of run {kept['run_id']}")
+    print(f"logged as eval/{evaluation}/* on the model {model_id} of run {run['run_id']}")
     return model_id
 
 
 def _step(cell: Path, options: Options) -> int:
     """The step of the checkpoint that was asked."""
-    if options.text("checkpoint"):
-        return options.whole("checkpoint", 0, least=0)
+    if options.checkpoint is not None:
+        return options.checkpoint
     return int(read_json(cell / "status.json").get("step", 0))
 
 
 def _logged_model(
-    client: Any, kept: Mapping[str, str], cell: str, step: int, result: Mapping[str, Any]
+    client: Any, run: Mapping[str, str], cell: str, step: int, result: Mapping[str, Any]
 ) -> str:
     """The id of the LoggedModel of these weights of the cell, made on first use.
 
@@ -84,15 +84,15 @@ def _logged_model(
     is part of the model's label, decides.
     """
     name, label = f"{cell}-step-{step}", str(result["model"])
-    for one in client.search_logged_models(
-        [kept["experiment_id"]], filter_string=f"name = '{name}'"
+    for candidate in client.search_logged_models(
+        [run["experiment_id"]], filter_string=f"name = '{name}'"
     ):
-        if (one.source_run_id, one.tags.get(TAG)) == (kept["run_id"], label):
-            return str(one.model_id)
+        if (candidate.source_run_id, candidate.tags.get(TAG)) == (run["run_id"], label):
+            return str(candidate.model_id)
     made = client.create_logged_model(
-        kept["experiment_id"],
+        run["experiment_id"],
         name=name,
-        source_run_id=kept["run_id"],
+        source_run_id=run["run_id"],
         tags={"judgedrift.cell": cell, TAG: label},
         params={"step": str(step)},
         model_type="policy",

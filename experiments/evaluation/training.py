@@ -22,7 +22,7 @@ Trained = dict[str, str]
 
 
 def training_of(cell: Path) -> Trained | None:
-    """What a cell was trained under, None where ``cell`` is no cell."""
+    """What a cell was trained under, None where ``cell`` is not a cell."""
     try:
         data = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))
         judge = data["judge"]
@@ -39,25 +39,25 @@ def trained_under(options: Options) -> Trained | None:
     None where the files do not tell, as for an endpoint or a file of responses.
 
     Raises:
-        UserError: ``run=`` is no cell.
+        UserError: ``run=`` is not a cell.
     """
-    if run := options.text("run"):
-        found = training_of(Path(run))
-        if found is None:
-            raise UserError(f"run={run} is no cell: its config.yaml cannot be read.")
-        return found
-    for given in filter(None, (options.text("adapter"), options.text("model"))):
-        folder = Path(given).resolve()
+    if run := options.run:
+        training = training_of(run)
+        if training is None:
+            raise UserError(f"run={run} is not a cell: its config.yaml cannot be read.")
+        return training
+    for folder_given in filter(None, (options.adapter, options.model)):
+        folder = Path(folder_given).resolve()
         for cell in (folder.parent, folder.parent.parent):
-            if found := training_of(cell):
-                return found
+            if training := training_of(cell):
+                return training
         if noted := read_json(folder / NOTE).get("training"):
             return noted
     return None
 
 
 def differs(judge: Judge, trained: Trained, options: Options) -> bool:
-    """Whether the judge is another one than that of the training.
+    """Whether the judge differs from that of the training.
 
     Raises:
         UserError: it is the same, and same_judge=true is not given.
@@ -65,7 +65,7 @@ def differs(judge: Judge, trained: Trained, options: Options) -> bool:
     model = trained["judge_model"]
     if trained["judge"] != judge.name and (not model or model != judge.endpoint.model):
         return True
-    if not options.flag("same_judge"):
+    if not options.same_judge:
         raise UserError(
             f"{trained['place']} was trained by judge={trained['judge']}, and judge={judge.name} is"
             " the same model: what it taught is what it likes. Give a held-out gold judge different"

@@ -27,10 +27,10 @@ class Refusals:
 
     def covers(self, cell: Cell) -> bool:
         """Whether the cell asks a judge that was refused; it is then noted as left."""
-        found = any(_account(judge) in self._refused for judge in judges_of([cell]))
-        if found:
+        refused = any(_account(judge) in self._refused for judge in judges_of([cell]))
+        if refused:
             self.left.append(cell.name)
-        return found
+        return refused
 
     def paragraph(self) -> str:
         """What was not started, why, and what to type."""

@@ -1,1 +1,1 @@
-"""Policies: loaded, built tiny, merged."""
+"""Policies: loaded from a folder or the hub, or built tiny."""

@@ -90,7 +90,7 @@ def _sweeps(factor: str, key: str, data: dict[str, Any]) -> bool:
 def _texts(cell: Cell, values: dict[str, Any]) -> dict[str, str]:
     """Keys and values as MLflow takes them, secrets out, long values cut."""
     judges = (cell.config.judge, *cell.config.shadow_judges)
-    known = [os.environ.get(judge.endpoint.api_key_env or "", "") for judge in judges]
+    keys = [os.environ.get(judge.endpoint.api_key_env or "", "") for judge in judges]
     texts = {}
     for key, value in values.items():
         if value in ("", None, [], {}):
@@ -100,7 +100,7 @@ def _texts(cell: Cell, values: dict[str, Any]) -> dict[str, str]:
             text = "***"
         elif key.endswith(".url"):
             text = _address(text)
-        texts[_name(key)] = redact(text, known)[:VALUE_LIMIT]
+        texts[_name(key)] = redact(text, keys)[:VALUE_LIMIT]
     return texts
 
 

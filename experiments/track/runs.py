@@ -29,13 +29,13 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
     from mlflow.entities import Param, RunTag
     from mlflow.exceptions import MlflowException
 
-    kept = kept_run(cell.dir)
+    last = kept_run(cell.dir)
     run = None
-    if kept.get("uri") == ids["uri"]:
+    if last.get("uri") == ids["uri"]:
         with contextlib.suppress(MlflowException):
-            run = client.get_run(kept["run_id"])
+            run = client.get_run(last["run_id"])
     if run is None:
-        kept = {}
+        last = {}
         parent = f"tags.`mlflow.parentRunId` = '{ids['parent_run_id']}'"
         runs = client.search_runs(
             [ids["experiment_id"]], f"{parent} and tags.`judgedrift.cell` = '{cell.id}'"
@@ -71,8 +71,8 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         client.log_batch(run_id, params=batch)
     for batch in _chunks([RunTag(key, value) for key, value in tags.items()], 100):
         client.log_batch(run_id, tags=batch)
-    keep_run(cell.dir, ids, run_id, kept.get("sent", 0))
-    return run_id, kept.get("sent", 0)
+    keep_run(cell.dir, ids, run_id, last.get("sent", 0))
+    return run_id, last.get("sent", 0)
 
 
 def _left(path: Path, instead: str) -> dict[str, Any]:
@@ -86,13 +86,13 @@ def _left(path: Path, instead: str) -> dict[str, Any]:
 
 def kept_run(folder: Path) -> dict[str, Any]:
     """What `keep_run` kept; empty where that is damaged."""
-    kept = _left(folder / "mlflow.json", "the run is looked up in MLflow")
-    return kept if {"uri", "run_id"} <= kept.keys() else {}
+    run = _left(folder / "mlflow.json", "the run is looked up in MLflow")
+    return run if {"uri", "run_id"} <= run.keys() else {}
 
 
 def keep_run(folder: Path, ids: dict[str, str], run_id: str, sent: int) -> None:
-    kept = {key: ids[key] for key in ("uri", "experiment_id", "parent_run_id")}
-    write_json(folder / "mlflow.json", {**kept, "run_id": run_id, "sent": sent})
+    place = {key: ids[key] for key in ("uri", "experiment_id", "parent_run_id")}
+    write_json(folder / "mlflow.json", {**place, "run_id": run_id, "sent": sent})
 
 
 def send(client: Any, run_id: str, points: Iterable[Point], tags: dict[str, str]) -> None:
@@ -114,15 +114,15 @@ def mark_killed(folder: Path, reason: str) -> bool:
         True where a run was RUNNING and is KILLED now; False where there is none, it had ended,
         or MLflow failed.
     """
-    kept = kept_run(folder)
-    if not kept:
+    known_run = kept_run(folder)
+    if not known_run:
         return False
     try:
-        client = load_mlflow().MlflowClient(tracking_uri=kept["uri"])
-        if client.get_run(kept["run_id"]).info.status != "RUNNING":
+        client = load_mlflow().MlflowClient(tracking_uri=known_run["uri"])
+        if client.get_run(known_run["run_id"]).info.status != "RUNNING":
             return False
-        client.set_tag(kept["run_id"], "judgedrift.reason", redact(reason))
-        client.set_terminated(kept["run_id"], "KILLED")
+        client.set_tag(known_run["run_id"], "judgedrift.reason", redact(reason))
+        client.set_terminated(known_run["run_id"], "KILLED")
     except Exception as error:
         _log.warning("MLflow could not end the run of %s: %s", folder.name, one_line(error))
         return False

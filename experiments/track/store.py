@@ -84,14 +84,20 @@ def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
     if "://" not in given and given != "databricks":
         scheme = "file"
     if scheme not in SCHEMES:
-        kind = "is a file store, which MLflow no longer keeps up" if scheme == "file" else "is none"
+        kind = (
+            "is a file store, which MLflow no longer supports"
+            if scheme == "file"
+            else "is not legal"
+        )
         raise UserError(f"{source}={redact(given)} {kind}. {advice}")
     if scheme != "sqlite":
         return given
     head, _, rest = given.partition("://")
     name, mark, options = rest.removeprefix("/").partition("?")
     if not name or ":memory:" in name:
-        raise UserError(f"{source}={given} names no file that several cells can share. {advice}")
+        raise UserError(
+            f"{source}={given} does not name a file that several cells can share. {advice}"
+        )
     path = Path(name).absolute()
     _check_writable(path)
     return f"{head}:///{path}{mark}{options}"

@@ -111,7 +111,7 @@ def difference(folder: Path, files: Files) -> str:
 def fault(checkpoint: Path) -> str:
     """Why ``checkpoint`` cannot be resumed from; empty where it can."""
     if checkpoint.is_symlink() or not checkpoint.is_dir():
-        return "it is no folder of its own"
+        return "it is not a folder of its own"
     try:
         return difference(checkpoint, read_manifest(checkpoint)["files"])
     except (OSError, ValueError) as error:
@@ -120,11 +120,11 @@ def fault(checkpoint: Path) -> str:
 
 def numbered(folder: Path) -> list[tuple[int, Path]]:
     """Step and place of everything that is named as a checkpoint, newest first."""
-    found = []
+    checkpoints = []
     for path in folder.glob("checkpoint-*"):
         if name := re.fullmatch(r"checkpoint-([1-9][0-9]{0,8})", path.name):
-            found.append((int(name[1]), path))
-    return sorted(found, reverse=True)
+            checkpoints.append((int(name[1]), path))
+    return sorted(checkpoints, reverse=True)
 
 
 def newest(folder: Path) -> tuple[Path | None, int]:
@@ -146,7 +146,8 @@ def resume(folder: Path, cell_id: str, steps: int) -> tuple[Path | None, int]:
         steps: of the whole run.
 
     Raises:
-        UserError: the checkpoint is of another config or of a longer run, or the folder is none.
+        UserError: the checkpoint is of another config or of a longer run, or the folder is not a
+        checkpoint.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(

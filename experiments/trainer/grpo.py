@@ -125,7 +125,7 @@ class RecordingTrainer(GRPOTrainer):
 
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
         if self._shown is not None and self._scaffold is not None and self._scaffold.keep:
-            prompts = [list(one.messages) for one in self._shown]
+            prompts = [list(shown.messages) for shown in self._shown]
         return super()._tokenize_prompts(prompts)
 
     def _generate_single_turn(
@@ -139,7 +139,7 @@ class RecordingTrainer(GRPOTrainer):
     ) -> Any:
         if self._shown is not None:
             # every rollout has a prompt of its own, so none may be drawn for a whole group
-            prompts = [list(one.messages) for one in self._shown]
+            prompts = [list(shown.messages) for shown in self._shown]
             prompt_ids, num_generations = super()._tokenize_prompts(prompts)[0], 1
         return super()._generate_single_turn(
             prompt_ids, images, multimodal_fields, num_generations, *args, **kwargs
@@ -194,19 +194,19 @@ class RecordingTrainer(GRPOTrainer):
         prompt_mask = pad(ones, 0, padding_side="left").to(device)
         completion_ids, mask = output["completion_ids"], output["completion_mask"]
         with torch.no_grad():
-            found = super()._get_per_token_logps_and_entropies(
+            logprobs_N_L = super()._get_per_token_logps_and_entropies(
                 self.model,
                 torch.cat([prompt_ids, completion_ids], dim=1),
                 torch.cat([prompt_mask, mask], dim=1),
                 completion_ids.size(1),
                 batch_size=self.args.per_device_train_batch_size,
             )[0]
-        return (found * mask).sum(1).tolist()
+        return (logprobs_N_L * mask).sum(1).tolist()
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        self._row_logprobs = found[0].detach()
-        return found
+        logprobs_and_entropies = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._row_logprobs = logprobs_and_entropies[0].detach()
+        return logprobs_and_entropies
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         loss = super()._compute_loss(model, inputs)
@@ -240,14 +240,14 @@ class Scaffolder:
         return [
             show(
                 config.scaffold,
-                self.rows[one["prompt_id"]],
+                self.rows[example["prompt_id"]],
                 index % size,
                 size,
                 step,
                 config.trainer.steps,
                 config.seed,
             )
-            for index, one in enumerate(inputs)
+            for index, example in enumerate(inputs)
         ]
 
 

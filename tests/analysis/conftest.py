@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from analysis.records.runs import read_study
+from analysis.reports.evidence import Evidence, gather, of_records
 from study import records, study_file
 from study.records import arrow_type
 
@@ -172,3 +174,16 @@ def make_study(tmp_path: Path) -> Callable[..., Path]:
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three judges x three seeds x six steps x 16 rollouts, all finished. Not to be changed."""
     return write_study(tmp_path_factory.mktemp("runs") / "planted")
+
+
+@pytest.fixture(scope="session")
+def evidence(planted: Path) -> Evidence:
+    """The evidence of `planted`."""
+    return gather(planted)
+
+
+@pytest.fixture(scope="session")
+def real_evidence(small_study: Path) -> Evidence:
+    """The evidence of the study that was trained for real, resting on all of its cells."""
+    records = read_study(small_study)
+    return of_records(records, list(records.table["cell"]))

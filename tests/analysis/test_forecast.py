@@ -181,10 +181,10 @@ def test_four_arms_in_the_forecast_order_have_an_exact_p(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "study= is wrong"),
-        (["study=x", "rank=1"], "rank is wrong"),
+        ([], "needs study="),
+        (["study=x", "rank=1"], "'rank=1' is not an option"),
         (["study=x", "runs_dir=nowhere"], "no study folder"),
-        (["steps=0"], "no number of steps"),
+        (["steps=0"], "must be a number 1 or more"),
         (["judges=nobody"], "is not a preset"),
     ],
 )

@@ -32,7 +32,7 @@ def little(tmp_path_factory) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from experiments.policies.load import tiny_tokenizer
+    from experiments.policies.tiny import tiny_tokenizer
 
     tokenizer = tiny_tokenizer()
     torch.manual_seed(0)

@@ -9,7 +9,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from experiments.merge import NOTE, main
-from experiments.policies.load import tiny_tokenizer
+from experiments.policies.tiny import tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +72,12 @@ def test_the_folder_is_all_that_a_server_needs(cell, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "is not right"),
-        (["run={cell}"], "is not right"),
-        (["run={cell}", "out={out}", "speed=9"], "speed is not right"),
-        (["run={cell}", "out={out}", "checkpoint=last"], "is no step"),
+        ([], "needs run= ("),
+        (["run={cell}"], "needs out= ("),
+        (["run={cell}", "out={out}", "speed=9"], "'speed=9' is not an option"),
+        (["run={cell}", "out={out}", "checkpoint=last"], "checkpoint=last is not legal"),
         (["run={cell}", "out={out}", "checkpoint=7"], "does not exist"),
-        (["run={out}", "out={out}"], "is no cell"),
+        (["run={out}", "out={out}"], "is not a cell"),
         (["run={cell}", "out={cell}"], "not empty"),
         (["run={cell}", "out={out}", "model=another"], "and model=another"),
     ],

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.policies import load as policies
+from experiments.policies import tiny
 from study.errors import UserError
 from study.features import features
 from study.schema import Lora, Policy, Task, Warmup
@@ -35,7 +36,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return policies.tiny_tokenizer()
+    return tiny.tiny_tokenizer()
 
 
 def load(policy: Policy, cache: Path):
@@ -81,7 +82,7 @@ def test_chat_template_ends_each_turn_and_opens_the_answer(tokenizer) -> None:
 
 def test_the_second_load_reads_the_cache(tmp_path: Path, monkeypatch) -> None:
     first, _ = load(TINY, tmp_path)
-    monkeypatch.setattr(policies, "_build_tiny", lambda *_: pytest.fail("built twice"))
+    monkeypatch.setattr(tiny, "_build_tiny", lambda *_: pytest.fail("built twice"))
     second, tokenizer = load(TINY, tmp_path)
     assert weights(first) == weights(second)
     assert second.config.eos_token_id == tokenizer.eos_token_id
@@ -129,7 +130,7 @@ def test_a_damaged_cache_is_rebuilt(tmp_path: Path, damage: str) -> None:
     elif damage == "remove":
         file.unlink()
     elif damage == "no manifest":
-        (folder / policies.MANIFEST).unlink()
+        (folder / tiny.MANIFEST).unlink()
     else:
         for path in folder.iterdir():
             path.unlink()
@@ -144,8 +145,8 @@ def _load_and_count(cache: str) -> int:
 
     torch.set_num_threads(1)
     built = []
-    build = policies._build_tiny
-    policies._build_tiny = lambda *args: (built.append(1), build(*args))[1]
+    build = tiny._build_tiny
+    tiny._build_tiny = lambda *args: (built.append(1), build(*args))[1]
     load(TINY, Path(cache))
     return len(built)
 
@@ -162,14 +163,14 @@ def test_supervised_steps_lower_the_loss(tokenizer) -> None:
     losses = []
     for steps in (1, 60):
         torch.manual_seed(0)
-        model = policies._tiny_model(SMALL, tokenizer)
-        losses.append(policies.warm_up(model, tokenizer, Warmup(steps, 16, 1e-2)))
+        model = tiny._tiny_model(SMALL, tokenizer)
+        losses.append(tiny.warm_up(model, tokenizer, Warmup(steps, 16, 1e-2)))
     assert losses[1] < losses[0] / 2
 
 
 def test_the_loss_covers_the_answer_and_its_end_only(tokenizer) -> None:
-    batch = policies._lessons(ROWS, tokenizer, 4, random.Random(0))[0]
-    ids, labels = policies._pad(batch, tokenizer.pad_token_id)
+    batch = tiny._lessons(ROWS, tokenizer, 4, random.Random(0))[0]
+    ids, labels = tiny._pad(batch, tokenizer.pad_token_id)
     for (lesson, start), row, label in zip(batch, ids.tolist(), labels.tolist(), strict=True):
         width = len(label) - len(lesson)
         assert row == lesson + [tokenizer.pad_token_id] * width
@@ -200,7 +201,7 @@ def test_a_folder_loads_in_the_dtype_asked_for(tmp_path: Path) -> None:
     folder = next(path for path in tmp_path.iterdir() if path.is_dir())
     model, tokenizer = load(Policy(path=str(folder), dtype="bfloat16"), tmp_path)
     assert model.dtype == torch.bfloat16
-    assert tokenizer.pad_token == policies.PAD
+    assert tokenizer.pad_token == tiny.PAD
 
 
 def test_lora_config_follows_the_policy() -> None:
@@ -238,7 +239,7 @@ def test_the_shipped_warm_up_teaches_the_task(tmp_path: Path) -> None:
 
 def test_the_chatml_template_says_nothing_of_its_own():
     """Byte for byte what ChatML is, with no system turn where the conversation has none."""
-    tokenizer = policies.tiny_tokenizer()
+    tokenizer = tiny.tiny_tokenizer()
     tokenizer.chat_template = policies.template_text("chatml")
     user = {"role": "user", "content": "Hi {{ x }}"}
     said = tokenizer.apply_chat_template([user], tokenize=False, add_generation_prompt=True)

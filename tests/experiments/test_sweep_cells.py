@@ -16,7 +16,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments import launch
-from experiments.sweep import refuse_lists, resolve
+from experiments.compose import refuse_lists, resolve
 from study import cells
 from study.cells import Cell
 from study.schema import register
@@ -207,7 +207,7 @@ def test_values_in_brackets_are_refused_with_what_to_type(argument, typed) -> No
         ("study=../../x", "study=../../x is not legal"),
         ("trainer.micro_batch=7", "does not divide the 64"),
         ("trainer.loss_type=dpo", "dr_grpo"),
-        ("factors=[judge,sed]", "no key of the config"),
+        ("factors=[judge,sed]", "not a key of the config"),
         ("judge.simulated.tpr=nan", "judge.simulated.tpr=nan"),
     ],
 )

@@ -1,0 +1,258 @@
+"""The tiny policy of the built-in task: a small Llama that is taught in seconds, then cached.
+
+It has a tokenizer of its own and is warmed up by supervised steps on the teacher's imperfect
+answers. It is cached by content, so that every run of a study starts from the same weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from study import locks
+from study.errors import UserError
+from study.files import read_json, write_json
+from study.rows import Row
+from study.schema import Policy, Task, Warmup
+from study.tasks import instruct_mini, teacher
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+ARCHITECTURE = {"hidden_size": 128, "layers": 2, "heads": 8, "intermediate_size": 384}
+CONTEXT = 1024
+"""Positions of the tiny policy: a prompt takes about 30, an answer at most about 60, and a scaffold
+of words that it has never seen some hundreds."""
+PAD, END, ROLES = "<|pad|>", "<|end|>", ("system", "user", "assistant")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SPLIT = r" ?[A-Za-z]+| ?[0-9]| ?#+| ?\*\*| ?[^\sA-Za-z0-9]|\s"
+WARMUP_ROWS = 4096
+MANIFEST = "manifest.json"
+
+
+def load_tiny(policy: Policy, cache_dir: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The tiny policy from the cache, where it is built first if it is missing or damaged."""
+    unknown = set(policy.architecture) - set(ARCHITECTURE)
+    if unknown:
+        raise UserError(
+            f"policy.architecture has {', '.join(sorted(unknown))}; the tiny policy knows"
+            f" {', '.join(ARCHITECTURE)}. Type for example policy.architecture.layers=2."
+        )
+    architecture = ARCHITECTURE | policy.architecture
+    warmup = policy.warmup or Warmup()
+    folder = cache_dir / f"tiny-{_address(architecture, warmup)}"
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    with locks.held(folder.with_name(f"{folder.name}.lock")):
+        if not _intact(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            _build_tiny(architecture, warmup, folder)
+        return _read_tiny(folder)
+
+
+def _address(architecture: dict[str, int], warmup: Warmup) -> str:
+    """Hash of all that decides the warmed-up weights, the code of task and warm-up included."""
+    import torch
+    import transformers
+
+    digest = hashlib.blake2b(digest_size=6)
+    recipe = [architecture, asdict(warmup), torch.__version__, transformers.__version__]
+    digest.update(json.dumps(recipe, sort_keys=True).encode())
+    for source in (instruct_mini.__file__, teacher.__file__, __file__):
+        digest.update(Path(str(source)).read_bytes())
+    return digest.hexdigest()
+
+
+def _intact(folder: Path) -> bool:
+    """Whether every file of the manifest, the last one written, is there with its own bytes."""
+    try:
+        manifest = read_json(folder / MANIFEST)
+        return bool(manifest) and all(_sha(folder / name) == sha for name, sha in manifest.items())
+    except (OSError, ValueError):
+        return False
+
+
+def _sha(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def _read_tiny(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+    model = LlamaForCausalLM.from_pretrained(folder)
+    return model, PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def _build_tiny(architecture: dict[str, int], warmup: Warmup, folder: Path) -> None:
+    """Warm up a tiny policy and move it to ``folder`` in one rename.
+
+    One thread: the weights then do not depend on how many the caller has, and matrices this small
+    gain little from a second one.
+    """
+    import torch
+
+    tokenizer = tiny_tokenizer()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(warmup.seed)
+            model = _tiny_model(architecture, tokenizer)
+            warm_up(model, tokenizer, warmup)
+    finally:
+        torch.set_num_threads(threads)
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        write_json(made / MANIFEST, {path.name: _sha(path) for path in sorted(made.iterdir())})
+        os.rename(made, folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _tiny_model(
+    architecture: dict[str, int], tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=architecture["hidden_size"],
+            num_hidden_layers=architecture["layers"],
+            num_attention_heads=architecture["heads"],
+            num_key_value_heads=architecture["heads"],
+            intermediate_size=architecture["intermediate_size"],
+            max_position_embeddings=CONTEXT,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    # Llama's standard deviation of 0.02 is for thousands of channels: with it, 200 steps do not
+    # even teach which words belong to a category
+    for name, weight in model.named_parameters():
+        if weight.ndim == 2:
+            std = 0.1 if "embed" in name else weight.shape[1] ** -0.5
+            torch.nn.init.normal_(weight, std=std)
+    return model
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerBase:
+    """One token per known word, mark or line break, single bytes for all else; exact round trip."""
+    from transformers import PreTrainedTokenizerFast
+
+    specials = [PAD, END, *(f"<|{role}|>" for role in ROLES)]
+    splitter = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    words = {word for text in teacher.lexicon() for word in re.findall(SPLIT, text)}
+    words |= {variant for word in words for variant in (f" {word.strip()}", word.strip())}
+    words_as_split = {splitter.pre_tokenize_str(word)[0][0] for word in words if word.strip()}
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = [*specials, *alphabet, *sorted(words_as_split - set(alphabet))]
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab={token: index for index, token in enumerate(vocabulary)},
+            merges=[],
+            ignore_merges=True,  # a whole word of the vocabulary is one token
+        )
+    )
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[f"<|{role}|>" for role in ROLES],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+        model_max_length=CONTEXT,
+    )
+
+
+def warm_up(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, warmup: Warmup) -> float:
+    """Supervised steps on the teacher's answers, AdamW with a cosine to zero; the last loss.
+
+    The loss is over the tokens of the answer and its end mark only. The prompts are those of the
+    train split, so that no prompt of the eval split is seen.
+    """
+    import torch
+
+    draw = random.Random(warmup.seed)
+    rows = instruct_mini.rows(Task(train_rows=WARMUP_ROWS, seed=warmup.seed), "train")
+    batches: list[list[tuple[list[int], int]]] = []
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=warmup.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, warmup.learning_rate, total_steps=max(1, warmup.steps), pct_start=0.1
+    )
+    model.train()
+    loss = float("nan")
+    for _ in range(warmup.steps):
+        if not batches:
+            batches = _lessons(rows, tokenizer, warmup.batch, draw)
+        ids, labels = _pad(batches.pop(), tokenizer.pad_token_id)
+        outcome = model(input_ids=ids, labels=labels, use_cache=False).loss
+        optimiser.zero_grad()
+        outcome.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        loss = outcome.item()
+    model.eval()
+    return loss
+
+
+def _lessons(
+    rows: list[Row], tokenizer: PreTrainedTokenizerBase, batch: int, draw: random.Random
+) -> list[list[tuple[list[int], int]]]:
+    """Eight batches of (token ids, prompt length), alike in length: padding is work for nothing."""
+    pairs = [(row, teacher.answer(row, draw)) for row in draw.choices(rows, k=8 * batch)]
+    prompts = [
+        tokenizer.apply_chat_template(
+            list(row.messages), add_generation_prompt=True, tokenize=False
+        )
+        for row, _ in pairs
+    ]
+    heads = tokenizer(prompts)["input_ids"]
+    tails = tokenizer([answer + END for _, answer in pairs])["input_ids"]
+    lessons = [(head + tail, len(head)) for head, tail in zip(heads, tails, strict=True)]
+    lessons.sort(key=lambda lesson: len(lesson[0]))
+    batches = [lessons[i : i + batch] for i in range(0, len(lessons), batch)]
+    draw.shuffle(batches)
+    return batches
+
+
+def _pad(batch: list[tuple[list[int], int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right-padded ids and labels, (B, longest); -100 hides prompt and padding from the loss."""
+    import torch
+
+    width = max(len(ids) for ids, _ in batch)
+    ids_B_L = torch.full((len(batch), width), pad)
+    labels_B_L = torch.full((len(batch), width), -100)
+    for i, (ids, start) in enumerate(batch):
+        ids_B_L[i, : len(ids)] = torch.tensor(ids)
+        labels_B_L[i, start : len(ids)] = torch.tensor(ids[start:])
+    return ids_B_L, labels_B_L
