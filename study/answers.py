@@ -1,4 +1,4 @@
-"""Takes a model's thinking out of what it wrote: no grade is read in it, and no answer either.
+"""Separates a model's answer from its thinking: neither answers nor grades are read in thoughts.
 
     >>> answer_of("<think>two and two</think> 4")
     '4'

@@ -1,4 +1,4 @@
-"""What a config field may hold, said beside the field and enforced where a config is read.
+"""What a config field may hold: bounds, words and names, enforced wherever a config is read.
 
 ``steps: int = bounds.number(40, low=1)`` keeps the bound in the metadata of the dataclass field;
 `study.schema.freeze` hands every value to `check`.
@@ -151,7 +151,7 @@ def words_of(cls: Any, key: str) -> tuple[str, ...]:
 
 
 def check(where: str, value: Any, legal: Legal, default: Any = None) -> None:
-    """Refuse a value that is none of the legal ones.
+    """Refuse a value that is not legal.
 
     Args:
         where: full key, as it is typed.
@@ -165,7 +165,7 @@ def check(where: str, value: Any, legal: Legal, default: Any = None) -> None:
 
 
 def check_name(where: str, value: str, empty: bool = False) -> None:
-    """Refuse what is no plain name.
+    """Refuse what is not a plain name.
 
     Raises:
         IllegalValue: it would lead out of its folder, hide in it, or not fit a file system.
@@ -175,10 +175,10 @@ def check_name(where: str, value: str, empty: bool = False) -> None:
 
 def refuse(where: str, value: Any, wanted: str, example: Any = None) -> None:
     """Raise the error of a value that is not legal."""
-    given = redact(" ".join(str(value).split()))
-    given = given if len(given) <= SHOWN else f"{given[:SHOWN]}..."
+    shown = redact(" ".join(str(value).split()))
+    shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
     typed = f" Type for example: {where}={_typed(example)}" if _is_example(example) else ""
-    raise IllegalValue(f"{where}={given} is not legal: it must be {wanted}.{typed}")
+    raise IllegalValue(f"{where}={shown} is not legal: it must be {wanted}.{typed}")
 
 
 def _is_example(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A cell is one run of a study: its identity, its folder, its state and its lock.
+"""A cell is one training run of a study: its identity, its folder, its state and its lock.
 
 The folder is ``runs/<study>/<judge>-s<seed>-<hash>/``; the hash covers what of the resolved config
 can change a result (`study.identity`), so the same command finds the same folder and resumes it.
@@ -57,7 +57,7 @@ def load_cell(folder: Path) -> Cell:
     """The cell that lives in ``folder``, from the config that was saved there.
 
     Raises:
-        Damaged: there is no config of this version's in its ``config.yaml``.
+        Damaged: its ``config.yaml`` does not hold a config of this version.
     """
     path = folder / "config.yaml"
     remedy = (
@@ -68,12 +68,12 @@ def load_cell(folder: Path) -> Cell:
     except FileNotFoundError as error:
         raise Damaged(path, "is not there", remedy) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"is no config of a cell ({type(error).__name__}: {error})"
+        why = f"is not the config of a cell ({type(error).__name__}: {error})"
         raise Damaged(path, why, remedy) from error
 
 
 def save_cell(cell: Cell) -> None:
-    """Lay the folder: the resolved config first, then a state where there is none.
+    """Make the folder: write the resolved config, then a state if there is none yet.
 
     A cell that is done, or that another process runs, stays as it is.
     """
@@ -94,8 +94,8 @@ def save_config(cell: Cell) -> None:
 
 
 def set_status(folder: Path, **changes: Any) -> None:
-    """Merge ``changes`` into ``status.json``, for whoever holds the cell; the records can say it
-    again, so nobody waits for the disk."""
+    """Merge ``changes`` into ``status.json``, for whoever holds the cell. The records can
+    restore it, so it is not synced to the disk."""
     write_json(folder / "status.json", {**read_status(folder), **changes}, durable=False)
 
 
@@ -111,7 +111,7 @@ def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove what writers that were killed left half-written; for whoever holds the cell."""
+    """Remove what writers that were killed left half-written; for the holder of its lock."""
     for path in folder.glob(".*"):
         if LEFTOVER.fullmatch(path.name) and path.is_file():
             path.unlink()
@@ -126,9 +126,9 @@ def state(folder: Path) -> str:
     """new, running, done, failed or killed; a cell whose process is gone was killed."""
     if is_done(folder):
         return "done"
-    said = read_status(folder).get("state", "new")
-    if said not in ("running", "done"):  # DONE comes after the status that says it
-        return said
+    last_state = read_status(folder).get("state", "new")
+    if last_state not in ("running", "done"):  # DONE comes after the status that says it
+        return last_state
     try:
         held = lock(folder)
     except OSError:  # a folder that may only be read: nobody runs in it
@@ -143,8 +143,8 @@ def state_of_held(folder: Path) -> str:
     """The state of a cell whose lock the caller holds: done, failed, new or killed."""
     if is_done(folder):
         return "done"
-    said = read_status(folder).get("state", "new")
-    return "killed" if said in ("running", "done") else said
+    last_state = read_status(folder).get("state", "new")
+    return "killed" if last_state in ("running", "done") else last_state
 
 
 def study_cells(study_dir: Path) -> list[Path]:
@@ -154,14 +154,14 @@ def study_cells(study_dir: Path) -> list[Path]:
 
 def same_cells(study_dir: Path) -> dict[Path, list[Path]]:
     """Cell -> copies of its folder: folders with the very same config, of longer names."""
-    found: dict[str, list[Path]] = {}
+    folders_by_config: dict[str, list[Path]] = {}
     for path in sorted(study_dir.glob("*/config.yaml"), key=lambda p: (len(p.parent.name), p)):
         try:
             text = read_text(path)
         except Damaged:
             text = str(path)  # nobody's copy
-        found.setdefault(text, []).append(path.parent)
-    return {folders[0]: folders[1:] for folders in found.values()}
+        folders_by_config.setdefault(text, []).append(path.parent)
+    return {folders[0]: folders[1:] for folders in folders_by_config.values()}
 
 
 def log_tail(folder: Path, lines: int = 1) -> str:

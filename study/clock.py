@@ -1,4 +1,4 @@
-"""Seconds that all processes of a host share and that nobody can put back."""
+"""A clock in seconds that all processes of a host share and that never goes back."""
 
 from __future__ import annotations
 

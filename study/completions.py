@@ -1,7 +1,7 @@
-"""Completions that others wrote, as plain records: TRL's Parquet, verl's and plain JSONL.
+"""Reads completions that other programs wrote: TRL's Parquet, verl's JSONL and plain JSONL.
 
 A damaged JSONL (a block of NUL bytes, a line cut by a crash) is read as far as it is sound, and
-what is lost is counted: the ancestor's own files begin that way.
+the lost records are counted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read_completions(path: Path) -> tuple[list[Completion], int]:
         UserError: no such file, an unknown kind, or a sound record that lacks a field.
     """
     if not path.is_file():
-        raise UserError(f"file={path} is no file. Legal are {FORMS}.")
+        raise UserError(f"file={path} is not a file. Legal are {FORMS}.")
     if path.suffix == ".parquet":
         return [_completion(place, record, path) for place, record in enumerate(_rows(path))], 0
     if path.name.endswith((".jsonl", ".jsonl.gz")):
@@ -91,9 +91,9 @@ def sound_records(
     lost = 0
     for number, line in enumerate(data.split(b"\n")):
         pieces = [piece for piece in line.split(b"\0") if piece.strip()]
-        found = [record for record in map(read, pieces) if record is not None]
-        records += [(number, record) for record in found]
-        damaged = len(pieces) - len(found)
+        sound = [record for record in map(read, pieces) if record is not None]
+        records += [(number, record) for record in sound]
+        damaged = len(pieces) - len(sound)
         lost += max(damaged, 1) if b"\0" in line else damaged
     return records, lost
 

@@ -1,4 +1,4 @@
-"""The one error a user can fix: it is printed as a paragraph, without a traceback, and exits 2."""
+"""`UserError`: a mistake that the user can fix, printed as one paragraph; the command exits 2."""
 
 from __future__ import annotations
 

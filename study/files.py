@@ -1,4 +1,4 @@
-"""Files that others rely on: written whole and to the disk, and never read as what they are not."""
+"""Reads and writes files safely: atomic, synced to disk, and checked when they are read."""
 
 from __future__ import annotations
 
@@ -130,13 +130,13 @@ def read_text(path: Path, remedy: str = "") -> str:
         Damaged: no regular file, one that cannot be read, a huge one, or no UTF-8.
     """
     try:
-        found = os.stat(path)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
             raise Damaged(path, "is a folder and should be a file", remedy)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise Damaged(path, "is no regular file", remedy)
-        if found.st_size > LARGEST:
-            raise Damaged(path, f"has {found.st_size} bytes, far too many for what it is", remedy)
+        if status.st_size > LARGEST:
+            raise Damaged(path, f"has {status.st_size} bytes, far too many for what it is", remedy)
         data = path.read_bytes()
     except FileNotFoundError:
         raise
@@ -157,15 +157,15 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
         Damaged: there is something else.
     """
     try:
-        found = json.loads(read_text(path, remedy))
+        content = json.loads(read_text(path, remedy))
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
         raise Damaged(path, f"is no whole JSON ({first_line(error)})", remedy) from error
-    if not isinstance(found, dict):
-        kind = type(found).__name__
+    if not isinstance(content, dict):
+        kind = type(content).__name__
         raise Damaged(path, f"holds a JSON {kind} where an object should be", remedy)
-    return found
+    return content
 
 
 def read_left(path: Path, instead: str) -> dict[str, Any]:
@@ -192,12 +192,12 @@ def read_yaml(path: Path, remedy: str = "") -> dict[str, Any]:
     if not text.endswith("\n"):
         raise Damaged(path, "ends in the middle of a line", remedy)
     try:
-        found = yaml.load(text, Loader=yaml.CSafeLoader)
+        content = yaml.load(text, Loader=yaml.CSafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise Damaged(path, f"is no YAML ({first_line(error)})", remedy) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise Damaged(path, "holds no keys and values", remedy)
-    return {str(key): value for key, value in found.items()}
+    return {str(key): value for key, value in content.items()}
 
 
 def first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What makes two runs the same: the part of a config that can change what they find, hashed.
+"""A cell's hash: which settings make two runs the same, and which make them different.
 
 A key at its default is left out, so that a key which a later version adds leaves the hash of every
 older run as it was:
@@ -69,7 +69,9 @@ def _changed(value: Any, hint: Any, default: Any, key: str) -> dict[str, Any]:
         there = {key: {}} if default is None else {}
         return there | identifying(value, part, f"{key}.")
     if part is not None and isinstance(value, list):
-        members = [_changed(one, part, None, f"{key}.{place}") for place, one in enumerate(value)]
+        members = [
+            _changed(member, part, None, f"{key}.{place}") for place, member in enumerate(value)
+        ]
         return {name: leaf for member in members for name, leaf in member.items()}
     return {} if value == default else flatten(value, key)
 

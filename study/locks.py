@@ -1,4 +1,4 @@
-"""Locks on files of a shared folder, among processes: the kernel frees one when its holder dies."""
+"""File locks between processes; the kernel frees a lock when its holder dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use, which in a container or a job is not how many there are."""
+"""How many CPUs this process may use: in a container or a job fewer than the machine has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cpus(root: Path = Path("/")) -> int:
 
 def _quotas(root: Path) -> list[float]:
     """CPUs of every limit on the way from this process's control group up to the top."""
-    found = []
+    quotas = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -38,8 +38,8 @@ def _quotas(root: Path) -> list[float]:
         inner = Path(path.lstrip("/"))
         for top in tops:
             for folder in (inner, *inner.parents):
-                found += _quota(top / folder)
-    return found
+                quotas += _quota(top / folder)
+    return quotas
 
 
 def _quota(folder: Path) -> list[float]:

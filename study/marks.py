@@ -1,4 +1,4 @@
-"""What a config field is for, said beside the field: three marks, and the keys that carry one.
+"""Marks on config fields: which cannot change a result, make a judge, or are shown in MLflow.
 
 ``url: str = listed(run_time("asgi://simulated"))`` is a field that cannot change what a run finds
 and that MLflow shows. A mark on a field that holds a dataclass counts for all of it.

@@ -1,4 +1,4 @@
-"""Every completion of every step, and every verdict beside it, as one Parquet part per step.
+"""The records of a run: its completions and verdicts as one Parquet file (a part) per step.
 
 A part is written to a temporary name and renamed, so a reader never sees half of one, and its pages
 carry checksums. Metrics go to ``metrics.jsonl`` with the time at which the step was first recorded:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 KINDS = ("rollouts", "verdicts")
 """The folders of parts in a cell."""
 STARVED = "starved"
-"""The folder, with `KINDS` in it, of steps that stopped their run for want of verdicts: nothing was
-learned from them, so they are no part of the run; what their verdicts cost was paid."""
+"""The folder, with `KINDS` in it, of steps that stopped their run because too many verdicts were
+missing. Nothing was learned from them, so they are not part of the run, but their cost counts."""
 
 ROLLOUT = {
     "rollout_id": "string",
@@ -95,15 +95,15 @@ def rollout_id(step: int, row: int) -> str:
 
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a cell's ``metrics.jsonl``, one per step: what is no step is left out."""
+    """The steps in a cell's ``metrics.jsonl``; lines that are not steps are left out."""
     return read_metrics(folder)[0]
 
 
 def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The steps in a cell's ``metrics.jsonl``, and sentences on what is none.
+    """The steps in a cell's ``metrics.jsonl``, and a sentence on each line that is not a step.
 
-    A step that stands there twice is given once, as written last. The end of a line that a crash
-    cut is no step, and those after it are read.
+    A step that stands there twice is returned once, as it was written last. Of a line that a crash
+    cut, nothing is read; the lines after it are.
     """
     path = folder / METRICS
     if not path.is_symlink() and not path.exists():
@@ -117,10 +117,10 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for number, line in enumerate(text, start=1):
         if not line.strip():
             continue
-        if (found := _step_line(line)) is None:
+        if (step_line := _step_line(line)) is None:
             problems.append(f"{where(path)} line {number} is not a step and was left out")
         else:
-            steps[found["step"]] = found
+            steps[step_line["step"]] = step_line
     return list(steps.values()), problems
 
 
@@ -129,7 +129,7 @@ def _lines(path: Path) -> list[bytes]:
     try:
         # As bytes: where one line is no UTF-8, the others still are.
         if not path.is_file():
-            raise Damaged(path, "is no regular file")
+            raise Damaged(path, "is not a regular file")
         return path.read_bytes().split(b"\n")
     except OSError as error:
         raise Damaged(path, f"cannot be read ({error.strerror or error})") from error
@@ -138,8 +138,12 @@ def _lines(path: Path) -> list[bytes]:
 def _step_line(line: bytes) -> dict[str, Any] | None:
     """A line as the recorder writes it, or None."""
     try:
-        found = json.loads(line)
-        step, time_ms, metrics = found["step"], found.get("time_ms", 0), found.get("metrics", {})
+        content = json.loads(line)
+        step, time_ms, metrics = (
+            content["step"],
+            content.get("time_ms", 0),
+            content.get("metrics", {}),
+        )
         whole = [step, time_ms]
         if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in whole):
             return None
@@ -169,8 +173,8 @@ class Recorder:
         lines, problems = read_metrics(folder)
         self._times = {line["step"]: line["time_ms"] for line in lines}
         self._keep_damaged(problems)
-        kept = [line for line in lines if line["step"] <= after_step]
-        write_text(self._metrics_path, "".join(json.dumps(line) + "\n" for line in kept))
+        lines_before = [line for line in lines if line["step"] <= after_step]
+        write_text(self._metrics_path, "".join(json.dumps(line) + "\n" for line in lines_before))
         for kind in KINDS:
             inside = folder / kind
             try:
@@ -275,16 +279,18 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """
     try:
         if not path.is_file():
-            raise Damaged(path, "is no regular file", _part_remedy(path))
+            raise Damaged(path, "is not a regular file", _part_remedy(path))
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if why := unlike(path, file.metadata):
                 raise Damaged(path, why, _part_remedy(path))
             here = file.schema_arrow.names
             table = file.read([name for name in here if columns is None or name in columns])
-        known = {**ROLLOUT, **VERDICT, **OPTIONAL}
+        types = {**ROLLOUT, **VERDICT, **OPTIONAL}
         fields = [
-            pa.field(one.name, arrow_type(known[one.name]) if one.name in known else one.type)
-            for one in table.schema
+            pa.field(
+                column.name, arrow_type(types[column.name]) if column.name in types else column.type
+            )
+            for column in table.schema
         ]
         table = table.cast(pa.schema(fields))
         table.validate(full=True)
@@ -326,9 +332,9 @@ def _part_remedy(path: Path) -> str:
 
 
 def parts(folder: Path) -> list[Path]:
-    """The parts in ``folder``, by step. Files of other names, such as copies, are none."""
-    found = [(step, path) for path in folder.glob("*") if (step := step_of(path)) is not None]
-    return [path for _, path in sorted(found)]
+    """The parts in ``folder``, by step. Files of other names, such as copies, are left out."""
+    numbered = [(step, path) for path in folder.glob("*") if (step := step_of(path)) is not None]
+    return [path for _, path in sorted(numbered)]
 
 
 def part_name(step: int) -> str:

@@ -1,4 +1,4 @@
-"""The records that a task hands on: a row with its prompt and rubric, and what the rules say."""
+"""A task's rows: the prompt, its rubric and rules, and the rule truth of an answer."""
 
 from __future__ import annotations
 

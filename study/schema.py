@@ -1,7 +1,8 @@
-"""The schema of a study: frozen dataclasses, and the mutable twins that Hydra checks YAML against.
+"""Every setting of a study: its name, type, default and bounds, as frozen dataclasses.
 
-``conf/*`` holds values, this file holds names, types and defaults. A composed config becomes
-one frozen ``Cell`` at the edge (`cell_from`), and nothing downstream sees OmegaConf.
+``conf/*`` holds values. Beside a field stand what it may hold (`study.bounds`) and what it is for
+(`study.marks`): whether it is part of a cell's hash or of a judge's identity, and whether MLflow
+shows it. Hydra checks YAML against mutable twins (`schema`); `freeze` makes the frozen config.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ class Judge:
     price: Price = run_time(field(default_factory=Price))
     serve: Serve = run_time(field(default_factory=Serve))
     on_failure: str = listed(bounds.choice("unscored", "unscored", "zero", "drop_group", "abort"))
-    """What becomes of a missing verdict: ``zero`` is the ancestor's bug as a treatment."""
+    """What becomes of a missing verdict; ``zero``, a common bug, is a treatment here."""
     max_unscored_frac: float = listed(run_time(bounds.share(0.5)))
     """Stop the run when more than this share of a step's verdicts is missing."""
 
@@ -476,7 +477,7 @@ def _freeze(hint: Any, value: Any, where: str, legal: bounds.Legal | None, examp
         if not isinstance(value, list):
             bounds.refuse(where, shown, "a list, such as [a,b]")
         places = enumerate(value)
-        return [_freeze(options[0], one, f"{where}.{n}", legal, None) for n, one in places]
+        return [_freeze(options[0], item, f"{where}.{n}", legal, None) for n, item in places]
     if origin is dict:
         if not isinstance(value, dict):
             bounds.refuse(where, shown, "a table of keys and values")
@@ -485,8 +486,8 @@ def _freeze(hint: Any, value: Any, where: str, legal: bounds.Legal | None, examp
                 bounds.check(f"a key of {where}", key, legal)
             legal = None
         return {
-            key: _freeze(options[1], one, f"{where}.{key}", legal, None)
-            for key, one in value.items()
+            key: _freeze(options[1], item, f"{where}.{key}", legal, None)
+            for key, item in value.items()
         }
     value = bounds.check_kind(where, value, hint, example)
     if legal is not None:

@@ -1,4 +1,4 @@
-"""Text from outside, such as a judge's or an endpoint's, as a terminal may show it."""
+"""Makes text from outside (a judge's, an endpoint's) safe to print on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys stay out of files: refuse what looks like one in a config, and blot them out of texts.
+"""Keeps API keys out of files: refuses a config that holds one, and blots them out of texts.
 
 Three readers look for them. A *text* is searched for what keys look like. In an *argument* or a
 command line a name such as ``api_key`` gives its value away, and so it does in a *config*, where
@@ -111,8 +111,8 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
         refuse_secrets([(where, text)])
         key, equals, value = text.partition("=")
         if equals and key.endswith("api_key_env"):
-            for one in value.strip("[]\"' ").split(","):
-                _check_variable(f"{where} ({key.lstrip('+~')})", one.strip("\"' "))
+            for name in value.strip("[]\"' ").split(","):
+                _check_variable(f"{where} ({key.lstrip('+~')})", name.strip("\"' "))
         elif _ASSIGNED.search(text) or (
             value and is_secret_name(key.rpartition(".")[2], "extra_body" in key)
         ):
@@ -188,8 +188,8 @@ def _secret_parameter(text: str) -> str:
 
 def holds_credentials(address: str) -> bool:
     """Whether an address has a password, a token or a secret parameter in it."""
-    found = (pattern.search(unquote_plus(address)) for pattern in PATTERNS.values())
-    return any(found) or bool(_secret_parameter(address))
+    matches = (pattern.search(unquote_plus(address)) for pattern in PATTERNS.values())
+    return any(matches) or bool(_secret_parameter(address))
 
 
 def _check_variable(where: str, value: str) -> None:

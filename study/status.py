@@ -1,4 +1,4 @@
-"""What a cell says of itself in ``status.json``; where that is damaged, what its records say."""
+"""Reads a cell's ``status.json``: state, step, error; made from its records if it is damaged."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def read_status(folder: Path, problems: list[str] | None = None) -> dict[str, An
     path = folder / "status.json"
     name = f"{folder.name}/{path.name}"
     try:
-        found = read_json(path)
-        wrong = sorted(key for key, value in found.items() if not _fits(key, value))
+        content = read_json(path)
+        wrong = sorted(key for key, value in content.items() if not _fits(key, value))
         if not wrong:
-            return found
-        why = f"{name} holds {', '.join(f'{key}={found[key]!r:.40}' for key in wrong)}"
+            return content
+        why = f"{name} holds {', '.join(f'{key}={content[key]!r:.40}' for key in wrong)}"
     except Damaged as error:
-        found, wrong, why = {}, [], f"{name} is damaged: it {error.why}"
+        content, wrong, why = {}, [], f"{name} is damaged: it {error.why}"
     again = rebuilt(folder)
     what = f"{why}; read from the records instead: step {again['step']}."
     say(what) if problems is None else problems.append(what)
-    return again | {key: value for key, value in found.items() if key not in wrong}
+    return again | {key: value for key, value in content.items() if key not in wrong}
 
 
 def rebuilt(folder: Path) -> dict[str, Any]:

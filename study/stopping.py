@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a lost terminal end a command once, and in order.
+"""Stops a command in order, and once, on Ctrl-C, SIGTERM or a lost terminal.
 
 The first of them interrupts what is going on. While that ends, which takes seconds, further ones
 are answered and not obeyed: they would cut off the very lines that put things in order.

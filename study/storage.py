@@ -1,4 +1,4 @@
-"""A disk that is full or may only be read: what is the matter, what was lost, and what to do."""
+"""Errors of a full or read-only disk, explained: the cause, what was lost and what to do."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def explained(error: BaseException, folder: Path) -> DiskTrouble | None:
     Args:
         folder: where the run writes; an error that names its own file speaks for that one.
     """
-    for one in _chain(error):
-        if isinstance(one, DiskTrouble):
-            return one
-        cause = _cause(one, folder)
+    for link in _chain(error):
+        if isinstance(link, DiskTrouble):
+            return link
+        cause = _cause(link, folder)
         if cause is not None:
-            named = one.filename if isinstance(one, OSError) and one.filename else None
+            named = link.filename if isinstance(link, OSError) and link.filename else None
             place = Path(os.fsdecode(named)) if isinstance(named, str | bytes) else folder
             return DiskTrouble(paragraph(cause, place))
     return None
@@ -110,12 +110,12 @@ def _cannot_take(folder: Path) -> bool:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """An error and what it came from, at most 20."""
-    one: BaseException | None = error
+    link: BaseException | None = error
     for _ in range(20):
-        if one is None:
+        if link is None:
             return
-        yield one
-        one = one.__cause__ or one.__context__
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 def _mount(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""``study.json``: what a study was started with, made again from its cells where it is damaged.
+"""Reads and writes ``study.json``: a study's factors, base config, MLflow ids and format.
 
 It says which format the study's folder has. A change after which an older folder would be misread
 raises `FORMAT`, and a study of another format is refused: there is no code that converts one.
@@ -79,11 +79,11 @@ def _study_of_cells(study_dir: Path) -> dict[str, Any]:
     for folder in cells.study_cells(study_dir):
         try:
             cell = cells.load_cell(folder)
-            kept = read_json(folder / "mlflow.json")
+            tracked = read_json(folder / "mlflow.json")
         except Damaged:
             continue
         keys = ("uri", "experiment_id", "parent_run_id")
-        ids = {key: kept[key] for key in keys} if all(key in kept for key in keys) else {}
+        ids = {key: tracked[key] for key in keys} if all(key in tracked for key in keys) else {}
         factors = list(cell.config.factors)
         return {
             "format": FORMAT,

@@ -1,4 +1,4 @@
-"""The record of one judge call, and what it is made of: the request, the reply, how it was read.
+"""A verdict: the record of one judge call, with its request, its reply and how that was read.
 
 A verdict that could not be obtained has an outcome that says why and no score: there is no
 number that stands for "missing", so nothing downstream can mistake a failure for a bad grade.

@@ -1,7 +1,7 @@
-"""What is wrong in the folders of a study, one sentence each: nothing here is changed or fatal.
+"""Finds damage in the folders of a study: one sentence for each file that is not as it should be.
 
-Parts are looked at from outside, by their first and last bytes, so that a plan can do it; whoever
-reads one finds the rest.
+Of a part only its first and last bytes are looked at, which is fast enough for a plan; damage
+inside it is found when it is read.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def mend(cell: Cell) -> None:
 
 def strangers(study_dir: Path) -> list[str]:
     """Folders of a study that look like cells and are left out."""
-    found = [
+    sentences = [
         f"{copy.name} has the config of {cell.name}, so it is a copy and is left out."
         for cell, copies in same_cells(study_dir).items()
         for copy in copies
@@ -69,55 +69,55 @@ def strangers(study_dir: Path) -> list[str]:
         if (path / "config.yaml").exists() or path.name in ("replays", "report"):
             continue
         if any((path / name).exists() for name in (*KINDS, METRICS, "status.json", "DONE")):
-            found.append(
+            sentences.append(
                 f"{path.name} has records and no config.yaml, so it is left out. The command that "
                 "made it writes its config again."
             )
-    return found
+    return sentences
 
 
 def unsound(cell: Cell | Path) -> list[str]:
     """What in a cell's folder is damaged or not the cell's."""
     folder = cell.dir if isinstance(cell, Cell) else cell
-    found: list[str] = []
+    sentences: list[str] = []
     if not folder.is_dir():
-        return found
+        return sentences
     try:
         config = read_yaml(folder / "config.yaml")
         if isinstance(cell, Cell) and identifying(config) != identifying(cell.data):
-            found.append(
+            sentences.append(
                 f"{where(folder / 'config.yaml')} is not the config that the folder was made for; "
                 "a run of this command writes it again."
             )
     except FileNotFoundError:
         pass
     except Damaged as error:
-        found.append(f"{where(error.path)} is damaged: it {error.why}.")
-    read_status(folder, found)
+        sentences.append(f"{where(error.path)} is damaged: it {error.why}.")
+    read_status(folder, sentences)
     for name in ("environment.json", "mlflow.json"):
         try:
             read_form(folder / name)
         except Damaged as error:
-            found.append(f"{where(error.path)} is damaged: it {error.why}.")
+            sentences.append(f"{where(error.path)} is damaged: it {error.why}.")
     lines, problems = read_metrics(folder)
-    found += [f"{problem}." for problem in problems]
+    sentences += [f"{problem}." for problem in problems]
     made = {line["step"] for line in lines}
     for kind in KINDS:
-        found += _unsound_parts(folder / kind, made)
-    return found
+        sentences += _unsound_parts(folder / kind, made)
+    return sentences
 
 
 def _unsound_parts(folder: Path, made: set[int]) -> list[str]:
     if not folder.is_dir():
         return [f"{folder.parent.name}/{folder.name} is gone."] if made else []
-    found = foreign_parts(folder)
+    sentences = foreign_parts(folder)
     for path in sorted(folder.iterdir()):
         if step_of(path) is not None and (why := _outside(path)):
-            found.append(f"{where(path)} is damaged: it {why}.")
+            sentences.append(f"{where(path)} is damaged: it {why}.")
     there = {step_of(path) for path in parts(folder)}
     if gone := sorted(made - there):
-        found.append(f"{folder.parent.name}/{folder.name} has no part of step {_listed(gone)}.")
-    return found
+        sentences.append(f"{folder.parent.name}/{folder.name} has no part of step {_listed(gone)}.")
+    return sentences
 
 
 def read_form(path: Path) -> dict[str, Any]:
@@ -126,19 +126,19 @@ def read_form(path: Path) -> dict[str, Any]:
     Raises:
         Damaged: they are not.
     """
-    found = read_json(path)
+    content = read_json(path)
     for key, kind in FORMS[path.name].items():
-        if key in found and not isinstance(found[key], kind):
-            raise Damaged(path, f"holds {key}={found[key]!r:.40}")
-    return found
+        if key in content and not isinstance(content[key], kind):
+            raise Damaged(path, f"holds {key}={content[key]!r:.40}")
+    return content
 
 
 def foreign_parts(folder: Path) -> list[str]:
-    """Files among the parts that are none, such as copies. A part that was being written when its
-    run was killed is none either, and nothing is said of it."""
+    """Files among the parts that are not parts, such as copies. A part that was being written when
+    its run was killed is not reported."""
     names = sorted(folder.iterdir()) if folder.is_dir() else []
     return [
-        f"{where(path)} is no part of the records and is left out."
+        f"{where(path)} is not part of the records and is left out."
         for path in names
         if step_of(path) is None and not path.name.startswith(HIDDEN) and path.suffix != ".tmp"
     ]
@@ -147,7 +147,7 @@ def foreign_parts(folder: Path) -> list[str]:
 def _outside(path: Path) -> str:
     try:
         if not path.is_file():
-            return "is no regular file"
+            return "is not a regular file"
         with path.open("rb") as file:
             size = file.seek(0, 2)
             if not size:
@@ -158,7 +158,7 @@ def _outside(path: Path) -> str:
             whole = size >= 12 and first == MAGIC == file.read(4)
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
-    return "" if whole else "is no whole Parquet file"
+    return "" if whole else "is not a whole Parquet file"
 
 
 def _listed(steps: list[int]) -> str:

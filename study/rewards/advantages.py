@@ -49,16 +49,16 @@ def advantages(rewards_P_G: np.ndarray, scale: str = "group", eps: float = EPS) 
 
 
 def _mean(values: np.ndarray, axis: int) -> np.ndarray:
-    known = np.isfinite(values)
-    count = known.sum(axis=axis, keepdims=True)
-    total = np.where(known, values, 0.0).sum(axis=axis, keepdims=True)
+    present = np.isfinite(values)
+    count = present.sum(axis=axis, keepdims=True)
+    total = np.where(present, values, 0.0).sum(axis=axis, keepdims=True)
     return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 
 def _sd(values: np.ndarray, axis: int) -> np.ndarray:
-    known = np.isfinite(values)
-    count = known.sum(axis=axis, keepdims=True)
-    off = np.where(known, values - _mean(values, axis), 0.0)
+    present = np.isfinite(values)
+    count = present.sum(axis=axis, keepdims=True)
+    off = np.where(present, values - _mean(values, axis), 0.0)
     squares = (off**2).sum(axis=axis, keepdims=True)
     variance = np.divide(squares, count - 1, out=np.full(squares.shape, np.nan), where=count > 1)
     return np.sqrt(variance)

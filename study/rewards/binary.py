@@ -1,4 +1,4 @@
-"""A verdict cut to right or wrong."""
+"""The judge's score cut at a threshold: the reward is 1 above it, else 0."""
 
 from __future__ import annotations
 

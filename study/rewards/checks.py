@@ -1,4 +1,4 @@
-"""Reward settings that mean nothing, or that the rows cannot feed, are refused before training."""
+"""Refuses reward settings that make no sense, or that the task's rows cannot serve."""
 
 from __future__ import annotations
 

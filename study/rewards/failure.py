@@ -76,11 +76,11 @@ class TooManyMissing(UserError):
     """Too few verdicts to train on; the run stops here and can be resumed."""
 
 
-def too_many_missing(said: str, verdicts: Sequence[Verdict], judge: Judge) -> TooManyMissing:
+def too_many_missing(rule: str, verdicts: Sequence[Verdict], judge: Judge) -> TooManyMissing:
     """The error of a run without verdicts: what is missing, the commonest reason, what to type.
 
     Args:
-        said: the rule that stopped it, by `apply_failure_policy`.
+        rule: what stopped the run, as `apply_failure_policy` puts it.
         verdicts: all of the step's, the scored ones too.
         judge: who gave them.
     """
@@ -91,7 +91,7 @@ def too_many_missing(said: str, verdicts: Sequence[Verdict], judge: Judge) -> To
     # whole before it is cut: half a key is no longer found, and is still half a key
     told = (redact(verdict.reason, [key]) for verdict in missing if verdict.reason)
     reasons = Counter(" ".join(reason.split()) for reason in told)
-    parts = [said, f"Of {len(verdicts)} verdicts of judge={judge.name}: {counts or 'none missing'}"]
+    parts = [rule, f"Of {len(verdicts)} verdicts of judge={judge.name}: {counts or 'none missing'}"]
     for reason, count in reasons.most_common(1):
         cut = reason if len(reason) <= REASON else f"{reason[:REASON]}..."
         parts.append(f"The commonest reason, {count} times: {cut}")
@@ -134,9 +134,9 @@ def apply_failure_policy(
     if policy == "zero":
         return [0.0 if score is None else score for score in scores]
     if policy == "drop_group":
-        kept: list[float | None] = []
+        left: list[float | None] = []
         for start in range(0, len(scores), group_size):
             group = scores[start : start + group_size]
-            kept += [None] * len(group) if None in group else group
-        return kept
+            left += [None] * len(group) if None in group else group
+        return left
     return list(scores)

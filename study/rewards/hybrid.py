@@ -1,4 +1,4 @@
-"""A weighted sum of judge, rules and truth."""
+"""A reward that is a weighted sum of judge, rules and truth."""
 
 from __future__ import annotations
 

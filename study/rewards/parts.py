@@ -1,4 +1,4 @@
-"""What is known of one rollout when its reward is made."""
+"""The parts that one rollout's reward is made of, and how a weighted sum treats missing ones."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one rollout's reward; None is a part that could not be had.
+    """The parts of one rollout's reward; None is a part that is missing.
 
     Attributes:
         judge: score of the acting judge after the failure policy.
         truth: rule truth of the task.
-        rules: what each of the row's rules said: passed, failed, or None where it gave no verdict.
+        rules: the verdict of each of the row's rules: passed, failed, or None if it gave none.
             Empty where the row has no rules or they are not run.
         rule_points: points of each rule.
         judge_points: positive points of the criteria that the judge was asked about.
@@ -33,12 +33,12 @@ def rule_part(rules: tuple[bool | None, ...], kind: str) -> float | None:
         kind: ``mean`` of the rules that gave a verdict, None where none did; ``all`` is 0 where any
             rule failed, else None where any gave no verdict, else 1.
     """
-    known = [passed for passed in rules if passed is not None]
+    verdicts = [passed for passed in rules if passed is not None]
     if kind == "all":
-        if not all(known):
+        if not all(verdicts):
             return 0.0
-        return 1.0 if len(known) == len(rules) else None
-    return sum(known) / len(known) if known else None
+        return 1.0 if len(verdicts) == len(rules) else None
+    return sum(verdicts) / len(verdicts) if verdicts else None
 
 
 def mix(weights: tuple[float, ...], parts: tuple[float | None, ...]) -> float | None:

@@ -1,4 +1,4 @@
-"""Rules alone: the judge looks on, and its verdict never reaches the gradient."""
+"""The reward of rules alone: the judge's verdict is recorded and never reaches the gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of a step's rows, run in the sandbox, and what they say in metrics and records."""
+"""Runs the rules of a step's rows in the sandbox, and puts their verdicts into the records."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def rule_metrics(checked: Sequence[Sequence[RuleResult]], seconds: float) -> dic
     if results:
         passed = [result for result in results if result.passed]
         metrics["rule/pass_frac"] = len(passed) / len(results)
-        metrics["rule/error_frac"] = sum(one.passed is None for one in results) / len(results)
+        metrics["rule/error_frac"] = sum(result.passed is None for result in results) / len(results)
         metrics["rule/infeasible_frac"] = sum(bool(r.infeasible) for r in results) / len(results)
-        metrics["rule/suspicious"] = float(sum(one.outcome in SUSPICIOUS for one in results))
+        metrics["rule/suspicious"] = float(sum(result.outcome in SUSPICIOUS for result in results))
         if passed:
             metrics["rule/vacuous_pass_frac"] = sum(bool(r.vacuous) for r in passed) / len(passed)
     return metrics

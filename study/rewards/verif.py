@@ -1,4 +1,4 @@
-"""VerIF: what code can check times what a judge must."""
+"""VerIF's reward: the part that code can check times the part that needs a judge."""
 
 from __future__ import annotations
 

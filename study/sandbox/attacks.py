@@ -383,10 +383,10 @@ def _targets() -> Generator[tuple[dict[str, Any], Callable[[], list[str]]]]:
         listener.setblocking(False)
 
         def traces() -> list[str]:
-            found = ["it killed a process"] if victim.poll() is not None else []
-            found += ["it wrote a file"] if outside.exists() or root.exists() else []
-            found += ["it reached a socket"] if tiers.was_hit(listener) else []
-            return found
+            harm = ["it killed a process"] if victim.poll() is not None else []
+            harm += ["it wrote a file"] if outside.exists() or root.exists() else []
+            harm += ["it reached a socket"] if tiers.was_hit(listener) else []
+            return harm
 
         where = {
             "secret": str(secret),

@@ -63,25 +63,25 @@ class _Reader:
         self.position = 0
 
     def _next(self) -> re.Match[str]:
-        found = _TOKEN.match(self.text, self.position)
-        if found is None:
+        token = _TOKEN.match(self.text, self.position)
+        if token is None:
             raise ValueError("not a literal")
-        self.position = found.end()
-        return found
+        self.position = token.end()
+        return token
 
     def _took(self, mark: str) -> bool:
         """Whether ``mark`` comes next; then it is passed over."""
-        found = _TOKEN.match(self.text, self.position)
-        if found is None or found["mark"] != mark:
+        token = _TOKEN.match(self.text, self.position)
+        if token is None or token["mark"] != mark:
             return False
-        self.position = found.end()
+        self.position = token.end()
         return True
 
     def value(self, depth: int) -> Any:
         if depth < 0:
             raise ValueError("nested too deeply")
-        found = self._next()
-        kind, said = found.lastgroup, found[found.lastgroup or 0]
+        token = self._next()
+        kind, said = token.lastgroup, token[token.lastgroup or 0]
         if kind == "int":
             return int(said)
         if kind == "float":
@@ -129,10 +129,10 @@ class _Reader:
         return set(items)
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    if found[1]:
-        return _PLAIN.get(found[1], found[1])
-    code = found[2] or found[3] or found[4]
+def _unescaped(escape: re.Match[str]) -> str:
+    if escape[1]:
+        return _PLAIN.get(escape[1], escape[1])
+    code = escape[2] or escape[3] or escape[4]
     if not code:
         raise ValueError("an escape that is never written")
     return chr(int(code, 16))

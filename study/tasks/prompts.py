@@ -87,15 +87,17 @@ def rows(options: Task, split: str) -> list[Row]:
         UserError: no readable file at ``options.path``, a row that is not of the form (file and
             line named), an unknown option, or no training row at all.
     """
-    found = [row for row in load(options).rows if row.split == split]
-    if split == "train" and not found:
+    rows_of_split = [row for row in load(options).rows if row.split == split]
+    if split == "train" and not rows_of_split:
         raise UserError(
             f"task.path={options.path} leaves no prompt to train on. Check its split column,"
             " task.options.eval_share and task.options.max_prompt_chars."
         )
     limit = options.train_rows if split == "train" else options.eval_rows
-    chosen = {row.prompt_id for row in sorted(found, key=lambda row: _draw(row, options))[:limit]}
-    return [row for row in found if row.prompt_id in chosen]
+    chosen = {
+        row.prompt_id for row in sorted(rows_of_split, key=lambda row: _draw(row, options))[:limit]
+    }
+    return [row for row in rows_of_split if row.prompt_id in chosen]
 
 
 def truth(row: Row, answer: str) -> Truth | None:
@@ -116,7 +118,7 @@ def load(options: Task) -> Prompts:
 
 @functools.lru_cache(maxsize=4)
 def _load(path: Path, mtime: int, size: int, options: Options) -> Prompts:
-    kept: dict[str, Row] = {}
+    rows_by_id: dict[str, Row] = {}
     read = merged = dropped = unfit = 0
     limit = options.max_prompt_chars
     for number, (where, record) in enumerate(records(path, options.group_key)):
@@ -133,20 +135,20 @@ def _load(path: Path, mtime: int, size: int, options: Options) -> Prompts:
             unfit += 1
         elif limit is not None and len(row.prompt_text()) > limit:
             dropped += 1
-        elif row.prompt_id in kept:
+        elif row.prompt_id in rows_by_id:
             merged += 1
-            kept[row.prompt_id] = _merge(kept[row.prompt_id], row)
+            rows_by_id[row.prompt_id] = _merge(rows_by_id[row.prompt_id], row)
         else:
-            kept[row.prompt_id] = row
+            rows_by_id[row.prompt_id] = row
     if not read:
         raise UserError(f"task.path={path} holds no rows. Give one JSON object per line.")
     if merged or dropped or unfit:
         logging.getLogger(__name__).warning(
             "%s: %d rows, %d distinct prompts; %d repeated ones merged, %d longer than %s"
             " characters dropped, %d unfit for needs=%s dropped",
-            *(path, read, len(kept), merged, dropped, limit, unfit, options.needs),
+            *(path, read, len(rows_by_id), merged, dropped, limit, unfit, options.needs),
         )
-    return Prompts(tuple(kept.values()), read, merged, dropped, unfit)
+    return Prompts(tuple(rows_by_id.values()), read, merged, dropped, unfit)
 
 
 def fault(row: Row, needs: str) -> str:
@@ -270,8 +272,8 @@ def _rubrics(record: Mapping[str, Any]) -> Any:
     extra = record.get("extra_info")
     inner = extra.get("reward_model") if isinstance(extra, Mapping) else None
     for holder in (record, record.get("reward_model"), inner):
-        if isinstance(holder, Mapping) and (found := _first(holder, RUBRICS)) is not None:
-            return found
+        if isinstance(holder, Mapping) and (rubric := _first(holder, RUBRICS)) is not None:
+            return rubric
     return None
 
 
@@ -284,8 +286,8 @@ def _merge(first: Row, again: Row) -> Row:
     """The first row with the criteria that only the other has; eval wins over train."""
     added = tuple(item for item in again.criteria if item not in first.criteria)
     split = "eval" if "eval" in (first.split, again.split) else "train"
-    known = {rule.text for rule in first.rules}
-    rules = first.rules + tuple(rule for rule in again.rules if rule.text not in known)
+    texts = {rule.text for rule in first.rules}
+    rules = first.rules + tuple(rule for rule in again.rules if rule.text not in texts)
     return replace(first, criteria=first.criteria + added, rules=rules, split=split)
 
 
@@ -359,7 +361,7 @@ def _options(task: Task) -> Options:
     options = Options(**task.options)
     limit, share = options.max_prompt_chars, options.eval_share
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise UserError(f"task.options.max_prompt_chars={limit} is no number of characters.")
+        raise UserError(f"task.options.max_prompt_chars={limit} is not a number of characters.")
     if isinstance(share, bool) or not _is_finite(share) or not 0 <= share < 1:
         raise UserError(f"task.options.eval_share={share} is not a share: 0 <= share < 1.")
     for key, among in (("form", FORMS), ("needs", NEEDS), ("on_unfit", ("error", "drop"))):

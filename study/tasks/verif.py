@@ -60,36 +60,36 @@ def labels(record: Mapping[str, Any], where: str) -> list[tuple[str, str, str]]:
         UserError: no labels, labels that are not JSON, or lists that do not fit.
     """
     texts, functions = _lists(record, where)
-    found = []
+    labelled = []
     for checker, source in zip(texts, functions, strict=True):
         tagged = TAG.match(checker)
         tag, text = (tagged[1], tagged[2]) if tagged else ("", checker)
-        found.append((tag, text.strip(), source))
-    return found
+        labelled.append((tag, text.strip(), source))
+    return labelled
 
 
 def _lists(record: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
-    given: Any = record
+    truth: Any = record
     if record.get("checkers") is None:
         model = record.get("reward_model")
-        given = model.get("ground_truth") if isinstance(model, Mapping) else None
-        if isinstance(given, str):
+        truth = model.get("ground_truth") if isinstance(model, Mapping) else None
+        if isinstance(truth, str):
             try:
-                given = json.loads(given)
+                truth = json.loads(truth)
             except json.JSONDecodeError as error:
                 _refuse(where, f"labels that are not JSON ({error})")
-        if not isinstance(given, Mapping):
+        if not isinstance(truth, Mapping):
             _refuse(where, "no labels")
-    found = []
+    lists = []
     for key in ("checkers", "functions"):
-        value = given.get(key)
+        value = truth.get(key)
         value = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             _refuse(where, f"{key} that are no list of text")
-        found.append(value)
-    if len(found[0]) != len(found[1]):
-        _refuse(where, f"{len(found[0])} checkers and {len(found[1])} functions")
-    return found[0], found[1]
+        lists.append(value)
+    if len(lists[0]) != len(lists[1]):
+        _refuse(where, f"{len(lists[0])} checkers and {len(lists[1])} functions")
+    return lists[0], lists[1]
 
 
 def tagged_rule(name: str, text: str, points: float, tags: Mapping[str, Any], where: str) -> Rule:
@@ -101,25 +101,25 @@ def tagged_rule(name: str, text: str, points: float, tags: Mapping[str, Any], wh
     if tags.get("function") != "word_count_range":
         _refuse(where, f"a rubric item for the rule {tags.get('function')!r}", "word_count_range")
     parameters = tags.get("parameters")
-    given = parameters if isinstance(parameters, Mapping) else {}
-    least, most = given.get("min_count", 0), given.get("max_count")
+    settings = parameters if isinstance(parameters, Mapping) else {}
+    least, most = settings.get("min_count", 0), settings.get("max_count")
     most = 10**9 if most is None else most
     whole = all(isinstance(value, int) and not isinstance(value, bool) for value in (least, most))
     if not whole or not 0 <= least <= most:
-        _refuse(where, f"the word counts {dict(given)}", "whole min_count <= max_count")
+        _refuse(where, f"the word counts {dict(settings)}", "whole min_count <= max_count")
     source = WORD_COUNT.format(least=least, most=most)
     return Rule(name, "word_count_range", text, source, points)
 
 
-def plain_rules(given: Any, where: str, number: int) -> tuple[Rule, ...]:
+def plain_rules(records: Any, where: str, number: int) -> tuple[Rule, ...]:
     """The rules of the plain short form, ``rules: [{text, source, category?, points?}]``.
 
     Raises:
         UserError: anything else.
     """
-    given = given.tolist() if hasattr(given, "tolist") else given
+    records = records.tolist() if hasattr(records, "tolist") else records
     rules = []
-    for place, item in enumerate(given or ()):
+    for place, item in enumerate(records or ()):
         texts = item if isinstance(item, Mapping) else {}
         if not all(isinstance(texts.get(key), str) for key in ("text", "source")):
             _refuse(where, f"the rule {str(item)[:60]!r}", "{text, source}, both of them text")

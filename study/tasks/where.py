@@ -1,4 +1,4 @@
-"""Where the data of a task lie: ``task.path``, else the study's own files in the data folder."""
+"""Finds the file of a task: ``task.path``, or the prepared file in the data folder."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def task_path(task: Task) -> Path:
     """
     if task.path not in (None, "", "???"):
         return Path(str(task.path)).expanduser()
-    if task.name in FILES and (found := data_folder() / FILES[task.name]).is_file():
-        return found
+    if task.name in FILES and (path := data_folder() / FILES[task.name]).is_file():
+        return path
     also = f" or set {VARIABLE} to a folder with {FILES[task.name]}" if task.name in FILES else ""
     raise UserError(
         f"task={task.name} reads its prompts from a file, and task.path is not set. Type for"

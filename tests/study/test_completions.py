@@ -76,7 +76,7 @@ def test_what_cannot_be_read_is_said(tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=words):
         read_completions(tmp_path / name)
-    with pytest.raises(UserError, match="is no file"):
+    with pytest.raises(UserError, match="is not a file"):
         read_completions(tmp_path / "none.jsonl")
 
 

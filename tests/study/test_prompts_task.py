@@ -169,8 +169,8 @@ def test_missing_file_says_where_it_looked(tmp_path: Path):
     ("options", "said"),
     [
         ({"max_chars": 3}, "Legal are eval_share, form, group_key, max_prompt_chars"),
-        ({"max_prompt_chars": 0}, "is no number of characters"),
-        ({"max_prompt_chars": "10"}, "is no number of characters"),
+        ({"max_prompt_chars": 0}, "is not a number of characters"),
+        ({"max_prompt_chars": "10"}, "is not a number of characters"),
         ({"eval_share": 1.0}, "0 <= share < 1"),
     ],
 )

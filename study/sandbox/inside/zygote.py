@@ -49,11 +49,11 @@ def main(options: dict[str, Any]) -> None:
     if options["isolation"] != "unsafe":
         machine, writable = platform.machine(), options["isolation"] == "bwrap"
         program = seccomp.assemble(seccomp.permitted(parent=False, writable=writable), machine)
-        own = seccomp.assemble(seccomp.permitted(parent=True, writable=writable), machine)
+        parent_filter = seccomp.assemble(seccomp.permitted(parent=True, writable=writable), machine)
         seccomp.give_up_privileges()
         if options["isolation"] == "landlock":
             landlock.restrict(options["readable"])
-        seccomp.install(own)
+        seccomp.install(parent_filter)
     os.dup2(null, 2)  # until here a fault is told to whoever started this
     gc.collect()
     gc.freeze()
