@@ -1,1 +1,27 @@
-"""Sweeps, cells, tasks, rewards and training: all that makes the records of a study."""
+"""The roof: from a study's cells to their records.
+
+    from experiments import Scorer, make_trainer, run_cell
+
+    run_cell(Path("runs/my-study/sim-fair-seed0-1a2b3c4d"))  # train, or go on where it stopped
+
+`run_cell` trains one cell of a study to its end. `make_trainer` builds TRL's GRPO trainer for it,
+and `Scorer` is the reward function that this trainer calls: the acting judge, the shadow judges,
+the rules and the truth about each rollout. Each is loaded when it is first used; ``import
+experiments`` loads no torch.
+"""
+
+from importlib import import_module
+from typing import Any
+
+FACE = {
+    "Scorer": "experiments.scorer",
+    "make_trainer": "experiments.trainer.grpo",
+    "run_cell": "experiments.train",
+}
+__all__ = ["Scorer", "make_trainer", "run_cell"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in FACE:
+        raise AttributeError(f"experiments has no {name}; it has {', '.join(FACE)}")
+    return getattr(import_module(FACE[name]), name)

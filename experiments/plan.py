@@ -1,119 +1,41 @@
-"""What a sweep is about to do: its arms, the guard on how they may differ, and its cost.
+"""What a sweep is about to do, told without doing it: its cells, their cost, and what it can see.
 
 Nothing here imports torch: a plan answers before a model could be loaded.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
+from analysis.statistics.power import power_lines
+from experiments.arms import design
 from experiments.estimate import expected
 from study import cells
-from study.cells import Cell, identifying, under
-from study.errors import UserError
-from study.schema import Trainer
+from study.cells import Cell
+from study.cli import print_table
+from study.identity import flatten
 from study.status import read_status
-from study.study_file import base, read_study
-
-MISSING = "(absent)"
 
 
-def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
-    """Keys outside the declared factors that differ between flat configs, with their values."""
-    keys = sorted({key for flat in flats for key in flat if not under(key, factors)})
-    found: dict[str, list[Any]] = {}
-    for key in keys:
-        values: list[Any] = []
-        for flat in flats:
-            value = flat.get(key, MISSING)
-            if value not in values:
-                values.append(value)
-        if len(values) > 1:
-            found[key] = values
-    return found
-
-
-def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
-    """Arms may differ only in the declared factors.
-
-    Raises:
-        UserError: with each differing key and its values.
-    """
-    found = undeclared([identifying(cell.data) for cell in todo], factors)
-    if found:
-        raise UserError(
-            f"The arms of this sweep differ in {_differences(found)}, which is not a declared "
-            f"factor (declared: {', '.join(factors)}). A comparison of judges must not change "
-            "anything else by the way. If it is meant, type: "
-            f"'factors=[{','.join([*factors, *found])}]' study=NEW_NAME"
-        )
-
-
-def check_batch(trainer: Trainer) -> None:
-    """Numbers of the trainer that do not go together.
-
-    Raises:
-        UserError: the micro-batch does not divide the P * G rollouts of a step, or the learning
-            rate is none that the schedule can end at.
-    """
-    rollouts = trainer.prompts_per_step * trainer.group_size
-    if rollouts % trainer.micro_batch:
-        raise UserError(
-            f"trainer.micro_batch={trainer.micro_batch} does not divide the {rollouts} rollouts "
-            f"of a step (prompts_per_step={trainer.prompts_per_step} x "
-            f"group_size={trainer.group_size}). Type a divisor, for example: "
-            f"trainer.micro_batch={trainer.group_size}"
-        )
-    if trainer.lr_scheduler == "polynomial" and trainer.learning_rate <= 1e-7:
-        raise UserError(
-            f"trainer.learning_rate={trainer.learning_rate} is not above the 1e-7 at which "
-            "trainer.lr_scheduler=polynomial ends. Type trainer.lr_scheduler=linear"
-        )
-
-
-def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -> None:
-    """A study folder keeps its declared factors and everything outside them.
-
-    Raises:
-        UserError: the folder was started with other factors or another base config.
-    """
-    started = read_study(study_dir)
-    if not started:
-        return
-    name = study_dir.name
-    if sorted(started["factors"]) != sorted(factors):
-        raise UserError(
-            f"The study {name} in {study_dir} declared the factors "
-            f"{', '.join(started['factors'])}; this command declares {', '.join(factors)}. "
-            "A study keeps its factors. Type another name, for example: "
-            f"study={name}-2"
-        )
-    shared = started.get("base") or base(todo[0], factors)
-    found = undeclared([shared, *(base(cell, factors) for cell in todo)], factors)
-    if found:
-        raise UserError(
-            f"The study {name} in {study_dir} was started with another config: "
-            f"{_differences(found)} (first value: the study's). Its declared factors are "
-            f"{', '.join(factors)}; anything else must stay. Type another name, for example: "
-            f"study={name}-2"
-        )
-
-
-def _differences(found: dict[str, list[Any]]) -> str:
-    return "; ".join(f"{key} = {' | '.join(map(str, found[key]))}" for key in found)
-
-
-def design(todo: Sequence[Cell]) -> tuple[int, int]:
-    """Seeds of the arm that has fewest, and arms: cells that differ in more than their seed."""
-    seeds: dict[str, set[int]] = {}
-    for cell in todo:
-        arm = identifying(cell.data)
-        seed = arm.pop("seed", 0)
-        seeds.setdefault(json.dumps(arm, sort_keys=True), set()).add(seed)
-    return min(len(found) for found in seeds.values()), len(seeds)
+def show_plan(todo: Sequence[Cell]) -> int:
+    """Cells, state, expected cost, and the smallest effect to be seen; nothing is written."""
+    lines = rows(todo, todo[0].config.factors)
+    print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
+    costs = [expected(cell) for cell in todo]
+    total = {name: sum(cost[name] for cost in costs) for name in costs[0]}
+    left = sum(
+        cost["calls"]
+        for cell, cost in zip(todo, costs, strict=True)
+        if cells.state(cell.dir) != "done"
+    )
+    print(
+        f"{total['completions']} completions and {total['calls']} judge calls in all, "
+        f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "
+        f"{left} calls in cells that are not done (before retries, less what the store holds)"
+    )
+    for line in power_lines(*design(todo)):
+        print(line)
+    return 0
 
 
 def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
@@ -122,7 +44,7 @@ def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
     for cell in todo:
         status = read_status(cell.dir)
         estimate = expected(cell)
-        flat = cells.flatten(cell.data)
+        flat = flatten(cell.data)
         axes = {factor: str(flat.get(factor, flat.get(f"{factor}.name", ""))) for factor in factors}
         lines.append(
             {

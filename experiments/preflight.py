@@ -5,48 +5,62 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments import plan
+from experiments.arms import check_arms, check_study
 from experiments.track.store import tracking_uri
 from judges.budget import check_limits
 from judges.grading import GRADINGS
-from judges.grading.adapters import check_rows
+from judges.grading.checks import check_rows
 from judges.identity import build_grading, judge_id
 from judges.session import Session
-from study import cells
 from study.cells import Cell
+from study.compose import CONF
 from study.errors import UserError
+from study.identity import flatten
+from study.marks import under
 from study.rewards import REWARDS
 from study.rewards.checks import check_reward, for_judge
 from study.rows import Row
 from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
-from study.schema import GROUPS, Judge, Study
+from study.schema import Judge, Study, Trainer
 from study.tasks import TASKS
+from study.verify import say_problems
 
 
-def check(todo: list[Cell]) -> None:
-    """All that can be checked without touching disk or network much; writes nothing."""
+def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
+    """All that can be checked without touching disk or network much; writes nothing.
+
+    Args:
+        todo: the cells of a sweep.
+        launcher: the arguments that choose another launcher than Hydra's own.
+
+    Raises:
+        UserError: the first thing that is not as it must be.
+    """
     config, study_dir = todo[0].config, todo[0].dir.parent
+    for cell in todo:
+        check_names(cell.config)
     check_factors(todo)
-    plan.check_arms(todo, config.factors)
+    check_arms(todo, config.factors)
     runs_dir = study_dir.parent
     if any(
         path.exists() and not path.is_dir() for path in (study_dir, runs_dir, *runs_dir.parents)
     ):
         raise _unwritable(runs_dir, "a part of it is a file")
-    plan.check_study(study_dir, todo, config.factors)
+    check_study(study_dir, todo, config.factors)
     for cell in todo:
         check_limits(cell.config.cost, (cell.config.judge, *cell.config.shadow_judges))
     if config.tracking.enabled:
         tracking_uri(config.tracking, study_dir.parent)
     check_inputs(todo)
+    if launcher:
+        check_launcher(launcher)
+    say_problems(study_dir, todo)
 
 
 def check_factors(todo: Sequence[Cell]) -> None:
@@ -55,9 +69,9 @@ def check_factors(todo: Sequence[Cell]) -> None:
     Raises:
         UserError: it is none, so nothing could differ in it.
     """
-    known = {key for cell in todo for key in cells.flatten(cell.data)}
+    known = {key for cell in todo for key in flatten(cell.data)}
     for factor in todo[0].config.factors:
-        if not any(cells.under(key, [factor]) for key in known):
+        if not any(under(key, [factor]) for key in known):
             raise UserError(
                 f"factors={','.join(todo[0].config.factors)} names {factor}, which is no key of "
                 "the config, so no arm can differ in it. To see every key, type: python -m "
@@ -82,10 +96,10 @@ def check_names(config: Study) -> None:
                 f"{key}={name} is not known. Legal are {', '.join(sorted(legal))}. "
                 f"Type for example: {key}={next(iter(legal))}"
             )
-    plan.check_batch(config.trainer)
+    check_batch(config.trainer)
 
 
-def check_inputs(todo: list[Cell]) -> None:
+def check_inputs(todo: Sequence[Cell]) -> None:
     """The prompts can be read, every grading can grade them, and the policy is there.
 
     Raises:
@@ -156,7 +170,7 @@ def _unwritable(runs_dir: Path, why: str | None) -> UserError:
     )
 
 
-def preflight(todo: list[Cell]) -> None:
+def preflight(todo: Sequence[Cell]) -> None:
     """Every judge of the sweep answers, with its key, before anything is trained."""
     for judge in {judge_id(judge): judge for judge in judges_of(todo)}.values():
         if judge.endpoint.url.startswith("http"):
@@ -164,50 +178,12 @@ def preflight(todo: list[Cell]) -> None:
                 session.check()
 
 
-def judges_of(todo: list[Cell]) -> list[Judge]:
+def judges_of(todo: Sequence[Cell]) -> list[Judge]:
     """Every judge that the cells ask, acting and shadow, as often as it is asked."""
     return [j for cell in todo for j in (cell.config.judge, *cell.config.shadow_judges)]
 
 
-def refuse_lists(overrides: Sequence[str]) -> None:
-    """Values of a sweep stand side by side; in brackets they would be one value, a list.
-
-    Hydra would merge the presets of ``judge=[a,b]`` into one judge.
-
-    Raises:
-        UserError: with what to type instead.
-    """
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        name = key.strip().lstrip("+~").partition("@")[0]
-        value = value.strip().strip("\"'").strip()
-        if equals and value.startswith("[") and _is_single(name.replace("/", ".")):
-            inner = ",".join(word.strip() for word in value.strip("[]").split(",")) or "VALUE"
-            raise UserError(
-                f"{name}={value} gives one list where one value is due. To sweep over several, "
-                f"type them side by side without brackets: {name}={inner}"
-            )
-
-
-def _is_single(name: str) -> bool:
-    """Whether the schema has no list under ``name``; True for the groups of presets."""
-    kind: Any = Study
-    for word in name.split("."):
-        kinds = _hints(kind)
-        if word not in kinds:
-            return name in ("profile", "experiment", "debug")
-        kind = kinds[word]
-    text = str(kind)
-    return name in GROUPS or not ("list" in text or "dict" in text or "Any" in text)
-
-
-def _hints(kind: Any) -> dict[str, Any]:
-    members = [kind, *typing.get_args(kind)]
-    found = next((member for member in members if dataclasses.is_dataclass(member)), None)
-    return typing.get_type_hints(found) if found is not None else {}
-
-
-def check_launcher(arguments: Sequence[str], conf: Path) -> None:
+def check_launcher(arguments: Sequence[str]) -> None:
     """The launcher that was asked for is installed and takes its settings.
 
     Args:
@@ -223,7 +199,7 @@ def check_launcher(arguments: Sequence[str], conf: Path) -> None:
     from hydra.utils import get_class
 
     try:
-        with initialize_config_dir(str(conf), version_base="1.3"):
+        with initialize_config_dir(str(CONF), version_base="1.3"):
             composed = compose("sweep", overrides=list(arguments), return_hydra_config=True)
         get_class(composed.hydra.launcher._target_)
     except (HydraException, OmegaConfBaseException, ImportError) as error:
@@ -239,3 +215,25 @@ def check_launcher(arguments: Sequence[str], conf: Path) -> None:
             f"Launchers installed beside Hydra's own: {', '.join(found) or 'none'}. To have more, "
             f"type: pip install -e .[{extra}]; to run the cells on this machine, leave it out."
         ) from error
+
+
+def check_batch(trainer: Trainer) -> None:
+    """Numbers of the trainer that do not go together.
+
+    Raises:
+        UserError: the micro-batch does not divide the P * G rollouts of a step, or the learning
+            rate is none that the schedule can end at.
+    """
+    rollouts = trainer.prompts_per_step * trainer.group_size
+    if rollouts % trainer.micro_batch:
+        raise UserError(
+            f"trainer.micro_batch={trainer.micro_batch} does not divide the {rollouts} rollouts "
+            f"of a step (prompts_per_step={trainer.prompts_per_step} x "
+            f"group_size={trainer.group_size}). Type a divisor, for example: "
+            f"trainer.micro_batch={trainer.group_size}"
+        )
+    if trainer.lr_scheduler == "polynomial" and trainer.learning_rate <= 1e-7:
+        raise UserError(
+            f"trainer.learning_rate={trainer.learning_rate} is not above the 1e-7 at which "
+            "trainer.lr_scheduler=polynomial ends. Type trainer.lr_scheduler=linear"
+        )

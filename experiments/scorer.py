@@ -1,14 +1,15 @@
-"""The one reward function that TRL is given.
+"""The one reward function that TRL is given: judges, truth and rules about each rollout.
 
-It asks the acting judge and the shadow judges about the same rollouts, runs the rules, computes the
-rule truth, and returns the composed reward. What else was learned stays in ``pending`` for the
-recorder: the shadow judges and the truth never reach the gradient.
+`Scorer` goes step by step: answers, rules, truths, the acting judge's verdicts, the record so far,
+rewards, the shadow judges' verdicts, costs. It returns the rewards alone; all else stays in
+``pending`` for the recorder, so the shadow judges never reach the gradient.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,11 @@ from judges.session import judge_all
 from study.answers import answer_of
 from study.records import COMPONENT, rollout_id
 from study.rewards.checks import for_judge
-from study.rewards.compose import Known, composed
-from study.rewards.failure import Starved, starved
+from study.rewards.compose import Composed, RewardInputs, composed
+from study.rewards.failure import TooManyMissing, too_many_missing
 from study.rewards.ruled import RuleRunner, rule_metrics, spoken
 from study.rows import Row, Truth
+from study.rules import RuleResult
 from study.schema import Study
 from study.verdict import DIFFERENT, Outcome, Verdict, mean_score
 
@@ -89,109 +91,157 @@ class Scorer:
         trainer_state: Any,
         **_: Any,
     ) -> list[float | None]:
-        """Rewards of P * G rollouts in group order; None is a rollout without a reward.
+        """Rewards of N = P * G rollouts in group order; None is a rollout without a reward.
 
         Raises:
-            Starved: by the failure policy.
+            TooManyMissing: by the failure policy.
             BudgetSpent: the step may pass a limit of ``cost``; nothing was asked.
         """
-        entered = time.perf_counter()
-        if self.budget is not None:
-            self.budget.check()
-        sent = self._sent()
-        step = trainer_state.global_step + 1
-        texts = (
-            self.decode(completion_ids)
-            if self.decode is not None
-            else [completion[0]["content"] for completion in completions]
-        )
-        answers = [answer_of(text) for text in texts]
-        rows = [self.rows[name] for name in prompt_id]
-        given = [answer or "" for answer in answers]
-        items = [(self.asked[row.prompt_id], text) for row, text in zip(rows, given, strict=True)]
-
-        looked = 0.0
-        started = time.perf_counter()
-        calls, hits = self.acting.calls, self.acting.hits
-        group_size = self.config.trainer.group_size
-        votes_N = judge_all(self.acting, items, group_size)
-        waited = time.perf_counter() - started
-        scores = [mean_score(votes) for votes in votes_N]
-        truths = [
-            None if (found := self.truth(row, text)) is None else found.score
-            for row, text in zip(rows, given, strict=True)
-        ]
-        ruled = time.perf_counter()
-        checked = self.rules.check(rows, given) if self.rules is not None else [()] * len(rows)
-        ruled = time.perf_counter() - ruled
-        known = [
-            Known(row, asked, text, len(ids), truth, tuple(result.passed for result in results))
-            for row, (asked, text), ids, truth, results in zip(
-                rows, items, completion_ids, truths, checked, strict=True
+        seconds: dict[str, float] = {}
+        with _timed(seconds, "step"):
+            if self.budget is not None:
+                self.budget.check()
+            sent, calls, hits = self._sent(), self.acting.calls, self.acting.hits
+            step = trainer_state.global_step + 1
+            texts_N = self._texts(completions, completion_ids)
+            answers_N = [answer_of(text) for text in texts_N]
+            rows = [self.rows[name] for name in prompt_id]
+            with _timed(seconds, "rules"):
+                rules_N = self._run_rules(rows, answers_N)
+            inputs_N = self._inputs(rows, answers_N, completion_ids, rules_N)
+            with _timed(seconds, "judge"):
+                votes_N = self._ask(self.acting, inputs_N)
+            record = StepRecord(
+                step,
+                self._rollout_rows(step, inputs_N, texts_N, answers_N, votes_N, rules_N),
+                _verdict_rows(step, "acting", self.acting, votes_N),
             )
-        ]
-        policy, most = self.config.judge.on_failure, self.config.judge.max_unscored_frac
-        names = [rollout_id(step, index) for index in range(len(texts))]
-        verdicts = _verdict_rows(step, names, "acting", self.acting.judge.name, votes_N)
-        rollouts = [
-            {
-                "rollout_id": names[index],
-                "step": step,
-                "prompt_id": row.prompt_id,
-                "group": index // group_size,
-                "member": index % group_size,
-                "prompt": row.prompt_text(),
-                "completion": texts[index],
-                "answer": answers[index],
-                "tokens": len(completion_ids[index]),
-                "truth": truths[index],
-                "judge_score": scores[index],
-            }
-            | ({"rules": [spoken(one) for one in checked[index]]} if self.rules else {})
-            for index, row in enumerate(rows)
-        ]
-        try:
-            found = composed(self.config, known, scores, group_size, policy, most)
-        except Starved as error:
-            self.on_starved(step, rollouts, verdicts)
-            votes = [vote for votes in votes_N for vote in votes]
-            raise starved(str(error), votes, self.acting.judge) from error
-        rewards = [reward for reward, _ in found]
-        terms = [term for _, term in found]
-        for rollout, reward, term in zip(rollouts, rewards, terms, strict=True):
-            rollout["reward"] = reward
-            rollout |= {f"{COMPONENT}{name}": value for name, value in term.items()}
-
-        for shadow in self.shadows:
-            asked_at = time.perf_counter()
-            votes = judge_all(shadow, items, group_size)
-            looked += time.perf_counter() - asked_at
-            verdicts += _verdict_rows(step, names, "shadow", shadow.judge.name, votes)
-        if self.budget is not None:
-            self.budget.add(self._sent() - sent, verdicts)
-        self.pending = StepRecord(step, rollouts, verdicts)
-        self.pending.metrics = judge_metrics([v for votes in votes_N for v in votes]) | {
-            "system/judge_s": waited,
-            "system/reward_s": time.perf_counter() - entered - waited - looked,
-            **(rule_metrics(checked, ruled) if self.rules is not None else {}),
-            **_penalty_metrics(terms),
+            rewarded = self._compose(inputs_N, votes_N, record)
+            for row, (reward, terms) in zip(record.rollouts, rewarded, strict=True):
+                row["reward"] = reward
+                row |= {f"{COMPONENT}{name}": value for name, value in terms.items()}
+            with _timed(seconds, "shadows"):
+                for shadow in self.shadows:
+                    votes = self._ask(shadow, inputs_N)
+                    record.verdicts += _verdict_rows(step, "shadow", shadow, votes)
+            if self.budget is not None:
+                self.budget.add(self._sent() - sent, record.verdicts)
+        record.metrics = judge_metrics([vote for votes in votes_N for vote in votes]) | {
+            "system/judge_s": seconds["judge"],
+            "system/reward_s": seconds["step"] - seconds["judge"] - seconds["shadows"],
+            **(rule_metrics(rules_N, seconds["rules"]) if self.rules is not None else {}),
+            **_penalty_metrics([terms for _, terms in rewarded]),
             "cost/calls": float(self.acting.calls - calls),
             "cost/cache_hits": float(self.acting.hits - hits),
         }
-        return rewards
+        self.pending = record
+        return [reward for reward, _ in rewarded]
 
     def _sent(self) -> int:
         return sum(session.calls for session in (self.acting, *self.shadows))
 
+    def _texts(self, completions: list[Any], completion_ids: list[list[int]]) -> list[str]:
+        if self.decode is not None:
+            return self.decode(completion_ids)
+        return [completion[0]["content"] for completion in completions]
+
+    def _run_rules(
+        self, rows: list[Row], answers_N: list[str | None]
+    ) -> Sequence[Sequence[RuleResult]]:
+        if self.rules is None:
+            return [()] * len(rows)
+        return self.rules.check(rows, [answer or "" for answer in answers_N])
+
+    def _inputs(
+        self,
+        rows: list[Row],
+        answers_N: list[str | None],
+        completion_ids: list[list[int]],
+        rules_N: Sequence[Sequence[RuleResult]],
+    ) -> list[RewardInputs]:
+        """All that a reward is made of but the judge's score."""
+        inputs = []
+        for row, answer, ids, rules in zip(rows, answers_N, completion_ids, rules_N, strict=True):
+            truth = self.truth(row, answer or "")
+            inputs.append(
+                RewardInputs(
+                    row,
+                    self.asked[row.prompt_id],
+                    answer or "",
+                    len(ids),
+                    None if truth is None else truth.score,
+                    tuple(result.passed for result in rules),
+                )
+            )
+        return inputs
+
+    def _ask(self, judge: Session, inputs_N: list[RewardInputs]) -> list[list[Verdict]]:
+        group_size = self.config.trainer.group_size
+        return judge_all(judge, [rollout.item for rollout in inputs_N], group_size)
+
+    def _rollout_rows(
+        self,
+        step: int,
+        inputs_N: list[RewardInputs],
+        texts_N: list[str],
+        answers_N: list[str | None],
+        votes_N: list[list[Verdict]],
+        rules_N: Sequence[Sequence[RuleResult]],
+    ) -> list[dict[str, Any]]:
+        """Rollouts as they are recorded, before there are rewards."""
+        group_size = self.config.trainer.group_size
+        return [
+            {
+                "rollout_id": rollout_id(step, index),
+                "step": step,
+                "prompt_id": rollout.row.prompt_id,
+                "group": index // group_size,
+                "member": index % group_size,
+                "prompt": rollout.row.prompt_text(),
+                "completion": texts_N[index],
+                "answer": answers_N[index],
+                "tokens": rollout.tokens,
+                "truth": rollout.truth,
+                "judge_score": mean_score(votes_N[index]),
+            }
+            | ({"rules": [spoken(result) for result in rules_N[index]]} if self.rules else {})
+            for index, rollout in enumerate(inputs_N)
+        ]
+
+    def _compose(
+        self, inputs_N: list[RewardInputs], votes_N: list[list[Verdict]], record: StepRecord
+    ) -> list[Composed]:
+        """Each reward, and the terms that it is composed of.
+
+        Raises:
+            TooManyMissing: by the failure policy; the record so far is kept.
+        """
+        judge, group_size = self.config.judge, self.config.trainer.group_size
+        policy, most = judge.on_failure, judge.max_unscored_frac
+        scores_N = [mean_score(votes) for votes in votes_N]
+        try:
+            return composed(self.config, inputs_N, scores_N, group_size, policy, most)
+        except TooManyMissing as error:
+            self.on_starved(record.step, record.rollouts, record.verdicts)
+            votes = [vote for votes in votes_N for vote in votes]
+            raise too_many_missing(str(error), votes, self.acting.judge) from error
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Generator[None]:
+    started = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - started
+
 
 def _penalty_metrics(terms: Sequence[dict[str, float | None]]) -> dict[str, float]:
     """Mean of each penalty that is switched on."""
-    found = {}
+    means = {}
     for name in ("overlong", "repetition"):
-        values = [value for one in terms if (value := one.get(name)) is not None]
+        values = [value for term in terms if (value := term.get(name)) is not None]
         if values:
-            found[f"reward/{name}"] = sum(values) / len(values)
-    return found
+            means[f"reward/{name}"] = sum(values) / len(values)
+    return means
 
 
 def judge_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
@@ -216,10 +266,11 @@ def judge_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 
 def _verdict_rows(
-    step: int, names: list[str], role: str, judge: str, votes_N: list[list[Verdict]]
+    step: int, role: str, session: Session, votes_N: list[list[Verdict]]
 ) -> list[dict[str, Any]]:
+    place = {"step": step, "role": role, "judge": session.judge.name}
     return [
-        verdict.as_row() | {"rollout_id": name, "step": step, "role": role, "judge": judge}
-        for name, votes in zip(names, votes_N, strict=True)
+        verdict.as_row() | {"rollout_id": rollout_id(step, index)} | place
+        for index, votes in enumerate(votes_N)
         for verdict in votes
     ]

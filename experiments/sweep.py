@@ -9,57 +9,33 @@ the cell should run, and there the job supervises its own child.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext
+import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from analysis.statistics.power import power_lines
-from experiments import plan, tracking
-from experiments.launch.conclusion import REPORT, conclude, report, say_nothing_to_run
-from experiments.launch.pool import ORPHANED, run_pool, supervise
-from experiments.launch.refusals import Refusals
-from experiments.preflight import (
-    check,
-    check_launcher,
-    check_names,
-    judges_of,
-    preflight,
-    refuse_lists,
-    writable,
-)
-from judges.serving.server import leases
+from experiments import launch
 from study import cells, stopping, storage
 from study.cells import Cell
-from study.cli import print_table
+from study.compose import CONF, load_judge
 from study.errors import UserError
-from study.files import write_json
-from study.machine import cpus
-from study.schema import Study, freeze, register
-from study.screen import visible
+from study.schema import GROUPS, Study, freeze, register
 from study.secrets import redact, refuse_arguments, refuse_config
-from study.status import read_status
-from study.study_file import base, read_study
-from study.verify import mend, say_problems
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
-SUMMARY = "summary.json"
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 """How an argument begins that says where jobs run."""
-LAST_S = 20.0
-"""How long cells of another launcher may take to end once the sweep is stopped."""
 QUEUE: list[Cell] = []
-_SHADOWS: dict[str, dict[str, Any]] = {}
 
 
 class Refused(BaseException):
@@ -87,7 +63,7 @@ def job(config: DictConfig) -> None:
     if "BasicLauncher" in hydra.launcher._target_:
         return
     if cells.state(cell.dir) not in ("done", "running"):
-        supervise(cell.dir, threads_of(cell.config, workers=1))
+        launch.supervise(cell)
 
 
 def resolve(config: DictConfig) -> Cell:
@@ -108,213 +84,52 @@ def resolve(config: DictConfig) -> Cell:
     plain: dict[str, Any] = {str(key): value for key, value in data.items()}
     refuse_config(plain)
     freeze(Study, plain)  # names of presets among it, which are looked up next
-    plain["shadow_judges"] = [shadow(name) for name in plain["shadow"]]
+    plain["shadow_judges"] = [_preset(name) for name in plain["shadow"]]
     refuse_config(plain)
-    cell = cells.make_cell(plain)
-    check_names(cell.config)
-    return cell
+    return cells.make_cell(plain)
 
 
-def shadow(name: str) -> dict[str, Any]:
-    """A judge preset by name, composed once."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
-    if name not in _SHADOWS:
-        register()
-        here = GlobalHydra.instance().is_initialized()  # not in a launcher's own process
-        with nullcontext() if here else initialize_config_dir(str(CONF), version_base="1.3"):
-            composed = compose("sweep", overrides=[f"judge={name}"])
-        found = OmegaConf.to_container(composed.judge, resolve=True)
-        assert isinstance(found, dict)
-        _SHADOWS[name] = {str(key): value for key, value in found.items()}
-    return _SHADOWS[name]
+@functools.cache
+def _preset(judge: str) -> dict[str, Any]:
+    return dataclasses.asdict(load_judge(judge))
 
 
-@contextmanager
-def opened(todo: list[Cell], new: list[Cell]) -> Generator[dict[str, Any]]:
-    """Lay the study and the cells ``new``; however the block ends, no run of theirs stays open.
+def refuse_lists(overrides: Sequence[str]) -> None:
+    """Values of a sweep stand side by side; in brackets they would be one value, a list.
 
-    Yields:
-        The tracking record: empty where tracking is off.
+    Hydra would merge the presets of ``judge=[a,b]`` into one judge.
 
     Raises:
-        UserError: folder, factors, endpoints, keys or tracking are not usable.
+        UserError: with what to type instead.
     """
-    study_dir = todo[0].dir.parent
-    plan.check_study(study_dir, todo, todo[0].config.factors)
-    writable(study_dir.parent)
-    preflight(todo)
-    tracked: dict[str, Any] = {}
-    ended = "FAILED"
-    try:
-        with stopping.held():  # laid whole or not at all, and no run in MLflow that nobody knows
-            lay(todo, new, tracked)
-        yield tracked
-        if _states(todo) == {"done"}:
-            ended = "FINISHED"
-    except KeyboardInterrupt:
-        ended = "KILLED"
-        wait_for_last(new)
-        raise
-    except storage.DiskTrouble:
-        ended = "KILLED"
-        raise
-    finally:
-        close_tracking(tracked, ended, todo)
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        name = key.strip().lstrip("+~").partition("@")[0]
+        value = value.strip().strip("\"'").strip()
+        if equals and value.startswith("[") and _is_single(name.replace("/", ".")):
+            inner = ",".join(word.strip() for word in value.strip("[]").split(",")) or "VALUE"
+            raise UserError(
+                f"{name}={value} gives one list where one value is due. To sweep over several, "
+                f"type them side by side without brackets: {name}={inner}"
+            )
 
 
-def lay(todo: list[Cell], new: list[Cell], tracked: dict[str, Any]) -> None:
-    """Write what says what the study is, and the folder of each new cell."""
-    config, study_dir = todo[0].config, todo[0].dir.parent
-    if config.tracking.enabled:
-        uri = tracking.tracking_uri(config.tracking, study_dir.parent)
-        found = tracking.initialise(uri, study_dir.parent, config.study, config.factors)
-        tracked.update(found)
-    study_dir.mkdir(parents=True, exist_ok=True)
-    (study_dir / SUMMARY).unlink(missing_ok=True)
-    write_json(
-        study_dir / "study.json",
-        {
-            "study": config.study,
-            "factors": config.factors,
-            "base": base(todo[0], config.factors),
-            "mlflow": dict(tracked),
-        },
-    )
-    for cell in new:
-        cells.save_cell(cell)
+def _is_single(name: str) -> bool:
+    """Whether the schema has no list under ``name``; True for the groups of presets."""
+    kind: Any = Study
+    for word in name.split("."):
+        kinds = _hints(kind)
+        if word not in kinds:
+            return name in ("profile", "experiment", "debug")
+        kind = kinds[word]
+    text = str(kind)
+    return name in GROUPS or not ("list" in text or "dict" in text or "Any" in text)
 
 
-def wait_for_last(new: list[Cell]) -> None:
-    """Give cells that another launcher runs the time to end by themselves."""
-    limit = time.monotonic() + LAST_S
-    while any(cells.state(cell.dir) == "running" for cell in new) and time.monotonic() < limit:
-        time.sleep(0.2)
-
-
-def close_tracking(tracked: dict[str, Any], status: str, todo: list[Cell]) -> None:
-    """End the runs of cells that were killed, and the study's own, with the report beside it.
-
-    A study some of whose cells are run by another sweep is left for that one to end.
-    """
-    if not tracked:
-        return
-
-    states = {cell.dir: cells.state(cell.dir) for cell in todo}
-    for folder, state in states.items():
-        if state == "killed":
-            tracking.mark_killed(folder, "its process is gone")
-    if status == "KILLED" or "running" not in states.values():
-        reports = [path for path in [todo[0].dir.parent / REPORT] if path.exists()]
-        tracking.close_parent(tracked, status, reports)
-
-
-def workers_of(config: Study) -> int:
-    return config.sweep.workers or cpus()
-
-
-def threads_of(config: Study, workers: int) -> int:
-    return config.sweep.threads or max(1, cpus() // workers)
-
-
-def run(todo: list[Cell], elsewhere: list[str]) -> int:
-    """Run what is not done, write the report, print the table.
-
-    Args:
-        todo: the cells of the sweep.
-        elsewhere: the arguments that choose another launcher; empty runs the cells here.
-
-    Returns:
-        0 when every cell is done, else 1.
-    """
-    study_dir = todo[0].dir.parent
-    check(todo)
-    if elsewhere:
-        check_launcher(elsewhere, CONF)
-    say_problems(study_dir, todo)
-    for cell in todo:
-        mend(cell)
-    new = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
-    if not new:
-        say_nothing_to_run(todo)
-        tracked = read_study(study_dir).get("mlflow", {})
-        # the summary comes last: without it, whoever ran the cells did not come to the end
-        cut_short = not (study_dir / SUMMARY).exists() and _states(todo) == {"done"}
-        report(todo, stale=cut_short)
-        if cut_short:
-            close_tracking(tracked, "FINISHED", todo)
-            write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
-        return conclude(todo, tracked)
-    started = time.perf_counter()
-    with leases(judges_of(new), study_dir.parent), opened(todo, new) as tracked:
-        if elsewhere:
-            compose_jobs(elsewhere)
-        else:
-            run_cells(new)
-        report(todo, stale=True)
-    if "running" not in _states(todo):
-        write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
-    print(f"{len(new)} cells in {time.perf_counter() - started:.1f} s")
-    return conclude(todo, tracked)
-
-
-def _states(todo: list[Cell]) -> set[str]:
-    return {cells.state(cell.dir) for cell in todo}
-
-
-def run_cells(todo: list[Cell]) -> None:
-    """The pool, with a live line per running cell on a terminal and plain lines elsewhere."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    config = todo[0].config
-    workers = min(workers_of(config), len(todo))
-    threads = threads_of(config, workers)
-    console = Console()
-    by_folder = {cell.dir: cell for cell in todo}
-    refusals = Refusals()
-
-    def say(text: str) -> None:
-        # as Text nothing is taken for markup: errors quote what judges and endpoints wrote
-        console.print(Text(visible(text)), soft_wrap=True)
-
-    say(f"{len(todo)} cells to run, {workers} at once, {threads} threads each")
-    live = Live(console=console, refresh_per_second=1) if console.is_terminal else None
-
-    def ended(folder: Path, code: int) -> None:
-        status = read_status(folder)
-        note = f"{folder.name}: {cells.state(folder)} after {status.get('seconds', 0):.1f} s"
-        say(note + (f" (exit {code}) {status.get('error', '')}" if code else ""))
-        if code == cells.REFUSED:
-            refusals.add(by_folder[folder], str(status.get("error", "")))
-        if code < 0 or code in (ORPHANED, storage.EXIT):
-            tracking.mark_killed(folder, f"exit code {code}")
-        if code == storage.EXIT:  # the other cells write to the same disk
-            raise storage.DiskTrouble(status.get("error") or storage.paragraph(None, folder))
-
-    def skipped(folder: Path) -> bool:
-        return refusals.covers(by_folder[folder])
-
-    def tick() -> None:
-        if live is not None:
-            said = [(cell.name, read_status(cell.dir)) for cell in todo]
-            running = [
-                f"{name}  step {status.get('step', 0)}/{status.get('steps', '?')}"
-                for name, status in said
-                if status.get("state") == "running"
-            ]
-            live.update(Text(visible("\n".join(running))))
-
-    folders = list(by_folder)
-    if live is None:
-        run_pool(folders, workers, threads, ended, skipped=skipped)
-    else:
-        with live:
-            run_pool(folders, workers, threads, ended, tick, skipped)
-    if refusals.left:
-        say(refusals.paragraph())
+def _hints(kind: Any) -> dict[str, Any]:
+    members = [kind, *typing.get_args(kind)]
+    found = next((member for member in members if dataclasses.is_dataclass(member)), None)
+    return typing.get_type_hints(found) if found is not None else {}
 
 
 def main() -> int:
@@ -332,13 +147,11 @@ def main() -> int:
         collect()
         if not QUEUE:
             return 0  # --help, --cfg and the like
+        launch.check(QUEUE, elsewhere)
         if QUEUE[0].config.plan:
-            check(QUEUE)
-            if elsewhere:
-                check_launcher(elsewhere, CONF)
-            say_problems(QUEUE[0].dir.parent, QUEUE)
-            return show_plan(QUEUE)
-        return run(list(QUEUE), elsewhere)
+            return launch.show_plan(QUEUE)
+        runner = functools.partial(compose_jobs, elsewhere) if elsewhere else None
+        return launch.run_study(list(QUEUE), runner)
     except UserError as error:
         if full:
             raise
@@ -357,22 +170,6 @@ def main() -> int:
     finally:
         if not full:
             del os.environ["HYDRA_FULL_ERROR"]
-
-
-def show_plan(todo: list[Cell]) -> int:
-    """Cells, state, expected cost, and the smallest effect to be seen; nothing is written."""
-    lines = plan.rows(todo, todo[0].config.factors)
-    print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
-    total = {key: sum(plan.expected(cell)[key] for cell in todo) for key in plan.expected(todo[0])}
-    left = sum(plan.expected(cell)["calls"] for cell in todo if cells.state(cell.dir) != "done")
-    print(
-        f"{total['completions']} completions and {total['calls']} judge calls in all, "
-        f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "
-        f"{left} calls in cells that are not done (before retries, less what the store holds)"
-    )
-    for line in power_lines(*plan.design(todo)):
-        print(line)
-    return 0
 
 
 def collect() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from study.sandbox import tiers
+from study.sandbox.pool import Pool
 
 settings.register_profile("no-clock", deadline=None)  # a slow machine is no failure
 settings.load_profile("no-clock")
@@ -55,3 +59,14 @@ def small_study(tmp_path_factory) -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return runs_dir / "debug"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """Two sandboxes; the test is skipped where nothing isolates."""
+    try:
+        tiers.find()
+    except tiers.SandboxUnavailable as error:
+        pytest.skip(str(error))
+    with Pool(2) as made:
+        yield made

@@ -22,7 +22,6 @@ from analysis.arm.dose import FEWEST as FEWEST_DOSES
 from analysis.arm.dose import doses_of, response
 from analysis.arm.propagation import paths, predict
 from analysis.arm.substitution import substitutions, untold
-from analysis.records import behaviour
 from analysis.records.frames import NAMELESS
 from analysis.records.replays import with_replays
 from analysis.records.runs import on_each_core, read_study
@@ -30,6 +29,7 @@ from analysis.run import drift
 from analysis.run.onset import own_line
 from analysis.run.overopt import rows
 from analysis.step.ledger import judge_table, ledger
+from study.features import FEATURES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ class Evidence:
     @property
     def absent(self) -> list[str]:
         """Behaviours that are the same in every answer, left out of figures and tests."""
-        return [name for name in behaviour.FEATURES if name not in self.spread]
+        return [name for name in FEATURES if name not in self.spread]
 
     @property
     def arms(self) -> list[str]:
@@ -183,7 +183,7 @@ def dose_responses(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def _spread(runs: Sequence[Run]) -> dict[str, float]:
     """Standard deviation of each behaviour over all answers, where it is not always the same."""
     spread: dict[str, float] = {}
-    for k, name in enumerate(behaviour.FEATURES if runs else ()):
+    for k, name in enumerate(FEATURES if runs else ()):
         values = np.concatenate([run.features[..., k].ravel() for run in runs])
         values = values[np.isfinite(values)]
         if values.size and values.min() < values.max():

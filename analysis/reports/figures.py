@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.records.behaviour import FEATURES, unit
+from analysis.records.behaviour import unit
 from analysis.records.runs import step_means
+from study.features import FEATURES
 
 if TYPE_CHECKING:
     import pandas as pd

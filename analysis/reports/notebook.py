@@ -7,7 +7,6 @@ nothing from anywhere, with the executed notebook beside it, in ``runs/<study>/r
 from __future__ import annotations
 
 import ast
-import json
 import subprocess
 from html import escape
 from pathlib import Path
@@ -19,7 +18,7 @@ from jupyter_client.manager import AsyncKernelManager
 from traitlets import default
 
 from study.errors import UserError
-from study.files import write_text
+from study.files import write_json, write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks" / "bias_report.py"
@@ -66,7 +65,7 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
     html = study_dir / "report" / "bias_report.html"
     values = {**(parameters or {}), "study_dir": str(study_dir)}
     executed = render(NOTEBOOK, values, html, f"{study_dir.name}: bias report")
-    write_text(html.parent / "summary.json", json.dumps({"rows": _summary(executed)}, indent=1))
+    write_json(html.parent / "summary.json", {"rows": _summary(executed)})
     return html
 
 

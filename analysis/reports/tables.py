@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analysis.records.behaviour import FEATURES, unit
+from analysis.records.behaviour import unit
 from analysis.reports import markup
 from analysis.run.drift import JUDGED
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import span
+from study.features import FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -33,6 +33,7 @@ from analysis.reports.limits import limits
 from analysis.reports.tables import summary_rows
 from analysis.reports.words import findings
 from analysis.run import drift
+from study import study_file
 from study.records import ROLLOUT, VERDICT, part_name
 
 STEPS, GROUPS, MEMBERS, JUDGES = 200, 32, 8, 8
@@ -125,8 +126,7 @@ def write_run(job: tuple[Path, int]) -> None:
 
 def write_study(study: Path, cells: int) -> None:
     study.mkdir(parents=True)
-    described = {"study": study.name, "factors": ["judge", "seed"], "base": {}, "mlflow": {}}
-    (study / "study.json").write_text(json.dumps(described))
+    study_file.write_study(study, {"study": study.name, "factors": ["judge", "seed"]})
     on_each_core(write_run, [(study, number) for number in range(cells)], cells, large=2)
 
 

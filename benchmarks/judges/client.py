@@ -99,23 +99,16 @@ class Raw:
 
 def ours(port: int, in_flight: int) -> Asker:
     from judges.endpoint.client import Channel, ask
+    from judges.endpoint.dialects import chat_body
     from judges.endpoint.replicas import open_wire
-    from study.schema import Endpoint, Judge, Sampling
-    from study.verdict import Outcome, Parsed
-
-    class Number:
-        def body(self) -> dict[str, Any]:
-            return {}
-
-        def parse(self, reply: Any) -> Parsed:
-            return Parsed(Outcome.scored, score=float(reply.text))
+    from study.schema import Endpoint, Sampling
 
     endpoint = Endpoint(f"http://127.0.0.1:{port}/v1", model="m", max_concurrency=in_flight)
-    judge = Judge(endpoint=endpoint, sampling=Sampling(max_tokens=16))
-    channel, grading = Channel(endpoint, open_wire(endpoint)), Number()
+    sampling, channel = Sampling(max_tokens=16), Channel(endpoint, open_wire(endpoint))
 
     async def asker(prompt: str) -> str:
-        got = await ask(channel, judge, grading, [{"role": "user", "content": prompt}])
+        messages = [{"role": "user", "content": prompt}]
+        got = await ask(channel, chat_body(endpoint, sampling, messages))
         return got.replies[0].text
 
     return asker

@@ -39,14 +39,14 @@ def trained_under(options: Options) -> Trained | None:
     None where the files do not tell, as for an endpoint or a file of responses.
 
     Raises:
-        UserError: ``run=`` is no cell.
+        UserError: ``run=`` is not a cell.
     """
-    if run := options.text("run"):
-        found = training_of(Path(run))
+    if run := options.run:
+        found = training_of(run)
         if found is None:
             raise UserError(f"run={run} is no cell: its config.yaml cannot be read.")
         return found
-    for given in filter(None, (options.text("adapter"), options.text("model"))):
+    for given in filter(None, (options.adapter, options.model)):
         folder = Path(given).resolve()
         for cell in (folder.parent, folder.parent.parent):
             if found := training_of(cell):
@@ -65,7 +65,7 @@ def differs(judge: Judge, trained: Trained, options: Options) -> bool:
     model = trained["judge_model"]
     if trained["judge"] != judge.name and (not model or model != judge.endpoint.model):
         return True
-    if not options.flag("same_judge"):
+    if not options.same_judge:
         raise UserError(
             f"{trained['place']} was trained by judge={trained['judge']}, and judge={judge.name} is"
             " the same model: what it taught is what it likes. Give a held-out gold judge different"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.reports.notebook import write_report as render
+import analysis
 from experiments import plan
 from experiments.track.store import ui_command, ui_link
 from study import cells, storage
@@ -20,7 +21,7 @@ from study.status import read_status
 REPORT = Path("report") / "bias_report.html"
 
 
-def say_nothing_to_run(todo: list[Cell]) -> None:
+def say_nothing_to_run(todo: Sequence[Cell]) -> None:
     """Why nothing is started: all is done, or another sweep is at it."""
     study = todo[0].config.study
     done = sum(cells.state(cell.dir) == "done" for cell in todo)
@@ -33,7 +34,7 @@ def say_nothing_to_run(todo: list[Cell]) -> None:
         )
 
 
-def report(todo: list[Cell], stale: bool) -> None:
+def report(todo: Sequence[Cell], stale: bool) -> None:
     """Write the report where there is something new to say."""
     study_dir, config = todo[0].dir.parent, todo[0].config
     done = any(cells.state(cell.dir) == "done" for cell in todo)
@@ -41,7 +42,7 @@ def report(todo: list[Cell], stale: bool) -> None:
         write_report(study_dir)
 
 
-def conclude(todo: list[Cell], tracked: dict[str, Any]) -> int:
+def conclude(todo: Sequence[Cell], tracked: dict[str, Any]) -> int:
     """Print the table, where to look, and what to type next; 0 when every cell is done, else 1."""
     config, study_dir = todo[0].config, todo[0].dir.parent
     lines = plan.rows(todo, config.factors)
@@ -84,7 +85,7 @@ def write_report(study_dir: Path) -> None:
     """The bias report; a report that fails is said, and the runs stay what they are."""
     started = time.perf_counter()
     try:
-        render(study_dir)
+        analysis.write_report(study_dir)
     except Exception as error:
         if trouble := storage.explained(error, study_dir):
             print(f"The report could not be written. {trouble}")

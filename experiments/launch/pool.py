@@ -23,6 +23,9 @@ from typing import Any
 
 from experiments.train import run_cell
 from study import cells
+from study.cells import Cell
+from study.machine import cpus
+from study.schema import Study
 from study.stopping import deaf_to_terminal
 
 PRELOAD = ["experiments.launch.preload"]
@@ -168,10 +171,20 @@ def _leave_with_parent(alive: Connection) -> None:
     os._exit(ORPHANED)
 
 
-def supervise(folder: Path, threads: int) -> int:
+def supervise(cell: Cell) -> int:
     """Run one cell in a child to its end, for launchers that call the job where it should run."""
 
-    def say(done: Path, code: int) -> None:
-        print(f"{done.name}: {cells.state(done)} (exit {code})", flush=True)
+    def say(folder: Path, code: int) -> None:
+        print(f"{folder.name}: {cells.state(folder)} (exit {code})", flush=True)
 
-    return run_pool([folder], 1, threads, say)[folder]
+    return run_pool([cell.dir], 1, threads_of(cell.config, workers=1), say)[cell.dir]
+
+
+def workers_of(config: Study) -> int:
+    """Cells at once."""
+    return config.sweep.workers or cpus()
+
+
+def threads_of(config: Study, workers: int) -> int:
+    """Torch threads of each of ``workers`` cells."""
+    return config.sweep.threads or max(1, cpus() // workers)

@@ -8,6 +8,6 @@ import torch  # noqa: F401
 import transformers  # noqa: F401
 from trl import GRPOConfig, GRPOTrainer  # noqa: F401
 
-from experiments.tracking import load_mlflow
+from experiments.track.store import load_mlflow
 
 load_mlflow()

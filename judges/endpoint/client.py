@@ -1,8 +1,8 @@
-"""Asks a judge once: one owner of retries, one deadline, and a typed reason for every failure.
+"""Sends one chat request until it has a reply: one deadline, and a typed reason for each failure.
 
-Nothing else in the project repeats a judge call. A failure of the wire is tried again while the
-deadline lasts; a reply that arrived but holds no grade is asked for once more, changed, since at
-temperature 0 the same question has the same answer. Nothing here ever makes up a grade.
+Nothing else in the project repeats a call to a model. A failure of the connection is tried again
+while the deadline lasts. A reply that will not do is asked for again, changed as the caller says,
+since at temperature 0 the same question has the same answer.
 """
 
 from __future__ import annotations
@@ -10,26 +10,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from judges.endpoint.channel import Channel
-from judges.endpoint.chat_completions import FILTERED, BadEnvelope, ErrorBody, Stream, read_plain
-from judges.endpoint.dialects import dialect_of, spell, spell_grading
+from judges.endpoint.chat_completions import BadEnvelope, ErrorBody, Stream, read_plain
+from judges.endpoint.dialects import named_dialect
 from judges.endpoint.failures import ERROR_BYTES, FINAL, EndpointRefused, Fault, read_error, told
 from judges.endpoint.fields import NAME_CHARACTERS, clean, one_line
 from judges.endpoint.served import is_asked
 from judges.endpoint.throttle import NoTurn
 from judges.endpoint.transport import Answer, TooLarge, Unreachable, WireError
-from study.verdict import Outcome, Parsed, Reply
-
-if TYPE_CHECKING:
-    from study.schema import Judge
-
-log = logging.getLogger(__name__)
+from study.verdict import Outcome, Parsed, Reply, Request
 
 LONGEST_WAIT_S = 30.0
 LONGEST_PAUSE_S = 60.0
@@ -45,38 +39,36 @@ DRAIN_S = 0.1
 """How long the end of a finished stream may take, to keep its connection."""
 CHARACTERS_PER_TOKEN = 4
 """Enough to set aside tokens before the endpoint has counted them."""
-REMINDER = (
-    "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "
-    "the format asked for."
-)
+
+Body = dict[str, Any]
+"""The JSON body of a request."""
+Again = Callable[[Reply], tuple[Body, str] | None]
+"""Reply -> the changed request that may fare better and what it changes; None where it will do."""
+
+NO_REQUEST, UNREAD = Request(), Parsed(Outcome.empty, reason="nobody has read it")
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """What a fresh request for the same verdict changes: it reminds, or it allows more tokens."""
+class Fetched:
+    """How one request ended: the replies that were obtained, oldest first, or why there is none."""
 
-    remind: bool = False
-    budget: int = 1
-
-    def __str__(self) -> str:
-        changes = ["a format reminder"] * self.remind
-        if self.budget > 1:
-            changes.append(f"{self.budget} times the tokens")
-        return f"with {' and '.join(changes)}" if changes else ""
-
-
-@dataclass(frozen=True)
-class Attempted:
-    """How asking ended: the replies that were obtained, oldest first, or why there is none."""
-
-    replies: tuple[Reply, ...]
-    outcome: Outcome | None
-    """Why the last request brought nothing; None where it brought a reply."""
-    reason: str
-    attempts: int
-    latency_s: float
+    replies: tuple[Reply, ...] = ()
+    outcome: Outcome | None = None
+    """Why the last attempt brought nothing; None where it brought a reply."""
+    reason: str = ""
+    attempts: int = 0
+    latency_s: float = 0.0
     served: str = ""
     """The model that answered, where it was another than the one asked for."""
+    request: Request = NO_REQUEST
+    reply: Reply | None = None
+    """The one among the replies that counts; None until it is read, and where there is none."""
+    parsed: Parsed = UNREAD
+    """What was read in it, or why there is none."""
+    cost_usd: float | None = None
+    """What it cost now; None where that is not known."""
+    from_cache: bool = False
+    """Whether it came from the store, or somebody else had asked for it already."""
 
 
 @dataclass
@@ -97,75 +89,23 @@ class _Track:
     """Replies that came from another model."""
 
 
-def request_body(
-    judge: Judge,
-    grading: Any,
-    messages: Sequence[dict[str, str]],
-    sample_index: int,
-    attempt: Attempt = Attempt(),
-) -> dict[str, Any]:
-    """The JSON body of one request: the one place that knows what an endpoint is sent.
-
-    ``grading.body()`` and then ``endpoint.extra_body`` overrule what the sampling gives; of the
-    token limit a grading may just say the least (``max_tokens_at_least``). Whether
-    the answer is streamed is the transport's choice and is added on sending.
-    """
-    dialect, endpoint = dialect_of(judge), judge.endpoint
-    limit = endpoint.max_tokens_field or dialect.max_tokens
-    turns = list(messages)
-    if attempt.remind:
-        # In the last turn and not in one more: many chat templates want roles to alternate.
-        last = turns[-1]
-        turns[-1] = {**last, "content": f"{last['content']}\n\n{REMINDER}"}
-    body: dict[str, Any] = {"model": endpoint.model, "messages": turns}
-    body |= spell(dialect, judge, sample_index)
-    extra = spell_grading(dialect, grading.body())
-    if "max_tokens" in extra:  # gradings do not know how the endpoint spells it
-        extra[limit] = extra.pop("max_tokens")
-    if "max_tokens_at_least" in extra:
-        body[limit] = max(body[limit], extra.pop("max_tokens_at_least"))
-    body |= extra
-    body |= endpoint.extra_body
-    if attempt.budget > 1:
-        body[limit] *= attempt.budget
-    return body
-
-
-def settle(grading: Any, replies: Sequence[Reply]) -> tuple[Reply, Parsed]:
-    """Read the replies to one question: the first that holds a grade counts, else the last.
-
-    The reason says what was changed to obtain it, where something was.
-    """
-    reply, parsed = replies[-1], Parsed(Outcome.empty)
-    for reply in replies:
-        parsed = _read(grading, reply)
-        if parsed.outcome in (Outcome.scored, Outcome.refused):
-            break
-    if reply.asked:
-        reason = "; ".join(part for part in (parsed.reason, f"asked again {reply.asked}") if part)
-        parsed = dataclasses.replace(parsed, reason=reason)
-    return reply, parsed
-
-
 async def ask(
-    channel: Channel,
-    judge: Judge,
-    grading: Any,
-    messages: Sequence[dict[str, str]],
-    sample_index: int = 0,
-    within_s: float | None = None,
-) -> Attempted:
-    """Obtain one verdict's reply, within ``endpoint.deadline_s`` from when it may be asked for.
+    channel: Channel, body: Body, again: Again | None = None, within_s: float | None = None
+) -> Fetched:
+    """Obtain a reply to one request, within ``endpoint.deadline_s`` from when it may be sent.
 
-    ``within_s`` is another limit, for what is asked in the time that an earlier request left.
+    Args:
+        body: of the request. Whether the reply is streamed is added here.
+        again: looks at each reply and says how to ask for a better one; None takes the first.
+        within_s: another limit, for what is asked in the time that an earlier request left.
 
     Raises:
-        EndpointRefused: the endpoint serves this judge nothing at all.
+        EndpointRefused: the endpoint serves this key, account or model nothing at all.
     """
     outcome, reason, served = None, "", ""
-    limit = judge.endpoint.deadline_s if within_s is None else within_s
+    limit = channel.endpoint.deadline_s if within_s is None else within_s
     clock = asyncio.get_running_loop().time
-    tokens = sum(len(turn["content"]) for turn in messages) / CHARACTERS_PER_TOKEN
+    tokens = sum(len(turn["content"]) for turn in body["messages"]) / CHARACTERS_PER_TOKEN
     async with channel.limits.place():
         if channel.refusal is not None and clock() < channel.barred_until:
             barred = EndpointRefused(*channel.refusal.parts)
@@ -175,12 +115,12 @@ async def ask(
         try:
             permit = await channel.limits.permit(tokens, limit)
         except NoTurn as late:
-            return Attempted((), Outcome.rate_limited, str(late), 0, clock() - waited)
+            return Fetched((), Outcome.rate_limited, str(late), 0, clock() - waited)
         started = clock()
         track = _Track(started + limit, tokens, permit)
         try:
             async with asyncio.timeout_at(track.deadline):
-                await _converse(channel, judge, grading, messages, sample_index, track)
+                await _converse(channel, body, again, track)
         except Fault as fault:
             outcome, reason, served = fault.outcome, fault.reason, fault.served
         except EndpointRefused as refusal:
@@ -198,7 +138,7 @@ async def ask(
                 outcome, reason = track.waiting.outcome, f"{track.waiting.reason}; {late}"
                 served = track.waiting.served
         latency = clock() - started
-    return Attempted(tuple(track.replies), outcome, reason, track.attempts, latency, served)
+    return Fetched(tuple(track.replies), outcome, reason, track.attempts, latency, served)
 
 
 async def list_models(channel: Channel) -> list[str] | None:
@@ -228,78 +168,37 @@ async def list_models(channel: Channel) -> list[str] | None:
             raise
 
 
-async def _converse(
-    channel: Channel,
-    judge: Judge,
-    grading: Any,
-    messages: Sequence[dict[str, str]],
-    sample_index: int,
-    track: _Track,
-) -> None:
+async def _converse(channel: Channel, body: Body, again: Again | None, track: _Track) -> None:
     stream = channel.endpoint.stream
-    with_usage = dialect_of(judge).usage_option
     receive = _read_stream if stream else _read_whole
-    asked = ""
+    asked_model = ""
 
     async def read(answer: Answer, alive: Callable[[], None]) -> Reply:
         reply = clean(await receive(answer, alive), channel.key)
-        if is_asked(asked, reply.model, channel.endpoint.served_as):
+        if is_asked(asked_model, reply.model, channel.endpoint.served_as):
             return reply
         track.wrong += 1
         raise Fault(
             Outcome.wrong_model,
-            f"{reply.model!r} answered and {asked!r} was asked for",
+            f"{reply.model!r} answered and {asked_model!r} was asked for",
             again=track.wrong < WRONG_MODELS,
             served=reply.model,
         )
 
-    attempt: Attempt | None = Attempt()
-    while attempt is not None:
-        body = request_body(judge, grading, messages, sample_index, attempt)
+    request: tuple[Body, str] | None = (body, "")
+    while request is not None:
+        body, change = request
+        asked_model = str(body.get("model") or "")
         if stream:
-            body["stream"] = True
-            if with_usage:
+            body = body | {"stream": True}
+            if named_dialect(channel.endpoint.dialect).usage_option:
                 body["stream_options"] = {"include_usage": True}
-        asked = str(body.get("model") or "")
         sent = json.dumps(body).encode()
         reply = await _obtain(channel, "POST", "/chat/completions", sent, read, track)
-        if changed := str(attempt):
-            reply = dataclasses.replace(reply, asked=changed)
+        if change:
+            reply = dataclasses.replace(reply, asked=change)
         track.replies.append(reply)
-        # What a simulated judge fails at is a planted dose, which asking again would dilute.
-        again = judge.simulated is None
-        attempt = _another(attempt, _read(grading, reply)) if again else None
-
-
-def _another(attempt: Attempt, parsed: Parsed) -> Attempt | None:
-    """The change that may cure a reply without a grade; None where there is nothing to try.
-
-    A reply with some of the labels is not asked for again: what it lacks is asked for by itself.
-    """
-    outcome = parsed.outcome
-    if _known(parsed):
-        return None
-    if outcome is Outcome.truncated and attempt.budget == 1:
-        return dataclasses.replace(attempt, budget=2)
-    if outcome in (Outcome.unparsed, Outcome.empty) and not attempt.remind:
-        return dataclasses.replace(attempt, remind=True)
-    return None
-
-
-def _known(parsed: Parsed) -> int:
-    return sum(label != "unknown" for label in parsed.labels)
-
-
-def _read(grading: Any, reply: Reply) -> Parsed:
-    if reply.finish_reason == FILTERED:
-        return Parsed(Outcome.refused, reason="the endpoint filtered the answer")
-    try:
-        return grading.parse(reply)
-    except Exception as error:  # a parser's bug costs this verdict, not the run
-        log.exception("the grading failed on a reply")
-        return Parsed(
-            Outcome.unparsed, reason=one_line(f"reading failed: {type(error).__name__}: {error}")
-        )
+        request = None if again is None else again(reply)
 
 
 async def _obtain(

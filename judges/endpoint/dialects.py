@@ -7,7 +7,7 @@ arms of a study must not be the same judge under two names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +15,12 @@ from study.errors import UserError
 from study.schema import Sampling
 
 if TYPE_CHECKING:
-    from study.schema import Judge
+    from study.schema import Endpoint, Judge
+
+REMINDER = (
+    "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "
+    "the format asked for."
+)
 
 
 @dataclass(frozen=True)
@@ -80,13 +85,21 @@ def dialect_of(judge: Judge) -> Dialect:
     Raises:
         UserError: there is none of that name.
     """
-    name = dialect_name(judge)
-    if name not in DIALECTS:
+    return named_dialect(dialect_name(judge))
+
+
+def named_dialect(name: str) -> Dialect:
+    """The dialect of that name; without a name OpenAI's.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    if name and name not in DIALECTS:
         raise UserError(
             f"judge.endpoint.dialect={name!r} is not known. Legal are {', '.join(DIALECTS)}; type "
             "for example judge.endpoint.dialect=vllm."
         )
-    return DIALECTS[name]
+    return DIALECTS[name or "openai"]
 
 
 def dialect_name(judge: Judge) -> str:
@@ -165,11 +178,65 @@ def check_dialect(judge: Judge, wanted: Mapping[str, Any]) -> None:
             )
 
 
-def spell(dialect: Dialect, judge: Judge, sample_index: int) -> dict[str, Any]:
+def chat_body(
+    endpoint: Endpoint,
+    sampling: Sampling,
+    messages: Sequence[Mapping[str, str]],
+    sample_index: int = 0,
+    extra: Mapping[str, Any] | None = None,
+    dialect: Dialect | None = None,
+) -> dict[str, Any]:
+    """The JSON body of one request: the one place that knows what an endpoint is sent.
+
+    ``extra`` (what a grading adds) and then ``endpoint.extra_body`` overrule what the sampling
+    gives; of the token limit ``extra`` may just say the least (``max_tokens_at_least``).
+
+    Args:
+        sample_index: which draw; added to the seed.
+        dialect: None takes the one that the endpoint names.
+    """
+    dialect = named_dialect(endpoint.dialect) if dialect is None else dialect
+    limit = endpoint.max_tokens_field or dialect.max_tokens
+    body: dict[str, Any] = {"model": endpoint.model, "messages": list(messages)}
+    body |= _spell(dialect, endpoint, sampling, sample_index)
+    spelled = spell_grading(dialect, extra or {})
+    if "max_tokens" in spelled:  # gradings do not know how the endpoint spells it
+        spelled[limit] = spelled.pop("max_tokens")
+    if "max_tokens_at_least" in spelled:
+        body[limit] = max(body[limit], spelled.pop("max_tokens_at_least"))
+    return body | spelled | endpoint.extra_body
+
+
+def judge_body(
+    judge: Judge, extra: Mapping[str, Any], messages: Sequence[Mapping[str, str]], sample_index: int
+) -> dict[str, Any]:
+    """The body of one request to a judge; ``extra`` is what its grading adds."""
+    return chat_body(
+        judge.endpoint, judge.sampling, messages, sample_index, extra, dialect_of(judge)
+    )
+
+
+def changed_body(
+    judge: Judge, body: Mapping[str, Any], remind: bool = False, budget: int = 1
+) -> dict[str, Any]:
+    """The body of a request for the same verdict that reminds of the format, or allows ``budget``
+    times the tokens."""
+    changed = dict(body)
+    if remind:
+        # In the last turn and not in one more: many chat templates want roles to alternate.
+        *earlier, last = body["messages"]
+        changed["messages"] = [*earlier, {**last, "content": f"{last['content']}\n\n{REMINDER}"}]
+    if budget > 1:
+        changed[judge.endpoint.max_tokens_field or dialect_of(judge).max_tokens] *= budget
+    return changed
+
+
+def _spell(
+    dialect: Dialect, endpoint: Endpoint, sampling: Sampling, sample_index: int
+) -> dict[str, Any]:
     """The sampling of one draw as the body of a request says it."""
-    sampling = judge.sampling
     body: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-    body[judge.endpoint.max_tokens_field or dialect.max_tokens] = sampling.max_tokens
+    body[endpoint.max_tokens_field or dialect.max_tokens] = sampling.max_tokens
     if sampling.seed is not None and dialect.seed:
         body["seed"] = sampling.seed + sample_index
     if sampling.thinking is not None and dialect.switch:

@@ -85,10 +85,10 @@ def test_parameters_are_those_of_the_tagged_cell():
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ([], "No study was named"),
-        (["quickstart"], "key=value"),
-        (["study=nope"], "There is no study nope"),
-        (["study=planted", "colour=red"], "no parameter colour"),
+        ([], "needs study="),
+        (["quickstart"], "'quickstart' is not an option"),
+        (["study=nope"], "There is no study folder"),
+        (["study=planted", "colour=red"], "'colour=red' is not an option"),
     ],
 )
 def test_user_errors_are_one_paragraph_and_exit_2(planted, capsys, arguments, said):

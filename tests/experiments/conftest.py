@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from experiments.evaluation import ifeval
-from study.sandbox import tiers
-from study.sandbox.pool import Pool
 
 PROMPTS = {
     "Say hello without commas.": [("punctuation:no_comma", {})],
@@ -27,17 +24,6 @@ PROMPTS = {
         )
     ],
 }
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    """Two sandboxes; the test is skipped where nothing isolates."""
-    try:
-        tiers.find()
-    except tiers.SandboxUnavailable as error:
-        pytest.skip(str(error))
-    with Pool(2) as made:
-        yield made
 
 
 @pytest.fixture(scope="session")

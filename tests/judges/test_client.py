@@ -17,20 +17,18 @@ import pytest
 from judges.endpoint.channel import MANY_REFUSALS
 from judges.endpoint.client import (
     LONGEST_PAUSE_S,
-    REMINDER,
-    Attempt,
-    Attempted,
     Channel,
     EndpointRefused,
+    Fetched,
     ask,
     list_models,
-    request_body,
-    settle,
 )
+from judges.endpoint.dialects import REMINDER, changed_body, judge_body
 from judges.endpoint.replicas import open_wire
 from judges.fault_injection.server import ANSWERS, error, events, whole
 from judges.fault_injection.server import GOOD as BODY
 from judges.fault_injection.server import GOOD_STREAM as CHUNKS
+from judges.reading import Retry, settle
 from study.schema import Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome, Reply
 
@@ -60,6 +58,11 @@ def a_judge(url: str, **endpoint: Any) -> Judge:
     )
 
 
+async def asking(channel: Channel, judge: Judge, grading: Any, index: int = 0) -> Fetched:
+    body = judge_body(judge, grading.body(), MESSAGES, index)
+    return await ask(channel, body, Retry(judge, body, grading.parse))
+
+
 def asked(judge: Judge, grading: Any, key: str = "", count: int = 1) -> tuple[Any, Channel, float]:
     """What ``ask`` gave or raised, the channel, and the seconds it took."""
 
@@ -68,7 +71,7 @@ def asked(judge: Judge, grading: Any, key: str = "", count: int = 1) -> tuple[An
         channel = Channel(judge.endpoint, wire, key)
         start = time.monotonic()
         results = await asyncio.gather(
-            *(ask(channel, judge, grading, MESSAGES, index) for index in range(count)),
+            *(asking(channel, judge, grading, index) for index in range(count)),
             return_exceptions=True,
         )
         wall = time.monotonic() - start
@@ -133,7 +136,7 @@ def test_a_fault_ends_in_time_with_its_outcome_and_no_reply(
 ) -> None:
     before = faults.calls[fault]
     got, channel, wall = asked(a_judge(faults.url(fault), stream=stream), grading)
-    assert isinstance(got, Attempted), got
+    assert isinstance(got, Fetched), got
     assert (got.outcome, faults.calls[fault] - before) == EXPECTED[stream, fault], got.reason
     assert got.replies == ()
     assert got.reason
@@ -175,7 +178,7 @@ def test_a_reply_without_a_grade_is_kept_and_has_no_score(
     got, _, wall = asked(a_judge(faults.url(fault), stream=stream), grading)
     assert got.outcome is None
     assert len(got.replies) == got.attempts == faults.calls[fault] - before == calls
-    reply, parsed = settle(grading, got.replies)
+    reply, parsed = settle(grading.parse, got.replies)
     assert parsed.outcome is outcome
     assert parsed.score is None
     if "reasoning" in fault:
@@ -229,7 +232,7 @@ def test_an_error_is_told_by_its_body(
         assert isinstance(got, EndpointRefused)
         assert got.why == meant
     elif meant is Outcome.refused:
-        assert settle(grading, got.replies)[1].outcome is meant
+        assert settle(grading.parse, got.replies)[1].outcome is meant
     else:
         assert got.outcome is meant
 
@@ -358,10 +361,10 @@ def test_when_a_refusal_is_of_everything(faults: Any, grading: Any) -> None:
 def test_a_re_ask_says_what_it_changed(faults: Any, grading: Any) -> None:
     got, _, _ = asked(a_judge(faults.url("unparsed:01")), grading)
     assert [reply.asked for reply in got.replies] == ["", "with a format reminder"]
-    parsed = settle(grading, got.replies)[1]
+    parsed = settle(grading.parse, got.replies)[1]
     assert (parsed.score, parsed.reason) == (1.0, "asked again with a format reminder")
     got, _, _ = asked(a_judge(faults.url("truncated")), grading)
-    assert settle(grading, got.replies)[1].reason == (
+    assert settle(grading.parse, got.replies)[1].reason == (
         "cut by the token limit; asked again with 2 times the tokens"
     )
 
@@ -403,7 +406,7 @@ def test_a_passing_fault_costs_attempts_only(
     got, _, _ = asked(a_judge(faults.url(fault), stream=stream), grading)
     assert got.outcome is None
     assert got.attempts == int(fault.partition(":")[2]) + 1
-    assert settle(grading, got.replies)[1].score == 1.0
+    assert settle(grading.parse, got.replies)[1].score == 1.0
 
 
 def test_retry_after_is_waited_for(faults: Any, grading: Any) -> None:
@@ -452,9 +455,9 @@ def test_a_lost_re_ask_keeps_the_first_reply(faults: Any, grading: Any, monkeypa
 
         close = real.close
 
-    async def main() -> Attempted:
+    async def main() -> Fetched:
         wire = SecondFails()
-        got = await ask(Channel(judge.endpoint, wire), judge, grading, MESSAGES)
+        got = await asking(Channel(judge.endpoint, wire), judge, grading)
         await wire.close()
         return got
 
@@ -490,9 +493,12 @@ def test_a_grading_may_need_more_tokens(one_word: Any) -> None:
     judge = a_judge("http://x/v1")  # 8 tokens
     more, less = one_word({"body": {"max_tokens_at_least": 90}}), one_word({"body": {
         "max_tokens_at_least": 3}})  # fmt: skip
-    assert request_body(judge, more, MESSAGES, 0)["max_tokens"] == 90
-    assert request_body(judge, less, MESSAGES, 0)["max_tokens"] == 8
-    assert request_body(judge, more, MESSAGES, 0, Attempt(budget=2))["max_tokens"] == 180
+    assert judge_body(judge, more.body(), MESSAGES, 0)["max_tokens"] == 90
+    assert judge_body(judge, less.body(), MESSAGES, 0)["max_tokens"] == 8
+    assert (
+        changed_body(judge, judge_body(judge, more.body(), MESSAGES, 0), budget=2)["max_tokens"]
+        == 180
+    )
 
 
 def test_body_of_a_draw(one_word: Any) -> None:
@@ -501,7 +507,8 @@ def test_body_of_a_draw(one_word: Any) -> None:
         judge, endpoint=replace(judge.endpoint, extra_body={"top_p": 0.5, "think": False})
     )
     grading = one_word({"body": {"max_tokens": 1, "logprobs": True}})
-    assert request_body(judge, grading, MESSAGES, 3, Attempt(budget=2)) == {
+    body = judge_body(judge, grading.body(), MESSAGES, 3)
+    assert changed_body(judge, body, budget=2) == {
         "model": "m",
         "messages": MESSAGES,
         "temperature": 0.0,
@@ -512,20 +519,20 @@ def test_body_of_a_draw(one_word: Any) -> None:
         "think": False,
     }
     unseeded = replace(judge, sampling=replace(judge.sampling, seed=None))
-    assert "seed" not in request_body(unseeded, grading, MESSAGES, 3)
+    assert "seed" not in judge_body(unseeded, grading.body(), MESSAGES, 3)
 
 
 def test_the_first_grade_among_replies_counts(grading: Any) -> None:
     vague, met, not_met = Reply("hm"), Reply("met"), Reply("not_met")
-    assert settle(grading, [vague, met, not_met])[0] is met
-    assert settle(grading, [vague, Reply("")])[1].outcome is Outcome.empty
-    assert settle(grading, [Reply("met", finish_reason="content_filter"), met])[1].outcome is (
-        Outcome.refused
-    )
+    assert settle(grading.parse, [vague, met, not_met])[0] is met
+    assert settle(grading.parse, [vague, Reply("")])[1].outcome is Outcome.empty
+    assert settle(grading.parse, [Reply("met", finish_reason="content_filter"), met])[
+        1
+    ].outcome is (Outcome.refused)
 
 
 def test_a_bug_in_a_parser_is_no_grade(grading: Any) -> None:
-    parsed = settle(grading, [Reply("explode")])[1]
+    parsed = settle(grading.parse, [Reply("explode")])[1]
     assert parsed.outcome is Outcome.unparsed
     assert "IndexError" in parsed.reason
 

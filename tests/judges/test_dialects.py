@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from judges.endpoint.client import Attempt, request_body
-from judges.endpoint.dialects import DIALECTS, described, dialect_of
+from judges.endpoint.dialects import DIALECTS, described, dialect_of, judge_body
 from judges.session import Session
 from study.errors import UserError
 from study.schema import Endpoint, Grading, Judge, Sampling, Simulated
@@ -19,16 +18,6 @@ PLAIN = {
     "model": "m", "messages": MESSAGES, "temperature": 0.0, "top_p": 1.0, "max_tokens": 64,
     "seed": 0,
 }  # fmt: skip
-
-
-class Wants:
-    """A grading that adds what it is given."""
-
-    def __init__(self, **body: Any) -> None:
-        self._body = body
-
-    def body(self) -> dict[str, Any]:
-        return self._body
 
 
 def judge(dialect: str, grading: str = "likert", **change: Any) -> Judge:
@@ -44,7 +33,7 @@ def judge(dialect: str, grading: str = "likert", **change: Any) -> Judge:
 
 def sent(dialect: str, wants: dict[str, Any] | None = None, **change: Any) -> dict[str, Any]:
     """What a body has beyond the plain one."""
-    body = request_body(judge(dialect, **change), Wants(**(wants or {})), MESSAGES, 0, Attempt())
+    body = judge_body(judge(dialect, **change), wants or {}, MESSAGES, 0)
     assert body.items() >= {key: PLAIN[key] for key in ("model", "messages")}.items()
     return {key: value for key, value in body.items() if PLAIN.get(key) != value}
 
@@ -90,7 +79,7 @@ def test_the_limit_has_the_endpoints_own_name() -> None:
 def test_what_an_endpoint_ignores_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DIALECTS, "odd", replace(DIALECTS["openai"], ignored=("temperature",),
                                                  seed=False, max_tokens="limit"))  # fmt: skip
-    body = request_body(judge("odd"), Wants(), MESSAGES, 0)
+    body = judge_body(judge("odd"), {}, MESSAGES, 0)
     assert body == {"model": "m", "messages": MESSAGES, "top_p": 1.0, "limit": 64}
     with pytest.raises(UserError, match=r"judge\.sampling\.temperature=0\.7 would change nothing"):
         Session(judge("odd", temperature=0.7), None)

@@ -288,8 +288,8 @@ USER = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from experiments.config import Endpoint, Judge, Serve
-from judges import server
+from study.schema import Endpoint, Judge, Serve
+from judges.serving import server
 server.POLL_S = 0.05
 one = Judge(
     name="tiny",

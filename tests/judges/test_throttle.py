@@ -285,8 +285,8 @@ def test_a_permit_that_is_not_used_is_given_back(tmp_path: Path) -> None:
 WORKER = """
 import asyncio, json, os, sys, time
 from pathlib import Path
-from experiments.config import Endpoint
-from judges.limits import Limits
+from study.schema import Endpoint
+from judges.endpoint.throttle import Limits
 go, folder = Path(sys.argv[1]), Path(sys.argv[2])
 endpoint = Endpoint(**json.loads(sys.argv[3]))
 count, hold = int(sys.argv[4]), float(sys.argv[5])

@@ -12,7 +12,7 @@ import pytest
 from study import locks
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from experiments import locks\n"
+    "import sys, time; from pathlib import Path; from study import locks\n"
     "file = locks.take(Path(sys.argv[1])); print(file is not None, flush=True); time.sleep(600)"
 )
 

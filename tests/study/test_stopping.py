@@ -183,7 +183,7 @@ def test_a_launcher_that_is_not_installed_lays_nothing(tmp_path) -> None:
 
 DRIVER = """
 import os, signal, time
-from experiments import stopping
+from study import stopping
 stopping.take_signals()
 me = os.getpid()
 try:

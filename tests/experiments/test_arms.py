@@ -1,10 +1,10 @@
 import pytest
 
-from experiments import plan
+from experiments import arms
+from experiments.estimate import expected
 from study.cells import make_cell
 from study.errors import UserError
-from study.files import write_json
-from study.study_file import base
+from study.study_file import base, write_study
 
 
 def cell(judge="a", seed=0, rate=0.1, votes=1, **trainer):
@@ -21,12 +21,12 @@ def cell(judge="a", seed=0, rate=0.1, votes=1, **trainer):
 
 
 def test_arms_may_differ_in_declared_factors():
-    plan.check_arms([cell("a", 0), cell("b", 1, votes=2)], ["judge", "seed"])
+    arms.check_arms([cell("a", 0), cell("b", 1, votes=2)], ["judge", "seed"])
 
 
 def test_another_difference_is_named_with_its_values():
     with pytest.raises(UserError) as caught:
-        plan.check_arms([cell(rate=0.1), cell(rate=0.2)], ["judge", "seed"])
+        arms.check_arms([cell(rate=0.1), cell(rate=0.2)], ["judge", "seed"])
     message = str(caught.value)
     assert "trainer.learning_rate = 0.1 | 0.2" in message
     assert "factors=[judge,seed,trainer.learning_rate]" in message
@@ -35,21 +35,21 @@ def test_another_difference_is_named_with_its_values():
 
 def test_a_factor_prefix_is_a_path_not_a_string():
     with pytest.raises(UserError, match="seed"):
-        plan.check_arms([cell(seed=0), cell(seed=1)], ["judge", "see"])
+        arms.check_arms([cell(seed=0), cell(seed=1)], ["judge", "see"])
 
 
 def test_a_study_keeps_its_factors_and_its_base(tmp_path):
     factors = ["judge", "seed"]
-    write_json(tmp_path / "study.json", {"factors": factors, "base": base(cell(), factors)})
-    plan.check_study(tmp_path, [cell("z", 7)], ["seed", "judge"])
+    write_study(tmp_path, {"factors": factors, "base": base(cell(), factors)})
+    arms.check_study(tmp_path, [cell("z", 7)], ["seed", "judge"])
     with pytest.raises(UserError, match=r"trainer\.learning_rate = 0\.1 \| 0\.2"):
-        plan.check_study(tmp_path, [cell(rate=0.2)], factors)
+        arms.check_study(tmp_path, [cell(rate=0.2)], factors)
     with pytest.raises(UserError, match="declared the factors judge, seed"):
-        plan.check_study(tmp_path, [cell()], ["judge"])
+        arms.check_study(tmp_path, [cell()], ["judge"])
 
 
 def test_expected_calls_count_votes_of_every_judge():
-    found = plan.expected(cell(votes=2, prompts_per_step=4, group_size=2))
+    found = expected(cell(votes=2, prompts_per_step=4, group_size=2))
     assert (found["completions"], found["calls"]) == (40, 40 * (2 + 3))
 
 
@@ -58,5 +58,5 @@ def test_a_design_counts_arms_and_the_seeds_of_the_poorest():
         return make_cell({"study": "s", "runs_dir": "r", "judge": {"name": judge}, "seed": seed})
 
     todo = [cell("a", 0), cell("a", 1), cell("a", 2), cell("b", 0), cell("b", 1)]
-    assert plan.design(todo) == (2, 2)
-    assert plan.design([cell("a", 0)]) == (1, 1)
+    assert arms.design(todo) == (2, 2)
+    assert arms.design([cell("a", 0)]) == (1, 1)

@@ -1,0 +1,87 @@
+"""How the arms of a study may differ: in its declared factors, and in nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from study.cells import Cell
+from study.errors import UserError
+from study.identity import identifying, left_out
+from study.marks import under
+from study.study_file import base, read_study
+
+
+def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
+    """Keys outside the declared factors that differ between flat configs, with their values."""
+    keys = sorted({key for flat in flats for key in flat if not under(key, factors)})
+    found: dict[str, list[Any]] = {}
+    for key in keys:
+        values: list[Any] = []
+        for flat in flats:
+            value = flat.get(key, left_out(key))
+            if value not in values:
+                values.append(value)
+        if len(values) > 1:
+            found[key] = values
+    return found
+
+
+def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
+    """Arms may differ only in the declared factors.
+
+    Raises:
+        UserError: with each differing key and its values.
+    """
+    found = undeclared([identifying(cell.data) for cell in todo], factors)
+    if found:
+        raise UserError(
+            f"The arms of this sweep differ in {_differences(found)}, which is not a declared "
+            f"factor (declared: {', '.join(factors)}). A comparison of judges must not change "
+            "anything else by the way. If it is meant, type: "
+            f"'factors=[{','.join([*factors, *found])}]' study=NEW_NAME"
+        )
+
+
+def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -> None:
+    """A study folder keeps its declared factors and everything outside them.
+
+    Raises:
+        UserError: the folder was started with other factors or another base config.
+    """
+    started = read_study(study_dir)
+    if not started:
+        return
+    name = study_dir.name
+    if sorted(started["factors"]) != sorted(factors):
+        raise UserError(
+            f"The study {name} in {study_dir} declared the factors "
+            f"{', '.join(started['factors'])}; this command declares {', '.join(factors)}. "
+            "A study keeps its factors. Type another name, for example: "
+            f"study={name}-2"
+        )
+    shared = started.get("base", base(todo[0], factors))
+    found = undeclared([shared, *(base(cell, factors) for cell in todo)], factors)
+    if found:
+        raise UserError(
+            f"The study {name} in {study_dir} was started with another config: "
+            f"{_differences(found)} (first value: the study's). Its declared factors are "
+            f"{', '.join(factors)}; anything else must stay. Type another name, for example: "
+            f"study={name}-2"
+        )
+
+
+def _differences(found: dict[str, list[Any]]) -> str:
+    return "; ".join(f"{key} = {' | '.join(map(str, found[key]))}" for key in found)
+
+
+def design(todo: Sequence[Cell]) -> tuple[int, int]:
+    """Seeds of the arm that has fewest, and arms: cells that differ in more than their seed."""
+    seeds: dict[str, set[int]] = {}
+    for cell in todo:
+        arm = identifying(cell.data)
+        seed = arm.pop("seed", 0)
+        seeds.setdefault(json.dumps(arm, sort_keys=True), set()).add(seed)
+    return min(len(found) for found in seeds.values()), len(seeds)

@@ -1,0 +1,122 @@
+"""Reads a grade in the replies to a request, and says how to ask again where there is none.
+
+At temperature 0 the same question has the same answer, so a second request is changed: it reminds
+of the format, or it allows more tokens. Nothing here ever makes up a grade.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from judges.endpoint.chat_completions import FILTERED
+from judges.endpoint.dialects import changed_body
+from judges.endpoint.fields import one_line
+from study.verdict import Outcome, Parsed, Reply, Request
+
+if TYPE_CHECKING:
+    from judges.endpoint.client import Body, Fetched
+    from judges.grading.base import Grading
+    from study.schema import Judge
+
+log = logging.getLogger(__name__)
+
+Parse = Callable[[Reply], Parsed]
+"""How a grading reads the reply to one request."""
+
+
+def read_reply(parse: Parse, reply: Reply) -> Parsed:
+    """What a reply says. A bug in the parser costs this verdict and not the run."""
+    if reply.finish_reason == FILTERED:
+        return Parsed(Outcome.refused, reason="the endpoint filtered the answer")
+    try:
+        return parse(reply)
+    except Exception as error:
+        log.exception("the grading failed on a reply")
+        return Parsed(
+            Outcome.unparsed, reason=one_line(f"reading failed: {type(error).__name__}: {error}")
+        )
+
+
+class Retry:
+    """The requests that may cure a reply without a grade: at most one reminder and one with twice
+    the tokens. A reply with some of the labels is not asked for again: what it lacks is asked for
+    by itself.
+
+    Args:
+        judge: whom to ask.
+        body: of the first request.
+        parse: how the replies are read.
+    """
+
+    def __init__(self, judge: Judge, body: Body, parse: Parse) -> None:
+        self._judge, self._body, self._parse = judge, body, parse
+        self._remind, self._budget = False, 1
+        self.parsed: list[Parsed] = []
+        """What was read in each reply so far."""
+
+    def __call__(self, reply: Reply) -> tuple[Body, str] | None:
+        """The next request and what it changes; None where there is nothing to try."""
+        parsed = read_reply(self._parse, reply)
+        self.parsed.append(parsed)
+        if self._judge.simulated is not None:
+            # What a simulated judge fails at is a planted dose, which asking again would dilute.
+            return None
+        if any(label != "unknown" for label in parsed.labels):
+            return None
+        if parsed.outcome is Outcome.truncated and self._budget == 1:
+            self._budget = 2
+        elif parsed.outcome in (Outcome.unparsed, Outcome.empty) and not self._remind:
+            self._remind = True
+        else:
+            return None
+        changes = ["a format reminder"] * self._remind
+        changes += [f"{self._budget} times the tokens"] * (self._budget > 1)
+        body = changed_body(self._judge, self._body, self._remind, self._budget)
+        return body, f"with {' and '.join(changes)}"
+
+
+def settle(
+    parse: Parse, replies: Sequence[Reply], parsed: Sequence[Parsed] = ()
+) -> tuple[Reply, Parsed]:
+    """The reply that counts and what it says: the first that holds a grade, else the last.
+
+    The reason says what was changed to obtain it, where something was.
+
+    Args:
+        parsed: of the replies, where they have been read already.
+    """
+    reply, said = replies[-1], Parsed(Outcome.empty)
+    for place, reply in enumerate(replies):
+        said = parsed[place] if place < len(parsed) else read_reply(parse, reply)
+        if said.outcome in (Outcome.scored, Outcome.refused):
+            break
+    if reply.asked:
+        reason = "; ".join(part for part in (said.reason, f"asked again {reply.asked}") if part)
+        said = dataclasses.replace(said, reason=reason)
+    return reply, said
+
+
+def read(
+    grading: Grading, request: Request, fetched: Fetched, parsed: Sequence[Parsed] = ()
+) -> Fetched:
+    """The same with the reply that counts and what it says of the request's criteria; where there
+    is no reply no label is known, and the outcome is that of the request.
+
+    Args:
+        parsed: of the replies, where they have been read already.
+    """
+    blank = ("unknown",) * len(request.criteria)
+    if not fetched.replies:
+        assert fetched.outcome is not None
+        said = Parsed(fetched.outcome, blank, reason=fetched.reason)
+        return dataclasses.replace(fetched, request=request, parsed=said)
+    reply, said = settle(lambda reply: grading.parse(reply, request), fetched.replies, parsed)
+    if fetched.outcome is not None and said.outcome is not Outcome.scored:
+        reason = f"{said.reason}; asked again: {fetched.reason}"
+        said = Parsed(said.outcome, said.labels, reason=reason)
+    if len(said.labels) < len(request.criteria):  # a bug in the parser, which cost the labels
+        said = Parsed(said.outcome, blank, reason=said.reason)
+    return dataclasses.replace(fetched, request=request, reply=reply, parsed=said)
