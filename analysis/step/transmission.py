@@ -15,7 +15,15 @@ import numpy as np
 from scipy import stats
 
 from analysis.statistics.fixed_effects import fixed_effects
-from study.rewards.advantages import EPS, advantages, alignment, sign_flips, silenced
+from study.rewards.advantages import (
+    EPS,
+    advantages,
+    alignment,
+    divisor,
+    group_sd,
+    sign_flips,
+    silenced,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,17 +125,15 @@ def split(
     total = np.where(scored, advantages(rewards, scale, eps), np.nan)
     truth = np.where(scored, truth_P_G, np.nan)
     known = (np.isfinite(truth) | ~scored).all(axis=1, keepdims=True) & scored
-    divisor = np.ones((len(rewards), 1))
+    divided_by = divisor(rewards, scale, eps)
     flat = np.zeros((len(rewards), 1), dtype=bool)
     if scale == "group":
-        divisor = _sd(rewards, 1) + eps
         flat = _range(rewards, scored)[:, None] <= FLAT
     elif scale == "batch":
-        divisor = divisor * (_sd(rewards.reshape(1, -1), 1) + eps)
         flat |= _range(rewards.reshape(1, -1), np.isfinite(rewards).reshape(1, -1)) <= FLAT
-    of_truth = np.where(flat, 0.0, _centred(truth, known) / divisor)
+    of_truth = np.where(flat, 0.0, _centred(truth, known) / divided_by)
     # what rounding left of a flat group's total is the judge's, so that the parts still add up
-    of_bias = np.where(flat, total, _centred(rewards - truth, known) / divisor)
+    of_bias = np.where(flat, total, _centred(rewards - truth, known) / divided_by)
     return total, np.where(known, of_truth, np.nan), np.where(known, of_bias, np.nan)
 
 
@@ -171,7 +177,7 @@ def gains(rewards_P_G: np.ndarray, truth_P_G: np.ndarray, eps: float = EPS) -> d
     tied truth, and ``amplification`` gain_tied over the gain of the others: how many times more a
     point of bias weighs where the truth has nothing to say.
     """
-    sd = _sd(np.asarray(rewards_P_G, dtype=float), 1)[:, 0]
+    sd = group_sd(np.asarray(rewards_P_G, dtype=float))[:, 0]
     live = dead_groups(rewards_P_G) == 0
     tied = tied_groups(truth_P_G, rewards_P_G)
     found = {
@@ -221,15 +227,6 @@ def _centred(values: np.ndarray, known: np.ndarray) -> np.ndarray:
     inside = np.where(known, values, 0.0)
     count = np.maximum(known.sum(axis=1, keepdims=True), 1)
     return np.where(known, inside - inside.sum(axis=1, keepdims=True) / count, 0.0)
-
-
-def _sd(values: np.ndarray, axis: int) -> np.ndarray:
-    """Unbiased sd over what is there, keeping dimensions; NaN for fewer than two."""
-    known = np.isfinite(values)
-    count = known.sum(axis=axis, keepdims=True)
-    squares = (_centred(values, known) ** 2).sum(axis=axis, keepdims=True)
-    out = np.full(squares.shape, np.nan)
-    return np.sqrt(np.divide(squares, count - 1, out=out, where=count > 1))
 
 
 def _range(values: np.ndarray, known: np.ndarray) -> np.ndarray:

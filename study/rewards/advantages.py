@@ -38,28 +38,36 @@ def advantages(rewards_P_G: np.ndarray, scale: str = "group", eps: float = EPS) 
     rewards = np.asarray(rewards_P_G, dtype=float)
     if rewards.ndim != 2:
         raise ValueError(f"rewards have shape (P, G), not {rewards.shape}")
+    centred = rewards - _mean(rewards)
+    return np.nan_to_num(centred / divisor(rewards, scale, eps), nan=0.0)
+
+
+def divisor(rewards_P_G: np.ndarray, scale: str, eps: float = EPS) -> np.ndarray:
+    """What `advantages` divides by: (P, 1) for ``group``, (1, 1) for ``batch`` and ``none``.
+
+    Raises:
+        ValueError: another ``scale``.
+    """
     if scale not in ("group", "batch", "none"):
         raise ValueError(f"scale is group, batch or none, not {scale!r}")
-    centred = rewards - _mean(rewards, axis=1)
-    if scale == "group":
-        centred = centred / (_sd(rewards, axis=1) + eps)
-    elif scale == "batch":
-        centred = centred / (_sd(rewards.reshape(1, -1), axis=1) + eps)
-    return np.nan_to_num(centred, nan=0.0)
+    if scale == "none":
+        return np.ones((1, 1))
+    return group_sd(rewards_P_G if scale == "group" else rewards_P_G.reshape(1, -1)) + eps
 
 
-def _mean(values: np.ndarray, axis: int) -> np.ndarray:
-    present = np.isfinite(values)
-    count = present.sum(axis=axis, keepdims=True)
-    total = np.where(present, values, 0.0).sum(axis=axis, keepdims=True)
+def _mean(values_P_G: np.ndarray) -> np.ndarray:
+    present = np.isfinite(values_P_G)
+    count = present.sum(axis=1, keepdims=True)
+    total = np.where(present, values_P_G, 0.0).sum(axis=1, keepdims=True)
     return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 
-def _sd(values: np.ndarray, axis: int) -> np.ndarray:
-    present = np.isfinite(values)
-    count = present.sum(axis=axis, keepdims=True)
-    off = np.where(present, values - _mean(values, axis), 0.0)
-    squares = (off**2).sum(axis=axis, keepdims=True)
+def group_sd(values_P_G: np.ndarray) -> np.ndarray:
+    """Unbiased sd of each group's values that are there, shape (P, 1); NaN for fewer than two."""
+    present = np.isfinite(values_P_G)
+    count = present.sum(axis=1, keepdims=True)
+    off = np.where(present, values_P_G - _mean(values_P_G), 0.0)
+    squares = (off**2).sum(axis=1, keepdims=True)
     variance = np.divide(squares, count - 1, out=np.full(squares.shape, np.nan), where=count > 1)
     return np.sqrt(variance)
 
