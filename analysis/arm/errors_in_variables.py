@@ -179,9 +179,9 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
         )
     columns = [np.array([j[key] for j in judges]) for key in ("bias", "error", "shift", "spread")]
     known = np.isfinite(columns).all(axis=0)
-    bias, error, shift, spread = (column[known] for column in columns)
+    bias, error, shifted, spread = (column[known] for column in columns)
     try:
-        lines = slopes(bias, error, shift, spread)
+        lines = slopes(bias, error, shifted, spread)
     except ValueError as wrong:
         raise UserError(f"{folder}: {wrong}. Train other judges, two seeds or more.") from wrong
     return {

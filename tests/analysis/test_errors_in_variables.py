@@ -116,8 +116,8 @@ def test_a_study_of_three_judges_is_read(small_study, tmp_path, capsys):
     [
         ([], "Train other judges"),
         (["feature=charm"], "feature=charm is not measured"),
-        (["steps=none"], "no number of steps"),
-        (["judge=x"], "judge is wrong"),
+        (["steps=none"], "steps=none is not legal: it must be a whole number"),
+        (["judge=x"], "'judge=x' is not an option"),
     ],
 )
 def test_wrong_commands_are_said(small_study, words, said, capsys):

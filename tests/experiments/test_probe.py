@@ -80,7 +80,7 @@ def test_two_probes_at_once_do_not_share_a_folder(done, runs):
 
 def test_prompts_are_chosen_as_asked(done, runs):
     chosen = set(json.loads((done.folder / "manifest.json").read_text())["prompts"])
-    few = [*SMALL, f"runs_dir={runs}", "variants=hedged", "repeats=0"]
+    few = [SMALL[0], "n=12", "repeats=0", f"runs_dir={runs}", "variants=hedged"]
     for select in ("random", "stratified"):
         other = probe.run(probe.main.read([*few, f"select={select}", f"out={select}"]))
         manifest = json.loads((other.folder / "manifest.json").read_text())
