@@ -146,7 +146,8 @@ def resume(folder: Path, cell_id: str, steps: int) -> tuple[Path | None, int]:
         steps: of the whole run.
 
     Raises:
-        UserError: the checkpoint is of another config or of a longer run, or the folder is not a checkpoint.
+        UserError: the checkpoint is of another config or of a longer run, or the folder
+            is not one.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(
