@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-FACE = {"write_report": "analysis.reports.report"}
+FACE = {"write_report": "analysis.reports.notebook"}
 
 
 def __getattr__(name: str) -> Any:

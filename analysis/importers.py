@@ -3,44 +3,48 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from analysis.external.importers import read_as
+from study.cli import command, option, word, writes
 from study.errors import UserError
 from study.files import write_text
 
-if TYPE_CHECKING:
-    pass
-from analysis.external.importers import USAGE, read_as
-
-KINDS = ("alpaca_eval", "judgebench", "llmbar", "ifeval", "trl", "verl")
+PAIRS = ("alpaca_eval", "judgebench", "llmbar")
+COMPLETIONS = ("trl", "verl")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Command line. Exit codes: 0 written, 2 a user's error."""
-    try:
-        options = dict(one.split("=", 1) for one in arguments if "=" in one)
-        out, plain = options.pop("out", ""), [one for one in arguments if "=" not in one]
-        if len(plain) != 2 or plain[0] not in KINDS or not out.endswith(".csv"):
-            raise UserError(
-                f"A KIND, one FILE and out=TABLE.csv are needed; kinds are {', '.join(KINDS)}. "
-                f"Type: {USAGE}"
-            )
-        table = read_as(plain[0], Path(plain[1]), options)
-        try:
-            write_text(Path(out), table.to_csv(index=False))
-        except OSError as error:
-            raise UserError(f"out={out} cannot be written: {error}") from error
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    command = "pairwise" if "verdict" in table else "ratings"
+@dataclass(frozen=True)
+class Options:
+    kind: str = word("what wrote the file", *PAIRS, "ifeval", *COMPLETIONS)
+    file: Path = word("the file")
+    out: Path = option("CSV file for the table", required=True)
+    judge: str = option("its name, where the file has none", "", only=(*PAIRS, "ifeval"))
+    by: str = option("what a row is: instruction or prompt", "instruction", only=("ifeval",))
+    truth: list[str] = option("columns of truth", [], only=COMPLETIONS)
+    raters: list[str] = option("columns of other raters", [], only=COMPLETIONS)
+
+    def check(self) -> None:
+        """Refuse a table that is not CSV."""
+        if self.out.suffix != ".csv":
+            raise UserError(f"out={self.out} must end in .csv.")
+
+
+@command("analysis.importers judgebench outputs.jsonl out=table.csv judge=gpt-4o", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 written, 2 a user's error."""
+    table = read_as(
+        options.kind, options.file, options.judge, options.by, options.truth, options.raters
+    )
+    with writes("out", options.out):
+        write_text(options.out, table.to_csv(index=False))
+    following = "pairwise" if "verdict" in table else "ratings"
     lost = table.attrs.get("lost", 0)
     note = f" {lost} damaged records are lost." if lost else ""
-    print(f"{len(table)} rows for python -m analysis.{command} {out}.{note}")
+    print(f"{len(table)} rows for python -m analysis.{following} {options.out}.{note}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

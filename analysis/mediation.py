@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
 
-from analysis.command import study_command, write_json
-from study.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 from analysis.arm.mediation import study
+from analysis.printed.arm import mediation_text
+from study.cli import StudyOptions, command, option, output
+from study.files import write_json
 
-USAGE = (
-    "python -m analysis.mediation study=dose-response [feature=length] [runs_dir=runs] [out=FILE]"
-)
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    feature: str = option("the behaviour", "length")
+    out: Path | None = output("JSON file for the numbers")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command line; 0, or 2 after a user's error."""
-    try:
-        given, folder = study_command(arguments, ("feature", "out"), USAGE)
-        found = study(folder, given.get("feature", "length"))
-        if given.get("out"):
-            write_json(given["out"], found)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(
-        f"truth per unit of dose, {len(found['runs'])} runs: total {found['total']:.3g}"
-        f" [{found['total_low']:.3g}, {found['total_high']:.3g}], through {found['feature']}"
-        f" {found['indirect']:.3g} [{found['low']:.3g}, {found['high']:.3g}], else"
-        f" {found['direct']:.3g}"
-    )
-    print(
-        f"{found['feature']} per unit of dose {found['a']:.3g}, truth per unit of"
-        f" {found['feature']} {found['b']:.3g}; a common cause with a correlation of"
-        f" {found['rho']:.2f} would make all of the indirect effect. {found['note']}"
-    )
+@command("analysis.mediation study=dose-response", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 a user's error."""
+    result = study(options.folder, options.feature)
+    if options.out:
+        write_json(options.out, result)
+    print(mediation_text(result))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

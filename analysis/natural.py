@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
-from analysis.command import study_command, write_json
-from study.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 from analysis.arm.errors_in_variables import study
+from study.bounds import Number
+from study.cli import StudyOptions, command, option, output
+from study.files import write_json
 
-USAGE = "python -m analysis.natural study=quickstart [feature=length] [steps=1] [out=FILE]"
+
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    feature: str = option("the behaviour", "length")
+    steps: int = option("first steps that are read", 1, Number(low=1))
+    out: Path | None = output("JSON file for the numbers")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command line; 0, or 2 after a user's error."""
-    try:
-        given, folder = study_command(arguments, ("feature", "steps", "out"), USAGE)
-        steps = given.get("steps", "1")
-        if not steps.isdecimal() or int(steps) < 1:
-            raise UserError(f"steps={steps} is no number of steps. Type steps=1.")
-        found = study(folder, given.get("feature", "length"), int(steps))
-        if given.get("out"):
-            write_json(given["out"], found)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(pd.DataFrame(found["judges"]).to_string(index=False, float_format="%.4g"))
+@command("analysis.natural study=quickstart", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 printed, 2 a user's error."""
+    result = study(options.folder, options.feature, options.steps)
+    if options.out:
+        write_json(options.out, result)
+    print(pd.DataFrame(result["judges"]).to_string(index=False, float_format="%.4g"))
     print(
-        f"\n{found['feature']} per unit of measured bias, judge by judge"
-        f" (reliability of the bias {found['reliability']:.3f}):"
+        f"\n{result['feature']} per unit of measured bias, judge by judge"
+        f" (reliability of the bias {result['reliability']:.3f}):"
     )
-    print(pd.DataFrame(found["slopes"]).to_string(index=False, float_format="%.4g"))
-    for problem in found["problems"]:
+    print(pd.DataFrame(result["slopes"]).to_string(index=False, float_format="%.4g"))
+    for problem in result["problems"]:
         print(f"problem: {problem}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
-from analysis.external import tables
-from analysis.statistics.proportions import LEVEL
-
-if TYPE_CHECKING:
-    pass
 from analysis.external.pairwise import INVALID, judge_pairs, read_pairwise, render
+from analysis.external.tables import TableOptions
+from analysis.statistics.proportions import LEVEL
+from study.bounds import Choice
+from study.cli import command, option, writes
+from study.files import write_json
 
-USAGE = "python -m analysis.pairwise verdicts.csv out=pairwise.json invalid=exclude"
+
+@dataclass(frozen=True)
+class Options(TableOptions):
+    invalid: str = option(
+        "what becomes of a verdict that names neither", "exclude", Choice(tuple(INVALID))
+    )
 
 
-def _work(path: Path, options: dict[str, str]) -> tuple[dict[str, Any], str]:
-    judges = judge_pairs(read_pairwise(path), options["invalid"])
+@command("analysis.pairwise verdicts.csv out=pairwise.json invalid=exclude", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 written, 2 a user's error."""
+    judges = judge_pairs(read_pairwise(options.file), options.invalid)
     chosen = {
-        "invalid": options["invalid"],
-        "invalid_means": INVALID[options["invalid"]],
+        "invalid": options.invalid,
+        "invalid_means": INVALID[options.invalid],
         "level": LEVEL,
-        "file": str(path),
+        "file": str(options.file),
     }
-    return {"options": chosen, "judges": judges}, render(judges, options["invalid"])
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Command line. Exit codes: 0 written, 2 a user's error."""
-    return tables.run_command(arguments, USAGE, {"invalid": tuple(INVALID)}, _work)
+    with writes("out", options.out):
+        write_json(options.out, {"options": chosen, "judges": judges})
+    print(render(judges, options.invalid))
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from analysis.external import tables
-from analysis.statistics.proportions import (
-    LEVEL,
-)
-
-if TYPE_CHECKING:
-    pass
 from analysis.external.ratings import agreement_report, read_ratings, render
-
-USAGE = "python -m analysis.ratings scores.csv out=ratings.json"
-
-
-def _work(path: Path, options: dict[str, str]) -> tuple[dict[str, Any], str]:
-    found = agreement_report(read_ratings(path))
-    return {"options": {"file": str(path), "level": LEVEL, **options}, **found}, render(found)
+from analysis.external.tables import TableOptions
+from analysis.statistics.proportions import LEVEL
+from study.cli import command, writes
+from study.files import write_json
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Command line. Exit codes: 0 written, 2 a user's error."""
-    return tables.run_command(arguments, USAGE, {}, _work)
+@command("analysis.ratings scores.csv out=ratings.json", __doc__, TableOptions)
+def main(options: TableOptions) -> int:
+    """Exit codes: 0 written, 2 a user's error."""
+    report = agreement_report(read_ratings(options.file))
+    chosen = {"file": str(options.file), "level": LEVEL}
+    with writes("out", options.out):
+        write_json(options.out, {"options": chosen, **report})
+    print(render(report))
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

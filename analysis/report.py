@@ -1,53 +1,35 @@
-"""Render a study's bias report: ``python -m analysis.report study=NAME [runs_dir=runs]``."""
+"""Writes a study's bias report again: ``python -m analysis.report study=NAME``."""
 
 from __future__ import annotations
 
-import ast
 import sys
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from analysis.reports.report import write_report
+from analysis.reports.notebook import write_report
+from study.bounds import Number
+from study.cli import StudyOptions, command, option
 from study.errors import UserError
 from study.storage import explained
 
 
-def main(arguments: list[str]) -> int:
-    """Command line. Exit codes: 0 written, 2 a user's error."""
+@dataclass(frozen=True)
+class Options(StudyOptions):
+    sample_prompts: int = option(
+        "prompts shown side by side at the first, middle and last step", 2, Number(low=0)
+    )
+
+
+@command("analysis.report study=quickstart", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 written, 2 a user's error."""
     try:
-        given: dict[str, Any] = dict(_pair(argument) for argument in arguments)
-        study, runs_dir = given.pop("study", None), given.pop("runs_dir", "runs")
-        if not study:
-            raise UserError(
-                "No study was named. Type for example: python -m analysis.report study=quickstart"
-            )
-        print(write_report(Path(str(runs_dir)) / str(study), given))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+        print(write_report(options.folder, {"sample_prompts": options.sample_prompts}))
     except OSError as error:
-        trouble = explained(error, Path(str(runs_dir)))
-        if trouble is None:
+        if (trouble := explained(error, options.runs_dir)) is None:
             raise
-        print(trouble, file=sys.stderr)
-        return 2
+        raise UserError(trouble) from error
     return 0
 
 
-def _pair(argument: str) -> tuple[str, Any]:
-    key, equals, text = argument.partition("=")
-    if not equals or not key:
-        raise UserError(
-            f"{argument!r} is not of the form key=value. Type for example: "
-            "python -m analysis.report study=quickstart runs_dir=runs"
-        )
-    if key in ("study", "runs_dir"):
-        return key, text
-    try:
-        return key, ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return key, text
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

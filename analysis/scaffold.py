@@ -1,141 +1,45 @@
-"""What a scaffold will show, before any training: its schedule as a table and a figure.
-
-python -m analysis.scaffold out=scaffold.png steps=350 group_size=8 criteria=6 scaffold.x0=0.2
-"""
+"""What a scaffold will show, before any training: its schedule as a table and a figure."""
 
 from __future__ import annotations
 
-import random
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from analysis.reports.figures import style
+from analysis.reports.scaffold import changes, figure, load_scaffold, schedule
+from study.bounds import Number
+from study.cli import command, option, overrides
 from study.errors import UserError
-from study.scaffold import choose, group_share, step_share
-from study.schema import Scaffold, freeze, register
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-USAGE = (
-    "python -m analysis.scaffold out=scaffold.png [steps=350] [group_size=8] [criteria=6]"
-    " [scaffold.KEY=VALUE]"
-)
-WHOLE = {"steps": 350, "group_size": 8, "criteria": 6}
 
 
-def schedule(scaffold: Scaffold, steps: int, group_size: int, criteria: int) -> pd.DataFrame:
-    """How many of ``criteria`` each rollout of a group is shown.
+@dataclass(frozen=True)
+class Options:
+    out: Path = option("file for the figure: .png, .svg or .pdf", required=True)
+    steps: int = option("steps of the training", 350, Number(low=1))
+    group_size: int = option("rollouts in a group", 8, Number(low=1))
+    criteria: int = option("criteria of a row", 6, Number(low=1))
+    overrides: list[str] = overrides("scaffold.")
 
-    Returns:
-        T * G rows: step (from 1), member (from 0), ratio (share in [0, 1]), shown (count).
-    """
-    draw = random.Random(0)  # which ones is drawn, how many is not
-    rows = []
-    for step in range(1, steps + 1):
-        strength = step_share(scaffold, step, steps)
-        for member in range(group_size):
-            ratio = strength * group_share(scaffold, member, group_size)
-            shown = len(choose(scaffold, criteria, ratio, draw))
-            rows.append({"step": step, "member": member, "ratio": ratio, "shown": shown})
-    return pd.DataFrame(rows)
+    def check(self) -> None:
+        """Refuse a file that is not of a figure."""
+        if self.out.suffix not in (".png", ".svg", ".pdf"):
+            raise UserError(f"out={self.out} must end in .png, .svg or .pdf.")
 
 
-def changes(table: pd.DataFrame) -> pd.DataFrame:
-    """The steps at which the counts of a group change: step, then one column per member."""
-    wide = table.pivot(index="step", columns="member", values="shown")
-    changed = wide.ne(wide.shift()).any(axis=1)
-    return wide[changed]
-
-
-def figure(scaffold: Scaffold, table: pd.DataFrame, criteria: int) -> Figure:
-    """Counts shown by step and rollout, and the strength over the steps above them."""
-    import matplotlib.pyplot as plt
-
-    wide = table.pivot(index="member", columns="step", values="shown")
-    steps = wide.columns.to_numpy()
-    with style():
-        made, (above, below) = plt.subplots(
-            2, 1, figsize=(8, 5.5), sharex=True, height_ratios=(1, 2), layout="constrained"
-        )
-        above.plot(steps, [step_share(scaffold, int(t), len(steps)) for t in steps])
-        above.set(ylabel="strength", ylim=(-0.05, 1.05))
-        above.set_title(
-            f"Scaffold: group {scaffold.group}, decay {scaffold.decay}, {criteria} criteria"
-        )
-        edges = np.append(steps - 0.5, steps[-1] + 0.5)
-        colours = plt.get_cmap("cividis", criteria + 1)
-        mesh = below.pcolormesh(
-            edges,
-            np.arange(len(wide) + 1) - 0.5,
-            wide.to_numpy(),
-            cmap=colours,
-            vmin=-0.5,
-            vmax=criteria + 0.5,
-        )
-        below.set(xlabel="training step", ylabel="rollout of the group", yticks=range(len(wide)))
-        below.invert_yaxis()
-        below.grid(False)
-        made.colorbar(mesh, ax=below, label="criteria shown", ticks=range(criteria + 1))
-    return made
-
-
-def read(arguments: Sequence[str]) -> tuple[Path, dict[str, int], Scaffold]:
-    """The command line: where to, the sizes, and the scaffold.
-
-    Raises:
-        UserError: something that is no option, or no value of one.
-    """
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
-
-    sizes, overrides, out = dict(WHOLE), [], None
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        if key == "out" and value.endswith((".png", ".svg", ".pdf")):
-            out = Path(value)
-        elif key in sizes and value.isdecimal() and int(value) > 0:
-            sizes[key] = int(value)
-        elif key.startswith("scaffold."):
-            overrides.append(argument)
-        else:
-            raise UserError(f"{argument!r} is not understood. Type: {USAGE}")
-    if out is None:
-        raise UserError(f"The figure needs a place, out=FILE.png. Type: {USAGE}")
-    register()
-    conf = Path(__file__).resolve().parent.parent / "conf"
-    try:
-        with initialize_config_dir(str(conf), version_base="1.3"):
-            composed: Any = compose(overrides=["+scaffold=ruscarl", *overrides])
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(f"The settings do not fit: {' '.join(str(error).split())}") from error
-    scaffold = freeze(Scaffold, OmegaConf.to_container(composed.scaffold, resolve=True))
-    return out, sizes, scaffold
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Draw the figure and print the steps at which it changes; 0, or 2 after a user's error."""
-    try:
-        out, sizes, scaffold = read(arguments)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    table = schedule(scaffold, **sizes)
-    made = figure(scaffold, table, sizes["criteria"])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    made.savefig(out, dpi=150)
+@command("analysis.scaffold out=scaffold.png steps=350 scaffold.x0=0.2", __doc__, Options)
+def main(options: Options) -> int:
+    """Draw the figure and print the steps at which it changes; 2 for a user's error."""
+    scaffold = load_scaffold(options.overrides)
+    table = schedule(scaffold, options.steps, options.group_size, options.criteria)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    figure(scaffold, table, options.criteria).savefig(options.out, dpi=150)
     print(changes(table).to_string())
-    print(f"{out}: criteria shown of {sizes['criteria']}, by rollout (columns), where they change")
+    print(
+        f"{options.out}: criteria shown of {options.criteria}, by rollout (columns), where they"
+        " change"
+    )
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from study.cells import Cell, identifying, under
+from study.cells import Cell
 from study.errors import UserError
+from study.identity import identifying, left_out
+from study.marks import under
 from study.study_file import base, read_study
-
-MISSING = "(absent)"
 
 
 def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
@@ -21,7 +21,7 @@ def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[
     for key in keys:
         values: list[Any] = []
         for flat in flats:
-            value = flat.get(key, MISSING)
+            value = flat.get(key, left_out(key))
             if value not in values:
                 values.append(value)
         if len(values) > 1:
@@ -62,7 +62,7 @@ def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -
             "A study keeps its factors. Type another name, for example: "
             f"study={name}-2"
         )
-    shared = started.get("base") or base(todo[0], factors)
+    shared = started.get("base", base(todo[0], factors))
     differences = undeclared([shared, *(base(cell, factors) for cell in todo)], factors)
     if differences:
         raise UserError(

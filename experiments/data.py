@@ -15,10 +15,12 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from study.cli import command, option, overrides, preset, word
 from study.compose import load_presets
 from study.errors import UserError
 from study.files import read_json, write_json, write_text
@@ -29,7 +31,6 @@ from study.tasks import prompts
 from study.tasks.prompts import Prompts
 from study.tasks.where import task_path
 
-USAGE = "python -m experiments.data prepare|verify|describe task=NAME [task.path=FILE] [out=FILE]"
 WORDS = 13
 """Words in a row that two prompts share to count as overlapping, as in GPT-3's decontamination."""
 SHOWN = 5
@@ -163,7 +164,7 @@ def verify(path: Path) -> dict[str, Any]:
     if not path.is_file() or not manifest:
         raise UserError(
             f"path={path} is not a prepared file with a manifest {manifest_path(path).name} beside"
-            f" it. Type: {USAGE.replace('prepare|verify|describe', 'prepare')}"
+            f" it. Type: python -m experiments.data prepare task=NAME out={path}"
         )
     digest = sha256(path)
     if digest != manifest["sha256"]:
@@ -191,56 +192,30 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _task(words: dict[str, str], overrides: list[str]) -> Task:
-    if "task" not in words:
-        raise UserError(f"experiments.data needs a task. Type: {USAGE}")
-    return load_presets("sim-fair", words["task"], overrides=overrides)[1]
+@dataclass(frozen=True)
+class Options:
+    what: str = word(
+        "describe a task's rows, prepare them as a file, or verify such a file",
+        *("prepare", "verify", "describe"),
+    )
+    task: str = preset("task", only=("prepare", "describe"))
+    out: Path = option("JSONL file of the rows", required=True, only=("prepare",))
+    path: Path = option("prepared file", required=True, only=("verify",))
+    overrides: list[str] = overrides("task.", only=("prepare", "describe"))
 
 
-def _describe(words: dict[str, str], overrides: list[str]) -> dict[str, Any]:
-    task = _task(words, overrides)
-    return description(task, prompts.load(task)) | {"sha256": sha256(task_path(task))}
-
-
-def _prepare(words: dict[str, str], overrides: list[str]) -> dict[str, Any]:
-    if "out" not in words:
-        raise UserError(f"experiments.data prepare needs out=FILE.jsonl. Type: {USAGE}")
-    return prepare(_task(words, overrides), Path(words["out"]))
-
-
-def _verify(words: dict[str, str], overrides: list[str]) -> dict[str, Any]:
-    if "path" not in words or overrides:
-        raise UserError("Type: python -m experiments.data verify path=FILE.jsonl")
-    return verify(Path(words["path"]))
-
-
-COMMANDS: dict[str, Callable[[dict[str, str], list[str]], dict[str, Any]]] = {
-    "prepare": _prepare,
-    "verify": _verify,
-    "describe": _describe,
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; prints the manifest. 0, or 2 after a user's error."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        if not given or given[0] not in COMMANDS:
-            raise UserError(f"{given[0] if given else 'Nothing'} is no command. Type: {USAGE}")
-        words, overrides = {}, []
-        for argument in given[1:]:
-            key, equals, value = argument.partition("=")
-            if equals and key in ("task", "out", "path"):
-                words[key] = value
-            elif equals and key.lstrip("+~").startswith("task."):
-                overrides.append(argument)
-            else:
-                raise UserError(f"{argument} is no argument of experiments.data. Type: {USAGE}")
-        found = COMMANDS[given[0]](words, overrides)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(json.dumps(found, indent=1, ensure_ascii=False))
+@command("experiments.data prepare task=verinstruct-verif out=verinstruct.jsonl", __doc__, Options)
+def main(options: Options) -> int:
+    """Print the manifest. Exit codes: 0, or 2 for a user's error."""
+    if options.what == "verify":
+        manifest = verify(options.path)
+    else:
+        task = load_presets("sim-fair", options.task, options.overrides)[1]
+        if options.what == "prepare":
+            manifest = prepare(task, options.out)
+        else:
+            manifest = description(task, prompts.load(task)) | {"sha256": sha256(task_path(task))}
+    print(json.dumps(manifest, indent=1, ensure_ascii=False))
     return 0
 
 

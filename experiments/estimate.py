@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from judges.endpoint.dialects import dialect_of
-from judges.grading.adapters import in_asks, is_group
+from judges.grading.base import GroupGrading
 from judges.identity import build_grading
 from study.rewards.checks import for_judge
 from study.schema import Judge, Task, freeze
@@ -79,11 +79,13 @@ def _per_verdict(
     answer = (WORD * answer_tokens)[: CHARACTERS_PER_TOKEN * answer_tokens]
     calls = tokens_in = tokens_out = 0.0
     for row in (for_judge(row, rules) for row in rows):
-        if is_group(grading):
-            asks = grading.group_asks(row, [f"{answer} {member}" for member in range(group_size)])
+        if isinstance(grading, GroupGrading):
+            asks = grading.group_requests(
+                row, [f"{answer} {member}" for member in range(group_size)]
+            )
             shared_by = group_size
         else:
-            asks = in_asks(grading).asks(row, answer)
+            asks = grading.requests(row, answer)
             shared_by = 1
         calls += len(asks) / shared_by
         for ask in asks:

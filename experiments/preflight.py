@@ -14,13 +14,14 @@ from experiments.arms import check_arms, check_study
 from experiments.track.store import tracking_uri
 from judges.budget import check_limits
 from judges.grading import GRADINGS
-from judges.grading.adapters import check_rows
+from judges.grading.checks import check_rows
 from judges.identity import build_grading, judge_id
 from judges.session import Session
-from study import cells
 from study.cells import Cell
 from study.compose import CONF
 from study.errors import UserError
+from study.identity import flatten
+from study.marks import under
 from study.rewards import REWARDS
 from study.rewards.checks import check_reward, for_judge
 from study.rows import Row
@@ -68,9 +69,9 @@ def check_factors(todo: Sequence[Cell]) -> None:
     Raises:
         UserError: one is not, so nothing could differ in it.
     """
-    keys = {key for cell in todo for key in cells.flatten(cell.data)}
+    keys = {key for cell in todo for key in flatten(cell.data)}
     for factor in todo[0].config.factors:
-        if not any(cells.under(key, [factor]) for key in keys):
+        if not any(under(key, [factor]) for key in keys):
             raise UserError(
                 f"factors={','.join(todo[0].config.factors)} names {factor}, which is not a key "
                 "of the config, so no arm can differ in it. To see every key, type: python -m "

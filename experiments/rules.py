@@ -9,16 +9,18 @@ That source is untrusted. A rule that an empty answer satisfies says little: it 
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from study.bounds import Choice, Number
+from study.cli import command, option, word, writes
 from study.errors import UserError
 from study.files import write_json
-from study.rules import USAGE, RuleResult, RuleRow, check_rules, read_rows
+from study.rules import RuleResult, RuleRow, check_rules, read_rows
 from study.sandbox.calls import SUSPICIOUS, Outcome
 from study.sandbox.pool import Pool
 
@@ -75,49 +77,32 @@ def _ids(results: Iterable[RuleResult]) -> list[str]:
     return [result.rule.id for result in results]
 
 
-def arguments(words: Sequence[str]) -> dict[str, str]:
-    """``audit`` and its key=value words.
-
-    Raises:
-        UserError: another command, an unknown or missing key, or a value that is not legal.
-    """
-    legal = {"file", "response", "out", "workers", "sandbox"}
-    given = dict(word.split("=", 1) for word in words[1:] if "=" in word)
-    stray = [word for word in words[1:] if "=" not in word] + sorted(given.keys() - legal)
-    missing = sorted({"file", "response", "out"} - given.keys())
-    if list(words[:1]) != ["audit"] or stray or missing:
-        fault = f"{stray[0]} is not known" if stray else f"{', '.join(missing)} is missing"
-        fault = fault if words[:1] == ["audit"] else "the one command is audit"
-        raise UserError(
-            f"{' '.join(words) or 'Nothing'} was given: {fault}. Legal keys are file, response "
-            f"(may be empty), out, workers=2 and sandbox=auto|unsafe. Type: {USAGE}"
-        )
-    options = {"workers": "2", "sandbox": "auto"} | given
-    if not re.fullmatch(r"[1-9]\d?", options["workers"]):
-        raise UserError(f"workers={options['workers']} is no number from 1 to 99. Type: workers=2")
-    if options["sandbox"] not in ("auto", "unsafe"):
-        raise UserError(f"sandbox={options['sandbox']} is not auto or unsafe. Type: sandbox=auto")
-    return options
+@dataclass(frozen=True)
+class Options:
+    what: str = word("run every rule of a file on one response", "audit")
+    file: Path = option("Parquet or JSONL of rows with rules", required=True)
+    response: str = option("the response, which may be empty", required=True, empty=True)
+    out: Path = option("JSON file for the result", required=True)
+    workers: int = option("sandboxes at once", 2, Number(low=1, high=99))
+    sandbox: str = option(
+        "auto refuses where nothing isolates; unsafe runs the rules all the same",
+        "auto",
+        Choice(("auto", "unsafe")),
+    )
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """The command line; 2 after a fault that the user can put right."""
-    try:
-        options = arguments(sys.argv[1:] if words is None else list(words))
-        rows = read_rows(Path(options["file"]))
-        with Pool(int(options["workers"]), unsafe=options["sandbox"] == "unsafe") as pool:
-            found = audit(rows, options["response"], pool)
-        try:
-            write_json(Path(options["out"]), found)
-        except OSError as error:
-            raise UserError(f"out={options['out']} cannot be written ({error}).") from error
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+@command("experiments.rules audit file=rows.parquet response=TEXT out=audit.json", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 written, 2 for a user's error."""
+    rows = read_rows(options.file)
+    with Pool(options.workers, unsafe=options.sandbox == "unsafe") as pool:
+        result = audit(rows, options.response, pool)
+    with writes("out", options.out):
+        write_json(options.out, result)
     print(
-        f"{found['n_pass']} of {found['n_rules']} rules passed, {found['n_error']} errors; "
-        f"{found['rows_perfect']} of {found['n_rows_with_rules']} rows perfect; "
-        f"{len(found['vacuous'])} rules are vacuous (sandbox: {found['sandbox']})"
+        f"{result['n_pass']} of {result['n_rules']} rules passed, {result['n_error']} errors; "
+        f"{result['rows_perfect']} of {result['n_rows_with_rules']} rows perfect; "
+        f"{len(result['vacuous'])} rules are vacuous (sandbox: {result['sandbox']})"
     )
     return 0
 

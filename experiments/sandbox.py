@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 
+from study.bounds import Choice
+from study.cli import command, option
 from study.errors import UserError
 from study.sandbox import attacks, tiers
 from study.sandbox.attacks import Attack, Ended
 from study.sandbox.calls import Outcome
 from study.sandbox.tiers import Tier
+
+TIERS = (Tier.BWRAP, Tier.LANDLOCK)
 
 
 def expected(attack: Attack) -> str:
@@ -43,25 +47,22 @@ def table(tier: Tier) -> bool:
     return held
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the tiers and the attack table of each that holds; 1 where an attack got through.
+@dataclass(frozen=True)
+class Options:
+    tier: Tier | None = option(
+        "the one tier to try, which must hold; without it any that holds is enough",
+        legal=Choice(TIERS),
+    )
 
-    A tier that is asked for by name must hold; without one, any that holds is enough.
-    """
-    legal = (Tier.BWRAP, Tier.LANDLOCK)
-    wanted = [tier for tier in legal if f"tier={tier}" in arguments]
-    if len(wanted) != len(arguments):
-        print(
-            f"{' '.join(arguments)} is not understood. Type: python -m experiments.sandbox"
-            f" [tier={'|'.join(legal)}]",
-            file=sys.stderr,
-        )
-        return 2
+
+@command("experiments.sandbox tier=bwrap", __doc__, Options)
+def main(options: Options) -> int:
+    """Print the tiers and the attack table of each that holds; 1 where an attack got through."""
     held = True
-    for tier in wanted or legal:
+    for tier in [options.tier] if options.tier else TIERS:
         fault = tiers.try_tier(tier)
         print(f"{tier}: {fault or 'every attempt of the canary was refused'}")
-        held &= table(tier) if not fault else not wanted
+        held &= table(tier) if not fault else options.tier is None
     try:
         print(f"used here: {tiers.find()}")
     except UserError as error:
@@ -71,4 +72,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -17,8 +17,8 @@ from judges.session import judge_all
 from study.answers import answer_of
 from study.records import COMPONENT, rollout_id
 from study.rewards.checks import for_judge
-from study.rewards.compose import Composed, Known, composed
-from study.rewards.failure import Starved, starved
+from study.rewards.compose import Composed, RewardInputs, composed
+from study.rewards.failure import TooManyMissing, too_many_missing
 from study.rewards.ruled import RuleRunner, rule_metrics, spoken
 from study.rows import Row, Truth
 from study.rules import RuleResult
@@ -94,7 +94,7 @@ class Scorer:
         """Rewards of N = P * G rollouts in group order; None is a rollout without a reward.
 
         Raises:
-            Starved: by the failure policy.
+            TooManyMissing: by the failure policy.
             BudgetSpent: the step may pass a limit of ``cost``; nothing was asked.
         """
         seconds: dict[str, float] = {}
@@ -158,13 +158,13 @@ class Scorer:
         answers_N: list[str | None],
         completion_ids: list[list[int]],
         rules_N: Sequence[Sequence[RuleResult]],
-    ) -> list[Known]:
+    ) -> list[RewardInputs]:
         """All that a reward is made of but the judge's score."""
         inputs = []
         for row, answer, ids, rules in zip(rows, answers_N, completion_ids, rules_N, strict=True):
             truth = self.truth(row, answer or "")
             inputs.append(
-                Known(
+                RewardInputs(
                     row,
                     self.asked[row.prompt_id],
                     answer or "",
@@ -175,14 +175,14 @@ class Scorer:
             )
         return inputs
 
-    def _ask(self, judge: Session, inputs_N: list[Known]) -> list[list[Verdict]]:
+    def _ask(self, judge: Session, inputs_N: list[RewardInputs]) -> list[list[Verdict]]:
         group_size = self.config.trainer.group_size
         return judge_all(judge, [rollout.item for rollout in inputs_N], group_size)
 
     def _rollout_rows(
         self,
         step: int,
-        inputs_N: list[Known],
+        inputs_N: list[RewardInputs],
         texts_N: list[str],
         answers_N: list[str | None],
         votes_N: list[list[Verdict]],
@@ -209,22 +209,22 @@ class Scorer:
         ]
 
     def _compose(
-        self, inputs_N: list[Known], votes_N: list[list[Verdict]], record: StepRecord
+        self, inputs_N: list[RewardInputs], votes_N: list[list[Verdict]], record: StepRecord
     ) -> list[Composed]:
         """Each reward, and the terms that it is composed of.
 
         Raises:
-            Starved: by the failure policy; the record so far is kept.
+            TooManyMissing: by the failure policy; the record so far is kept.
         """
         judge, group_size = self.config.judge, self.config.trainer.group_size
         policy, most = judge.on_failure, judge.max_unscored_frac
         scores_N = [mean_score(votes) for votes in votes_N]
         try:
             return composed(self.config, inputs_N, scores_N, group_size, policy, most)
-        except Starved as error:
+        except TooManyMissing as error:
             self.on_starved(record.step, record.rollouts, record.verdicts)
             votes = [vote for votes in votes_N for vote in votes]
-            raise starved(str(error), votes, self.acting.judge) from error
+            raise too_many_missing(str(error), votes, self.acting.judge) from error
 
 
 @contextmanager

@@ -8,41 +8,34 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.track.rebuild import first_config, rebuild
 from study import cells
-from study.bounds import check_name
-from study.errors import UserError
+from study.bounds import Name
+from study.cli import command, option, word
 from study.schema import Tracking
-from study.secrets import refuse_arguments
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line: ``rebuild study=NAME [runs_dir=runs] [uri=URI]``; exits 1 if a cell failed."""
-    words = sys.argv[1:] if arguments is None else arguments
-    given = dict(word.split("=", 1) for word in words[1:] if "=" in word)
-    try:
-        refuse_arguments(words)
-        if words[:1] != ["rebuild"] or "study" not in given or set(given) - OPTIONS:
-            raise UserError(
-                f"experiments.tracking was given {' '.join(words) or 'nothing'}; it knows one "
-                "command: python -m experiments.tracking rebuild study=NAME [runs_dir=runs] "
-                "[uri=URI], which projects the records of that study to MLflow again."
-            )
-        check_name("study", given["study"])
-        runs_dir = Path(given.get("runs_dir", "runs"))
-        folder = runs_dir / given["study"]
-        found = cells.study_cells(folder)
-        tracking = first_config(found).tracking if found else Tracking()
-        tracking = dataclasses.replace(tracking, uri=given.get("uri", tracking.uri))
-        return 0 if rebuild(folder, tracking, runs_dir) else 1
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+@dataclass(frozen=True)
+class Options:
+    what: str = word("project the records of a study to MLflow again", "rebuild")
+    study: str = option("name of the study", required=True, legal=Name())
+    runs_dir: Path = option("folder that holds the studies", Path("runs"))
+    uri: str | None = option("tracking URI; the study's own where it is left out")
 
 
-OPTIONS = {"study", "runs_dir", "uri"}
+@command("experiments.tracking rebuild study=NAME", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 rebuilt, 1 if a cell failed, 2 for a user's error."""
+    folder = options.runs_dir / options.study
+    found = cells.study_cells(folder)
+    tracking = first_config(found).tracking if found else Tracking()
+    if options.uri is not None:
+        tracking = dataclasses.replace(tracking, uri=options.uri)
+    return 0 if rebuild(folder, tracking, options.runs_dir) else 1
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,10 @@ from judges.budget import Budget, spent_before
 from judges.endpoint.failures import EndpointRefused
 from judges.session import Session
 from judges.store import Store
-from study import bounds, cells, storage
+from study import cells, storage
+from study.bounds import Number
 from study.cells import Cell
+from study.cli import command, option
 from study.errors import UserError
 from study.files import read_json, write_json, write_text
 from study.machine import cpus
@@ -302,24 +305,27 @@ def git_state(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line: one ``cell=FOLDER``, and ``threads=N``."""
-    given = dict(item.split("=", 1) for item in (arguments or sys.argv[1:]) if "=" in item)
-    folder = Path(given.get("cell", ""))
-    if "cell" not in given or not (folder / "config.yaml").exists():
-        print(
-            f"experiments.train runs one cell whose folder holds a config.yaml; given was "
-            f"cell={given.get('cell', '(nothing)')}. Cells are laid by the sweep; to lay and run "
-            "one, type: python -m experiments.sweep judge=sim-fair seed=0",
-            file=sys.stderr,
-        )
-        return 2
-    try:
-        threads = bounds.whole("threads", given.get("threads", str(cpus())), low=1, high=1024)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return run_cell(folder, threads)
+@dataclass(frozen=True)
+class Options:
+    cell: Path = option("folder of the run, runs/STUDY/CELL", required=True)
+    threads: int | None = option(
+        "torch threads; one for each CPU where it is left out", legal=Number(low=1, high=1024)
+    )
+
+    def check(self) -> None:
+        """Refuse a folder in which the sweep has laid no cell."""
+        if not (self.cell / "config.yaml").exists():
+            raise UserError(
+                "experiments.train runs one cell whose folder holds a config.yaml; given was "
+                f"cell={self.cell}. Cells are laid by the sweep; to lay and run one, type: "
+                "python -m experiments.sweep judge=sim-fair seed=0."
+            )
+
+
+@command("experiments.train cell=runs/quickstart/CELL", __doc__, Options)
+def main(options: Options) -> int:
+    """Train the cell; exit codes are those of `run_cell`."""
+    return run_cell(options.cell, options.threads or cpus())
 
 
 if __name__ == "__main__":

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from judges.endpoint import dialects
-from judges.grading.adapters import is_group
-from judges.identity import build_grading
 from judges.session import Session
 from study import tasks
-from study.cli import read_pairs
-from study.compose import load_presets, preset_names
-from study.errors import UserError
+from study.cli import command, overrides, preset
+from study.compose import load_presets
 from study.rows import Criterion, Row, prompt_id
 from study.screen import visible
 from study.verdict import Outcome, Verdict
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from study.rows import Row
     from study.schema import Judge, Task
 
-USAGE = "python -m judges.check judge=NAME [task=instruct-mini] [judge.KEY=VALUE ...]"
 PROMPT = "Name the capital of France in one short sentence."
 ANSWER = "The capital of France is Paris."
 OTHER_ANSWER = "I do not know."
@@ -49,7 +45,7 @@ def probe(judge: Judge, task: Task | None = None) -> Verdict:
         oracle = tasks.oracle(task)
     with Session(single, None, oracle) as session:
         session.check()
-        if is_group(build_grading(single)):
+        if session.compares:
             return session.group_verdicts(row, [answer, OTHER_ANSWER])[0]
         return session.verdicts([(row, answer)])[0][0]
 
@@ -136,21 +132,18 @@ def check(judge: Judge, task: Task) -> bool:
     return scored
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line: 0 where a verdict was scored, 1 where not, 2 for a user's error."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if any(argument in ("-h", "--help") for argument in given):
-        print(f"{__doc__}\n{USAGE}\n\nThe judges are {', '.join(preset_names('judge'))}.")
-        return 0
-    try:
-        values, overrides = read_pairs(given, ("judge", "task"), "judges.check", USAGE)
-        judge, task = load_presets(values["judge"], values.get("task", "instruct-mini"), overrides)
-        return 0 if check(judge, task) else 1
-    except UserError as problem:
-        print(problem, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+@dataclass(frozen=True)
+class Options:
+    judge: str = preset("judge")
+    task: str = preset("task", "instruct-mini")
+    overrides: list[str] = overrides("judge.", "task.")
+
+
+@command("judges.check judge=sim-fair", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 where a verdict was scored, 1 where not, 2 for a user's error."""
+    judge, task = load_presets(options.judge, options.task, options.overrides)
+    return 0 if check(judge, task) else 1
 
 
 if __name__ == "__main__":

@@ -15,12 +15,14 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from judges.endpoint.transport import AsgiWire
 from judges.fault_injection.server import ANSWERS, FLOWS, LIARS, head, whole
 from judges.simulated.app import simulated_app
-from study.cli import read_pairs
+from study.bounds import Choice, Number
+from study.cli import command, option, overrides, preset
 from study.compose import load_presets
 from study.errors import UserError
 from study.schema import Endpoint
@@ -218,20 +220,29 @@ def behind(wire: Wire) -> Good:
     return good
 
 
-USAGE = (
-    "python -m judges.faults judge=NAME [share=0.1] [faults=hang,server_500,...] [port=8100]"
-    " [judge.KEY=VALUE ...] [task.KEY=VALUE ...]"
-)
+@dataclass(frozen=True)
+class Options:
+    judge: str = preset("judge")
+    task: str = preset("task", "instruct-mini")
+    share: float = option("share of the answers that are broken", 0.1, Number(low=0, high=1))
+    faults: list[str] = option(
+        "faults to draw from; a mix where it is left out",
+        [],
+        Choice(tuple(sorted(ANSWERS.keys() | FLOWS.keys()))),
+    )
+    port: int = option("port to listen on, 0 for any free one", 8100, Number(low=0, high=65535))
+    overrides: list[str] = overrides("judge.", "task.")
 
 
-def main(arguments: Sequence[str]) -> int:
+@command("judges.faults judge=sim-fair share=0.1 faults=hang,server_500", __doc__, Options)
+def main(options: Options) -> int:
     """Serve a simulated judge that breaks a share of its answers, until interrupted."""
-    try:
-        server = _from_command(arguments)
-    except UserError as problem:
-        print(problem, file=sys.stderr)
-        return 2
-    with server:
+    judge, task = load_presets(options.judge, options.task, options.overrides)
+    if judge.simulated is None:
+        raise UserError(f"judge={judge.name} is not simulated; type for example judge=sim-fair.")
+    wire = AsgiWire(Endpoint(), simulated_app(judge, oracle(task)))
+    faults = [(name, name) for name in options.faults] or MIXED
+    with FaultServer(behind(wire), options.share, faults, options.port) as server:
         print(f"it answers at http://127.0.0.1:{server.port}/v1 (stop it with Ctrl-C)", flush=True)
         try:
             threading.Event().wait()
@@ -240,28 +251,5 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _from_command(arguments: Sequence[str]) -> FaultServer:
-    known = ("judge", "task", "share", "faults", "port")
-    values, overrides = read_pairs(arguments, known, "judges.faults", USAGE)
-    names = [name for name in values.get("faults", "").split(",") if name]
-    legal = sorted(ANSWERS.keys() | FLOWS.keys())
-    if unknown := [name for name in names if name not in legal]:
-        raise UserError(f"faults={unknown[0]} is no fault. There are {', '.join(legal)}.")
-    try:
-        share, port = float(values.get("share", "0.1")), int(values.get("port", "8100"))
-    except ValueError:
-        raise UserError(
-            f"share is a number from 0 to 1 and port a whole one. Type {USAGE}"
-        ) from None
-    if not 0 <= share <= 1:
-        raise UserError(f"share={share} is no share; give a number from 0 to 1.")
-    judge, task = load_presets(values["judge"], values.get("task", "instruct-mini"), overrides)
-    if judge.simulated is None:
-        raise UserError(f"judge={judge.name} is not simulated; type for example judge=sim-fair.")
-    wire = AsgiWire(Endpoint(), simulated_app(judge, oracle(task)))
-    faults = [(name, name) for name in names] or MIXED
-    return FaultServer(behind(wire), share, faults, port)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -7,13 +7,16 @@ same model on another host is the same judge, and finds the replies that are alr
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from typing import TYPE_CHECKING, Any
 
 from judges.endpoint.dialects import dialect_name
-from judges.grading import GRADINGS
+from judges.grading import GRADINGS, AnswerGrading, GroupGrading
 from judges.simulated.bias import effective
 from judges.store import content_key
 from study.errors import UserError
+from study.marks import JUDGE_ID, marked_keys
 
 if TYPE_CHECKING:
     from study.schema import Judge
@@ -22,7 +25,7 @@ SCHEMA = 1
 """Part of both hashes: raised when their meaning changes, so that old ones no longer match."""
 
 
-def build_grading(judge: Judge) -> Any:
+def build_grading(judge: Judge) -> AnswerGrading | GroupGrading:
     """The grading that ``judge.grading`` names, with its options.
 
     Raises:
@@ -31,30 +34,33 @@ def build_grading(judge: Judge) -> Any:
     name = judge.grading.name
     if name not in GRADINGS:
         raise UserError(
-            f"judge.grading.name={name!r} is no grading. There are {', '.join(sorted(GRADINGS))}; "
-            f"type for example judge.grading.name={min(GRADINGS)}."
+            f"judge.grading.name={name!r} is not a grading. Legal are "
+            f"{', '.join(sorted(GRADINGS))}; type for example judge.grading.name={min(GRADINGS)}."
         )
     return GRADINGS[name](judge.grading.options)
 
 
 def judge_id(judge: Judge) -> str:
-    """16 hex digits over the model, the grading with its prompt, the sampling and the bias."""
+    """16 hex digits over the fields of a judge that carry the mark `study.marks.judge_id`.
+
+    They stand under their last name. Three are taken as what they come to: the dialect that an
+    empty one stands for, the grading with its prompt and its version, the doses of a simulated
+    judge without those of 0.
+    """
     grading = build_grading(judge)
+    plain = dataclasses.asdict(judge)
+    paths = [key.split(".") for key in marked_keys(type(judge), JUDGE_ID)]
     return content_key(
         {
             "schema": SCHEMA,
-            "model": judge.endpoint.model,
-            "revision": judge.revision,
-            "extra_body": judge.endpoint.extra_body,
+            **{path[-1]: functools.reduce(operator.getitem, path, plain) for path in paths},
             "dialect": dialect_name(judge),
-            "max_tokens_field": judge.endpoint.max_tokens_field,
             "grading": {
                 "name": grading.name,
                 "version": grading.version,
                 "prompt_sha": grading.prompt_sha,
                 "options": judge.grading.options,
             },
-            "sampling": dataclasses.asdict(judge.sampling),
             "simulated": _simulated(judge),
         }
     )[:16]

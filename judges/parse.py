@@ -11,34 +11,21 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from judges.grading import GRADINGS
-from judges.grading.adapters import in_asks
-from judges.grading.base import Ask
+from judges.grading.base import Grading
 from judges.grading.rubric import Rubric
+from study.bounds import Choice
+from study.cli import command, option, writes
 from study.completions import sound_records
 from study.errors import UserError
 from study.files import write_text
 from study.rows import Criterion, make_row
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, Request
 
-USAGE = (
-    "python -m judges.parse grading=rubric_batch vocabulary=present replies=FILE.jsonl"
-    " out=FILE.jsonl [clip=zero] [partial=none]"
-)
-HELP = """
-replies  JSONL of {id, text}; optional: criteria ([{points}], in the order the judge was shown),
-         reasoning, finish_reason. Without criteria there are as many as the largest number in the
-         reply's verdict, of 1 point each; a verdict that is cut is not scored then.
-out      JSONL of {id, outcome, labels, score}, written when all is read. The score is the points
-         of the met criteria / all positive points; null where it is missing, never 0 instead.
-clip     zero (default): scores below 0 become 0; none: they stay.
-partial  none (default): a label that is missing makes the score missing; renormalise: the score is
-         over the criteria whose label is known.
-"""
 READABLE = ("rubric_batch", "rubric_chunk", "rubric_item", "verif", "binary", "likert")
 """Gradings whose verdict on an answer is all in one text."""
 OPTIONS = {"vocabulary": ("rubric", "verif"), "clip": ("rubric",), "partial": ("rubric",)}
@@ -46,13 +33,43 @@ OPTIONS = {"vocabulary": ("rubric", "verif"), "clip": ("rubric",), "partial": ("
 
 
 @dataclass(frozen=True)
-class Command:
-    """The command line, read."""
+class Options:
+    grading: str = option("who reads the replies", required=True, legal=Choice(READABLE))
+    replies: Path = option(
+        "JSONL of {id, text}; optional: criteria ([{points}], in the order the judge was shown),"
+        " reasoning, finish_reason. Without criteria there are as many as the largest number in the"
+        " reply's verdict, of 1 point each; a verdict that is cut is not scored then",
+        required=True,
+    )
+    out: Path = option(
+        "JSONL of {id, outcome, labels, score}, written when all is read. The score is the points"
+        " of the met criteria / all positive points; null where it is missing, never 0 instead",
+        required=True,
+    )
+    vocabulary: str | None = option("words of the grading's labels")
+    clip: str | None = option("zero (default): scores below 0 become 0; none: they stay")
+    partial: str | None = option(
+        "none (default): a label that is missing makes the score missing; renormalise: the score is"
+        " over the criteria whose label is known"
+    )
 
-    grading: str
-    replies: Path
-    out: Path
-    options: dict[str, Any] = field(default_factory=dict)
+    @property
+    def grading_options(self) -> dict[str, str]:
+        """Options of the grading that were given."""
+        return {key: value for key in OPTIONS if (value := getattr(self, key)) is not None}
+
+    def check(self) -> None:
+        """Refuse files that cannot be, and options that the grading does not have."""
+        if not self.replies.is_file():
+            raise UserError(f"replies={self.replies} is not a file.")
+        if self.out.is_dir() or self.out.resolve() == self.replies.resolve():
+            wrong = "a folder" if self.out.is_dir() else "the file of the replies"
+            raise UserError(f"out={self.out} is {wrong}. Give another name, such as labels.jsonl.")
+        for key, value in self.grading_options.items():
+            if not self.grading.startswith(OPTIONS[key]):
+                raise UserError(
+                    f"{key}={value} means nothing for grading={self.grading}; leave it out."
+                )
 
 
 @dataclass(frozen=True)
@@ -63,43 +80,6 @@ class Record:
     reply: Reply
     points: tuple[float, ...] | None
     """Of each criterion; None where nobody kept them."""
-
-
-def read_command(arguments: Sequence[str]) -> Command:
-    """Read ``key=value`` arguments.
-
-    Raises:
-        UserError: something else than key=value, an unknown key or grading, or a missing one.
-    """
-    values: dict[str, str] = {}
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if not equals or not value or key not in ("grading", "replies", "out", *OPTIONS):
-            raise UserError(f"{argument!r} is no argument of judges.parse. Type {USAGE}")
-        values[key] = value
-    missing = [key for key in ("grading", "replies", "out") if key not in values]
-    if missing:
-        raise UserError(f"judges.parse needs {missing[0]}=. Type {USAGE}")
-    if values["grading"] not in READABLE:
-        raise UserError(
-            f"grading={values['grading']} is none whose verdict stands in one reply. Give"
-            f" {', '.join(READABLE)}; type {USAGE}"
-        )
-    replies, out = Path(values["replies"]), Path(values["out"])
-    if not replies.is_file():
-        raise UserError(f"replies={replies} is no file. Type {USAGE}")
-    if out.is_dir() or out.resolve() == replies.resolve():
-        raise UserError(
-            f"out={out} is {'a folder' if out.is_dir() else 'the file of the replies'}. Give"
-            " another name, for example out=labels.jsonl."
-        )
-    options = {key: values[key] for key in OPTIONS if key in values}
-    for key in options:
-        if not values["grading"].startswith(OPTIONS[key]):
-            raise UserError(
-                f"{key}={options[key]} means nothing for grading={values['grading']}; leave it out."
-            )
-    return Command(values["grading"], replies, out, options)
 
 
 def read_records(data: bytes) -> tuple[list[Record], int]:
@@ -137,49 +117,48 @@ def _points(item: Any) -> float:
     return float(points)
 
 
-def read_reply(grading: Any, reply: Reply, points: Sequence[float] | None) -> Parsed:
+def read_reply(grading: Grading, reply: Reply, points: Sequence[float] | None) -> Parsed:
     """What a grading reads in one stored reply about criteria of these points."""
-    single = in_asks(grading)
     if not isinstance(grading, Rubric):
-        return single.parse(reply, Ask(()))
+        return grading.parse(reply)
     count, cut = grading.count(reply) if points is None else (len(points), False)
     worth = [1.0] * count if points is None else list(points)
-    ask = Ask((), tuple(range(len(worth))))
-    parsed = single.parse(reply, ask)
+    request = Request(criteria=tuple(range(len(worth))))
+    parsed = grading.parse(reply, request)
     if not worth:
         return parsed
     criteria = tuple(Criterion(f"criterion {place}", value) for place, value in enumerate(worth))
-    whole = single.combine(make_row((), criteria), [(ask, parsed)])
+    whole = grading.combine(make_row((), criteria), [(request, parsed)])
     if cut and whole.outcome is Outcome.scored:
         reason = "the reply is cut, and nobody kept how many criteria there were"
         return Parsed(Outcome.unparsed, whole.labels, reason=reason)
     return whole
 
 
-def build(command: Command) -> Any:
+def build(options: Options) -> Grading:
     """The grading, with its options spelled as this command line spells them.
 
     Raises:
         UserError: an option that it does not take.
     """
     try:
-        return GRADINGS[command.grading](command.options)
+        return GRADINGS[options.grading](options.grading_options)
     except UserError as problem:
         said = str(problem).replace("+judge.grading.options.", "")
         raise UserError(said.replace("judge.grading.options.", "")) from None
 
 
-def run(command: Command) -> str:
+def run(options: Options) -> str:
     """Read the replies and write what was found; the summary.
 
     Raises:
         UserError: an option that the grading does not take, or a file that cannot be written.
     """
-    grading = build(command)
+    grading = build(options)
     try:
-        records, lost = read_records(command.replies.read_bytes())
+        records, lost = read_records(options.replies.read_bytes())
     except OSError as problem:
-        raise UserError(f"replies={command.replies} cannot be read: {problem.strerror}.") from None
+        raise UserError(f"replies={options.replies} cannot be read: {problem.strerror}.") from None
     lines, outcomes = [], Counter[str]()
     for record in records:
         parsed = read_reply(grading, record.reply, record.points)
@@ -191,28 +170,20 @@ def run(command: Command) -> str:
             "score": parsed.score,
         }
         lines.append(json.dumps(line) + "\n")
-    try:
-        write_text(command.out, "".join(lines))
-    except OSError as problem:
-        raise UserError(
-            f"out={command.out} cannot be written: {problem.strerror}. Give another name, for"
-            " example out=labels.jsonl."
-        ) from None
+    with writes("out", options.out):
+        write_text(options.out, "".join(lines))
     counted = "".join(f", {number} {outcome}" for outcome, number in sorted(outcomes.items()))
-    return f"{len(records)} replies read{counted}; {lost} lost records. Wrote {command.out}"
+    return f"{len(records)} replies read{counted}; {lost} lost records. Wrote {options.out}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; exit code 2 for what the user can put right."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if any(argument in ("-h", "--help") for argument in given):
-        print(f"{__doc__}\n{USAGE}\n{HELP}")
-        return 0
-    try:
-        print(run(read_command(given)))
-    except UserError as problem:
-        print(problem, file=sys.stderr)
-        return 2
+@command(
+    "judges.parse grading=rubric_batch vocabulary=present replies=replies.jsonl out=labels.jsonl",
+    __doc__,
+    Options,
+)
+def main(options: Options) -> int:
+    """Exit codes: 0 written, 2 for a user's error."""
+    print(run(options))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Reads a grade in replies, and says how to ask again where there is none.
+"""Reads a grade in the replies to a request, and says how to ask again where there is none.
 
 At temperature 0 the same question has the same answer, so a second request is changed: it reminds
 of the format, or it allows more tokens. Nothing here ever makes up a grade.
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from judges.endpoint.chat_completions import FILTERED
 from judges.endpoint.dialects import changed_body
 from judges.endpoint.fields import one_line
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, Request
 
 if TYPE_CHECKING:
-    from judges.endpoint.client import Body
+    from judges.endpoint.client import Body, Fetched
+    from judges.grading.base import Grading
     from study.schema import Judge
 
 log = logging.getLogger(__name__)
@@ -96,3 +97,26 @@ def settle(
         reason = "; ".join(part for part in (said.reason, f"asked again {reply.asked}") if part)
         said = dataclasses.replace(said, reason=reason)
     return reply, said
+
+
+def read(
+    grading: Grading, request: Request, fetched: Fetched, parsed: Sequence[Parsed] = ()
+) -> Fetched:
+    """The same with the reply that counts and what it says of the request's criteria; where there
+    is no reply no label is known, and the outcome is that of the request.
+
+    Args:
+        parsed: of the replies, where they have been read already.
+    """
+    blank = ("unknown",) * len(request.criteria)
+    if not fetched.replies:
+        assert fetched.outcome is not None
+        said = Parsed(fetched.outcome, blank, reason=fetched.reason)
+        return dataclasses.replace(fetched, request=request, parsed=said)
+    reply, said = settle(lambda reply: grading.parse(reply, request), fetched.replies, parsed)
+    if fetched.outcome is not None and said.outcome is not Outcome.scored:
+        reason = f"{said.reason}; asked again: {fetched.reason}"
+        said = Parsed(said.outcome, said.labels, reason=reason)
+    if len(said.labels) < len(request.criteria):  # a bug in the parser, which cost the labels
+        said = Parsed(said.outcome, blank, reason=said.reason)
+    return dataclasses.replace(fetched, request=request, reply=reply, parsed=said)

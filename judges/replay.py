@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +20,16 @@ from judges.session import Session, judge_all
 from judges.store import Store
 from study import cells
 from study.answers import answer_of
-from study.bounds import check_name
-from study.cli import print_table
+from study.bounds import Name, check_name
+from study.cli import command, option, overrides, print_table
 from study.completions import read_completions
-from study.compose import load_presets
+from study.compose import load_presets, preset_names
 from study.errors import UserError
 from study.files import Damaged, say, write_json
-from study.records import VERDICT, parts, read_part, write_part
+from study.records import PLACE, REPLAYED, VERDICT, parts, read_part, write_part
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
-from study.secrets import refuse_arguments
+from study.rewards.failure import REPLAY_POLICIES
 from study.tasks import TASKS, oracle
 from study.verdict import mean_score
 from study.verify import say_problems
@@ -41,137 +40,95 @@ if TYPE_CHECKING:
     from study.cells import Cell
     from study.schema import Judge
 
-USAGE = (
-    "python -m judges.replay study=NAME [judge=NAME] [on_failure=unscored|zero|drop_group] "
-    "[runs_dir=runs] [out=NAME] [judge.KEY=VALUE ...], or file=PATH judge=NAME out=FILE.parquet"
-)
-POLICIES = ("unscored", "zero", "drop_group")
-REPLAYED = {
-    "rollout_id": "string",
-    "step": "int32",
-    "prompt_id": "string",
-    "group": "int32",
-    "member": "int32",
-    "judge_score": "float64",
-    "reward": "float64",
-    "advantage": "float64",
-    "original_score": "float64",
-    "original_reward": "float64",
-    "original_advantage": "float64",
-}
-NEEDED = (
-    *("rollout_id", "step", "prompt_id", "group", "member", "answer", "tokens"),
-    *("truth", "reward", "advantage", "judge_score"),
-)
+JUDGES = preset_names("judge")
+NEEDED = (*PLACE, "answer", "tokens", "truth", "reward", "advantage", "judge_score")
 """Columns of a rollout that is replayed."""
 
 
 @dataclass(frozen=True)
-class Command:
-    """The command line, read."""
-
-    judge: str | None = None
-    study: str | None = None
-    file: Path | None = None
-    on_failure: str | None = None
-    runs_dir: Path = Path("runs")
-    out: str | None = None
-    overrides: list[str] = field(default_factory=list)
-
-
-def read_command(arguments: Sequence[str]) -> Command:
-    """Read ``key=value`` arguments.
-
-    Raises:
-        UserError: something else, an unknown key or policy, or neither study nor file.
-    """
-    refuse_arguments(arguments)
-    known = ("judge", "study", "file", "on_failure", "runs_dir", "out")
-    values: dict[str, str] = {}
-    overrides = []
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if equals and key.lstrip("+~").startswith("judge."):
-            overrides.append(argument)
-        elif equals and value and key in known:
-            values[key] = value
-        else:
-            raise UserError(f"{argument!r} is no argument of judges.replay. Type {USAGE}")
-    if ("study" in values) == ("file" in values):
-        raise UserError(f"judges.replay needs study= or file=, one of them. Type {USAGE}")
-    if values.get("on_failure", "unscored") not in POLICIES:
-        raise UserError(
-            f"on_failure={values['on_failure']} cannot be replayed. Legal are "
-            f"{', '.join(POLICIES)}: a replay has no run to abort."
-        )
-    if overrides and "judge" not in values:
-        raise UserError(
-            f"{overrides[0]} changes a judge, but none is named: without judge= each run keeps "
-            "its own. Type for example judge=sim-fair beside it."
-        )
-    if "file" in values and not {"judge", "out"} <= set(values):
-        raise UserError(f"With file= the judge and out= are needed. Type {USAGE}")
-    if "study" in values:  # both become folders
-        check_name("study", values["study"])
-        check_name("out", values.get("out", "own"))
-    return Command(
-        judge=values.get("judge"),
-        study=values.get("study"),
-        file=Path(values["file"]) if "file" in values else None,
-        on_failure=values.get("on_failure"),
-        runs_dir=Path(values.get("runs_dir", "runs")),
-        out=values.get("out"),
-        overrides=overrides,
+class Options:
+    study: str | None = option("name of the study whose rollouts are scored again", legal=Name())
+    file: Path | None = option("completions of others, in place of a study")
+    judge: str | None = option(
+        f"preset of the judge; each run's own where it is left out: {', '.join(JUDGES)}"
     )
+    on_failure: str | None = option(
+        "what becomes of a missing verdict; as in each run where it is left out: "
+        f"{', '.join(REPLAY_POLICIES)}"
+    )
+    runs_dir: Path = option("folder that holds the studies", Path("runs"))
+    out: str | None = option(
+        "name of the replay, a folder below runs_dir/study/replays; with file= the Parquet file"
+    )
+    overrides: list[str] = overrides("judge.")
+
+    def check(self) -> None:
+        """Refuse what cannot be replayed."""
+        if (self.study is None) == (self.file is None):
+            raise UserError("judges.replay needs study= or file=, one of them.")
+        if self.on_failure not in (None, *REPLAY_POLICIES):
+            raise UserError(
+                f"on_failure={self.on_failure} cannot be replayed. Legal are "
+                f"{', '.join(REPLAY_POLICIES)}: a replay has no run to abort."
+            )
+        if self.overrides and self.judge is None:
+            raise UserError(
+                f"{self.overrides[0]} changes a judge, but none is named: without judge= each run "
+                "keeps its own. Type for example judge=sim-fair beside it."
+            )
+        if self.file is not None and (self.judge is None or self.out is None):
+            raise UserError("With file= the judge= and out= are needed.")
+        if self.study is not None:
+            check_name("out", self.out or "own")  # it becomes a folder
 
 
-def run(command: Command) -> list[dict[str, Any]]:
+def run(options: Options) -> list[dict[str, Any]]:
     """Replay; one line of numbers per run, or one for a file."""
     judge = None
-    if command.judge is not None:
-        judge, _ = load_presets(command.judge, overrides=command.overrides)
-    if command.file is not None:
-        assert judge is not None and command.out is not None
-        return [replay_file(command.file, judge, Path(command.out))]
-    return replay_study(command, judge)
+    if options.judge is not None:
+        judge, _ = load_presets(options.judge, overrides=options.overrides)
+    if options.file is not None:
+        assert judge is not None and options.out is not None
+        return [replay_file(options.file, judge, Path(options.out))]
+    return replay_study(options, judge)
 
 
-def replay_study(command: Command, judge: Judge | None) -> list[dict[str, Any]]:
+def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     """Replay every run of a study that has rollouts.
 
     Raises:
         UserError: no such study, or the judge cannot be asked.
     """
-    study_dir = (command.runs_dir / str(command.study)).absolute()
+    study_dir = (options.runs_dir / str(options.study)).absolute()
     folders = [f for f in cells.study_cells(study_dir) if parts(f / "rollouts")]
     if not folders:
-        there = sorted(path.parent.name for path in command.runs_dir.glob("*/study.json"))
+        there = sorted(path.parent.name for path in options.runs_dir.glob("*/study.json"))
         raise UserError(
-            f"study={command.study} has no rollouts in {command.runs_dir}. There are "
+            f"study={options.study} has no rollouts in {options.runs_dir}. There are "
             f"{', '.join(there) or 'no studies'}. Type for example: study=quickstart"
         )
     say_problems(study_dir, folders)
     lines = []
-    target = study_dir / "replays" / (command.out or _name(command, judge))
-    with Store(command.runs_dir / "verdicts.db") as store:
+    target = study_dir / "replays" / (options.out or _name(options, judge))
+    with Store(options.runs_dir / "verdicts.db") as store:
         for folder in folders:
             try:
-                lines.append(replay_cell(cells.load_cell(folder), judge, command, store, target))
+                lines.append(replay_cell(cells.load_cell(folder), judge, options, store, target))
             except Damaged as error:
                 say(f"{folder.name} is left out. {error}")
             write_json(target / "summary.json", lines)
     if not lines:
-        raise UserError(f"study={command.study} has no run that can be replayed; see above.")
+        raise UserError(f"study={options.study} has no run that can be replayed; see above.")
     return lines
 
 
-def _name(command: Command, judge: Judge | None) -> str:
+def _name(options: Options, judge: Judge | None) -> str:
     who = f"{judge.name}-{judge_id(judge)}" if judge else "own"
-    return f"{who}-{command.on_failure}" if command.on_failure else who
+    return f"{who}-{options.on_failure}" if options.on_failure else who
 
 
 def replay_cell(
-    cell: Cell, judge: Judge | None, command: Command, store: Store, target: Path
+    cell: Cell, judge: Judge | None, options: Options, store: Store, target: Path
 ) -> dict[str, Any]:
     """Score one run's rollouts again and compare what GRPO would have been told.
 
@@ -182,7 +139,7 @@ def replay_cell(
     """
     config = cell.config
     judge = judge or config.judge
-    policy = command.on_failure or judge.on_failure
+    policy = options.on_failure or judge.on_failure
     rows = {row.prompt_id: row for row in TASKS[config.task.name].rows(config.task, "train")}
     folder = target / cell.name
     for kind in ("rollouts", "verdicts"):
@@ -237,11 +194,11 @@ def _step(
     known = [compose.recorded(config, rows[record["prompt_id"]], record) for record in records]
     votes_N = judge_all(session, [one.item for one in known], size)
     scores = [mean_score(votes) for votes in votes_N]
-    rewards = compose.again(config, known, scores, size, policy)
+    rewards = compose.recompose(config, known, scores, size, policy)
     given = np.array([np.nan if value is None else value for value in rewards]).reshape(-1, size)
     found = advantages(given, config.trainer.scale_rewards).ravel().tolist()
     again = [
-        {key: record[key] for key in ("rollout_id", "step", "prompt_id", "group", "member")}
+        {key: record[key] for key in PLACE}
         | {"judge_score": score, "reward": reward, "advantage": advantage}
         | {
             f"original_{name}": record[key]
@@ -345,19 +302,15 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
     return {"cell": path.name, "judge": judge.name, **compare(replayed), "calls": calls}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line. Exit codes: 0 replayed, 2 a user's error."""
-    try:
-        command = read_command(list(sys.argv[1:] if arguments is None else arguments))
-        lines = run(command)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+@command("judges.replay study=quickstart judge=sim-fair", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 replayed, 2 a user's error."""
+    lines = run(options)
     shown = [{key: _shown(value) for key, value in line.items()} for line in lines]
-    print_table(shown, f"Replay of {command.study or command.file}")
+    print_table(shown, f"Replay of {options.study or options.file}")
     print(f"{sum(line['calls'] for line in lines)} judge calls made; the rest came from the store")
-    if command.study:
-        print(f"Written under {command.runs_dir / command.study / 'replays'}")
+    if options.study:
+        print(f"Written under {options.runs_dir / options.study / 'replays'}")
     return 0
 
 

@@ -6,6 +6,7 @@ Any OpenAI client can ask either, so what a study does with a judge is what anyb
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import signal
 import socket
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -23,8 +24,9 @@ from judges.check import probe
 from judges.serving import server, vllm_command
 from judges.serving.server import LOCAL
 from judges.simulated.app import simulated_app
-from study.cli import read_pairs
-from study.compose import load_presets, preset_names
+from study.bounds import Number
+from study.cli import command, option, overrides, preset
+from study.compose import load_presets
 from study.errors import UserError
 from study.schema import Judge, Task
 from study.screen import visible
@@ -34,78 +36,48 @@ from study.verdict import Outcome
 if TYPE_CHECKING:
     from judges.serving.server import Server
 
-USAGE = (
-    "python -m judges.serve judge=NAME [print_only=true] [stop=true] [replicas=N] [host=127.0.0.1]"
-    " [port=8100] [runs_dir=runs] [task=instruct-mini] [judge.KEY=VALUE ...] [task.KEY=VALUE ...]"
-)
 SIMULATED_PORT = 8100
 
 
 @dataclass(frozen=True)
-class Command:
-    """The command line, read."""
-
-    judge: str
-    task: str = "instruct-mini"
-    host: str | None = None
-    port: int | None = None
-    """None: that of the preset's endpoint, 8100 for a simulated judge; 0: any free one."""
-    print_only: bool = False
-    stop: bool = False
-    """Stop the server that a killed sweep left behind."""
-    runs_dir: Path = Path("runs")
-    overrides: list[str] = field(default_factory=list)
-    """Further settings of the judge and the task, as Hydra takes them."""
-
-
-def read_command(arguments: Sequence[str]) -> Command:
-    """Read ``key=value`` arguments.
-
-    Raises:
-        UserError: something else than key=value, an unknown key, a bad value, or no judge.
-    """
-    known = ("judge", "task", "host", "port", "print_only", "stop", "replicas", "runs_dir")
-    values, overrides = read_pairs(arguments, known, "judges.serve", USAGE)
-    if (replicas := values.pop("replicas", None)) is not None:
-        overrides.append(f"judge.serve.replicas={replicas}")
-    port = values.pop("port", None)
-    if port is not None and not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise UserError(f"port={port} is no port: give 0 (any free one) to 65535.")
-    switches = {name: values.pop(name, "false").lower() for name in ("print_only", "stop")}
-    for name, value in switches.items():
-        if value not in ("true", "false"):
-            raise UserError(f"{name}={value} is neither true nor false.")
-    return Command(
-        judge=values["judge"],
-        task=values.get("task", "instruct-mini"),
-        host=values.get("host"),
-        port=None if port is None else int(port),
-        print_only=switches["print_only"] == "true",
-        stop=switches["stop"] == "true",
-        runs_dir=Path(values.get("runs_dir", "runs")),
-        overrides=overrides,
+class Options:
+    judge: str = preset("judge")
+    task: str = preset("task", "instruct-mini")
+    host: str | None = option("address to listen on, 127.0.0.1 where the endpoint is elsewhere")
+    port: int | None = option(
+        "port to listen on, 0 for any free one; that of the judge's endpoint where it is left out,"
+        f" {SIMULATED_PORT} for a simulated judge",
+        legal=Number(low=0, high=65535),
     )
+    print_only: bool = option("print the command that would start the server", False)
+    stop: bool = option("stop the server that a killed sweep left behind", False)
+    replicas: int | None = option("servers on ports in a row; judge.serve.replicas")
+    runs_dir: Path = option("folder that holds the studies and the servers' logs", Path("runs"))
+    overrides: list[str] = overrides("judge.", "task.")
 
 
-def serve(command: Command) -> None:
+def serve(options: Options) -> None:
     """Serve until interrupted; prints the address once the judge answers.
 
     Raises:
         UserError: there is nothing to serve, or it cannot be served here.
     """
-    judge, task = load_presets(command.judge, command.task, command.overrides)
+    settings = list(options.overrides)
+    if options.replicas is not None:
+        settings.append(f"judge.serve.replicas={options.replicas}")
+    judge, task = load_presets(options.judge, options.task, settings)
     if judge.simulated is None:
-        serve_vllm(judge, command)
-    elif command.print_only or command.stop:
+        serve_vllm(judge, options)
+    elif options.print_only or options.stop:
         raise UserError(
             f"judge={judge.name} is simulated: no other process serves it, so there is nothing to"
             " print or to stop."
         )
     else:
-        serve_simulated(judge, task, command)
+        serve_simulated(judge, task, options)
 
 
-def serve_simulated(judge: Judge, task: Task, command: Command) -> None:
+def serve_simulated(judge: Judge, task: Task, options: Options) -> None:
     """Serve a simulated judge in this process, until interrupted.
 
     Raises:
@@ -114,8 +86,8 @@ def serve_simulated(judge: Judge, task: Task, command: Command) -> None:
     import uvicorn
 
     app = simulated_app(judge, oracle(task))
-    port = SIMULATED_PORT if command.port is None else command.port
-    listener = _listen(command.host or "127.0.0.1", port)
+    port = SIMULATED_PORT if options.port is None else options.port
+    listener = _listen(options.host or "127.0.0.1", port)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"{judge.name} answers at http://{shown}:{port}/v1 (stop it with Ctrl-C)", flush=True)
@@ -123,23 +95,23 @@ def serve_simulated(judge: Judge, task: Task, command: Command) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def serve_vllm(judge: Judge, command: Command) -> None:
+def serve_vllm(judge: Judge, options: Options) -> None:
     """Start vLLM, wait until it is healthy, get one verdict from each replica, and stay.
 
     Raises:
         UserError: it cannot be started, serves another model, cannot judge, or ended by itself.
     """
-    host, port = _address(judge, command)
-    if command.stop:
-        print(server.sweep_up(judge, port, command.runs_dir))
+    host, port = _address(judge, options)
+    if options.stop:
+        print(server.sweep_up(judge, port, options.runs_dir))
         return
-    if command.print_only:
+    if options.print_only:
         print("\n".join(vllm_command.shown(judge, host, port)))
         return
     with terminated_as_interrupt():
         servers: list[Server] = []
         try:
-            servers = server.start(judge, host, port, command.runs_dir)
+            servers = server.start(judge, host, port, options.runs_dir)
             for each in servers:
                 print(
                     f"{judge.name} starts as process {each.pid}; its log is {each.log}", flush=True
@@ -156,11 +128,11 @@ def serve_vllm(judge: Judge, command: Command) -> None:
             server.stop(servers)
 
 
-def _address(judge: Judge, command: Command) -> tuple[str, int]:
+def _address(judge: Judge, options: Options) -> tuple[str, int]:
     """Where to listen: what was typed, else what the preset's endpoint says of this machine."""
     parts = urlsplit(judge.endpoint.url)
-    host = command.host or (parts.hostname if parts.hostname in LOCAL else None) or "127.0.0.1"
-    port = command.port
+    host = options.host or (parts.hostname if parts.hostname in LOCAL else None) or "127.0.0.1"
+    port = options.port
     if port is None:
         port = parts.port if parts.hostname in LOCAL and parts.port else 8000
     if port == 0:
@@ -228,19 +200,11 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; exit code 2 for what the user can put right."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if any(argument in ("-h", "--help") for argument in given):
-        print(f"{__doc__}\n{USAGE}\n\nThe judges are {', '.join(preset_names('judge'))}.")
-        return 0
-    try:
-        serve(read_command(given))
-    except UserError as problem:
-        print(problem, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 0
+@command("judges.serve judge=sim-verbose port=8100", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0 served until Ctrl-C, 2 for a user's error."""
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(options)
     return 0
 
 

@@ -1,7 +1,14 @@
-"""A judge, ready to be asked: synchronous for the trainer, concurrent towards the endpoint.
+"""A judge, ready to be asked: about one answer with ``await``, or about many at once without.
 
 A session has its own event loop in a thread, looks into the store first, and answers with one
 ``Verdict`` per draw whatever happens out there: what could not be obtained is a typed outcome.
+
+    with Session(judge, store) as session:
+        [[verdict]] = session.verdicts([(row, answer)])      # from a trainer, a notebook, a script
+        verdict = await session.verdict(row, answer)         # from any event loop
+
+One answer's verdict goes its own way: its requests, the repeats of unreadable replies and its
+follow-ups wait for no other answer.
 """
 
 from __future__ import annotations
@@ -9,29 +16,30 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from judges.aggregate import Got, Part, cost, joined, read_part, shared
+from judges.aggregate import cost_usd, joined_fields, member_fields
 from judges.endpoint.client import Channel, EndpointRefused, Fault, Fetched, ask, list_models
 from judges.endpoint.dialects import check_dialect, dialect_of, judge_body
 from judges.endpoint.fields import one_line
-from judges.endpoint.loop import Loop
+from judges.endpoint.loop import Loop, gather
 from judges.endpoint.replicas import open_wire
 from judges.endpoint.served import is_asked
-from judges.grading.adapters import Bound, check_group, in_asks, is_group
-from judges.grading.base import Ask, GroupGrading, Reading
+from judges.grading.base import AnswerGrading, Grading, GroupGrading
+from judges.grading.checks import check_group
 from judges.identity import build_grading, judge_id, request_key
-from judges.reading import Retry
+from judges.reading import Retry, read
 from judges.simulated.app import simulated_app
-from judges.singleflight import Desk
+from judges.singleflight import SingleFlight
 from judges.store import content_key
 from study.errors import UserError
 from study.secrets import refuse_secrets
-from study.verdict import Outcome, Reply, Verdict
+from study.verdict import Outcome, Reply, Request, Verdict
 
 if TYPE_CHECKING:
+    from judges.endpoint.client import Body
     from judges.endpoint.transport import Asgi
     from judges.probes.allowance import Allowance
     from judges.store import Store
@@ -39,21 +47,9 @@ if TYPE_CHECKING:
     from study.schema import Endpoint, Judge
     from study.verdict import Parsed
 
+T = TypeVar("T")
+
 MANY_MODELS = 8
-AT_ONCE = 200
-"""Questions that are begun before replies get a turn again."""
-
-
-@dataclass(frozen=True)
-class _Question:
-    """One request of one draw."""
-
-    ask: Ask
-    bound: Bound
-    body: dict[str, Any]
-    key: str
-    index: int
-    within_s: float | None = None
 
 
 class Session:
@@ -88,14 +84,15 @@ class Session:
         self._store = None if drifts else store
         self._allowance = allowance
         self._grading = build_grading(judge)
-        check_dialect(judge, _carried(self._grading))
+        check_dialect(judge, self._grading.body(Request(criteria=(0,), members=(0, 1))))
         self._app = _simulated(judge, oracle, calls_before)
         open_wire(judge.endpoint, self._app)  # an address that cannot work is refused now
         name = judge.endpoint.api_key_env
         self._key = os.environ.get(name, "").strip() if name else ""
         self._channel: Channel | None = None
-        self._desk: Desk | None = None
-        self._flights: dict[str, asyncio.Task[Got]] = {}
+        self._single_flight: SingleFlight | None = None
+        self._in_flight: dict[str, asyncio.Task[Fetched]] = {}
+        self._closing = False
         self._loop = Loop(self._open, self._shut)
 
     @property
@@ -124,8 +121,13 @@ class Session:
             f"{self.judge.name}`, and run the same command again: it goes on where it stopped.",
         )
 
-    def verdicts(self, items: Sequence[tuple[Row, str]]) -> list[list[Verdict]]:
-        """Judge each (row, answer), ``sampling.votes`` times; order is kept.
+    @property
+    def compares(self) -> bool:
+        """Whether the grading judges the answers of a group against each other."""
+        return isinstance(self._grading, GroupGrading)
+
+    async def verdict(self, row: Row, answer: str, index: int = 0) -> Verdict:
+        """Judge one answer by itself; draw ``index`` of the votes. Await it in any event loop.
 
         What a reply leaves out is asked for once more, by itself. Never raises for what a judge
         or its endpoint does.
@@ -133,65 +135,62 @@ class Session:
         Raises:
             UserError: the grading compares the answers of a group.
         """
-        if is_group(self._grading):
-            raise UserError(
-                f"judge.grading.name={self._grading.name} compares the answers of a group with each"
-                " other, and here each answer is judged by itself. Choose another grading, for"
-                " example judge.grading.name=likert."
-            )
-        grading = in_asks(self._grading)
-        votes = range(self.judge.sampling.votes)
-        asked = [grading.asks(row, answer) for row, answer in items for _ in votes]
-        drawn = [(row, answer, index) for row, answer in items for index in votes]
-        questions = [
-            [self._question(grading, ask, index) for ask in asks]
-            for asks, (_, _, index) in zip(asked, drawn, strict=True)
-        ]
-        first = self._parts(questions)
-        follow = [
-            [
-                self._question(grading, narrow, index, self._left(part))
-                for part in parts
-                if (narrow := self._narrow(row, answer, part)) is not None
-            ]
-            for parts, (row, answer, index) in zip(first, drawn, strict=True)
-        ]
-        second = self._parts(follow)
-        found = []
-        for number, (row, _, index) in enumerate(drawn):
-            parts = first[number] + second[number]
-            parsed = grading.combine(row, [(part.ask, part.parsed) for part in parts])
-            found.append(self._verdict(questions[number], index, parsed, joined(parts)))
-        return [found[start : start + len(votes)] for start in range(0, len(found), len(votes))]
+        return await self._loop.call(self._answer(self._single(), row, answer, index))
 
-    @property
-    def compares(self) -> bool:
-        """Whether the grading judges the answers of a group against each other."""
-        return is_group(self._grading)
-
-    def group_verdicts(self, row: Row, answers: Sequence[str], index: int = 0) -> list[Verdict]:
+    async def group(self, row: Row, answers: Sequence[str], index: int = 0) -> list[Verdict]:
         """Judge the G answers to one prompt against each other; draw ``index`` of the votes.
 
         Raises:
             UserError: the grading judges single answers, or there is only one answer.
         """
-        grading = self._comparing()
-        check_group(grading.name, len(answers))
-        asks = grading.group_asks(row, answers)
-        questions = [self._question(grading, ask, index) for ask in asks]
-        (parts,) = self._parts([questions])
-        found = grading.group_combine(row, answers, [(part.ask, part.parsed) for part in parts])
-        return [
-            self._verdict(
-                [question for question in questions if member in question.ask.members],
-                index,
-                parsed,
-                shared(parts, member),
+        return await self._loop.call(
+            self._group(self._comparing(len(answers)), row, answers, index)
+        )
+
+    def verdicts(self, items: Sequence[tuple[Row, str]]) -> list[list[Verdict]]:
+        """`verdict` of each (row, answer), ``sampling.votes`` times; order is kept.
+
+        Raises:
+            UserError: the grading compares the answers of a group.
+        """
+        grading, votes = self._single(), range(self.judge.sampling.votes)
+        found = self._loop.run(
+            gather(
+                partial(self._answer, grading, row, answer, index)
+                for row, answer in items
+                for index in votes
             )
-            for member, parsed in enumerate(found)
+        )
+        return [found[start : start + len(votes)] for start in range(0, len(found), len(votes))]
+
+    def group_verdicts(self, row: Row, answers: Sequence[str], index: int = 0) -> list[Verdict]:
+        """`group`, waited for."""
+        grading = self._comparing(len(answers))
+        return self._loop.run(self._group(grading, row, answers, index))
+
+    def groups(self, groups: Sequence[tuple[Row, Sequence[str]]]) -> list[list[Verdict]]:
+        """`group` of each (row, answers), ``sampling.votes`` times: the votes of each answer, in
+        the order of the groups.
+
+        Raises:
+            UserError: the grading judges single answers, or a group has only one answer.
+        """
+        votes = range(self.judge.sampling.votes)
+        grading = self._comparing(min((len(answers) for _, answers in groups), default=2))
+        draws = self._loop.run(
+            gather(
+                partial(self._group, grading, row, answers, index)
+                for row, answers in groups
+                for index in votes
+            )
+        )
+        return [
+            list(draw)
+            for start in range(0, len(draws), len(votes))
+            for draw in zip(*draws[start : start + len(votes)], strict=True)
         ]
 
-    def ask_verdicts(
+    def request_verdicts(
         self, groups: Sequence[tuple[Row, Sequence[str]]], index: int = 0
     ) -> list[list[Verdict]]:
         """One verdict on every request about each (row, answers), as the grading orders them.
@@ -203,29 +202,38 @@ class Session:
             UserError: the grading judges single answers.
         """
         grading = self._comparing()
-        questions = [
-            [self._question(grading, ask, index) for ask in grading.group_asks(row, answers)]
-            for row, answers in groups
-        ]
-        return [
-            [
-                self._verdict([question], index, part.parsed, joined([part]))
-                for question, part in zip(own, parts, strict=True)
+
+        async def each(row: Row, answers: Sequence[str]) -> list[Verdict]:
+            parts = await self._fetch_all(grading, grading.group_requests(row, answers), index)
+            return [
+                self._verdict([part], index, part.parsed, joined_fields([part])) for part in parts
             ]
-            for own, parts in zip(questions, self._parts(questions), strict=True)
-        ]
 
-    def replies(self, asked: Sequence[tuple[Reading, Ask]]) -> list[Part]:
+        return self._loop.run(gather(partial(each, row, answers) for row, answers in groups))
+
+    def replies(self, asked: Sequence[tuple[Grading, Request]]) -> list[Fetched]:
         """The replies to requests of other gradings than the judge's own."""
-        (parts,) = self._parts([[self._question(grading, ask, 0) for grading, ask in asked]])
-        return parts
+        return self._loop.run(
+            gather(partial(self._fetch, grading, request, 0) for grading, request in asked)
+        )
 
-    def _comparing(self) -> GroupGrading:
-        if not is_group(self._grading):
+    def _single(self) -> AnswerGrading:
+        if isinstance(self._grading, GroupGrading):
+            raise UserError(
+                f"judge.grading.name={self._grading.name} compares the answers of a group with each"
+                " other, and here each answer is judged by itself. Choose another grading, for"
+                " example judge.grading.name=likert."
+            )
+        return self._grading
+
+    def _comparing(self, size: int | None = None) -> GroupGrading:
+        if not isinstance(self._grading, GroupGrading):
             raise UserError(
                 f"judge.grading.name={self._grading.name} judges each answer by itself and cannot"
                 " compare a group; choose judge.grading.name=pairwise or listwise."
             )
+        if size is not None:
+            check_group(self._grading.name, size)
         return self._grading
 
     def check(self) -> None:
@@ -289,7 +297,8 @@ class Session:
         endpoint = self.judge.endpoint
         folder = None if self._store is None else self._store.path.parent / ".limits"
         self._channel = Channel(endpoint, open_wire(endpoint, self._app), self._key, folder)
-        self._desk = Desk(self._store, accept=self._accepted) if self._store is not None else None
+        if self._store is not None:
+            self._single_flight = SingleFlight(self._store, accept=self._accepted)
 
     def _accepted(self, value: dict[str, Any]) -> bool:
         """Whether the stored replies are of this judge's model; another's are asked for anew."""
@@ -301,12 +310,13 @@ class Session:
         )
 
     async def _shut(self) -> None:
-        flights = list(self._flights.values())
+        self._closing = True
+        flights = list(self._in_flight.values())
         for flight in flights:
             flight.cancel()
         await asyncio.gather(*flights, return_exceptions=True)
-        if self._desk is not None:
-            await self._desk.close()
+        if self._single_flight is not None:
+            await self._single_flight.close()
         if self._channel is not None:
             await self._channel.wire.close()
 
@@ -314,120 +324,135 @@ class Session:
         assert self._channel is not None
         return await list_models(self._channel)
 
-    def _question(
-        self, grading: Reading, ask: Ask, index: int, within_s: float | None = None
-    ) -> _Question:
-        bound = Bound(grading, ask)
-        body = judge_body(self.judge, bound.body(), ask.messages, index)
-        return _Question(ask, bound, body, request_key(self.judge, body, index), index, within_s)
+    async def _answer(self, grading: AnswerGrading, row: Row, answer: str, index: int) -> Verdict:
+        """One answer's verdict: all its requests at once, each with its own follow-up."""
 
-    def _narrow(self, row: Row, answer: str, part: Part) -> Ask | None:
-        """The follow-up of a part; none where a failure was planted, or no time is left."""
-        if part.reply is None or self.judge.simulated is not None or self._left(part) <= 0:
-            return None
-        return in_asks(self._grading).narrow(row, answer, part.ask, part.parsed)
+        async def chain(request: Request) -> list[Fetched]:
+            part = await self._fetch(grading, request, index)
+            left_s = self.judge.endpoint.deadline_s - (0 if part.from_cache else part.latency_s)
+            # What a simulated judge leaves out is a planted failure.
+            if part.reply is None or self.judge.simulated is not None or left_s <= 0:
+                return [part]
+            rest = grading.follow_up(row, answer, request, part.parsed)
+            return (
+                [part] if rest is None else [part, await self._fetch(grading, rest, index, left_s)]
+            )
 
-    def _left(self, part: Part) -> float:
-        """Seconds of the deadline that a request has left for its follow-up."""
-        used = 0.0 if part.got.from_cache else part.got.attempted.latency_s
-        return self.judge.endpoint.deadline_s - used
+        chains = await _all([chain(request) for request in grading.requests(row, answer)])
+        first = [parts[0] for parts in chains]
+        parts = first + [part for parts in chains for part in parts[1:]]
+        parsed = grading.combine(row, [(part.request, part.parsed) for part in parts])
+        return self._verdict(first, index, parsed, joined_fields(parts))
 
-    def _parts(self, questions: Sequence[Sequence[_Question]]) -> list[list[Part]]:
-        """Obtain and read the replies to all questions at once, grouped as they were given."""
-        got = iter(self._fetch([question for group in questions for question in group]))
+    async def _group(
+        self, grading: GroupGrading, row: Row, answers: Sequence[str], index: int
+    ) -> list[Verdict]:
+        parts = await self._fetch_all(grading, grading.group_requests(row, answers), index)
+        read = [(part.request, part.parsed) for part in parts]
         return [
-            [read_part(question.bound.grading, question.ask, next(got)) for question in group]
-            for group in questions
+            self._verdict(
+                [part for part in parts if member in part.request.members],
+                index,
+                parsed,
+                member_fields(parts, member),
+            )
+            for member, parsed in enumerate(grading.group_combine(row, answers, read))
         ]
 
-    def _fetch(self, questions: Sequence[_Question]) -> list[Got]:
-        keys = list(dict.fromkeys(question.key for question in questions))
-        stored = (
-            self._store.get_many(keys, self._accepted) if self._store is not None and keys else {}
-        )
-        missing = [question for question in questions if question.key not in stored]
-        self.hits += len(questions) - len(missing)
-        fresh = iter(self._fresh(missing) if missing else [])
-        return [
-            _from_value(stored[question.key]) if question.key in stored else next(fresh)
-            for question in questions
-        ]
+    async def _fetch_all(
+        self, grading: Grading, requests: Sequence[Request], index: int
+    ) -> list[Fetched]:
+        return await _all([self._fetch(grading, request, index) for request in requests])
 
-    def _fresh(self, missing: Sequence[_Question]) -> list[Got]:
-        def send(wanted: Sequence[_Question]) -> list[Got]:
-            return self._loop.run(self._obtain_all(wanted))
-
-        if self._allowance is None:
-            return send(missing)
-        return self._allowance.spend(self.judge, missing, send)
-
-    async def _obtain_all(self, wanted: Sequence[_Question]) -> list[Got]:
-        waiters: list[Awaitable[Got]] = []
-        for number, question in enumerate(wanted):
-            if number % AT_ONCE == AT_ONCE - 1:
-                await asyncio.sleep(0)
-            key = question.key
-            flight, first = self._flights.get(key), False
-            if flight is None:
-                first = True
-                flight = asyncio.create_task(self._obtain(question))
-                self._flights[key] = flight
-                flight.add_done_callback(lambda _, key=key: self._flights.pop(key))
-            waiters.append(self._join(flight, first))
-        return list(await asyncio.gather(*waiters))
-
-    async def _join(self, flight: asyncio.Task[Got], first: bool) -> Got:
+    async def _fetch(
+        self, grading: Grading, request: Request, index: int, within_s: float | None = None
+    ) -> Fetched:
+        """The reply to one request, read. Who asks the same at the same time shares it."""
+        body = judge_body(self.judge, grading.body(request), request.messages, index)
+        request = dataclasses.replace(request, key=request_key(self.judge, body, index))
+        if self._closing:
+            return read(grading, request, CLOSED)
+        if self._single_flight is not None and request.key not in self._in_flight:
+            stored = await self._single_flight.find(request.key)
+            if stored is not None:
+                self.hits += 1
+                return read(grading, request, _from_value(stored))
+        flight = self._in_flight.get(request.key)
+        first = flight is None
+        if flight is None:
+            if self._closing:
+                return read(grading, request, CLOSED)
+            flight = asyncio.create_task(self._obtain(grading, request, body, within_s))
+            self._in_flight[request.key] = flight
+            flight.add_done_callback(lambda _: self._in_flight.pop(request.key))
         try:
-            got = await asyncio.shield(flight)
+            fetched = await asyncio.shield(flight)
         except asyncio.CancelledError:
             if not flight.cancelled():
                 raise
-            nothing = Fetched((), Outcome.aborted, "the session was closed", 0, 0.0)
-            return Got(nothing, cost(self.judge, ()))
+            return read(grading, request, CLOSED)
         if first:
-            return got
+            return fetched
         self.hits += 1
-        return dataclasses.replace(got, from_cache=True, cost_usd=0.0)
+        if fetched.request != request:  # the same words about other members of a group
+            fetched = read(grading, request, fetched)
+        return dataclasses.replace(fetched, from_cache=True, cost_usd=0.0)
 
-    async def _obtain(self, question: _Question) -> Got:
-        """One flight per key among all processes that share the store."""
-        if self._desk is None:
-            return await self._ask(question)
-        landed = await self._desk.claim(question.key)
+    async def _obtain(
+        self, grading: Grading, request: Request, body: Body, within_s: float | None
+    ) -> Fetched:
+        """What the judge replies, within what may be spent."""
+        send = partial(self._claim, grading, request, body, within_s)
+        if self._allowance is None:
+            return await send()
+        fetched = await self._allowance.spend(self.judge, send)
+        return fetched if fetched.request == request else read(grading, request, fetched)
+
+    async def _claim(
+        self, grading: Grading, request: Request, body: Body, within_s: float | None
+    ) -> Fetched:
+        """Ask, unless another of the processes that share the store is asking already."""
+        if self._single_flight is None:
+            return await self._ask(grading, request, body, within_s)
+        landed = await self._single_flight.claim(request.key)
         if landed is not None:
             self.hits += 1
-            return _from_value(landed.value)
+            return read(grading, request, _from_value(landed.value))
         try:
-            got = await self._ask(question)
+            fetched = await self._ask(grading, request, body, within_s)
         except BaseException:
-            self._desk.give_up(question.key)
+            self._single_flight.give_up(request.key)
             raise
-        mine = _to_value(got.attempted)
-        if not got.attempted.replies or got.attempted.outcome is not None:
-            self._desk.give_up(question.key, mine)
-            return got
-        winner = await self._desk.put(question.key, mine)
+        mine = _to_value(fetched)
+        if not fetched.replies or fetched.outcome is not None:
+            self._single_flight.give_up(request.key, mine)
+            return fetched
+        winner = await self._single_flight.put(request.key, mine)
         if winner != mine:  # its lease had lapsed and another was first: that is the verdict
-            return dataclasses.replace(_from_value(winner), cost_usd=got.cost_usd)
-        return got
+            theirs = read(grading, request, _from_value(winner))
+            return dataclasses.replace(theirs, cost_usd=fetched.cost_usd)
+        return fetched
 
-    async def _ask(self, question: _Question) -> Got:
+    async def _ask(
+        self, grading: Grading, request: Request, body: Body, within_s: float | None
+    ) -> Fetched:
         assert self._channel is not None
-        retry = Retry(self.judge, question.body, question.bound.parse)
+        retry = Retry(self.judge, body, lambda reply: grading.parse(reply, request))
         try:
-            attempted = await ask(self._channel, question.body, retry, question.within_s)
+            fetched = await ask(self._channel, body, retry, within_s)
         except EndpointRefused as refusal:
-            attempted = Fetched((), Outcome.endpoint_down, str(refusal), refusal.attempts, 0.0)
-        return Got(attempted, cost(self.judge, attempted.replies))
+            fetched = Fetched((), Outcome.endpoint_down, str(refusal), refusal.attempts)
+        cost = cost_usd(self.judge, fetched.replies)
+        return read(grading, request, dataclasses.replace(fetched, cost_usd=cost), retry.parsed)
 
     def _verdict(
         self,
-        questions: Sequence[_Question],
+        parts: Sequence[Fetched],
         index: int,
         parsed: Parsed,
         spent: dict[str, Any],
     ) -> Verdict:
-        keys = [question.key for question in questions]
+        keys = [part.request.key for part in parts]
         return Verdict(
             judge_id=self.judge_id,
             judge=self.judge.name,
@@ -450,12 +475,6 @@ def _simulated(judge: Judge, oracle: Any, calls_before: int) -> Asgi | None:
         return None
 
     return simulated_app(judge, oracle, calls_before)
-
-
-def _carried(grading: Any) -> dict[str, Any]:
-    """What a request of this grading carries beside messages and sampling."""
-    reading = grading if is_group(grading) else in_asks(grading)
-    return reading.body(Ask((), criteria=(0,), members=(0, 1)))
 
 
 def _check_settings(judge: Judge) -> None:
@@ -489,25 +508,36 @@ def _check_settings(judge: Judge) -> None:
             raise UserError(f"{name}={value} asks for nothing; give {legal} or more.")
 
 
-def _from_value(value: dict[str, Any]) -> Got:
-    replies = tuple(Reply(**reply) for reply in value["replies"])
-    outcome = Outcome(value["outcome"]) if "outcome" in value else None
-    reason = value.get("reason", "")
-    attempted = Fetched(
-        *(replies, outcome, reason, value["attempts"], value["latency_s"], value.get("served", ""))
+CLOSED = Fetched((), Outcome.aborted, "the session was closed")
+
+
+async def _all(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """What several coroutines give; one alone needs no task of its own."""
+    return [await work[0]] if len(work) == 1 else list(await asyncio.gather(*work))
+
+
+def _from_value(value: dict[str, Any]) -> Fetched:
+    return Fetched(
+        tuple(Reply(**reply) for reply in value["replies"]),
+        Outcome(value["outcome"]) if "outcome" in value else None,
+        value.get("reason", ""),
+        value["attempts"],
+        value["latency_s"],
+        value.get("served", ""),
+        cost_usd=0.0,
+        from_cache=True,
     )
-    return Got(attempted, 0.0, from_cache=True)
 
 
-def _to_value(attempted: Fetched) -> dict[str, Any]:
+def _to_value(fetched: Fetched) -> dict[str, Any]:
     value = {
-        "replies": [dataclasses.asdict(reply) for reply in attempted.replies],
-        "attempts": attempted.attempts,
-        "latency_s": round(attempted.latency_s, 4),
+        "replies": [dataclasses.asdict(reply) for reply in fetched.replies],
+        "attempts": fetched.attempts,
+        "latency_s": round(fetched.latency_s, 4),
     }
-    if attempted.outcome is not None:  # never stored, but told to those who wait for it
-        value |= {"outcome": attempted.outcome.value, "reason": attempted.reason}
-        value |= {"served": attempted.served}
+    if fetched.outcome is not None:  # never stored, but told to those who wait for it
+        value |= {"outcome": fetched.outcome.value, "reason": fetched.reason}
+        value |= {"served": fetched.served}
     return value
 
 
@@ -516,22 +546,15 @@ def judge_all(
 ) -> list[list[Verdict]]:
     """Verdicts of P * G items in group order, ``sampling.votes`` for each.
 
-    A grading that compares is asked group by group: each answer against its own group.
+    A grading that compares judges each answer against its own group.
 
     Raises:
         EndpointRefused: the judge's key, account or model is refused; asking on makes no sense.
     """
-    if not session.compares:
-        found = session.verdicts(items)
-        session.stop_if_refused()
-        return found
-    votes_N: list[list[Verdict]] = []
-    for start in range(0, len(items), group_size):
-        row, answers = items[start][0], [answer for _, answer in items[start : start + group_size]]
-        draws = [
-            session.group_verdicts(row, answers, index)
-            for index in range(session.judge.sampling.votes)
-        ]
-        session.stop_if_refused()
-        votes_N += [list(votes) for votes in zip(*draws, strict=True)]
+    if session.compares:
+        groups = [items[start : start + group_size] for start in range(0, len(items), group_size)]
+        votes_N = session.groups([(group[0][0], [text for _, text in group]) for group in groups])
+    else:
+        votes_N = session.verdicts(items)
+    session.stop_if_refused()
     return votes_N

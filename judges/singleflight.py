@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ class Landed:
     failed: bool
 
 
-class Desk:
+class SingleFlight:
     """What one session asks for and waits for; lives in the session's event loop.
 
     Args:
@@ -60,10 +60,18 @@ class Desk:
         self._claims: dict[str, asyncio.Future[Landed | None]] = {}
         self._waiting: dict[str, tuple[asyncio.Future[Landed | None], float]] = {}
         self._held: set[str] = set()
+        self._searches: list[tuple[str, asyncio.Future[dict[str, Any] | None]]] = []
         self._puts: dict[str, tuple[dict[str, Any], asyncio.Future[dict[str, Any]]]] = {}
         self._failures: dict[str, dict[str, Any] | None] = {}
         self._flush_at: asyncio.Handle | None = None
         self._tending: asyncio.Task[None] | None = None
+
+    async def find(self, key: str) -> dict[str, Any] | None:
+        """What is stored under a key, if it will do; asks nobody."""
+        future: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+        self._searches.append((key, future))
+        self._soon(0.0)
+        return await future
 
     async def claim(self, key: str) -> Landed | None:
         """Wait for the reply that somebody else is asking for; None where it is ours to ask for,
@@ -109,6 +117,14 @@ class Desk:
 
     def _flush(self) -> None:
         self._flush_at = None
+        if self._searches:
+            searches, self._searches = self._searches, []
+            keys = [key for key, _ in searches]
+            _settle(
+                [future for _, future in searches],
+                lambda: dict.fromkeys(keys) | self._store.get_many(keys, self._accept),
+                keys,
+            )
         if self._puts:
             puts, self._puts = self._puts, {}
             self._held.difference_update(puts)
@@ -144,8 +160,9 @@ class Desk:
         """Lease what can be leased of the keys waited for, and hand out what is there."""
         granted, stored = self._store.lease(keys, self._owner, self._lease_s, self._accept)
         self._held |= granted
-        for key in granted:
-            self._land(key, None)
+        for key in keys:  # in the order in which they were asked for
+            if key in granted:
+                self._land(key, None)
         for key, value in stored.items():
             self._land(key, Landed(value, failed=False))
 
@@ -197,9 +214,7 @@ class Desk:
 
 
 def _settle(
-    futures: list[asyncio.Future[dict[str, Any]]],
-    work: Callable[[], dict[str, dict[str, Any]]],
-    keys: list[str],
+    futures: Sequence[asyncio.Future[Any]], work: Callable[[], Mapping[str, Any]], keys: list[str]
 ) -> None:
     """Do the work for all of them, and give each its part or the error."""
     try:

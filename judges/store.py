@@ -2,8 +2,8 @@
 
 The store keeps what a judge said, not what it meant: reading a grade out of a reply happens on
 every look-up, so a better parser re-reads and never re-asks. Beside the replies lie leases: who is
-asking for which key right now (`judges.singleflight`). ``python -m judges.store
-stats|verify|export``.
+asking for which key right now (`judges.singleflight`). ``python -m judges.store stats`` counts what
+is there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import pyarrow.parquet as pq
 
 from judges.endpoint.fields import check_value, one_line
 from study import clock as host
+from study.cli import command, option, word
 from study.errors import UserError
 
 VERSION = 2
@@ -453,39 +455,32 @@ def _when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "never"
 
 
-USAGE = "python -m judges.store stats|verify|export [db=runs/verdicts.db] [out=replies.parquet]"
+@dataclass(frozen=True)
+class Options:
+    what: str = word("count what is stored, check it, or export it", "stats", "verify", "export")
+    db: Path = option("the store, verdicts.db in a folder of runs", Path("runs/verdicts.db"))
+    out: Path = option(
+        "Parquet file, one row per request", Path("replies.parquet"), only=("export",)
+    )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Command line. Exit codes: 0, 1 where ``verify`` found something, 2 for a user's error."""
-    given = dict(argument.partition("=")[::2] for argument in arguments[1:])
-    try:
-        if not arguments or arguments[0] not in ("stats", "verify", "export"):
-            raise UserError(f"judges.store needs to know what to do. Type {USAGE}")
-        if unknown := set(given) - {"db", "out"}:
-            raise UserError(f"judges.store does not know {min(unknown)!r}. Type {USAGE}")
-        path = Path(given.get("db", "runs/verdicts.db"))
-        if not path.is_file():
-            raise UserError(f"There is no reply store {path}; name one: db=RUNS_DIR/verdicts.db")
-        with Store(path) as store:
-            return _command(arguments[0], store, Path(given.get("out", "replies.parquet")))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-
-
-def _command(name: str, store: Store, out: Path) -> int:
-    if name == "stats":
-        for key, value in stats(store).items():
-            print(f"{key:11} {value}")
-        return 0
-    if name == "export":
-        print(f"{export(store, out)} requests written to {out}")
-        return 0
-    wrong = verify(store)
-    print("\n".join(wrong) if wrong else f"{store.count()} replies, all sound")
-    return 1 if wrong else 0
+@command("judges.store stats db=runs/verdicts.db", __doc__, Options)
+def main(options: Options) -> int:
+    """Exit codes: 0, 1 where ``verify`` found something, 2 for a user's error."""
+    if not options.db.is_file():
+        raise UserError(f"There is no reply store {options.db}; name one: db=RUNS_DIR/verdicts.db")
+    with Store(options.db) as store:
+        if options.what == "stats":
+            for key, value in stats(store).items():
+                print(f"{key:11} {value}")
+            return 0
+        if options.what == "export":
+            print(f"{export(store, options.out)} requests written to {options.out}")
+            return 0
+        wrong = verify(store)
+        print("\n".join(wrong) if wrong else f"{store.count()} replies, all sound")
+        return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -21,8 +21,8 @@ margin = 0.05  # score units within which a bias counts as none
 threshold = 0.5  # the score from which a text is called good
 
 # %%
-found = profile(folder, margin, threshold)
-asked = found.evidence.manifest["command"]
+judged = profile(folder, margin, threshold)
+command = judged.evidence.manifest["command"]
 
 
 def show(*fragments: str) -> None:
@@ -31,35 +31,35 @@ def show(*fragments: str) -> None:
 
 # %%
 show(
-    f"<h1>Judge profile: {markup.escape(found.evidence.name)}</h1>",
+    f"<h1>Judge profile: {markup.escape(judged.evidence.name)}</h1>",
     "<h2>Findings</h2>",
-    markup.sentences(report.sentences(found)),
+    markup.sentences(report.sentences(judged)),
     "<h2>What cannot be concluded</h2>",
-    markup.sentences(report.limits(found)),
+    markup.sentences(report.limits(judged)),
     markup.paragraph(report.METHOD),
 )
 
 # %%
-for judge in asked["judges"]:
-    own = found.effects[found.effects["judge"] == judge]
+for judge in command["judges"]:
+    effects = judged.effects[judged.effects["judge"] == judge]
     show(f"<h2>What does {markup.escape(judge)} pay for beyond the truth?</h2>")
-    if own["effect"].notna().any():
+    if effects["effect"].notna().any():
         show(
             markup.figure(
-                figures.forest(own, found.margin),
+                figures.forest(effects, judged.margin),
                 f"Effect of each edit on {judge} beyond its effect on the truth, with 95 % "
                 "intervals over prompts. Grey: the margin of equivalence; none is claimed by two "
                 "one-sided tests at 5 %, so its bar may pass the margin a little.",
             )
         )
-    show(markup.table(report.effects_table(found, judge)))
+    show(markup.table(report.effects_table(judged, judge)))
 
 # %%
 show("<h2>How well does each judge know good from bad?</h2>")
-show("<h3>Contents as they are</h3>", markup.table(report.levels_table(found)))
+show("<h3>Contents as they are</h3>", markup.table(report.levels_table(judged)))
 show("<h3>All probes, edited or without content too</h3>")
-show(markup.table(report.probes_table(found)))
-single = found.scores[~found.scores["pairwise"]]
+show(markup.table(report.probes_table(judged)))
+single = judged.scores[~judged.scores["pairwise"]]
 if single.loc[single["bias"] == "content", "score"].notna().any():
     show(
         markup.figure(
@@ -71,51 +71,51 @@ if single.loc[single["bias"] == "content", "score"].notna().any():
 
 # %%
 show("<h2>Do the judges agree with each other?</h2>")
-show(markup.sentences(report.agreement_sentences(found)))
-if len(found.agreement):
-    show(markup.table(report.agreement_table(found)))
+show(markup.sentences(report.agreement_sentences(judged)))
+if len(judged.agreement):
+    show(markup.table(report.agreement_table(judged)))
 
 # %%
 show("<h2>Do judges favour their own texts?</h2>")
-if found.no_preference:
-    show(markup.sentences(found.no_preference))
-if len(found.preference):
-    show(markup.table(found.preference))
+if judged.no_preference:
+    show(markup.sentences(judged.no_preference))
+if len(judged.preference):
+    show(markup.table(judged.preference))
 
 # %%
-show("<h2>What do texts without content earn?</h2>", markup.table(found.hacks))
+show("<h2>What do texts without content earn?</h2>", markup.table(judged.hacks))
 
 # %%
 show(
     "<h2>Do the judges agree with themselves?</h2>",
     "<h3>Asked again</h3>",
-    markup.table(found.repeats),
+    markup.table(judged.repeats),
     "<h3>With the order of two answers swapped</h3>",
-    markup.table(found.positions),
+    markup.table(judged.positions),
 )
 
 # %%
-show("<h2>Which verdicts are missing?</h2>", markup.table(found.reasons))
-if found.failures["share"].gt(0).any():
+show("<h2>Which verdicts are missing?</h2>", markup.table(judged.reasons))
+if judged.failures["share"].gt(0).any():
     show(
         markup.figure(
-            figures.failures(found.failures),
+            figures.failures(judged.failures),
             "Unscored verdicts by quarter of the length of the judged text, with Wilson intervals.",
         )
     )
 else:
-    show(markup.paragraph(f"All {len(found.evidence.verdicts):,} verdicts are scored."))
+    show(markup.paragraph(f"All {len(judged.evidence.verdicts):,} verdicts are scored."))
 
 # %%
 show(
     "<h2>Where the numbers come from</h2>",
     markup.paragraph(
-        f"Set {asked['set']}, {len(found.evidence.manifest['prompts'])} prompts chosen by "
-        f"{asked['select']}, {found.evidence.manifest['probes']} texts, seed {asked['seed']}. "
+        f"Set {command['set']}, {len(judged.evidence.manifest['prompts'])} prompts chosen by "
+        f"{command['select']}, {judged.evidence.manifest['probes']} texts, seed {command['seed']}. "
         "Judges: "
         + ", ".join(
             f"{name} ({settings['judge_id']})"
-            for name, settings in found.evidence.manifest["judges"].items()
+            for name, settings in judged.evidence.manifest["judges"].items()
         )
         + ". Records: probes.parquet, verdicts.parquet, manifest.json beside this report."
     ),

@@ -1,16 +1,13 @@
 """A cell is one run of a study: its identity, its folder, its state and its lock.
 
-The folder is ``runs/<study>/<judge>-s<seed>-<hash>/``; the hash covers the resolved config minus
-the run-time keys below, so that the same command finds the same folder and resumes it.
+The folder is ``runs/<study>/<judge>-s<seed>-<hash>/``; the hash covers what of the resolved config
+can change a result (`study.identity`), so the same command finds the same folder and resumes it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,55 +16,15 @@ import yaml
 
 from study import locks
 from study.files import Damaged, read_text, read_yaml, write_json, write_text
+from study.identity import digest
 from study.schema import Study, freeze
 from study.status import read_status
 
-RUN_TIME = (
-    "study",
-    "arm",
-    "sandbox",
-    "factors",
-    "runs_dir",
-    "plan",
-    "shadow",
-    "tracking",
-    "cost",
-    "sweep",
-    "trainer.save_steps",
-    *(
-        f"judge.{key}"
-        for key in (
-            "max_unscored_frac",
-            "price",
-            "serve",
-            "endpoint.url",
-            "endpoint.replicas",
-            "endpoint.served_as",
-            "endpoint.api_key_env",
-            "endpoint.max_concurrency",
-            "endpoint.deadline_s",
-            "endpoint.connect_timeout_s",
-            "endpoint.idle_timeout_s",
-            "endpoint.attempts",
-            "endpoint.backoff_s",
-            "endpoint.max_reply_bytes",
-            "endpoint.requests_per_min",
-            "endpoint.tokens_per_min",
-            "endpoint.adaptive",
-            "endpoint.shared",
-            "endpoint.start_command",
-        )
-    ),
-)
-"""Keys that say how, where or how fast a cell runs, but cannot change what it finds."""
 LOCK = ".lock"
 LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")
 """What `files.write_text` calls a file until it is whole."""
 BUSY = 4
 """Exit code of a cell that another process runs."""
-REFUSED = 5
-"""Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
-
 REFUSED = 5
 """Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
 
@@ -86,47 +43,14 @@ class Cell:
         return self.dir.name
 
 
-def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested dicts and lists as ``{"judge.sampling.votes": 1, ...}``; empty ones stay as leaves."""
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(data, dict) and data:
-        items = data.items()
-    elif isinstance(data, list) and data:
-        items = enumerate(data)
-    else:
-        return {prefix: data}
-    flat: dict[str, Any] = {}
-    for key, value in items:
-        flat.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
-    return flat
-
-
-def under(key: str, roots: Iterable[str]) -> bool:
-    """Whether ``key`` is one of ``roots`` or lies below one of them."""
-    return any(key == root or key.startswith(f"{root}.") for root in roots)
-
-
-def identifying(data: dict[str, Any]) -> dict[str, Any]:
-    """The flat config that makes a cell what it is; shadow judges shed their run-time keys too."""
-    flat = {}
-    for key, value in flatten(data).items():
-        as_judge = key
-        if key.startswith("shadow_judges."):
-            as_judge = "judge." + key.split(".", 2)[2]
-        if not under(as_judge, RUN_TIME):
-            flat[key] = value
-    return flat
-
-
 def make_cell(data: dict[str, Any], folder: Path | None = None) -> Cell:
     """Freeze a resolved config and give it its address, or the ``folder`` where it lives."""
     config: Study = freeze(Study, data)
-    canonical = json.dumps(identifying(data), sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(canonical.encode()).hexdigest()[:10]
+    identity = digest(data)
     if folder is None:
-        name = f"{config.judge.name}-s{config.seed}-{digest}"
+        name = f"{config.judge.name}-s{config.seed}-{identity}"
         folder = Path(config.runs_dir) / config.study / name
-    return Cell(data, config, digest, folder.absolute())
+    return Cell(data, config, identity, folder.absolute())
 
 
 def load_cell(folder: Path) -> Cell:
@@ -159,9 +83,14 @@ def save_cell(cell: Cell) -> None:
     with held:
         if is_done(cell.dir):
             return
-        write_text(cell.dir / "config.yaml", yaml.safe_dump(cell.data, sort_keys=False))
+        save_config(cell)
         if not (cell.dir / "status.json").exists():
             set_status(cell.dir, state="new", step=0, steps=cell.config.trainer.steps)
+
+
+def save_config(cell: Cell) -> None:
+    """Write the resolved config, for whoever holds the cell."""
+    write_text(cell.dir / "config.yaml", yaml.safe_dump(cell.data, sort_keys=False))
 
 
 def set_status(folder: Path, **changes: Any) -> None:

@@ -1,17 +1,412 @@
-"""The command line that every command shares: ``key=value`` words in, tables and JSON out."""
+"""The one reader of command lines: options are a dataclass, help and errors are made from it.
+
+    @dataclass(frozen=True)
+    class Options:
+        judge: str = preset("judge")
+        port: int = option("port to listen on", 8100, bounds.Number(low=0, high=65535))
+
+    @command("judges.faults judge=sim-fair port=0", __doc__, Options)
+    def main(options: Options) -> int:
+        ...
+
+``main(["judge=sim-fair"])`` reads the words, works, and returns the exit code.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import dataclasses
+import difflib
+import functools
+import math
+import os
+import re
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
+from study import bounds
+from study.bounds import Legal
 from study.compose import preset_names
 from study.errors import UserError
 from study.screen import visible
-from study.secrets import refuse_arguments
+from study.secrets import redact, refuse_arguments
 
-if TYPE_CHECKING:
-    pass
+T = TypeVar("T")
+COSTS = ("completions", "judge calls", "tokens in", "tokens out")
+"""Columns of what a cell is expected to take."""
+WRAPPED: Any = {"subsequent_indent": 4 * " ", "break_on_hyphens": False}
+INDENTED: Any = {"initial_indent": 6 * " ", "subsequent_indent": 6 * " ", "break_on_hyphens": False}
+SHOWN = 80
+"""Characters of a refused word that a message repeats."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is known of one option beside its name, type and default."""
+
+    about: str
+    legal: Legal | None = None
+    required: bool = False
+    key: str = ""
+    """How it is typed where that is not a Python name, such as ``cost.max_usd``."""
+    only: tuple[str, ...] = ()
+    """First words of the command with which it has a meaning; empty for all."""
+    output: bool = False
+    empty: bool = False
+    """Whether ``key=`` with nothing behind it is legal."""
+    word: bool = False
+    """Whether it is given by its place, without ``key=``."""
+    overrides: tuple[str, ...] = ()
+    """Beginnings of the settings that this field collects, as Hydra takes them."""
+
+
+def option(
+    about: str,
+    default: Any = None,
+    legal: Legal | None = None,
+    required: bool = False,
+    key: str = "",
+    only: tuple[str, ...] = (),
+    empty: bool = False,
+) -> Any:
+    """A field that is typed as ``key=value``; its annotation says how the value is read."""
+    return _field(Option(about, legal, required, key, only, empty=empty), default)
+
+
+def output(about: str, required: bool = False) -> Any:
+    """A field that names a file to be written; whether it can be is known before the work."""
+    return _field(Option(about, required=required, output=True), None)
+
+
+def word(about: str, *choices: str) -> Any:
+    """A field that is given by its place, without ``key=``."""
+    legal = bounds.Choice(choices) if choices else None
+    return _field(Option(about, legal, required=True, word=True), None)
+
+
+def preset(group: str, default: str | None = None, only: tuple[str, ...] = ()) -> Any:
+    """A field that names a preset of a config group."""
+    about = f"preset of the {group}: {', '.join(preset_names(group))}"
+    return option(about, default, required=default is None, only=only)
+
+
+def overrides(*beginnings: str, only: tuple[str, ...] = ()) -> Any:
+    """A field that collects settings such as ``judge.sampling.votes=3`` as they were typed."""
+    typed = " and ".join(f"{beginning}KEY" for beginning in beginnings)
+    about = f"any setting {typed} of study/schema.py"
+    return _field(Option(about, only=only, overrides=beginnings), [])
+
+
+def _field(extra: Option, default: Any) -> Any:
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata={"option": extra})
+    return field(default=default, metadata={"option": extra})
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """Options of every command that reads one study."""
+
+    study: str = option("name of the study", required=True)
+    runs_dir: Path = option("folder that holds the studies", Path("runs"))
+
+    @property
+    def folder(self) -> Path:
+        """The absolute folder of the study."""
+        return (self.runs_dir / self.study).absolute()
+
+    def check(self) -> None:
+        """Refuse a study that is not there."""
+        if self.folder.is_dir():
+            return
+        path = Path(self.study)
+        if path.is_dir() and path.name:
+            instead = (
+                f"{path} is a path, and study is a name in runs_dir. Give study={path.name}"
+                f" runs_dir={path.parent}."
+            )
+        else:
+            studies = sorted(file.parent.name for file in self.folder.parent.glob("*/study.json"))
+            instead = f"{self.folder.parent} holds {', '.join(studies) or 'no study'}."
+        raise UserError(f"There is no study folder {self.folder}. {instead}")
+
+
+class Command(Generic[T]):
+    """A command line and the work behind it; see `command`."""
+
+    def __init__(
+        self, work: Callable[[T], int], example: str, about: str, options: type[T]
+    ) -> None:
+        functools.update_wrapper(self, work)
+        self.work, self.about, self.kind = work, about, options
+        self.program = example.split()[0]
+        self.example = f"python -m {example}"
+        hints = typing.get_type_hints(options)
+        self.types = {item.name: hints[item.name] for item in _fields(options)}
+        self.options: dict[str, Option] = {
+            item.name: item.metadata["option"] for item in _fields(options)
+        }
+        self.keys = {
+            extra.key or name: name
+            for name, extra in self.options.items()
+            if not extra.word and not extra.overrides
+        }
+        self.words = [name for name, extra in self.options.items() if extra.word]
+        self.collected = next((n for n, extra in self.options.items() if extra.overrides), "")
+        self.beginnings = self.options[self.collected].overrides if self.collected else ()
+
+    def __call__(self, arguments: Sequence[str] | None = None) -> int:
+        """Run the command line; 2 for what the user can put right, 130 after Ctrl-C."""
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        if {"-h", "--help"} & set(words):
+            print(self.help())
+            return 0
+        try:
+            return self.work(self.read(words))
+        except UserError as error:
+            print(error, file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            return 130
+
+    def read(self, arguments: Sequence[str]) -> T:
+        """The options, typed and checked.
+
+        Raises:
+            UserError: a stray word, an unknown option, one that is given twice or is missing, or
+                a value that is not legal.
+        """
+        refuse_arguments(arguments)
+        try:
+            return self._read(arguments)
+        except UserError as error:
+            raise UserError(f"{error} Type for example: {self.example}") from error
+
+    def _read(self, arguments: Sequence[str]) -> T:
+        texts: dict[str, str] = {}
+        settings: dict[str, str] = {}
+        places = list(self.words)
+        for argument in arguments:
+            key, equals, text = argument.partition("=")
+            bare = key.lstrip("+~")
+            if equals and bare.startswith(self.beginnings):
+                self._once(bare, settings)
+                settings[bare] = argument
+            elif equals and key in self.keys:
+                self._once(key, texts)
+                if not text and not self.options[self.keys[key]].empty:
+                    raise UserError(f"{key}= has no value. Give one, or leave {key}= out.")
+                texts[key] = text
+            elif not equals and places:
+                texts[places.pop(0)] = argument
+            else:
+                raise self._unknown(argument)
+        values: dict[str, Any] = {}
+        for key, text in texts.items():
+            name = self.keys.get(key, key)
+            values[name] = self._value(key, name, text)
+        if settings:
+            values[self.collected] = list(settings.values())
+        first = values.get(self.words[0], "") if self.words else ""
+        for name, extra in self.options.items():
+            if extra.only and first not in extra.only:
+                if name in values:
+                    key = self._typed(name).partition("=")[0]
+                    raise UserError(
+                        f"{key}= has no meaning with {self.program} {first}: it belongs to"
+                        f" {' and '.join(extra.only)}. Leave it out."
+                    )
+            elif extra.required and name not in values:
+                legal = extra.legal.said() if extra.word and extra.legal else extra.about
+                needed = f"a word for {name}" if extra.word else f"{extra.key or name}="
+                raise UserError(f"{self.program} needs {needed} ({legal}).")
+        if hasattr(self.kind, "given"):
+            values["given"] = frozenset(values)
+        options = self.kind(**values)
+        if check := getattr(options, "check", None):
+            check()
+        return options
+
+    def _once(self, key: str, before: dict[str, str]) -> None:
+        if key in before:
+            raise UserError(f"{key}= is given twice. Give it once.")
+
+    def _unknown(self, argument: str) -> UserError:
+        key = argument.partition("=")[0].lstrip("+~-")
+        start, dot, rest = key.partition(".")
+        groups = {beginning.removesuffix("."): beginning for beginning in self.beginnings}
+        nearest = difflib.get_close_matches(key, self.keys, n=1)
+        group = difflib.get_close_matches(start, groups, n=1) if dot else []
+        guess = f"{nearest[0]}=" if nearest else f"{groups[group[0]]}{rest}=" if group else ""
+        hint = f" Did you mean {guess}?" if guess else ""
+        legal = [f"{key}=" for key in self.keys] + [f"{start}KEY=" for start in self.beginnings]
+        shown = redact(" ".join(argument.split()))
+        shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
+        return UserError(
+            f"{shown!r} is not an option of {self.program}.{hint} Legal are {', '.join(legal)}."
+        )
+
+    def _value(self, key: str, name: str, text: str) -> Any:
+        extra, hint = self.options[name], self.types[name]
+        if extra.word and isinstance(extra.legal, bounds.Choice):
+            if extra.legal.accepts(text):
+                return text
+            hint = _nearest(text, extra.legal.words)
+            raise UserError(f"{text!r} is not {extra.legal.said()}.{hint}")
+        if isinstance(hint, types.UnionType):
+            hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
+            if text == "null" and hint in (int, float, bool):
+                return None
+        if typing.get_origin(hint) is list:
+            if text.startswith("["):
+                inner = text.strip("[] ")
+                raise UserError(f"{key}={text} has brackets. A list has none: {key}={inner}.")
+            (kind,) = typing.get_args(hint)
+            items = [_scalar(key, item, kind, extra.legal) for item in text.split(",")]
+            return list(dict.fromkeys(items))
+        value = _scalar(key, text, hint, extra.legal)
+        if extra.output:
+            check_place(key, value)
+        return value
+
+    def _default(self, name: str) -> Any:
+        item = next(item for item in _fields(self.kind) if item.name == name)
+        made = item.default_factory
+        return item.default if made is dataclasses.MISSING else made()
+
+    def help(self) -> str:
+        """Usage, what the command is for, every option with type, default and meaning."""
+        usage = [f"usage: python -m {self.program}"]
+        lines = []
+        for name, extra in self.options.items():
+            typed, default = self._typed(name), self._default(name)
+            always = extra.required and not extra.only
+            usage.append(typed if always else f"[{typed}]")
+            notes = [f"with {' and '.join(extra.only)}"] if extra.only else []
+            if extra.required:
+                notes.append("required")
+            elif default not in (None, [], ""):
+                notes.append(f"default {_shown(default)}")
+            if extra.legal is not None and not extra.word:
+                notes.append(extra.legal.said())
+            note = f" ({'; '.join(notes)})" if notes else ""
+            lines.append(f"  {typed}")
+            lines.append(textwrap.fill(f"{extra.about}{note}", 100, **INDENTED))
+        shown = [textwrap.fill(" ".join(usage), 100, **WRAPPED), self.about.strip()]
+        shown += ["\n".join(["options:", *lines]), f"example: {self.example}"]
+        return "\n\n".join(shown)
+
+    def _typed(self, name: str) -> str:
+        extra, hint = self.options[name], self.types[name]
+        if extra.word:
+            choices = extra.legal.words if isinstance(extra.legal, bounds.Choice) else ()
+            return "|".join(choices) or name.upper()
+        if extra.overrides:
+            return " ".join(f"{beginning}KEY=VALUE" for beginning in extra.overrides)
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)] or [hint]
+        words = {int: "WHOLE_NUMBER", float: "NUMBER", bool: "true|false", Path: "PATH"}
+        text = words.get(kinds[0], "TEXT")
+        listed = f"{text},..." if typing.get_origin(hint) is list else text
+        return f"{extra.key or name}={listed}"
+
+
+def command(
+    example: str, about: str | None, options: type[T]
+) -> Callable[[Callable[[T], int]], Command[T]]:
+    """Make a function of options the command that ``example`` shows.
+
+    Args:
+        example: the words behind ``python -m``, the module first.
+        about: docstring of the module, for the help.
+        options: dataclass whose fields are made by `option`, `word`, `preset`, `output` and
+            `overrides`; its method ``check``, where it has one, looks at them together.
+    """
+    return lambda work: Command(work, example, about or "", options)
+
+
+def _fields(options: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return tuple(item for item in dataclasses.fields(options) if "option" in item.metadata)
+
+
+def _scalar(key: str, text: str, kind: Any, legal: Legal | None) -> Any:
+    """The value of one text, as the type that its field says."""
+    value: Any = text
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            bounds.refuse(key, text, "true or false")
+        value = text.lower() == "true"
+    elif kind is int:
+        if not re.fullmatch(r"-?[0-9]{1,18}", text):
+            bounds.refuse(key, text, "a whole number")
+        value = int(text)
+    elif kind is float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            bounds.refuse(key, text, "a number that is finite")
+    elif kind is Path:
+        value = Path(text)
+    elif isinstance(legal, bounds.Choice):
+        try:
+            bounds.check(key, text, legal)
+        except UserError as error:
+            raise UserError(f"{error}{_nearest(text, legal.words)}") from error
+        value = kind(text)
+    if legal is not None:
+        bounds.check(key, value, legal)
+    return value
+
+
+def _nearest(text: str, words: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(text, words, n=1)
+    return f" Did you mean {nearest[0]}?" if nearest else ""
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def check_place(key: str, path: Path) -> None:
+    """Refuse a file that cannot be written.
+
+    Raises:
+        UserError: it is a folder, its folder does not exist, or may not be written.
+    """
+    folder = path.absolute().parent
+    wrong = ""
+    if path.is_dir():
+        wrong = f"it is a folder. Name a file in it: {key}={path / 'NAME'}"
+    elif not folder.is_dir():
+        wrong = f"there is no folder {folder}. Type: mkdir -p {folder}"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        wrong = "there is no permission. Name another file"
+    if wrong:
+        raise UserError(f"{key}={path} cannot be written: {wrong}.")
+
+
+@contextmanager
+def writes(key: str, path: Path) -> Generator[None]:
+    """Within the block, a file that cannot be written is the user's error.
+
+    Raises:
+        UserError: it cannot.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{key}={path} cannot be written: {error.strerror or error}. Name another file."
+        ) from error
 
 
 def print_table(lines: list[dict[str, str]], title: str, hidden: Sequence[str] = ()) -> None:
@@ -30,41 +425,3 @@ def print_table(lines: list[dict[str, str]], title: str, hidden: Sequence[str] =
     for line in lines:
         table.add_row(*(Text(visible(line[name])) for name in names))
     console.print(table)
-
-
-def read_pairs(
-    arguments: Sequence[str], known: Sequence[str], program: str, usage: str
-) -> tuple[dict[str, str], list[str]]:
-    """``key=value`` arguments as the program's own ones and the overrides of judge and task.
-
-    Raises:
-        UserError: something else than key=value, an unknown key, or no judge.
-    """
-    refuse_arguments(arguments)
-    values: dict[str, str] = {}
-    overrides = []
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if key in known and value.strip("\"'").startswith("["):
-            inner = value.strip("\"'[] ")
-            raise UserError(
-                f"{argument} has brackets, which {program} takes no list in. Type {key}={inner}"
-            )
-        if equals and key.lstrip("+~").startswith(GROUPS):
-            overrides.append(argument)
-        elif equals and value and key in known:
-            values[key] = value
-        else:
-            raise UserError(f"{argument!r} is no argument of {program}. Type {usage}")
-    if "judge" not in values:
-        raise UserError(
-            f"{program} needs a judge: one of {', '.join(preset_names('judge'))}. Type {usage}"
-        )
-    return values, overrides
-
-
-COSTS = ("completions", "judge calls", "tokens in", "tokens out")
-"""Columns of what a cell is expected to take."""
-
-
-GROUPS = ("judge.", "task.")

@@ -1,11 +1,11 @@
-"""Presets composed by Hydra, outside of any sweep: ``load_judge("qwen3-32b")``."""
+"""Judges and tasks by the names of their YAML files in ``conf/``: ``load_judge("qwen3-32b")``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -13,10 +13,6 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from study.errors import UserError
 from study.schema import Judge, Task, freeze, register
 from study.secrets import redact, refuse_config
-
-if TYPE_CHECKING:
-    pass
-
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -38,8 +34,8 @@ def load_presets(
     for group, name in (("judge", judge), ("task", task)):
         if name not in preset_names(group):
             raise UserError(
-                f"{group}={name} is no preset. There are {', '.join(preset_names(group))}; a new"
-                f" one is a file conf/{group}/NAME.yaml."
+                f"{group}={name} is not a preset. The presets are"
+                f" {', '.join(preset_names(group))}. For a new one, write conf/{group}/NAME.yaml."
             )
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra

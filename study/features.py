@@ -7,8 +7,10 @@ at whether the answer is right.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+
+import numpy as np
 
 FEATURES: tuple[str, ...] = (
     "length",
@@ -114,3 +116,27 @@ def features(text: str, keyword: str = "") -> dict[str, float]:
         "emoji": 0.0 if text.isascii() else float(len(_EMOJI.findall(text))),
         "exclamation": float(text.count("!")),
     }
+
+
+def measured(answers: Sequence[str | None], keyword: str = "") -> np.ndarray:
+    """Features of N answers, shape (N, K) in the order of ``FEATURES``.
+
+    A missing answer (None or NaN: thinking that never ended) was not measured: its features are
+    NaN, the keyword's too. Equal answers are measured once.
+    """
+    vectors: dict[str, list[float]] = {}
+    missing = [np.nan] * len(FEATURES)
+    rows = []
+    for answer in answers:
+        if isinstance(answer, str) and answer not in vectors:
+            vectors[answer] = list(features(answer, keyword).values())
+        rows.append(vectors[answer] if isinstance(answer, str) else missing)
+    return np.array(rows, dtype=float).reshape(-1, len(FEATURES))
+
+
+def shared_keyword(keywords: Iterable[str]) -> str:
+    """The keyword that the ``keyword`` feature counts, of those that simulated judges have.
+
+    The first in the alphabet, one for all runs of a study, because arms are compared on it.
+    """
+    return min((keyword for keyword in keywords if keyword), default="")

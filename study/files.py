@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import shlex
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,22 @@ def write_text(path: Path, text: str, durable: bool = True) -> None:
 
 
 def write_json(path: Path, data: Any, durable: bool = True) -> None:
-    """Replace ``path`` by ``data`` as indented JSON."""
-    write_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n", durable)
+    """Replace ``path`` by ``data`` as indented JSON; a number that is missing is null."""
+    text = json.dumps(plain(data), indent=1, allow_nan=False)
+    write_text(path, text + "\n", durable)
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON can hold it: NaN and infinities become null, NumPy numbers plain ones."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def append_line(path: Path, text: str) -> None:

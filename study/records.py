@@ -75,6 +75,15 @@ VERDICT = {
 }
 OPTIONAL = {"rules": "list<string>", "scaffold_items": "list<int32>"}
 """Rollout columns of runs that have rules to run, or a scaffold."""
+PLACE = ("rollout_id", "step", "prompt_id", "group", "member")
+"""Rollout columns that say which rollout it is."""
+REPLAYED = {
+    **{name: ROLLOUT[name] for name in (*PLACE, "judge_score", "reward", "advantage")},
+    **dict.fromkeys(("original_score", "original_reward", "original_advantage"), "float64"),
+}
+"""Columns of a rollout that another judge or failure policy has scored again."""
+NEVER_MISSING = ("step", "group", "member", "sample_index")
+"""Whole numbers that every row has; others may be missing, and are read as NaN then."""
 METRICS = "metrics.jsonl"
 COMPONENT = "component/"
 """Prefix of the extra rollout columns that hold the parts of a composed reward."""
@@ -338,6 +347,17 @@ def where(path: Path) -> str:
     """The path from the cell's folder on, as a reader of a message can find it."""
     depth = 3 if path.parent.name in KINDS else 2
     return "/".join(path.parts[-depth:])
+
+
+def frame_types(columns: dict[str, str]) -> dict[str, str]:
+    """The pandas types of record columns: a whole number that may be missing is a float."""
+    plain = {"string": "str", "bool": "bool", "float64": "float64"}
+    return {
+        name: "object"
+        if kind.startswith("list<")
+        else plain.get(kind, "int64" if name in NEVER_MISSING else "float64")
+        for name, kind in columns.items()
+    }
 
 
 def arrow_type(name: str) -> Any:

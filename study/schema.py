@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Union
 
 from study import bounds
+from study.marks import judge_id, listed, run_time
 
 MANY = 1_000_000
 """More steps, tokens or rows than any run has: a slip of the keyboard, not a plan."""
@@ -24,39 +25,39 @@ WEEK_S = 604_800.0
 class Endpoint:
     """Where a judge answers. ``asgi://simulated`` is the simulated judge inside this process."""
 
-    url: str = "asgi://simulated"
-    model: str = ""
-    api_key_env: str | None = None
+    url: str = listed(run_time("asgi://simulated"))
+    model: str = listed(judge_id(""))
+    api_key_env: str | None = run_time(None)
     """Name of the environment variable that holds the key; the key itself is never config."""
-    stream: bool = False
-    max_concurrency: int = bounds.number(32, low=1, high=10_000)
-    deadline_s: float = bounds.number(120.0, low=0.001, high=WEEK_S)
+    stream: bool = listed(False)
+    max_concurrency: int = run_time(bounds.number(32, low=1, high=10_000))
+    deadline_s: float = run_time(bounds.number(120.0, low=0.001, high=WEEK_S))
     """Seconds one verdict may take in all, retries and waits included."""
-    connect_timeout_s: float = bounds.number(5.0, low=0.001, high=WEEK_S)
-    idle_timeout_s: float = bounds.number(60.0, low=0.001, high=WEEK_S)
+    connect_timeout_s: float = run_time(bounds.number(5.0, low=0.001, high=WEEK_S))
+    idle_timeout_s: float = run_time(bounds.number(60.0, low=0.001, high=WEEK_S))
     """Seconds without a new byte of content before an attempt is given up."""
-    attempts: int = bounds.number(4, low=1, high=1000)
-    backoff_s: float = bounds.number(0.5, low=0, high=WEEK_S)
+    attempts: int = run_time(bounds.number(4, low=1, high=1000))
+    backoff_s: float = run_time(bounds.number(0.5, low=0, high=WEEK_S))
     """Scale of the first full-jitter wait between attempts; doubles each time, at most 30 s."""
-    max_reply_bytes: int = bounds.number(2_097_152, low=1, high=2**30)
-    dialect: str = ""
+    max_reply_bytes: int = run_time(bounds.number(2_097_152, low=1, high=2**30))
+    dialect: str = judge_id("")
     """What the endpoint takes and how it spells it; see ``judges.endpoint.dialects.DIALECTS``.
     Empty: ``simulated`` for a simulated judge, else ``openai``."""
-    max_tokens_field: str = ""
+    max_tokens_field: str = judge_id("")
     """Empty takes the dialect's."""
-    requests_per_min: float | None = bounds.number(None, above=0)
-    tokens_per_min: float | None = bounds.number(None, above=0)
+    requests_per_min: float | None = run_time(bounds.number(None, above=0))
+    tokens_per_min: float | None = run_time(bounds.number(None, above=0))
     """Prompt and reply tokens together. Both limits hold for all processes of a sweep at once."""
-    adaptive: bool = True
+    adaptive: bool = run_time(True)
     """Send less at once after a 429, or while more at once only makes every reply slower."""
-    shared: bool = False
+    shared: bool = run_time(False)
     """Whether ``max_concurrency`` holds for all processes of a sweep together, not for each."""
-    extra_body: dict[str, Any] = field(default_factory=dict)
-    start_command: str = ""
+    extra_body: dict[str, Any] = judge_id(field(default_factory=dict))
+    start_command: str = run_time("")
     """What to type to start this endpoint; shown when it does not answer."""
-    replicas: list[str] = field(default_factory=list)
+    replicas: list[str] = run_time(field(default_factory=list))
     """More addresses of the same model; each request goes to the least loaded one."""
-    served_as: list[str] = field(default_factory=list)
+    served_as: list[str] = run_time(field(default_factory=list))
     """Other names that its replies may give for ``model``; see ``judges.endpoint.served``."""
 
 
@@ -167,23 +168,23 @@ class Serve:
 class Judge:
     """Endpoint x grading x sampling, and what a study wants to group by."""
 
-    name: str = bounds.name("", empty=True)
-    family: str = ""
-    size: str = ""
+    name: str = listed(bounds.name("", empty=True))
+    family: str = listed("")
+    size: str = listed("")
     active_size: str = ""
     """Parameters used per token, where that is not all of them."""
-    revision: str = ""
+    revision: str = listed(judge_id(""))
     context: int = bounds.number(0, low=0, high=1000 * MANY)
     """Tokens of prompt and reply together that the model takes; 0 where unknown."""
     endpoint: Endpoint = field(default_factory=Endpoint)
-    grading: Grading = field(default_factory=Grading)
-    sampling: Sampling = field(default_factory=Sampling)
-    simulated: Simulated | None = None
-    price: Price = field(default_factory=Price)
-    serve: Serve = field(default_factory=Serve)
-    on_failure: str = bounds.choice("unscored", "unscored", "zero", "drop_group", "abort")
+    grading: Grading = listed(judge_id(field(default_factory=Grading)))
+    sampling: Sampling = listed(judge_id(field(default_factory=Sampling)))
+    simulated: Simulated | None = listed(judge_id(None))
+    price: Price = run_time(field(default_factory=Price))
+    serve: Serve = run_time(field(default_factory=Serve))
+    on_failure: str = listed(bounds.choice("unscored", "unscored", "zero", "drop_group", "abort"))
     """What becomes of a missing verdict: ``zero`` is the ancestor's bug as a treatment."""
-    max_unscored_frac: float = bounds.share(0.5)
+    max_unscored_frac: float = listed(run_time(bounds.share(0.5)))
     """Stop the run when more than this share of a step's verdicts is missing."""
 
 
@@ -322,7 +323,7 @@ class Trainer:
         *("constant", "linear", "cosine", "cosine_with_restarts", "polynomial"),
         *("constant_with_warmup", "inverse_sqrt"),
     )
-    save_steps: int = bounds.number(1, low=1, high=MANY)
+    save_steps: int = run_time(bounds.number(1, low=1, high=MANY))
     gradient_checkpointing: bool = False
 
 
@@ -355,26 +356,26 @@ class Cost:
 class Study:
     """The whole composed config of one job."""
 
-    study: str = bounds.name("study", reserved=("probes", "servers", "mlartifacts"))
-    arm: str = bounds.name("", empty=True)
+    study: str = run_time(bounds.name("study", reserved=("probes", "servers", "mlartifacts")))
+    arm: str = run_time(bounds.name("", empty=True))
     """What an arm of a study of arms is called in tables and figures; changes nothing."""
-    factors: list[str] = field(default_factory=lambda: ["judge", "seed"])
-    runs_dir: str = "runs"
-    plan: bool = False
-    seed: int = bounds.seed(0)
-    sandbox: str = bounds.choice("auto", "auto", "unsafe")
+    factors: list[str] = run_time(field(default_factory=lambda: ["judge", "seed"]))
+    runs_dir: str = run_time("runs")
+    plan: bool = run_time(False)
+    seed: int = listed(bounds.seed(0))
+    sandbox: str = run_time(bounds.choice("auto", "auto", "unsafe"))
     """auto refuses to run rule functions where no isolation holds; unsafe runs them and says so."""
-    shadow: list[str] = field(default_factory=list, metadata=bounds.NAMES)
+    shadow: list[str] = run_time(field(default_factory=list, metadata=bounds.NAMES))
     """Names of judge presets that score every rollout without touching the gradient."""
     judge: Judge = field(default_factory=Judge)
-    policy: Policy = field(default_factory=Policy)
-    task: Task = field(default_factory=Task)
-    reward: Reward = field(default_factory=Reward)
-    scaffold: Scaffold = field(default_factory=Scaffold)
-    trainer: Trainer = field(default_factory=Trainer)
-    tracking: Tracking = field(default_factory=Tracking)
-    cost: Cost = field(default_factory=Cost)
-    sweep: Sweep = field(default_factory=Sweep)
+    policy: Policy = listed(field(default_factory=Policy))
+    task: Task = listed(field(default_factory=Task))
+    reward: Reward = listed(field(default_factory=Reward))
+    scaffold: Scaffold = listed(field(default_factory=Scaffold))
+    trainer: Trainer = listed(field(default_factory=Trainer))
+    tracking: Tracking = run_time(field(default_factory=Tracking))
+    cost: Cost = run_time(field(default_factory=Cost))
+    sweep: Sweep = run_time(field(default_factory=Sweep))
     shadow_judges: list[Judge] = field(default_factory=list)
     """Filled by the sweep from ``shadow``; not for YAML."""
 

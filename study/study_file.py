@@ -1,4 +1,8 @@
-"""``study.json``: what a study was started with, made again from its cells where it is damaged."""
+"""``study.json``: what a study was started with, made again from its cells where it is damaged.
+
+It says which format the study's folder has. A change after which an older folder would be misread
+raises `FORMAT`, and a study of another format is refused: there is no code that converts one.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +11,65 @@ from pathlib import Path
 from typing import Any
 
 from study import cells
-from study.cells import Cell, identifying, under
-from study.files import Damaged, read_json, say
+from study.cells import Cell
+from study.errors import UserError
+from study.files import Damaged, read_json, say, write_json
+from study.identity import identifying
+from study.marks import under
+
+FORMAT = 1
+"""Version of what stands in a study's folder, and of what a cell's hash covers."""
+
+
+def write_study(study_dir: Path, described: dict[str, Any]) -> None:
+    """Write ``study.json``: name, factors, base config and MLflow ids, with the format."""
+    write_json(study_dir / "study.json", {"format": FORMAT, **described})
 
 
 def read_study(study_dir: Path, problems: list[str] | None = None) -> dict[str, Any]:
     """What a study was started with, in ``study.json``; an empty dict where it was not.
 
-    Where that is damaged it is said, and made again from the cells: the next sweep writes it.
+    A damaged file is reported, and made again from the cells: the next sweep writes it.
 
     Args:
-        problems: takes what was damaged, instead of its being said.
+        problems: takes the report of a damaged file, instead of its being printed.
+
+    Raises:
+        UserError: the study has another format.
     """
     path = study_dir / "study.json"
     try:
-        found = read_json(path)
-        why = _study_fault(found)
+        described = read_json(path)
+        fault = _study_fault(described)
     except Damaged as error:
-        found, why = {}, error.why
-    if not why:
-        return found
+        described, fault = {}, error.why
+    version = described.get("format", None if fault or not described else "none")
+    if version is not None and version != FORMAT:
+        raise UserError(
+            f"The study {study_dir.name} in {study_dir} was written by another version of"
+            f" judgedrift: its format is {version!r:.40} and this version reads format {FORMAT}."
+            " Use the version that wrote it, or start a new study here: type"
+            f" study={study_dir.name}-2"
+        )
+    if not fault:
+        return described
     again = _study_of_cells(study_dir)
     sources = "its cells" if again else "nothing, as no cell is there"
-    what = f"{study_dir.name}/{path.name} is damaged: it {why}; read from {sources} instead."
-    say(what) if problems is None else problems.append(what)
+    report = f"{study_dir.name}/{path.name} is damaged: it {fault}; read from {sources} instead."
+    say(report) if problems is None else problems.append(report)
     return again
 
 
-def _study_fault(found: dict[str, Any]) -> str:
-    factors, shared, mlflow = (found.get(key) for key in ("factors", "base", "mlflow"))
-    if not found:
+def _study_fault(described: dict[str, Any]) -> str:
+    factors, shared, mlflow = (described.get(key) for key in ("factors", "base", "mlflow"))
+    if not described:
         return ""
-    if not isinstance(factors, list) or not all(isinstance(one, str) for one in factors):
+    if not isinstance(factors, list) or not all(isinstance(factor, str) for factor in factors):
         return "does not list the factors"
     if not isinstance(shared if shared is not None else {}, dict):
         return "does not hold the base config"
     ids = mlflow if mlflow is not None else {}
-    if not isinstance(ids, dict) or not all(isinstance(one, str) for one in ids.values()):
+    if not isinstance(ids, dict) or not all(isinstance(value, str) for value in ids.values()):
         return "does not hold the ids of MLflow"
     return ""
 
@@ -60,6 +86,7 @@ def _study_of_cells(study_dir: Path) -> dict[str, Any]:
         ids = {key: kept[key] for key in keys} if all(key in kept for key in keys) else {}
         factors = list(cell.config.factors)
         return {
+            "format": FORMAT,
             "study": study_dir.name,
             "factors": factors,
             "base": base(cell, factors),

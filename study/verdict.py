@@ -1,4 +1,4 @@
-"""The record of one judge call, and the two halves it is made of: the reply and how it was read.
+"""The record of one judge call, and what it is made of: the request, the reply, how it was read.
 
 A verdict that could not be obtained has an outcome that says why and no score: there is no
 number that stands for "missing", so nothing downstream can mistake a failure for a bad grade.
@@ -11,10 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 LABELS = ("met", "not_met", "unknown")
 """What a judge may say of one criterion."""
@@ -40,6 +37,19 @@ class Outcome(StrEnum):
     """Another model answered than the one asked for, twice."""
     endpoint_down = "endpoint_down"
     aborted = "aborted"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request of a verdict: what is sent, and what of the verdict its reply decides."""
+
+    messages: Sequence[dict[str, str]] = ()
+    criteria: tuple[int, ...] = ()
+    """Places in ``row.criteria`` that are asked about; the judge is shown place + 1."""
+    members: tuple[int, ...] = ()
+    """Answers of a group that are asked about, in the order they are shown."""
+    key: str = ""
+    """Where the store keeps the replies; empty until a session asks."""
 
 
 @dataclass(frozen=True)

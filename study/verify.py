@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from study.cells import Cell, identifying, lock, same_cells, save_cell, set_status
+from study.cells import Cell, lock, same_cells, save_config, set_status
 from study.files import Damaged, read_json, read_yaml, say
+from study.identity import identifying
 from study.records import KINDS, METRICS, parts, read_metrics, step_of, where
 from study.status import read_status
 
@@ -39,20 +40,22 @@ def say_problems(study_dir: Path, cells: Iterable[Cell | Path]) -> None:
 def mend(cell: Cell) -> None:
     """Write a damaged config or status of an existing cell again: the first from the command that
     names the cell, the second from its records."""
-    found: list[str] = []
-    read_status(cell.dir, found)
-    held = lock(cell.dir) if found else None
-    if held is not None:
-        set_status(cell.dir)
-        held.close()
+    problems: list[str] = []
+    read_status(cell.dir, problems)
     try:
-        wrong = identifying(read_yaml(cell.dir / "config.yaml")) != identifying(cell.data)
+        saved = read_yaml(cell.dir / "config.yaml")
+        wrong_config = identifying(saved) != identifying(cell.data)
     except FileNotFoundError:
-        wrong = cell.dir.is_dir()
+        wrong_config = cell.dir.is_dir()
     except Damaged:
-        wrong = True
-    if wrong:
-        save_cell(cell)
+        wrong_config = True
+    held = lock(cell.dir) if problems or wrong_config else None
+    if held is not None:
+        with held:
+            if wrong_config:
+                save_config(cell)
+            if problems:
+                set_status(cell.dir)
 
 
 def strangers(study_dir: Path) -> list[str]:

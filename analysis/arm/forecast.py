@@ -26,7 +26,7 @@ from judges.store import Store
 from study import cells as cells_module
 from study.compose import load_presets
 from study.errors import UserError
-from study.features import FEATURES, features
+from study.features import FEATURES, measured, shared_keyword
 from study.files import Damaged, say
 from study.records import parts, read_part
 from study.rewards import compose
@@ -110,17 +110,18 @@ def pushes(
     return lines
 
 
-def first_rollouts(cells: Sequence[Cell], steps: int) -> Rollouts:
+def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Rollouts:
     """The distinct groups of the first ``steps`` steps of all runs.
 
-    Arms of one seed share their first rollouts, which are then taken once.
+    Arms of one seed share their first rollouts, which are then taken once. A missing answer has
+    NaN features.
 
     Raises:
         UserError: nothing is recorded, or groups differ in size.
     """
     task = cells[0].config.task
     known = {row.prompt_id: row for row in TASKS[task.name].rows(task, "train")}
-    groups: dict[tuple[str, ...], tuple[Row, tuple[dict[str, Any], ...]]] = {}
+    groups: dict[tuple[str | None, ...], tuple[Row, tuple[dict[str, Any], ...]]] = {}
     needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules"]
     for cell in cells:
         for part in parts(cell.dir / "rollouts")[:steps]:
@@ -138,7 +139,7 @@ def first_rollouts(cells: Sequence[Cell], steps: int) -> Rollouts:
                 own = [record for record in records if record["group"] == number]
                 own.sort(key=lambda record: record["rollout_id"])
                 name = own[0]["prompt_id"]
-                key = (name, *(record["answer"] or "" for record in own))
+                key = (name, *(record["answer"] for record in own))
                 groups.setdefault(key, (known[name], tuple(own)))
     sizes = {len(members) for _, members in groups.values()}
     if len(sizes) != 1:
@@ -147,11 +148,9 @@ def first_rollouts(cells: Sequence[Cell], steps: int) -> Rollouts:
             " A forecast needs recorded steps of one group size."
         )
     rows, members = zip(*groups.values(), strict=True)
-    measured = [
-        [[features(record["answer"] or "")[name] for name in FEATURES] for record in group]
-        for group in members
-    ]
-    return Rollouts(rows, members, np.array(measured, dtype=float), tuple(FEATURES))
+    values = measured([record["answer"] for group in members for record in group], keyword)
+    shape = (len(members), len(members[0]), len(FEATURES))
+    return Rollouts(rows, members, values.reshape(shape), FEATURES)
 
 
 def rewards(
@@ -173,7 +172,7 @@ def rewards(
         session.check()
         items = [one.item for one in known]
         scores = [mean_score(votes) for votes in judge_all(session, items, size)]
-    made = compose.again(config, known, scores, size, judge.on_failure)
+    made = compose.recompose(config, known, scores, size, judge.on_failure)
     given, paid = (
         np.array([np.nan if value is None else value for value in values]).reshape(-1, size)
         for values in (scores, made)
@@ -217,10 +216,13 @@ def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
     for problem in runs.attrs["problems"]:
         say(f"{problem}.")
     arms = dict(zip(runs["cell"].astype("str"), runs["arm"].astype("str"), strict=True))
-    rollouts = first_rollouts(found_cells, steps)
+    chosen = candidates(judges, found_cells, arms)
+    asked = [cell.config.judge for cell in found_cells] + [judge for judge, _ in chosen.values()]
+    keyword = shared_keyword(judge.simulated.keyword for judge in asked if judge.simulated)
+    rollouts = first_rollouts(found_cells, steps, keyword)
     lines: list[Push] = []
     by_judge = {}
-    for label, (judge, cell) in candidates(judges, found_cells, arms).items():
+    for label, (judge, cell) in chosen.items():
         scores, made = rewards(judge, cell, rollouts, study_dir.parent / "verdicts.db")
         scale = cell.config.trainer.scale_rewards
         lines += pushes(label, made, rollouts, scale, float(np.isnan(scores).mean()))

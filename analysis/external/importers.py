@@ -357,37 +357,25 @@ def _word(path: Path, place: int, field: str, legal: Mapping[str, str], given: A
     return word
 
 
-_OPTIONS = {
-    "alpaca_eval": ("judge",),
-    "judgebench": ("judge",),
-    "llmbar": ("judge",),
-    "ifeval": ("judge", "by"),
-    "trl": ("truth", "raters"),
-    "verl": ("truth", "raters"),
-}
-USAGE = "python -m analysis.importers judgebench outputs.jsonl out=table.csv judge=gpt-4o"
-
-
-def read_as(kind: str, path: Path, options: Mapping[str, str]) -> pd.DataFrame:
-    """The table of a file of one of `KINDS`; ``options`` as on the command line.
+def read_as(
+    kind: str,
+    path: Path,
+    judge: str = "",
+    by: str = "instruction",
+    truth: Sequence[str] = (),
+    raters: Sequence[str] = (),
+) -> pd.DataFrame:
+    """The table of a file that an evaluation or a trainer of this kind wrote.
 
     Raises:
-        UserError: an option that the kind has not, no judge's name where one is needed, a bad file.
+        UserError: no judge's name where one is needed, or a bad file.
     """
-    wrong = [name for name in options if name not in _OPTIONS[kind]]
-    if wrong:
-        raise UserError(
-            f"{kind} has no option {', '.join(wrong)}=; it has {', '.join(_OPTIONS[kind])}=. "
-            f"Type: {USAGE}"
-        )
-    judge = options.get("judge", "")
     if kind == "alpaca_eval":
         return alpaca_eval(path, judge)
     if kind in ("trl", "verl"):
-        named = {name: [one for one in value.split(",") if one] for name, value in options.items()}
-        return completions(path, named.get("truth", ()), named.get("raters", ()))
+        return completions(path, truth, raters)
     if kind == "ifeval":
-        return ifeval(path, judge or "rule", by=options.get("by", "instruction"))
+        return ifeval(path, judge or "rule", by=by)
     if kind == "judgebench":
         return judgebench(path, judge)
     if not judge:

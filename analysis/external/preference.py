@@ -9,11 +9,10 @@ rule truth), and the raw effect stands beside it.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -31,7 +30,6 @@ MEANING = (
     f"A table of judged answers has the columns {', '.join(COLUMNS)}: one row per answer and judge,"
     " score by the judge, quality by somebody else; a blank score is missing."
 )
-USAGE = "python -m analysis.preference table.csv out=preference.json"
 
 
 @dataclass(frozen=True)
@@ -142,9 +140,9 @@ def read(path: Path) -> pd.DataFrame:
     return pd.DataFrame(words | {name: tables.numbers(raw, name) for name in COLUMNS[5:]})
 
 
-def _work(path: Path, options: Mapping[str, str]) -> tuple[dict[str, Any], str]:
-    found = preferences(read(path))
-    lines = [
+def render(found: Sequence[Preference]) -> str:
+    """One line per judge and kind of own."""
+    return "\n".join(
         f"{one.judge:<24}{one.kind:<8}"
         + (
             one.note
@@ -153,14 +151,4 @@ def _work(path: Path, options: Mapping[str, str]) -> tuple[dict[str, Any], str]:
             f" {one.raw:+.4f} without; {one.items} items, {one.own_rows} own"
         )
         for one in found
-    ]
-    return {"unit": "item", "preferences": [asdict(one) for one in found]}, "\n".join(lines)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Command line. Exit codes: 0 written, 2 a user's error."""
-    return tables.run_command(arguments, USAGE, {}, _work)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    )

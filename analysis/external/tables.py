@@ -7,21 +7,26 @@ error that names the file, the row (the first one under the header is row 1) and
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from study.cli import option, word
 from study.errors import UserError
-from study.files import write_text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 KINDS = ".csv, .jsonl, .json (an array of objects) or .parquet"
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Options of every command that reads one table."""
+
+    file: Path = word(f"the table: {KINDS}")
+    out: Path = option("JSON file for the numbers", required=True)
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -174,62 +179,6 @@ def no_duplicates(frame: pd.DataFrame, table: pd.DataFrame, keys: Sequence[str])
         f"{_path(frame)}, row {place + 1} repeats {named} of row {first + 1}. Each may stand once: "
         "keep one of the rows, or tell them apart in the columns named."
     )
-
-
-def plain(value: Any) -> Any:
-    """``value`` as JSON can hold it: NaN and infinities become null, NumPy numbers plain ones."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
-        return None
-    return value
-
-
-def run_command(
-    arguments: Sequence[str],
-    usage: str,
-    options: Mapping[str, Sequence[str]],
-    work: Callable[[Path, dict[str, str]], tuple[dict[str, Any], str]],
-) -> int:
-    """A command line ``FILE out=JSON [key=value]``: write the JSON, print the table.
-
-    Args:
-        usage: One example of the command, for the errors.
-        options: Legal values of every option, the first one its default.
-        work: (file, options) -> (what the JSON holds, what is printed).
-
-    Returns:
-        0 written, 2 an error of the user, which is printed on stderr.
-    """
-    try:
-        files = [one for one in arguments if "=" not in one]
-        given = dict(one.split("=", 1) for one in arguments if "=" in one)
-        out = given.pop("out", "")
-        if len(files) != 1 or not out:
-            raise UserError(f"Exactly one FILE and one out=JSON are needed. Type: {usage}")
-        for key, value in given.items():
-            if key not in options:
-                raise UserError(f"There is no option {key}=. Type: {usage}")
-            if value not in options[key]:
-                raise UserError(
-                    f"{key}={value} is not legal; legal are {', '.join(options[key])}. "
-                    f"Type: {usage}"
-                )
-        chosen = {key: given.get(key, legal[0]) for key, legal in options.items()}
-        found, text = work(Path(files[0]), chosen)
-        try:
-            write_text(Path(out), json.dumps(plain(found), indent=1, allow_nan=False) + "\n")
-        except OSError as error:
-            raise UserError(f"out={out} cannot be written: {error}") from error
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(text)
-    return 0
 
 
 def _wrong(frame: pd.DataFrame, place: int, column: str, given: str, legal: str) -> UserError:

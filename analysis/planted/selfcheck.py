@@ -193,6 +193,7 @@ def noise_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
             features=data.features,
             names=("z",),
             scale="none",
+            under={"zero": np.nan_to_num(data.judge)},
         )
         return step_row(run)
 

@@ -11,9 +11,9 @@ import pandas as pd
 from analysis.probes.effects import END, FEW_PROMPTS, TOO_FEW
 from analysis.probes.judges import ALPHA
 from analysis.probes.profile import read
-from analysis.reports import markup, report
+from analysis.reports import markup
+from analysis.reports.notebook import NOTEBOOK, render
 from study.cli import print_table
-from study.files import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -276,17 +276,14 @@ def write_report(folder: Path | str, margin: float, threshold: float) -> Path:
     """Execute the notebook on a folder of probes; the HTML file, with the executed notebook beside.
 
     Raises:
-        UserError: it is no folder of probes.
+        UserError: it is not a folder of probes.
     """
     folder = Path(folder).absolute()
     read(folder)
-    notebook = report.load(report.NOTEBOOK.with_name("judge_profile.py"))
-    given = {"folder": str(folder), "margin": margin, "threshold": threshold}
-    report.check_parameters(notebook, given)
-    executed = report.execute(notebook, given)
     html = folder / "report" / "judge_profile.html"
-    write_text(html.with_suffix(".ipynb"), report.to_ipynb(executed))
-    write_text(html, report.to_html(executed, f"{folder.name}: judge profile"))
+    values = {"folder": str(folder), "margin": margin, "threshold": threshold}
+    source = NOTEBOOK.with_name("judge_profile.py")
+    render(source, values, html, f"{folder.name}: judge profile")
     return html
 
 

@@ -17,10 +17,22 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from study.cells import flatten, identifying, study_cells
 from study.cells import state as cell_state
+from study.cells import study_cells
 from study.files import Damaged, first_line, read_yaml
-from study.records import COMPONENT, parts, read_metrics, step_of, unlike, where
+from study.identity import flatten, identifying, left_out
+from study.records import (
+    COMPONENT,
+    OPTIONAL,
+    ROLLOUT,
+    VERDICT,
+    frame_types,
+    parts,
+    read_metrics,
+    step_of,
+    unlike,
+    where,
+)
 from study.status import read_status
 from study.study_file import read_study
 from study.verify import foreign_parts, read_form, strangers
@@ -29,52 +41,11 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-ROLLOUT_COLUMNS: dict[str, str] = {
-    "rollout_id": "str",
-    "step": "int64",
-    "prompt_id": "str",
-    "group": "int64",
-    "member": "int64",
-    "prompt": "str",
-    "completion": "str",
-    "answer": "str",
-    "tokens": "float64",
-    "stop": "str",
-    "logprob_sum": "float64",
-    "reward": "float64",
-    "advantage": "float64",
-    "truth": "float64",
-    "judge_score": "float64",
-}
-"""What every rollout has, and the dtype it is given; ``component/<name>`` columns are float64."""
+ROLLOUT_COLUMNS = frame_types({**ROLLOUT, "rules": OPTIONAL["rules"]})
+"""What a rollout has, and the dtype it is given; ``component/<name>`` columns are float64.
+``rules`` is what each rule said, missing where none was run."""
 
-VERDICT_COLUMNS: dict[str, str] = {
-    "rollout_id": "str",
-    "step": "int64",
-    "judge": "str",
-    "role": "str",
-    "judge_id": "str",
-    "revision": "str",
-    "grading": "str",
-    "grading_version": "str",
-    "prompt_sha": "str",
-    "sample_index": "int64",
-    "outcome": "str",
-    "labels": "object",
-    "score": "float64",
-    "reason": "str",
-    "text": "str",
-    "reasoning": "str",
-    "finish_reason": "str",
-    "attempts": "float64",
-    "latency_s": "float64",
-    "tokens_in": "float64",
-    "tokens_cached": "float64",
-    "tokens_out": "float64",
-    "cost_usd": "float64",
-    "from_cache": "bool",
-    "key": "str",
-}
+VERDICT_COLUMNS = frame_types(VERDICT)
 
 RUN_COLUMNS: dict[str, str] = {
     "study": "str",
@@ -290,7 +261,7 @@ def _variants(study_dir: Path, runs: pd.DataFrame) -> pd.Series:
     for _, alike in runs.groupby("judge", observed=True):
         known = [flats[cell] for cell in alike["cell"]]
         for key in sorted({key for flat in known for key in flat}):
-            values = [flat.get(key, "absent") for flat in known]
+            values = [flat.get(key, str(left_out(f"judge.{key}"))) for flat in known]
             if len(set(values)) > 1:
                 suffixes[alike.index] += [f", {key}={value}" for value in values]
     return suffixes

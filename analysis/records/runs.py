@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analysis.records.behaviour import feature_array, study_keyword
+from analysis.records import policies
 from analysis.records.frames import (
     NAMELESS,
     read_config,
@@ -28,8 +28,8 @@ from analysis.records.frames import (
     steps_frame,
     verdicts_frame,
 )
-from study.cells import flatten
-from study.features import FEATURES
+from study.features import FEATURES, measured, shared_keyword
+from study.identity import flatten
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -41,10 +41,7 @@ LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""
 OUTCOMES = ("cell", "judge", "role", "outcome", "words", "verdicts")
 """Columns of the counted verdicts; words is the length of the answer, NaN where unknown."""
-_WANTED = (
-    *("rollout_id", "step", "group", "member", "answer"),
-    *("reward", "advantage", "truth", "judge_score", "logprob_sum"),
-)
+_WANTED = ("rollout_id", "step", "group", "member", "advantage", "logprob_sum", *policies.NEEDED)
 REFERENCE = "component/reference_logprob"
 """Rollout column with the log-probability of the completion under the start policy."""
 
@@ -69,7 +66,9 @@ class Run:
     shadows: Mapping[str, np.ndarray] = field(default_factory=dict)
     scale: str = "group"
     on_failure: str = "unscored"
-    truth_weight: float = 0.0
+    under: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Failure policy -> the rewards that it would have made, (P, G): `analysis.records.policies`.
+    """
     rollouts: int = 0
     """Rollouts on record. The arrays have a place for every member of every group."""
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -94,9 +93,14 @@ class Run:
         here = self.step_P == step
         arrays = ("step_P", "reward", "advantage", "truth", "judge", "features")
         shadows = {name: scores[here] for name, scores in self.shadows.items()}
-        return replace(
+        part = replace(
             self, **{name: getattr(self, name)[here] for name in arrays}, shadows=shadows
         )
+        under = {
+            policy: part.reward if rewards is self.reward else rewards[here]
+            for policy, rewards in self.under.items()
+        }
+        return replace(part, under=under)
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def read_study(study_dir: Path | str) -> Records:
     """
     folder = Path(study_dir)
     table = runs_frame(folder)
-    keyword = study_keyword(table)
+    keyword = shared_keyword(table["keyword"])
     named = table["judge"].ne(NAMELESS)
     jobs = [(folder, table.iloc[[k]], keyword) for k in range(len(table)) if named[k]]
     lost = [
@@ -193,7 +197,7 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
             "member and were left out"
         )
         rollouts = rollouts[~lost]
-    features = feature_array(rollouts.pop("answer"), keyword)
+    features = measured(rollouts["answer"].tolist(), keyword)
     columns = ["rollout_id", "judge", "role", "outcome", "score"]
     verdicts = verdicts_frame(folder, columns, row)
     problems += verdicts.attrs["problems"]
@@ -205,6 +209,10 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
     shadow = verdicts["role"].eq("shadow").to_numpy() & (at >= 0)
     shadows = _shadow_means(verdicts[shadow], at[shadow], len(rollouts))
     ratio = rollouts["logprob_sum"] - rollouts[REFERENCE]
+    recorded = rollouts["reward"].to_numpy()
+    made, why = policies.rewards_under(folder / row["cell"].iloc[0], rollouts)
+    problems += [f"{row['cell'].iloc[0]}: {why}"] if why else []
+    reward = place(recorded)
     cell = row.iloc[0]
     config = flatten(read_config(folder / cell["cell"] / "config.yaml", []))
     run = Run(
@@ -213,7 +221,7 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
         int(cell["seed"]),
         bool(cell["done"]),
         step_P,
-        reward=place(rollouts["reward"].to_numpy()),
+        reward=reward,
         advantage=place(rollouts["advantage"].to_numpy()),
         truth=place(rollouts["truth"].to_numpy()),
         judge=place(rollouts["judge_score"].to_numpy()),
@@ -222,7 +230,10 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
         shadows={name: place(scores) for name, scores in shadows.items()},
         scale=str(config.get("trainer.scale_rewards", "group")),
         on_failure=str(config.get("judge.on_failure", "unscored")),
-        truth_weight=float(config.get("reward.truth_weight", 0.0)),
+        under={
+            policy: reward if np.array_equal(rewards, recorded, equal_nan=True) else place(rewards)
+            for policy, rewards in made.items()
+        },
         rollouts=len(rollouts),
         config=config,
         log_ratio=place(ratio.to_numpy()) if ratio.notna().any() else None,

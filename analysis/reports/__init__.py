@@ -1,1 +1,1 @@
-"""The bias report: evidence, words, tables, figures, page."""
+"""The bias report of a study: its evidence, and the words, tables, figures and page made of it."""

@@ -1,8 +1,8 @@
 """Figures of the bias report: one per question, intervals everywhere, one colour-blind-safe style.
 
-Each function takes a table of `analysis.run.drift` and returns a matplotlib Figure that belongs to
-no pyplot state. Bands and bars are 95 % t intervals over runs, as in the tables; where there is one
-run there is a line and no band.
+Each function takes a table of `analysis.reports.evidence.Evidence` and returns a matplotlib Figure.
+Bands and bars are 95 % t intervals over runs, as in the tables; where there is one run there is a
+line and no band.
 """
 
 from __future__ import annotations
@@ -10,19 +10,28 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from analysis.records.behaviour import FEATURES, unit
+import numpy as np
+
+from analysis.records.behaviour import unit
+from analysis.records.runs import step_means
+from study.features import FEATURES
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from analysis.records.runs import Run
+
 WIDTH = 10.0
 """Inches; the report shows figures at most this wide."""
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LEDGER_BEHAVIOURS = 5
+"""Behaviours in the stacked ledger."""
 
 
 @contextmanager
@@ -33,8 +42,8 @@ def style() -> Generator[None]:
 
     ticks = {"axes.titlesize": 11, "axes.labelsize": 10, "legend.fontsize": 9.5}
     sizes = {"xtick.labelsize": 9, "ytick.labelsize": 9, "legend.frameon": False}
-    own = {"axes.titlelocation": "left", "axes.formatter.useoffset": False, **ticks, **sizes}
-    theme: Any = {**sns.axes_style("whitegrid"), **sns.plotting_context("notebook"), **own}
+    rest = {"axes.titlelocation": "left", "axes.formatter.useoffset": False, **ticks, **sizes}
+    theme: Any = {**sns.axes_style("whitegrid"), **sns.plotting_context("notebook"), **rest}
     with mpl.rc_context(theme):
         yield
 
@@ -151,8 +160,8 @@ def failures(table: pd.DataFrame, by_length: pd.DataFrame) -> Figure:
     with style():
         import seaborn as sns
 
-        known = {"judge", "role", "scored", "verdicts", "unscored"}
-        kinds = [name for name in table if name not in known]
+        not_a_reason = {"judge", "role", "scored", "verdicts", "unscored"}
+        kinds = [name for name in table if name not in not_a_reason]
         figure, (bars, lines) = _grid(2, height=max(3.4, 1.4 + 0.35 * len(table)))
         labels = [
             f"{row['judge']} ({row['role']}, n={row['verdicts']:,})"
@@ -190,10 +199,144 @@ def failures(table: pd.DataFrame, by_length: pd.DataFrame) -> Figure:
         return figure
 
 
+def dose_response(dose: dict[str, Any]) -> Figure:
+    """Shift of every run against its dose: line, curve, monotone fit, and the theory's lines.
+
+    A theory far off the runs is cut at the edge, so that the runs can be seen.
+    """
+    import matplotlib.pyplot as plt
+    import seaborn as sns
+
+    given = np.array([run["dose"] for run in dose["runs"]])
+    shift = np.array([run["shift"] for run in dose["runs"]])
+    grid = np.linspace(given.min(), given.max(), 200)
+    with style():
+        figure, axes = plt.subplots(figsize=(6, 5), layout="constrained")
+        blue, orange, green, red = sns.color_palette("colorblind", 4)
+        axes.axhline(0, color="0.7", linewidth=1)
+        axes.scatter(given, shift, s=26, color=blue, zorder=3, label="run")
+        fit, bent = dose["line"], dose["emax"]
+        axes.plot(grid, fit["intercept"] + fit["slope"] * grid, color=orange, label="line")
+        if not np.isnan(bent["emax"]) and not bent["note"]:
+            d = grid - given.min()
+            curve = bent["e0"] + bent["emax"] * d / (bent["ed50"] + d)
+            axes.plot(grid, curve, color=green, linestyle="--", label="Emax")
+        xs, ys = zip(*dose["monotone"], strict=True)
+        axes.plot(xs, ys, color=red, linestyle=":", marker="_", label="monotone")
+        low, high = axes.get_ylim()
+        for k, theory in enumerate(theory for theory in dose["theory"] if theory["points"]):
+            label = (
+                f"first order, beta = {theory['beta']:g}" if theory["beta"] > 0 else "first order"
+            )
+            xs, ys = zip(*theory["points"], strict=True)
+            look: Any = {"linestyle": DASHES[k % len(DASHES)], "marker": "x", "markersize": 5}
+            axes.plot(xs, ys, color="0.25", linewidth=1.5, label=label, **look)
+        below, above = axes.get_ylim()
+        room, note = high - low, dose_caption(dose)
+        if below < low - room or above > high + room:
+            note += " A line leaves the panel."
+        axes.set(
+            xlabel=f"dose (score per SD of {dose['feature']})",
+            ylabel=f"shift in {dose['feature']} ({unit(dose['feature'])})",
+            ylim=(max(below, low - room), min(above, high + room)),
+        )
+        figure.legend(loc="outside upper center", ncols=3)
+        figure.supxlabel(fill(note, 92), fontsize=8.5, x=0.01, ha="left")
+    return figure
+
+
+def dose_caption(dose: dict[str, Any]) -> str:
+    """What the theory's lines in `dose_response` are, or why there is none."""
+    sentences = []
+    for theory in dose["theory"]:
+        if theory["note"]:
+            sentences.append(theory["note"])
+            continue
+        source = (
+            f"First order at beta = {theory['beta']:g}: where the KL penalty would hold "
+            f"{dose['feature']} in the end, Cov(A, z) / beta of the first step (dose x Var(z) / "
+            "beta beside the truth's part)"
+            if theory["beta"] > 0
+            else f"First order: covariance of advantage and {dose['feature']}, summed over each "
+            "run's steps, times the scale fitted on the other runs"
+        )
+        ratio = f"; observed / predicted slope {theory['amplification']:.2f}"
+        sentences.append(source + (ratio if theory["slope"] == theory["slope"] else "") + ".")
+    return " ".join(sentences)
+
+
+def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
+    """Explained advantage variance by behaviour as stacked areas, one panel per arm."""
+    import matplotlib.pyplot as plt
+    import seaborn as sns
+
+    top = list(steps[list(unique)].mean().sort_values(ascending=False).index[:LEDGER_BEHAVIOURS])
+    arms = sorted(steps["arm"].unique())
+    wide = min(3, len(arms))
+    high = -(-len(arms) // wide)
+    with style():
+        figure, panels = plt.subplots(
+            high, wide, figsize=(3.4 * wide, 2.8 * high), sharex=True, sharey=True,
+            layout="constrained", squeeze=False,
+        )  # fmt: skip
+        colours = [*sns.color_palette("colorblind", len(top)), (0.75, 0.75, 0.75)]
+        labels = [*(name.removeprefix("unique/") for name in top), "several together"]
+        for arm, axes in zip(arms, panels.flat, strict=False):
+            part = steps[steps["arm"] == arm].groupby("step")[[*top, "advantage_r2"]].mean()
+            # a feature that was the same in a whole step explains nothing there; without an R2
+            # nothing was there to explain
+            alone = part[top].fillna(0.0).clip(lower=0.0).to_numpy(copy=True).T
+            alone[:, part["advantage_r2"].isna()] = np.nan
+            together = np.clip(part["advantage_r2"] - alone.sum(axis=0), 0.0, None)
+            axes.stackplot(part.index, *alone, together, colors=colours, labels=labels)
+            axes.set(title=arm, ylim=(0, 1))
+        for axes in panels[-1]:
+            axes.set_xlabel("training step")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("share of variance")
+        for axes in list(panels.flat)[len(arms) :]:
+            axes.set_visible(False)
+        handles, names = panels.flat[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=3)
+    return figure
+
+
+def frontier(runs: Sequence[Run]) -> Figure | None:
+    """One path per run in the plane of judge score and truth; None where no run has both ends."""
+    import matplotlib.pyplot as plt
+
+    look = looks(sorted({run.arm for run in runs}))
+    with style():
+        figure, axes = plt.subplots(figsize=(6.5, 4.5), layout="constrained")
+        axes.axline((0.5, 0.5), slope=1, color="0.6", linewidth=1, zorder=0)
+        labelled: set[str] = set()
+        for run in runs:
+            x, y = step_means(run, run.judge), step_means(run, run.truth)
+            window = -(-len(x) // 10)
+            if not np.isfinite(x[:window]).any() or not np.isfinite(x[-window:]).any():
+                continue
+            colour = look[run.arm]["color"]
+            smooth = np.ones(window) / window
+            axes.plot(
+                np.convolve(x, smooth, "valid"), np.convolve(y, smooth, "valid"),
+                color=colour, linewidth=1, alpha=0.7, label="" if run.arm in labelled else run.arm,
+            )  # fmt: skip
+            labelled.add(run.arm)
+            ends = [(np.nanmean(v[:window]), np.nanmean(v[-window:])) for v in (x, y)]
+            axes.plot(ends[0][0], ends[1][0], "o", mfc="white", color=colour, markersize=6)
+            axes.plot(ends[0][1], ends[1][1], "o", color=colour, markersize=6)
+        axes.set(xlabel="judge score (mean of a step)", ylabel="rule truth (mean of a step)")
+        if labelled:
+            figure.legend(loc="outside lower center", ncols=2)
+            return figure
+    plt.close(figure)
+    return None
+
+
 def _in_order(metrics: Iterable[str]) -> list[str]:
     """Each metric once: features in their own order, others after them by name."""
-    known = list(FEATURES)
-    return sorted(set(metrics), key=lambda m: (known.index(m) if m in known else len(known), m))
+    order = list(FEATURES)
+    return sorted(set(metrics), key=lambda m: (order.index(m) if m in order else len(order), m))
 
 
 def _grid(panels: int, height: float = 3.0, share: bool = False) -> tuple[Figure, list[Axes]]:
@@ -206,11 +349,11 @@ def _grid(panels: int, height: float = 3.0, share: bool = False) -> tuple[Figure
     axes = figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False).ravel()
     for extra in axes[panels:]:
         extra.remove()
-    kept = list(axes[:panels])
+    used = list(axes[:panels])
     if share:
-        for axis in kept[max(0, panels - columns) :]:
+        for axis in used[max(0, panels - columns) :]:
             axis.tick_params(labelbottom=True)
-    return figure, kept
+    return figure, used
 
 
 def _band(axes: Axes, part: pd.DataFrame, label: str, **line: Any) -> None:

@@ -58,7 +58,7 @@ def paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>"
 
 
-def table(frame: pd.DataFrame, caption: str = "") -> str:
+def table(frame: pd.DataFrame) -> str:
     """A frame as an HTML table; floats get three digits, missing values a dash.
 
     What stands in a column ``arm`` leads to that arm's runs, see `anchor`.
@@ -71,9 +71,8 @@ def table(frame: pd.DataFrame, caption: str = "") -> str:
         "<tr>" + "".join(map(_cell, names, row)) + "</tr>"
         for row in frame.itertuples(index=False, name=None)
     )
-    said = f"<caption>{escape(caption)}</caption>" if caption else ""
     return (
-        f'<div class="wide"><table>{said}<thead><tr>{head}</tr></thead>'
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -93,9 +92,15 @@ def _cell(column: str, value: Any) -> str:
 
 
 def figure(drawn: Figure, caption: str) -> str:
-    """A figure as an embedded PNG; the caption is its text for those who cannot see it."""
+    """A figure as an embedded PNG; the caption is its text for those who cannot see it.
+
+    The figure is closed: a notebook shows every figure that is left open once more.
+    """
+    import matplotlib.pyplot as plt
+
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=144)
+    plt.close(drawn)
     data = base64.b64encode(buffer.getvalue()).decode()
     return (
         f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'

@@ -16,9 +16,7 @@ from analysis.records.runs import Run, on_each_core, read_runs
 from analysis.statistics.intervals import grouped_intervals
 from analysis.step.transmission import (
     MISFIT,
-    POLICIES,
     SCALES,
-    after_failures,
     bias_share,
     comparing,
     dead_groups,
@@ -30,17 +28,12 @@ from analysis.step.transmission import (
     within_regression,
     yes_no,
 )
-from study.rewards import REWARDS
 from study.rewards.advantages import advantages
-from study.rewards.hybrid import PARTS
-from study.rewards.parts import Parts
-from study.schema import Reward
+from study.rewards.failure import REPLAY_POLICIES
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-
-_PENALTIES = ("reward.overlong.buffer", "reward.repetition.weight")
 
 
 def step_row(run: Run) -> dict[str, float]:
@@ -81,8 +74,8 @@ def step_row(run: Run) -> dict[str, float]:
         row[f"unique/{name}"] = push.unique_K[k]
         row |= {f"{key}/{name}": known_mean(found[:, k]) for key, found in covariances.items()}
     with_rewards, with_judge = comparing(reward, run.scale), comparing(run.judge, run.scale)
-    for policy in POLICIES:
-        other, _ = under_policy(run, policy)
+    for policy in REPLAY_POLICIES:
+        other = under_policy(run, policy)
         found = with_rewards(other)
         row |= {f"{policy}/{key}": found[key] for key in ("cosine", "flips", "silenced")}
         moved = covariances["cov"]
@@ -95,54 +88,23 @@ def step_row(run: Run) -> dict[str, float]:
     return row
 
 
-def under_policy(run: Run, policy: str) -> tuple[np.ndarray, str]:
-    """Rewards as another failure policy would have made them, shape (P, G), and why not.
+def under_policy(run: Run, policy: str) -> np.ndarray:
+    """Rewards as another failure policy would have made them, shape (P, G).
 
-    A reward whose judge's score stays what it was is the recorded one, whatever else is in it. The
-    others are composed again from their new score and the truth, by the run's own formula. Where
-    that takes more than these two, all are NaN and the sentence says what.
+    They were composed when the run was read; all are NaN where they could not be.
     """
-    own = run.on_failure if run.on_failure in POLICIES else "unscored"  # abort leaves none behind
-    was, now = after_failures(run.judge, own), after_failures(run.judge, policy)
-    changed = ~((was == now) | (np.isnan(was) & np.isnan(now)))
-    config = run.config
-    reward = Reward(
-        name=str(config.get("reward.name") or "judge"),
-        truth_weight=run.truth_weight,
-        threshold=float(config.get("reward.threshold", Reward.threshold)),
-        weights={name: float(config.get(f"reward.weights.{name}") or 0.0) for name in PARTS},
-    )
-    formula = REWARDS.get(reward.name)
-    judged = formula is None or formula(reward, Parts(None, 0.0, (True,), (1.0,))) is None
-    if not judged or not changed.any():
-        return run.reward, ""
-    made = np.where(changed, np.nan, run.reward)
-    places = np.argwhere(changed & np.isfinite(now)).tolist()
-    extra = [key for key in _PENALTIES if float(config.get(key) or 0.0)]
-    if formula is None:
-        extra.append(f"reward.name={reward.name}")
-    elif config.get("reward.rules") == "run":
-        unruled = formula(reward, Parts(0.0, 0.0, (None,), (1.0,), 1.0))
-        extra += ["reward.rules=run"] if unruled is None else []
-    if formula is None or (places and extra):
-        return np.full(made.shape, np.nan), (
-            f"what on_failure={policy} would have done is not known: rewards have a part that the "
-            f"ledger does not read ({', '.join(extra)})"
-        )
-    for place in map(tuple, places):
-        truth = float(run.truth[place])
-        parts = Parts(float(now[place]), truth if truth == truth else None, judge_points=1.0)
-        value = formula(reward, parts)
-        made[place] = np.nan if value is None else value
-    return made, ""
+    if policy in run.under:
+        return run.under[policy]
+    same = policy == run.on_failure or np.isfinite(run.judge).all()
+    return run.reward if same else np.full(run.reward.shape, np.nan)
 
 
 def ledger(source: Path | str | Sequence[Run]) -> pd.DataFrame:
     """One row per run and step: cell, arm, seed, done, step and the columns of `step_row`.
 
     ``source`` is a study's folder or runs already read. ``attrs["problems"]`` holds sentences on
-    files that could not be read, on advantages that are not what the trainer used and on failure
-    policies whose rewards are not known.
+    files that could not be read, on rewards that cannot be composed again and on advantages that
+    are not what the trainer used.
     """
     runs, problems = read_runs(source) if isinstance(source, str | Path) else (list(source), [])
     size = sum(run.features.nbytes for run in runs)
@@ -156,8 +118,6 @@ def ledger(source: Path | str | Sequence[Run]) -> pd.DataFrame:
                 f"{run.cell}: recorded advantages differ by up to {worst:.3g} from those of its "
                 f"rewards under scale_rewards={run.scale}"
             )
-        found = (under_policy(run, policy)[1] for policy in POLICIES)
-        problems += [f"{run.cell}: {why}" for why in found if why]
     frame = pd.DataFrame(rows, columns=None if rows else ["cell", "arm", "seed", "done", "step"])
     frame.attrs["problems"] = problems
     return frame

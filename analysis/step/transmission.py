@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 SCALES = ("group", "batch", "none")
-POLICIES = ("unscored", "zero", "drop_group")
 THRESHOLD = 0.5
 """A score or a truth counts as a yes from here on, for phi and J."""
 FLAT = 1e-6
@@ -130,23 +129,6 @@ def split(
     # what rounding left of a flat group's total is the judge's, so that the parts still add up
     of_bias = np.where(flat, total, _centred(rewards - truth, known) / divisor)
     return total, np.where(known, of_truth, np.nan), np.where(known, of_bias, np.nan)
-
-
-def after_failures(judge_P_G: np.ndarray, policy: str) -> np.ndarray:
-    """The judge's scores as a failure policy lets the reward see them, (P, G); NaN is no score.
-
-    Raises:
-        ValueError: another policy than unscored, zero or drop_group.
-    """
-    judge = np.array(judge_P_G, dtype=float)
-    missing = ~np.isfinite(judge)
-    if policy == "zero":
-        judge[missing] = 0.0
-    elif policy == "drop_group":
-        judge[missing.any(axis=1)] = np.nan
-    elif policy != "unscored":
-        raise ValueError(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
-    return judge
 
 
 def tied_groups(truth_P_G: np.ndarray, rewards_P_G: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Cluster bootstrap of a mean over a million verdict rows, against gathers of rows.
 
-    python benchmarks/analysis/bootstrap.py [rows=1000000] [clusters=2000] [replicates=10000]
+    python -m benchmarks.analysis.bootstrap [rows=1000000] [clusters=2000] [replicates=10000]
 
 All resample whole clusters of unequal size. Before anything is timed, the same draws must give the
 same means to 1e-10, and each peer's standard error must agree within its Monte Carlo error. Ours
@@ -11,10 +11,8 @@ runs all replicates; a peer runs few, and its time is scaled to as many, which t
 from __future__ import annotations
 
 import importlib
-import statistics
-import sys
-import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -24,6 +22,7 @@ from analysis.statistics.bootstrap import (
     draw_weights,
     resampled_sums,
 )
+from benchmarks.race import race, read_sizes
 
 ROUNDS = 5
 PEER_REPLICATES = 60
@@ -94,54 +93,41 @@ def equal(values: np.ndarray, labels: np.ndarray, rows: Rows) -> None:
         assert abs(total / count - rows.mean(picked)) < 1e-10
 
 
-def main(arguments: list[str]) -> int:
-    given = {"rows": 1_000_000, "clusters": 2_000, "replicates": 10_000}
-    for argument in arguments:
-        name, _, text = argument.partition("=")
-        if name not in given or not text.isdecimal() or int(text) < 2:
-            print(f"{argument}: legal are {', '.join(given)}, whole numbers", file=sys.stderr)
-            return 2
-        given[name] = int(text)
-    replicates = given["replicates"]
-    values, labels = planted(given["rows"], given["clusters"])
+def main() -> None:
+    """Equality, then the race."""
+    sizes = read_sizes(rows=1_000_000, clusters=2_000, replicates=10_000)
+    replicates = sizes["replicates"]
+    values, labels = planted(sizes["rows"], sizes["clusters"])
     rows = Rows(values, labels)
     equal(values, labels, rows)
     print("the same draws give the same means (1e-10)")
-    ours = cluster_bootstrap(values, labels, replicates=replicates)
     peers: dict[str, Callable[[Rows, int, int], np.ndarray]] = {
         "NumPy gather": numpy_gather,
         "NumPy gather, rows sorted first": sorted_gather,
     }
-    found = arch_peer()
-    if found is None:
+    arch = arch_peer()
+    if arch is None:
         print("arch is not installed here: not raced")
     else:
-        peers["arch IIDBootstrap over clusters"] = found
-    times: dict[str, list[float]] = {name: [] for name in ["ours", *peers]}
-    for turn in range(ROUNDS):
-        started = time.perf_counter()
-        cluster_bootstrap(values, labels, replicates=replicates)
-        times["ours"].append(time.perf_counter() - started)
-        for name, peer in peers.items():
-            started = time.perf_counter()
-            means = peer(rows, PEER_REPLICATES, turn)
-            took = time.perf_counter() - started
-            times[name].append(took * replicates / PEER_REPLICATES)
-            # the SD of 60 draws is known to 1 / sqrt(2 * 59) = 9 %; 5 of these either way
-            assert 0.54 < means.std(ddof=1) / ours.se < 1.46, (name, means.std(ddof=1), ours.se)
+        peers["arch IIDBootstrap over clusters"] = arch
+    ours = cluster_bootstrap(values, labels, replicates=replicates)
+    for name, peer in peers.items():
+        # the SD of 60 draws is known to 1 / sqrt(2 * 59) = 9 %; 5 of these either way
+        ratio = peer(rows, PEER_REPLICATES, 0).std(ddof=1) / ours.se
+        assert 0.54 < ratio < 1.46, (name, ratio)
     print("standard errors agree within Monte Carlo error")
     print(
-        f"{given['rows']} rows, {given['clusters']} clusters, {replicates} replicates; peers timed "
+        f"{sizes['rows']} rows, {sizes['clusters']} clusters, {replicates} replicates; peers timed "
         f"on {PEER_REPLICATES} and scaled; {ROUNDS} rounds in turn"
     )
-    for name, taken in times.items():
-        ratios = [peer / own for peer, own in zip(taken, times["ours"], strict=True)]
-        print(
-            f"{name:<34}{statistics.median(taken):>10.3f} s   ratio to ours: "
-            f"median {statistics.median(ratios):.0f}, smallest {min(ratios):.0f}"
-        )
-    return 0
+    race(
+        lambda: cluster_bootstrap(values, labels, replicates=replicates),
+        {name: partial(peer, rows, PEER_REPLICATES, 0) for name, peer in peers.items()},
+        ROUNDS,
+        repeats=1,
+        scale=replicates / PEER_REPLICATES,
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

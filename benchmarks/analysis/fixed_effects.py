@@ -1,6 +1,6 @@
 """Slopes within groups, clustered by group, on a million verdict rows, against pyfixest.
 
-    python benchmarks/analysis/fixed_effects.py [rows=1000000] [groups=2000] [rounds=5]
+    python -m benchmarks.analysis.fixed_effects [rows=1000000] [groups=2000] [rounds=5]
 
 Equality first: coefficients to 1e-8, standard errors to 1e-6. Both take the small-sample factor
 P/(P-1) * (N-1)/(N-df) for P groups. df is the K columns here and K + 1 there: the constants of the
@@ -14,9 +14,6 @@ peer, and its median counts.
 from __future__ import annotations
 
 import importlib
-import statistics
-import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.statistics.fixed_effects import fixed_effects
+from benchmarks.race import race, read_sizes
 
 
 def planted(rows: int, groups: int) -> pd.DataFrame:
@@ -72,57 +70,33 @@ def by_statsmodels(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return fit.params.to_numpy(), fit.bse.to_numpy()
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
-def main(arguments: list[str]) -> int:
-    given = {"rows": 1_000_000, "groups": 2_000, "rounds": 5}
-    for argument in arguments:
-        name, _, text = argument.partition("=")
-        if name not in given or not text.isdecimal() or int(text) < 2:
-            print(f"{argument}: legal are {', '.join(given)}, whole numbers", file=sys.stderr)
-            return 2
-        given[name] = int(text)
-    table = planted(given["rows"], given["groups"])
+def main() -> None:
+    """Equality, then the race."""
+    sizes = read_sizes(rows=1_000_000, groups=2_000, rounds=5)
+    table = planted(sizes["rows"], sizes["groups"])
     y, group = table["y"].to_numpy(), table["group"].to_numpy()
 
     def ours() -> Any:
         return fixed_effects(y, table[["x1", "x2"]].to_numpy(), group)
 
-    found = ours()
+    estimates = ours()
     coef, se = by_statsmodels(table)
-    np.testing.assert_allclose(found.coef_K, coef, rtol=0, atol=1e-8)
-    np.testing.assert_allclose(found.se_K, se, rtol=1e-6)
+    np.testing.assert_allclose(estimates.coef_K, coef, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(estimates.se_K, se, rtol=1e-6)
     print("equal to statsmodels on centred columns: coefficients 1e-8, standard errors 1e-6")
     peers = pyfixest_peers(table)
     if not peers:
         print("pyfixest is not installed here: not raced")
-    align = np.sqrt((found.n - 3) / (found.n - 2))
+    align = np.sqrt((estimates.n - 3) / (estimates.n - 2))
     for peer in peers.values():
         fit = peer()
-        np.testing.assert_allclose(found.coef_K, fit.coef(), rtol=0, atol=1e-8)
-        np.testing.assert_allclose(found.se_K, fit.se() * align, rtol=1e-6)
+        np.testing.assert_allclose(estimates.coef_K, fit.coef(), rtol=0, atol=1e-8)
+        np.testing.assert_allclose(estimates.se_K, fit.se() * align, rtol=1e-6)
     if peers:
         print("equal to pyfixest: the same")
-    own: dict[str, list[float]] = {name: [] for name in peers}
-    times: dict[str, list[float]] = {name: [] for name in peers}
-    for _ in range(given["rounds"]):
-        for name, peer in peers.items():
-            own[name].append(statistics.median([seconds(ours) for _ in range(3)]))
-            times[name].append(seconds(peer))
-    print(f"{given['rows']} rows, {given['groups']} groups; {given['rounds']} rounds in turn")
-    for name, taken in times.items():
-        ratios = [peer / mine for peer, mine in zip(taken, own[name], strict=True)]
-        print(
-            f"{name:<30}{statistics.median(taken):>8.3f} s, ours "
-            f"{statistics.median(own[name]):.3f} s   ratio: "
-            f"median {statistics.median(ratios):.1f}, smallest {min(ratios):.1f}"
-        )
-    return 0
+    print(f"{len(y)} rows, {sizes['groups']} groups; {sizes['rounds']} rounds in turn")
+    race(ours, peers, sizes["rounds"])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -1,6 +1,6 @@
 """The random-intercept model on a million verdict rows, against statsmodels and mixedlm.
 
-    python benchmarks/analysis/mixed.py [rows=1000000] [clusters=2000] [rounds=5]
+    python -m benchmarks.analysis.mixed [rows=1000000] [clusters=2000] [rounds=5]
 
 Estimates must agree to 1e-4 before anything is timed: coefficients, standard errors, both variances
 and the log-likelihood. Equality with statsmodels is at the end of its powell, led close to the
@@ -12,9 +12,6 @@ else needs it. Ours is called thrice before every call of a peer, and its median
 from __future__ import annotations
 
 import importlib
-import statistics
-import sys
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from analysis.statistics.mixed import RandomIntercept, random_intercept
+from benchmarks.race import race, read_sizes
 
 
 def planted(rows: int, clusters: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -75,21 +73,10 @@ def equal(ours: RandomIntercept, theirs: list[float]) -> None:
     np.testing.assert_allclose(own, theirs, rtol=1e-4)
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
-def main(arguments: list[str]) -> int:
-    given = {"rows": 1_000_000, "clusters": 2_000, "rounds": 5}
-    for argument in arguments:
-        name, _, text = argument.partition("=")
-        if name not in given or not text.isdecimal() or int(text) < 2:
-            print(f"{argument}: legal are {', '.join(given)}, whole numbers", file=sys.stderr)
-            return 2
-        given[name] = int(text)
-    y, x, cluster = planted(given["rows"], given["clusters"])
+def main() -> None:
+    """Equality, then the race."""
+    sizes = read_sizes(rows=1_000_000, clusters=2_000, rounds=5)
+    y, x, cluster = planted(sizes["rows"], sizes["clusters"])
     ours = random_intercept(y, x, cluster)
     peers: dict[str, Callable[..., Any]] = {"statsmodels MixedLM": statsmodels_peer(y, x, cluster)}
     fit = peers["statsmodels MixedLM"](method="powell", xtol=1e-6, ftol=1e-12)
@@ -105,24 +92,9 @@ def main(arguments: list[str]) -> int:
         equal(ours, [*fit.fixef().values(), *se, *variances, float(fit.logLik())])
     print("estimates agree to 1e-4")
     peers |= rust
-    own: dict[str, list[float]] = {name: [] for name in peers}
-    times: dict[str, list[float]] = {name: [] for name in peers}
-    for _ in range(given["rounds"]):
-        for name, peer in peers.items():
-            turns = [seconds(lambda: random_intercept(y, x, cluster)) for _ in range(3)]
-            own[name].append(statistics.median(turns))
-            times[name].append(seconds(peer))
-    print(f"{given['rows']} rows, {given['clusters']} clusters; {given['rounds']} rounds in turn")
-    every = [taken for turns in own.values() for taken in turns]
-    print(f"{'ours':<36}{statistics.median(every):>8.3f} s")
-    for name, taken in times.items():
-        ratios = [peer / mine for peer, mine in zip(taken, own[name], strict=True)]
-        print(
-            f"{name:<36}{statistics.median(taken):>8.3f} s   ratio to ours: "
-            f"median {statistics.median(ratios):.1f}, smallest {min(ratios):.1f}"
-        )
-    return 0
+    print(f"{len(y)} rows, {sizes['clusters']} clusters; {sizes['rounds']} rounds in turn")
+    race(lambda: random_intercept(y, x, cluster), peers, sizes["rounds"])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -28,9 +28,12 @@ import yaml
 
 from analysis.records.frames import rollouts_frame, runs_frame, verdicts_frame
 from analysis.records.runs import on_each_core
-from analysis.reports import pathway
-from analysis.reports import words as findings
+from analysis.reports.evidence import gather
+from analysis.reports.limits import limits
+from analysis.reports.tables import summary_rows
+from analysis.reports.words import findings
 from analysis.run import drift
+from study import study_file
 from study.records import ROLLOUT, VERDICT, part_name
 
 STEPS, GROUPS, MEMBERS, JUDGES = 200, 32, 8, 8
@@ -123,23 +126,22 @@ def write_run(job: tuple[Path, int]) -> None:
 
 def write_study(study: Path, cells: int) -> None:
     study.mkdir(parents=True)
-    described = {"study": study.name, "factors": ["judge", "seed"], "base": {}, "mlflow": {}}
-    (study / "study.json").write_text(json.dumps(described))
+    study_file.write_study(study, {"study": study.name, "factors": ["judge", "seed"]})
     on_each_core(write_run, [(study, number) for number in range(cells)], cells, large=2)
 
 
 def equal(study: Path) -> None:
     """Two runs by data frames of every row: step means, and counts of what is missing."""
-    found = findings.gather(study)
+    evidence = gather(study)
     table = runs_frame(study)
     rollouts, verdicts = rollouts_frame(study, runs=table), verdicts_frame(study, runs=table)
     gap = (rollouts["judge_score"] - rollouts["truth"]).groupby(
         [rollouts["cell"].astype("str"), rollouts["step"]]
     )
-    ours = found.scores[found.scores["metric"] == "gap"].set_index(["cell", "step"])["value"]
+    ours = evidence.scores[evidence.scores["metric"] == "gap"].set_index(["cell", "step"])["value"]
     assert np.allclose(gap.mean().reindex(ours.index), ours, rtol=0, atol=1e-12)
     counts = pd.crosstab(verdicts["judge"], verdicts["outcome"]).reindex(columns=["scored"])
-    failures = found.failures.groupby("judge")[["scored", "verdicts"]].sum()
+    failures = evidence.failures.groupby("judge")[["scored", "verdicts"]].sum()
     assert counts["scored"].equals(failures["scored"]) and failures["verdicts"].sum() == len(
         verdicts
     )
@@ -148,12 +150,10 @@ def equal(study: Path) -> None:
 
 def numbers(study: Path) -> None:
     """Everything that the report shows, undrawn."""
-    found = findings.gather(study)
-    path = pathway.trace(found.records, found.cells)
-    findings.findings(found), findings.limits(found), findings.summary_rows(found)
-    pathway.findings(path), pathway.limits(path)
-    drift.learning_curves(found.scores), drift.learning_curves(found.features)
-    drift.sample_completions(drift.sample_rollouts(found.records, found.cells))
+    evidence = gather(study)
+    findings(evidence), limits(evidence), summary_rows(evidence)
+    drift.learning_curves(evidence.scores), drift.learning_curves(evidence.features)
+    drift.sample_completions(drift.sample_rollouts(evidence.records, evidence.used_cells))
 
 
 def memory(pid: int) -> int:

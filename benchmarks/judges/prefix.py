@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from judges.grading import GRADINGS
-from judges.grading.adapters import in_asks
 from study.rows import Criterion, Row, make_row
 
 GROUP = 8
@@ -79,13 +78,13 @@ class Radix:
 def tokens(name: str, layout: str, sizes: Rubrics) -> tuple[float, float]:
     """Tokens per group: all of the prompts', and those that must be prefilled."""
     draw = random.Random(0)
-    grading: Any = in_asks(GRADINGS[name]({"layout": layout}))
+    grading: Any = GRADINGS[name]({"layout": layout})
     cache = Radix()
     full = fresh = 0
     for _ in range(GROUPS):
         asked = row(draw, sizes)
         for _ in range(GROUP):
-            for ask in grading.asks(asked, text(draw, RESPONSE)):
+            for ask in grading.requests(asked, text(draw, RESPONSE)):
                 prompt = ask.messages[0]["content"]
                 full += len(prompt)
                 fresh += cache.prefill(prompt)

@@ -20,8 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.judges.prefix import GROUP, RESPONSE, SETS
-from judges.grading import GRADINGS
-from judges.grading.adapters import in_asks
+from judges.grading.rubric_batch import RubricBatch
 from study.rows import Criterion, make_row
 
 LAYOUTS = ("ancestor", "cacheable")
@@ -48,12 +47,12 @@ def ask(url: str, model: str, messages: list[dict[str, str]]) -> dict[str, Any]:
 
 def group_seconds(url: str, model: str, layout: str, draw: random.Random) -> tuple[float, int, int]:
     """Seconds, prompt tokens and cached ones of a group: one request first, then the others."""
-    grading = in_asks(GRADINGS["rubric_batch"]({"layout": layout}))
+    grading = RubricBatch({"layout": layout})
     sizes = SETS["VerInstruct"]
     count = round(sizes.criteria)
     criteria = tuple(Criterion(text(draw, sizes.characters)) for _ in range(count))
     task = make_row(({"role": "user", "content": text(draw, sizes.prompt)},), criteria)
-    prompts = [grading.asks(task, text(draw, RESPONSE))[0].messages for _ in range(GROUP)]
+    prompts = [grading.requests(task, text(draw, RESPONSE))[0].messages for _ in range(GROUP)]
     started = time.perf_counter()
     used = [ask(url, model, prompts[0])]
     with ThreadPoolExecutor(GROUP) as pool:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from judges.singleflight import Desk
+from judges.singleflight import SingleFlight
 from judges.store import Store, content_key
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,7 +114,7 @@ def want_store(folder: Path, keys: list[str]) -> int:
 
     async def main() -> None:
         with Store(folder / "replies.db") as store:
-            desk = Desk(store)
+            desk = SingleFlight(store)
 
             async def one(key: str) -> None:
                 nonlocal calls

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.evaluation.decoding import Decoding, Keep, Local, Turns, failed
+from study.answers import opened
 from study.errors import UserError
-from study.thinking import opened
 
 
 def answer_all(

@@ -1,74 +1,69 @@
-"""The options of an evaluation's command line, and who is to answer."""
+"""The options of the command that evaluates on held-out prompts, and who is to answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.evaluation import generate
+from study.bounds import Number
+from study.cli import option, overrides, preset, word
 from study.errors import UserError
-from study.secrets import refuse_arguments
 
 SOURCES = ("responses", "run", "model", "adapter", "endpoint")
-SHARED = ("out", "allow_missing", "seed", "track")
 GENERATION = (
     *("responses_out", "limit", "temperature", "top_p", "max_tokens", "thinking"),
     *("checkpoint", "batch", "dtype", "chat_template", "api_key_env", "concurrency", "timeout_s"),
 )
 LOCAL, REMOTE = ("batch", "dtype", "chat_template"), ("api_key_env", "concurrency", "timeout_s")
+GRADED = ("rubric", "healthbench")
+"""Evaluations in which a judge grades."""
 
 
+@dataclass(frozen=True)
 class Options:
-    """``key=value`` arguments, read as the type that each is asked for."""
-
-    def __init__(self, arguments: Sequence[str], legal: Sequence[str]) -> None:
-        refuse_arguments(arguments)
-        self.given: dict[str, str] = {}
-        for argument in arguments:
-            key, equals, value = argument.partition("=")
-            if not equals or key not in legal:
-                raise UserError(f"{argument} is no option. Legal are {'=, '.join(legal)}=.")
-            if key in self.given:
-                raise UserError(f"{key} is given twice. Give it once.")
-            self.given[key] = value
-
-    def replaced(self, key: str, value: str) -> Options:
-        """The same options with another value of one."""
-        made = Options((), ())
-        made.given = self.given | {key: value}
-        return made
-
-    def text(self, key: str) -> str | None:
-        return self.given.get(key) or None
-
-    def flag(self, key: str) -> bool | None:
-        value = self.text(key)
-        if value is None:
-            return None
-        if value.lower() not in ("true", "false"):
-            raise UserError(f"{key}={value} is neither true nor false.")
-        return value.lower() == "true"
-
-    def whole(self, key: str, default: int, least: int = 1) -> int:
-        value = self.text(key) or str(default)
-        if not value.isdecimal() or int(value) < least:
-            raise UserError(f"{key}={value} is no whole number from {least} up.")
-        return int(value)
-
-    def number(self, key: str, default: float, low: float, high: float) -> float:
-        value = self.text(key) or str(default)
-        try:
-            found = float(value)
-        except ValueError:
-            found = float("nan")
-        if not low <= found <= high:
-            raise UserError(f"{key}={value} is no number from {low:g} to {high:g}.")
-        return found
+    what: str = word("the evaluation", "ifeval", *GRADED)
+    responses: Path | None = option("JSONL of answers; in place of it they are generated")
+    run: Path | None = option("folder of the run whose policy answers, runs/STUDY/CELL")
+    model: str | None = option("model folder that answers, or a model's name at the endpoint")
+    adapter: Path | None = option("folder of an adapter that answers")
+    endpoint: str | None = option("URL of an endpoint that answers")
+    out: Path = option("JSON file of the result", required=True)
+    allow_missing: bool = option("score although responses are missing", False)
+    seed: int = option("seed of the answers and of the intervals", 0, Number(low=0))
+    track: bool = option("write the result to the MLflow run of run=", True)
+    root: str | None = option("folder of the IFEval data", key="data.root", only=("ifeval",))
+    task: str | None = option("preset of the task; healthbench has its own", only=GRADED)
+    judge: str = preset("judge", only=GRADED)
+    samples: int = option("answers to each prompt", 1, Number(low=1), only=GRADED)
+    split: str | None = option("eval, train or all", only=GRADED)
+    same_judge: bool = option("let the judge that trained the run grade it", False, only=GRADED)
+    runs_dir: Path = option("folder of the verdict store", Path("runs"), only=GRADED)
+    responses_out: Path | None = option("JSONL for the generated answers; beside out= otherwise")
+    limit: int | None = option("how many prompts, from the first on", legal=Number(low=1))
+    temperature: float = option("sampling temperature of the answers", 0.0, Number(low=0, high=5))
+    top_p: float = option(
+        "share of the likeliest tokens that is sampled from", 1.0, Number(low=1e-6, high=1)
+    )
+    max_tokens: int = option(
+        "longest answer, in tokens", generate.Decoding.max_tokens, Number(low=1)
+    )
+    thinking: bool | None = option("switch the thinking of the chat template on or off")
+    checkpoint: int | None = option("step of the run's checkpoint", legal=Number(low=0))
+    batch: int = option("prompts that are answered at once", 8, Number(low=1))
+    dtype: str | None = option("number format of the model's weights")
+    chat_template: Path | None = option("file of a chat template in place of the model's own")
+    api_key_env: str | None = option("variable that holds the endpoint's key")
+    concurrency: int = option("requests that are sent at once", 16, Number(low=1))
+    timeout_s: float = option("seconds per request", 600.0, Number(low=1, high=86_400))
+    overrides: list[str] = overrides("judge.", "task.", only=GRADED)
+    given: frozenset[str] = frozenset()
+    """Options that were typed."""
 
 
 def source(options: Options, turns: generate.Turns = generate.lone) -> generate.Source | None:
     """Who is to answer, or None for a file of responses."""
-    named = {key for key in SOURCES if options.text(key)}
+    named = {key for key in SOURCES if getattr(options, key) is not None}
     legal = ({"responses"}, {"run"}, {"model"}, {"adapter"}, {"model", "adapter"})
     if named not in (*legal, {"endpoint", "model"}):
         raise UserError(
@@ -83,41 +78,37 @@ def source(options: Options, turns: generate.Turns = generate.lone) -> generate.
         refused = (*LOCAL, "checkpoint")
     else:
         refused = REMOTE if "run" in named else (*REMOTE, "checkpoint")
-    if wrong := [key for key in refused if options.text(key)]:
+    if wrong := [key for key in refused if key in options.given]:
         raise UserError(f"{wrong[0]} has no meaning with {' and '.join(sorted(named))}.")
-    if "responses" in named:
+    if options.responses is not None:
         return None
     decoding = generate.Decoding(
-        temperature=options.number("temperature", 0.0, 0.0, 5.0),
-        top_p=options.number("top_p", 1.0, 1e-6, 1.0),
-        max_tokens=options.whole("max_tokens", generate.Decoding.max_tokens),
-        seed=options.whole("seed", 0, least=0),
-        thinking=options.flag("thinking"),
+        temperature=options.temperature,
+        top_p=options.top_p,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+        thinking=options.thinking,
     )
-    model, adapter = options.text("model"), options.text("adapter")
-    if url := options.text("endpoint"):
+    if options.endpoint is not None:
         return generate.from_endpoint(
-            url,
-            str(model),
+            options.endpoint,
+            str(options.model),
             decoding,
-            options.whole("concurrency", 16),
-            options.number("timeout_s", 600.0, 1.0, 86_400.0),
-            options.text("api_key_env"),
+            options.concurrency,
+            options.timeout_s,
+            options.api_key_env,
             turns,
         )
-    local = generate.Local(
-        options.whole("batch", 8), options.text("dtype"), _template(options.text("chat_template"))
-    )
-    if run := options.text("run"):
-        step = options.whole("checkpoint", 0, least=0) if options.text("checkpoint") else None
-        return generate.from_run(Path(run), step, decoding, local, turns)
-    return generate.from_folder(model, Path(adapter) if adapter else None, decoding, local, turns)
+    local = generate.Local(options.batch, options.dtype, _template(options.chat_template))
+    if options.run is not None:
+        return generate.from_run(options.run, options.checkpoint, decoding, local, turns)
+    return generate.from_folder(options.model, options.adapter, decoding, local, turns)
 
 
-def _template(file: str | None) -> str | None:
+def _template(file: Path | None) -> str | None:
     if file is None:
         return None
     try:
-        return Path(file).read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"chat_template={file} cannot be read: {error}.") from error

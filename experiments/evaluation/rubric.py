@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.evaluation.generate import fill
-from experiments.evaluation.options import GENERATION, SHARED, SOURCES, Options
+from experiments.evaluation.options import Options
 from experiments.evaluation.options import source as source_of
 from experiments.evaluation.responses import Response, model_of, read_responses
 from experiments.evaluation.results import complete, guard, write_result
 from experiments.evaluation.summary import Graded, summary
 from experiments.evaluation.tracked import track
 from experiments.evaluation.training import differs, trained_under
-from judges.grading.adapters import check_rows
+from judges.grading.checks import check_rows
 from judges.identity import build_grading
 from judges.session import Session
 from judges.store import Store
@@ -32,7 +32,6 @@ from study.tasks import oracle, prompts, task_module
 if TYPE_CHECKING:
     from study.schema import Judge, Task
 
-OWN = ("task", "judge", "samples", "split", "same_judge", "runs_dir")
 SPLITS = {"eval": ("eval",), "train": ("train",), "all": ("train", "eval")}
 OFFICIAL = {
     "judge.grading.name": "judge.grading.name=rubric_item",
@@ -58,47 +57,42 @@ class Rows:
     """Text of every prompt of the task, chosen or not -> its id."""
 
 
-def evaluate_rubric(arguments: Sequence[str]) -> None:
+def evaluate_rubric(options: Options) -> None:
     """Held-out rows of any task with criteria, under any judge and its own grading.
 
     Raises:
         UserError: options, rows or responses that do not fit, or the judge that trained the run.
     """
-    _evaluate("rubric", arguments)
+    _evaluate("rubric", options)
 
 
-def evaluate_healthbench(arguments: Sequence[str]) -> None:
+def evaluate_healthbench(options: Options) -> None:
     """HealthBench graded item by item; the mean over rows is clipped to [0, 1], samples are not.
 
     Raises:
         UserError: as `evaluate_rubric`.
     """
-    _evaluate("healthbench", arguments)
+    _evaluate("healthbench", options)
 
 
-def _evaluate(name: str, arguments: Sequence[str]) -> None:
+def _evaluate(name: str, options: Options) -> None:
     official = name == "healthbench"
-    overrides = [word for word in arguments if word.lstrip("+~").startswith(("judge.", "task."))]
-    others = [word for word in arguments if word not in overrides]
-    options = Options(others, (*SOURCES, *SHARED, *GENERATION, *OWN))
-    chosen = options.text("task") or ("healthbench" if official else "")
-    if not chosen or not options.text("judge") or not options.text("out"):
+    if not (chosen := options.task or ("healthbench" if official else "")):
         raise UserError(
-            f"The evaluation {name} needs a judge, a task and a place for the result. Type for"
-            f" example: python -m experiments.evaluate {name} task=healthbench judge=qwen3-32b"
-            " run=runs/STUDY/CELL out=FILE.json"
+            f"The evaluation {name} needs a task. Type for example: python -m experiments.evaluate"
+            f" {name} task=healthbench judge=qwen3-32b run=runs/STUDY/CELL out=FILE.json"
         )
-    judge, task = _composed(str(options.text("judge")), chosen, overrides, official)
+    judge, task = _composed(options.judge, chosen, options.overrides, official)
     trained = trained_under(options)
     same = None if trained is None else not differs(judge, trained, options)
-    split = options.text("split") or "eval"
-    if official and options.text("split") is None and (trained or {}).get("task") != task.name:
+    split = options.split or "eval"
+    if official and options.split is None and (trained or {}).get("task") != task.name:
         split = "all"  # nobody was trained on any of it, as far as is known
     rows = held_out(task, split, options)
     check_rows(build_grading(judge), rows.chosen)
-    target, seed = Path(str(options.text("out"))), options.whole("seed", 0, least=0)
+    target, seed = options.out, options.seed
     responses, model, made = _responses(options, rows, target, name, judge.name)
-    graded = grade(judge, task, rows.chosen, responses, Path(options.text("runs_dir") or "runs"))
+    graded = grade(judge, task, rows.chosen, responses, options.runs_dir)
     signed = judge.grading.options.get("clip") == "none"
     result: dict[str, Any] = {
         "evaluation": name,
@@ -156,7 +150,7 @@ def held_out(task: Task, split: str, options: Options) -> Rows:
             " give task.path a file that has."
         )
     prompt_ids = {row.prompt_text().strip(): row.prompt_id for row in every}
-    chosen = tuple(rows[: options.whole("limit", len(rows))])
+    chosen = tuple(rows[: options.limit])
     return Rows(chosen, len(in_split) - len(rows), prompt_ids)
 
 
@@ -169,11 +163,12 @@ def _responses(
     def asked(given: Options) -> Any:
         return source_of(given, lambda text: list(turns[text]))
 
-    first, samples = asked(options), options.whole("samples", 1)
+    first, samples = asked(options), options.samples
     if first is None:
         if samples != 1:
             raise UserError("samples= is for generated answers; a file has as many as it has.")
-        paths = [Path(str(options.text("responses")))]
+        assert options.responses is not None
+        paths = [options.responses]
     else:
         guard(target, first.model, name, judge)
         if samples > 1 and not first.settings["temperature"]:
@@ -181,15 +176,14 @@ def _responses(
                 f"samples={samples} of greedy decoding are {samples} copies. Type temperature=0.7"
                 " or another above 0."
             )
-        base = Path(options.text("responses_out") or target.with_suffix(".responses.jsonl"))
+        base = options.responses_out or target.with_suffix(".responses.jsonl")
         names = [f".{n}{base.suffix}" for n in range(samples)] if samples > 1 else [base.suffix]
         paths = [base.with_suffix(ending) for ending in names]
         if target.resolve() in [path.resolve() for path in paths]:
             raise UserError(f"out and responses_out are both {target}. Give different names.")
-        seed = options.whole("seed", 0, least=0)
         for number, path in enumerate(paths):
             # the same command line with another seed: a sample is one more file of its own
-            fill(asked(options.replaced("seed", str(seed + number))), list(turns), path)
+            fill(asked(replace(options, seed=options.seed + number)), list(turns), path)
     wanted = {row.prompt_id for row in rows.chosen}
     texts: dict[str, list[str]] = defaultdict(list)
     failed = beside = 0
@@ -205,7 +199,7 @@ def _responses(
                 texts[prompt].append(response.text)
     model = models.pop()
     guard(target, model, name, judge)
-    complete(len(texts), len(wanted), failed, paths[0], bool(options.flag("allow_missing")))
+    complete(len(texts), len(wanted), failed, paths[0], options.allow_missing)
     provenance: dict[str, Any] = {"n_failed_generation": failed, "n_beside": beside}
     provenance["responses"] = [_file(path) for path in paths]
     if first is not None:

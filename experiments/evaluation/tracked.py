@@ -30,19 +30,19 @@ def track(
     Raises:
         UserError: the run was tracked, and the store does not take the metrics.
     """
-    cell = options.text("run")
-    if cell is None or options.flag("track") is False:
+    cell = options.run
+    if cell is None or not options.track:
         return None
-    run = read_json(Path(cell) / "mlflow.json")
+    run = read_json(cell / "mlflow.json")
     if not run:
         print(f"run={cell} is not tracked, so the result is in its JSON alone.")
         return None
-    step = _step(Path(cell), options)
+    step = _step(cell, options)
 
     mlflow = load_mlflow()
     try:
         client = mlflow.MlflowClient(tracking_uri=run["uri"])
-        model_id = _logged_model(client, run, Path(cell).resolve().name, step, result)
+        model_id = _logged_model(client, run, cell.resolve().name, step, result)
         stamp = int(time.time() * 1000)
         data = result["dataset"]
         metrics = [
@@ -70,8 +70,8 @@ def track(
 
 def _step(cell: Path, options: Options) -> int:
     """The step of the checkpoint that was asked."""
-    if options.text("checkpoint"):
-        return options.whole("checkpoint", 0, least=0)
+    if options.checkpoint is not None:
+        return options.checkpoint
     return int(read_json(cell / "status.json").get("step", 0))
 
 

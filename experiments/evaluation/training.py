@@ -41,12 +41,12 @@ def trained_under(options: Options) -> Trained | None:
     Raises:
         UserError: ``run=`` is not a cell.
     """
-    if run := options.text("run"):
-        training = training_of(Path(run))
+    if run := options.run:
+        training = training_of(run)
         if training is None:
             raise UserError(f"run={run} is not a cell: its config.yaml cannot be read.")
         return training
-    for folder_given in filter(None, (options.text("adapter"), options.text("model"))):
+    for folder_given in filter(None, (options.adapter, options.model)):
         folder = Path(folder_given).resolve()
         for cell in (folder.parent, folder.parent.parent):
             if training := training_of(cell):
@@ -65,7 +65,7 @@ def differs(judge: Judge, trained: Trained, options: Options) -> bool:
     model = trained["judge_model"]
     if trained["judge"] != judge.name and (not model or model != judge.endpoint.model):
         return True
-    if not options.flag("same_judge"):
+    if not options.same_judge:
         raise UserError(
             f"{trained['place']} was trained by judge={trained['judge']}, and judge={judge.name} is"
             " the same model: what it taught is what it likes. Give a held-out gold judge different"

@@ -18,7 +18,7 @@ from judges.serving.server import leases
 from study import cells, stopping, storage
 from study.cells import Cell
 from study.files import write_json
-from study.study_file import base, read_study
+from study.study_file import base, read_study, write_study
 from study.verify import mend
 
 SUMMARY = "summary.json"
@@ -118,8 +118,8 @@ def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, Any]) -> None:
         mlflow_ids |= initialise(uri, study_dir.parent, config.study, config.factors)
     study_dir.mkdir(parents=True, exist_ok=True)
     (study_dir / SUMMARY).unlink(missing_ok=True)
-    write_json(
-        study_dir / "study.json",
+    write_study(
+        study_dir,
         {
             "study": config.study,
             "factors": config.factors,

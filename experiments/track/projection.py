@@ -15,36 +15,15 @@ import re
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
-from study.cells import Cell, flatten, under
+from study import marks
+from study.cells import Cell
+from study.identity import flatten
+from study.marks import marked_keys, under
+from study.schema import Study
 from study.secrets import redact
 
-LISTED = (
-    "seed",
-    "reward",
-    "scaffold",
-    "trainer",
-    "policy",
-    "task",
-    *(
-        f"judge.{key}"
-        for key in (
-            "name",
-            "family",
-            "size",
-            "revision",
-            "grading",
-            "sampling",
-            "simulated",
-            "on_failure",
-            "max_unscored_frac",
-            "endpoint.url",
-            "endpoint.model",
-            "endpoint.stream",
-        )
-    ),
-)
+LISTED = marked_keys(Study, marks.LISTED)
 """Config that may become a parameter; anything else stays in the cell's ``config.yaml``."""
-
 VALUE_LIMIT = 500
 NONFINITE = "system/nonfinite"
 """How many values of a step were None, NaN or infinite, and so were not sent."""

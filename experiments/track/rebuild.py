@@ -14,11 +14,10 @@ from experiments.track.runs import close_parent, keep_run, one_line, open_run, s
 from experiments.track.store import initialise, load_mlflow, tracking_uri
 from study import cells
 from study.errors import UserError
-from study.files import write_json
 from study.records import recorded
 from study.schema import Study, Tracking
 from study.status import read_status
-from study.study_file import read_study
+from study.study_file import read_study, write_study
 from study.verify import say_problems
 
 ENDS = {"done": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
@@ -49,7 +48,7 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     study = read_study(study_dir)
     factors = study.get("factors") or first_config(folders).factors
     ids = initialise(tracking_uri(tracking, runs_dir), runs_dir, study_dir.name, factors)
-    write_json(study_dir / "study.json", {**study, "mlflow": ids})
+    write_study(study_dir, {**study, "factors": factors, "mlflow": ids})
     client = load_mlflow().MlflowClient(tracking_uri=ids["uri"])
     say_problems(study_dir, folders)
     states = set()

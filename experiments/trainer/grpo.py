@@ -22,7 +22,7 @@ from experiments.preflight import check_batch
 from experiments.scorer import Scorer, StepRecord
 from experiments.trainer import checkpoints
 from study.errors import UserError
-from study.features import features
+from study.features import FEATURES, measured
 from study.records import COMPONENT, Recorder
 from study.rows import Row
 from study.scaffold import Shown, show
@@ -272,7 +272,8 @@ class RecordStep(TrainerCallback):
         record = self.scorer.pending
         if record is None or record.step != state.global_step:
             return  # the closing log of a run repeats nothing that a step has not said
-        metrics = step_metrics(record) | {
+        simulated = self.scorer.config.judge.simulated
+        metrics = step_metrics(record, simulated.keyword if simulated else "") | {
             TRL_METRICS[name]: float(value)
             for name, value in (logs or {}).items()
             if name in TRL_METRICS and value is not None
@@ -288,8 +289,12 @@ class RecordStep(TrainerCallback):
         checkpoints.rotate(folder)
 
 
-def step_metrics(record: StepRecord) -> dict[str, float]:
-    """Means over the step's rollouts: truth, judge score, their gap, and the behaviour vector."""
+def step_metrics(record: StepRecord, keyword: str) -> dict[str, float]:
+    """Means over the step's rollouts: truth, judge score, their gap, and the behaviour vector.
+
+    Args:
+        keyword: what the behaviour ``keyword`` counts; that of the acting judge, if it has one.
+    """
     metrics = dict(record.metrics)
     rows = record.rollouts
     pairs = [
@@ -312,9 +317,10 @@ def step_metrics(record: StepRecord) -> dict[str, float]:
     if shown:
         metrics["scaffold/shown"] = sum(shown) / len(shown)
     metrics["policy/unanswered_frac"] = sum(row["answer"] is None for row in rows) / len(rows)
-    vectors = [features(row["answer"]) for row in rows if row["answer"] is not None]
-    for name in vectors[0] if vectors else ():
-        metrics[f"policy/{name}"] = sum(vector[name] for vector in vectors) / len(vectors)
+    values_N_K = measured([row["answer"] for row in rows if row["answer"] is not None], keyword)
+    for name, column in zip(FEATURES, values_N_K.T.tolist(), strict=True):
+        if column:
+            metrics[f"policy/{name}"] = sum(column) / len(column)
     return metrics
 
 

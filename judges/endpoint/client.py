@@ -23,7 +23,7 @@ from judges.endpoint.fields import NAME_CHARACTERS, clean, one_line
 from judges.endpoint.served import is_asked
 from judges.endpoint.throttle import NoTurn
 from judges.endpoint.transport import Answer, TooLarge, Unreachable, WireError
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, Request
 
 LONGEST_WAIT_S = 30.0
 LONGEST_PAUSE_S = 60.0
@@ -45,6 +45,8 @@ Body = dict[str, Any]
 Again = Callable[[Reply], tuple[Body, str] | None]
 """Reply -> the changed request that may fare better and what it changes; None where it will do."""
 
+NO_REQUEST, UNREAD = Request(), Parsed(Outcome.empty, reason="nobody has read it")
+
 
 @dataclass(frozen=True)
 class Fetched:
@@ -58,8 +60,11 @@ class Fetched:
     latency_s: float = 0.0
     served: str = ""
     """The model that answered, where it was another than the one asked for."""
-    parsed: tuple[Parsed, ...] = ()
-    """What was read in the replies when they came; empty where nobody has read them yet."""
+    request: Request = NO_REQUEST
+    reply: Reply | None = None
+    """The one among the replies that counts; None until it is read, and where there is none."""
+    parsed: Parsed = UNREAD
+    """What was read in it, or why there is none."""
     cost_usd: float | None = None
     """What it cost now; None where that is not known."""
     from_cache: bool = False

@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from judges.endpoint.channel import Channel
 from judges.endpoint.client import Body, Fetched, ask
 from judges.endpoint.dialects import chat_body
 from judges.endpoint.failures import EndpointRefused
+from judges.endpoint.loop import gather
 from judges.endpoint.replicas import open_wire
 from study.errors import UserError
 from study.verdict import Outcome
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
     from study.schema import Endpoint
 
 __all__ = ["Fetched", "chat_body", "complete", "complete_all", "open_channel"]
-
-AT_ONCE = 200
-"""Requests that are begun before replies get a turn again."""
 
 
 def open_channel(
@@ -111,11 +110,6 @@ async def _complete_all(
                 f" {first.reason}. Start it, or give the endpoint and the name of a model that it"
                 " serves, and the key that it accepts."
             )
-        later = []
-        for place in range(1, len(requests)):
-            later.append(asyncio.create_task(one(place)))
-            if place % AT_ONCE == 0:
-                await asyncio.sleep(0)
-        return [first, *await asyncio.gather(*later)]
+        return [first, *await gather(partial(one, place) for place in range(1, len(requests)))]
     finally:
         await channel.wire.close()

@@ -24,7 +24,12 @@ LEAST_LOGPROB = -9999.0
 SHORTEST_KEY = 8
 """Servers without a key of their own are given EMPTY or none: words that replies may hold."""
 
-_IN_CONFIG_ONLY = ("a private key", "a URL with a password", "a URL with a token")
+_IN_CONFIG_ONLY = (
+    "a private key",
+    "a URL with a password",
+    "a URL with a token",
+    "an address with a secret",
+)
 """What a reply may well talk about."""
 _RANDOM = re.compile(r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}")
 

@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+AT_ONCE = 200
+"""Coroutines that are begun before replies get a turn again."""
+
+
+async def gather(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
+    """Call all of them and await what they give, in their order; where one raises the others are
+    given up."""
+    tasks: list[asyncio.Task[T]] = []
+    try:
+        for number, call in enumerate(calls, 1):
+            tasks.append(asyncio.create_task(call()))
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 class Loop:
@@ -27,6 +49,20 @@ class Loop:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the loop and wait for what it gives or raises."""
+        future = self._submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # an interrupt in this thread leaves nothing behind in the other
+            raise
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in the loop; to be awaited in any loop, this one too."""
+        if threading.current_thread() is self._thread:
+            return await work
+        return await asyncio.wrap_future(self._submit(work))
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         with self._lock:
             if self._closed:
                 work.close()
@@ -35,12 +71,7 @@ class Loop:
                 self._thread = threading.Thread(target=self._main, name="judge", daemon=True)
                 self._thread.start()
             self._ready.wait()
-            future = asyncio.run_coroutine_threadsafe(self._job(work), self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # an interrupt in this thread leaves nothing behind in the other
-            raise
+            return asyncio.run_coroutine_threadsafe(self._job(work), self._loop)
 
     def close(self) -> None:
         with self._lock:

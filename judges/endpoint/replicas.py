@@ -79,8 +79,6 @@ def open_wire(endpoint: Endpoint, app: Asgi | None = None) -> Wire:
         UserError: another scheme than http, https or asgi, or asgi without an application.
     """
     if endpoint.replicas:
-        from judges.endpoint.replicas import Replicas
-
         single = dataclasses.replace(endpoint, replicas=[])
         urls = (endpoint.url, *endpoint.replicas)
         return Replicas([open_wire(dataclasses.replace(single, url=url), app) for url in urls])

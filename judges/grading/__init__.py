@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from judges.grading.adapters import check_row, check_rows
-from judges.grading.base import Ask, Grading, GroupGrading, OneAsk
+from judges.grading.base import AnswerGrading, Grading, GroupGrading, OneRequest
 from judges.grading.binary import Binary
 from judges.grading.likert import Likert
 from judges.grading.listwise import Listwise
@@ -16,7 +13,7 @@ from judges.grading.rubric_item import RubricItem
 from judges.grading.soft_choice import SoftChoice
 from judges.grading.verif import Verif
 
-GRADINGS: dict[str, type[Any]] = {
+GRADINGS: dict[str, type[AnswerGrading] | type[GroupGrading]] = {
     "likert": Likert,
     "soft_choice": SoftChoice,
     "rubric_batch": RubricBatch,
@@ -28,4 +25,4 @@ GRADINGS: dict[str, type[Any]] = {
     "listwise": Listwise,
 }
 
-__all__ = ["GRADINGS", "Ask", "Grading", "GroupGrading", "OneAsk", "check_row", "check_rows"]
+__all__ = ["GRADINGS", "AnswerGrading", "Grading", "GroupGrading", "OneRequest"]

@@ -1,4 +1,4 @@
-"""What every grading is made of: its asks, its options, its prompt file, and unreadable replies.
+"""The kinds of grading, and what they share: options, prompt files, and replies without a grade.
 
 A prompt keeps what never changes in front, then the instruction, then the answer, so that a server
 that caches prefixes reads the shared part once per prompt group.
@@ -9,113 +9,118 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from judges.grading.delimiters import fence, fill
+from study.answers import strip_thinking
 from study.errors import UserError
 from study.rows import Row
-from study.thinking import strip_thinking
-from study.verdict import DIFFERENT, Outcome, Parsed, Reply
+from study.verdict import DIFFERENT, Outcome, Parsed, Reply, Request
 
 PROMPTS = Path(__file__).parent.parent / "prompts"
 
 
-@dataclass(frozen=True)
-class Ask:
-    """One request of a verdict: what is sent, and what of the verdict its reply decides."""
-
-    messages: Sequence[dict[str, str]]
-    criteria: tuple[int, ...] = ()
-    """Places in ``row.criteria`` that are asked about; the judge is shown place + 1."""
-    members: tuple[int, ...] = ()
-    """Answers of a group that are asked about, in the order they are shown."""
+NOTHING = Request()
+"""The request of a grading whose replies are read alike whatever was asked."""
 
 
-class Named(Protocol):
-    """What a verdict says of the grading it came from."""
+@dataclass(frozen=True, eq=False)
+class Grading:
+    """What is asked of a judge and how its reply is read; built from plain options.
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def version(self) -> str:
-        """Raised when the same reply would be read differently."""
-        ...
-
-    @property
-    def prompt_sha(self) -> str:
-        """16 hex digits of SHA-256 over the prompt template."""
-        ...
-
-
-class OneAsk(Named, Protocol):
-    """A grading whose verdict is one request and its reply; built from plain options.
-
-    It may also have ``problem(row) -> str``: why the row cannot be graded so, or nothing.
+    Raises:
+        UserError: an unknown option, a value that it does not take, or an unfit prompt.
     """
 
-    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """The chat turns that ask about one answer; nothing of ``row.spec`` is in them."""
-        ...
+    options: dict[str, Any] = field(default_factory=dict)
+    name: ClassVar[str] = ""
+    version: ClassVar[str] = "2"
+    """Raised when the same reply would be read differently."""
+    option_names: ClassVar[tuple[str, ...]] = ("prompt",)
 
-    def body(self) -> dict[str, Any]:
-        """What the request carries beside messages and sampling."""
-        ...
+    def __post_init__(self) -> None:
+        check_options(self.name, self.options, self.option_names)
+        _ = self._template
 
-    def parse(self, reply: Reply) -> Parsed:
-        """Read the grade. Pure: the same reply gives the same result, and nothing is raised."""
-        ...
+    @cached_property
+    def _template(self) -> str:
+        """The prompt, with places for what belongs to a row or an answer."""
+        raise NotImplementedError
 
+    @cached_property
+    def prompt_sha(self) -> str:
+        """16 hex digits of SHA-256 over the prompt template."""
+        return hashlib.sha256(self._template.encode()).hexdigest()[:16]
 
-class Reading(Named, Protocol):
-    """How the replies to asks are read, whatever they are about."""
-
-    def body(self, ask: Ask) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """What the request carries beside messages and sampling. ``max_tokens_at_least`` raises
         the sampling's token limit where it is lower."""
-        ...
+        return {}
 
-    def parse(self, reply: Reply, ask: Ask) -> Parsed:
-        """Read one reply. Labels are those of ``ask.criteria``, ``unknown`` where there is none;
-        with labels that are not all known the outcome is not ``scored``. Pure, raises nothing."""
-        ...
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
+        """Read one reply. Labels are those of ``request.criteria``, ``unknown`` where there is
+        none; with labels that are not all known the outcome is not ``scored``. Pure: the same
+        reply gives the same result, and nothing is raised."""
+        raise NotImplementedError
 
 
-class Grading(Reading, Protocol):
-    """A grading whose verdict on one answer may take several requests."""
+@dataclass(frozen=True, eq=False)
+class AnswerGrading(Grading):
+    """A grading that judges each answer by itself; a verdict may take several requests."""
 
     def problem(self, row: Row) -> str:
         """Why the row cannot be graded so, in one clause; empty where it can."""
-        ...
+        return ""
 
-    def asks(self, row: Row, answer: str) -> tuple[Ask, ...]:
+    def requests(self, row: Row, answer: str) -> tuple[Request, ...]:
         """The requests of one verdict; none where the row has a problem."""
-        ...
+        raise NotImplementedError
 
-    def narrow(self, row: Row, answer: str, ask: Ask, parsed: Parsed) -> Ask | None:
-        """The one follow-up, about nothing but the criteria that the reply left out."""
-        ...
+    def follow_up(self, row: Row, answer: str, request: Request, parsed: Parsed) -> Request | None:
+        """One more request, about nothing but the criteria that the reply left out."""
+        return None
 
-    def combine(self, row: Row, parts: Sequence[tuple[Ask, Parsed]]) -> Parsed:
+    def combine(self, row: Row, parts: Sequence[tuple[Request, Parsed]]) -> Parsed:
         """The verdict that the parts make, follow-ups behind what they follow: K labels, and a
         score or the reason why there is none."""
-        ...
+        raise NotImplementedError
 
 
-class GroupGrading(Reading, Protocol):
+@dataclass(frozen=True, eq=False)
+class OneRequest(AnswerGrading):
+    """A grading whose verdict is one request and its reply."""
+
+    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        """The chat turns that ask about one answer; nothing of ``row.spec`` is in them."""
+        raise NotImplementedError
+
+    def requests(self, row: Row, answer: str) -> tuple[Request, ...]:
+        """The one request; none where the row has a problem."""
+        return () if self.problem(row) else (Request(self.messages(row, answer)),)
+
+    def combine(self, row: Row, parts: Sequence[tuple[Request, Parsed]]) -> Parsed:
+        """The one part; ``unparsed`` where nothing was asked."""
+        if parts:
+            return parts[0][1]
+        return Parsed(Outcome.unparsed, reason=f"{self.problem(row)}: nothing was asked")
+
+
+@dataclass(frozen=True, eq=False)
+class GroupGrading(Grading):
     """A grading that judges the G answers to one prompt against each other."""
 
-    def group_asks(self, row: Row, answers: Sequence[str]) -> tuple[Ask, ...]:
+    def group_requests(self, row: Row, answers: Sequence[str]) -> tuple[Request, ...]:
         """The requests about one group."""
-        ...
+        raise NotImplementedError
 
     def group_combine(
-        self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Ask, Parsed]]
+        self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Request, Parsed]]
     ) -> list[Parsed]:
         """The G verdicts that the parts make, in the order of the answers."""
-        ...
+        raise NotImplementedError
 
 
 def check_options(grading: str, options: dict[str, Any], known: Iterable[str]) -> None:
@@ -193,11 +198,6 @@ def load_prompt(
             f" Give it {', '.join(sorted(legal))} and no other."
         )
     return template
-
-
-def prompt_sha(template: str) -> str:
-    """16 hex digits of SHA-256 over a template."""
-    return hashlib.sha256(template.encode()).hexdigest()[:16]
 
 
 def ask(template: str, row: Row, answer: str, **words: str) -> list[dict[str, str]]:

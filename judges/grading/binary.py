@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from judges.grading import base, bracket
+from judges.grading.base import NOTHING
 from judges.grading.delimiters import fence, fill
 from study.rows import Row
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, Request
 
 YES, NO = "1", "0"
 
 
 @dataclass(frozen=True, eq=False)
-class Binary:
+class Binary(base.OneRequest):
     """The reference is ``row.reference``. Options: ``prompt`` default, or a .txt file;
     ``structured`` false | true, forces the verdict alone.
 
@@ -23,24 +24,17 @@ class Binary:
         UserError: an unknown option, a value that it does not take, or an unfit prompt.
     """
 
-    options: dict[str, Any] = field(default_factory=dict)
     name = "binary"
-    version = "2"
+    option_names = ("prompt", "structured")
 
     def __post_init__(self) -> None:
-        base.check_options(self.name, self.options, ["prompt", "structured"])
+        super().__post_init__()
         base.choose(self.name, self.options, "structured", (False, True))
-        _ = self._template
 
     @cached_property
     def _template(self) -> str:
         needed = ["{prompt}", "{reference}", "{answer}", f"[[{YES}]]", f"[[{NO}]]"]
         return base.load_prompt(self.name, self.options.get("prompt", "default"), needed, ())
-
-    @cached_property
-    def prompt_sha(self) -> str:
-        """16 hex digits of SHA-256 over the prompt template."""
-        return base.prompt_sha(self._template)
 
     def problem(self, row: Row) -> str:
         """Why the row cannot be graded so; empty where it can."""
@@ -56,11 +50,11 @@ class Binary:
         )
         return [{"role": "user", "content": content.rstrip()}]
 
-    def body(self) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a sentence, or the forced verdict."""
         return bracket.binary_body(self.options.get("structured", False), [YES, NO])
 
-    def parse(self, reply: Reply) -> Parsed:
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """1 for the same, 0 for another answer."""
         found = bracket.choice(reply, {YES: 1.0, NO: 0.0})
         return found if isinstance(found, Parsed) else Parsed(Outcome.scored, score=found)

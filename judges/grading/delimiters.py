@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 
-from study.thinking import NAMES
+from study.answers import NAMES
 
 _SAID = r"(?:(?:not[\s_-]*+)?+(?:met|present)|true|false|yes|no)"
 """Words of any rubric vocabulary."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from judges.grading import base, bracket, group
-from judges.grading.base import Ask
+from judges.grading.base import NOTHING
 from judges.grading.delimiters import fence, fill
 from study.rows import Row
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, Request
 
 MARKER = "[[best > ... > worst]]"
 """How a prompt asks for a ranking."""
@@ -27,7 +27,7 @@ class Ranking(Parsed):
 
 
 @dataclass(frozen=True, eq=False)
-class Listwise:
+class Listwise(base.GroupGrading):
     """Options: ``prompt`` default, or a .txt file. The answers are shown in an order that follows
     from their texts; an answer of rank r among n scores (n - r) / (n - 1), and equal answers
     share the mean of their scores.
@@ -36,25 +36,14 @@ class Listwise:
         UserError: an unknown option, or an unfit prompt.
     """
 
-    options: dict[str, Any] = field(default_factory=dict)
     name = "listwise"
-    version = "2"
-
-    def __post_init__(self) -> None:
-        base.check_options(self.name, self.options, ["prompt"])
-        _ = self._template
 
     @cached_property
     def _template(self) -> str:
         needed = ["{prompt}", "{answers}", MARKER]
         return base.load_prompt(self.name, self.options.get("prompt", "default"), needed)
 
-    @cached_property
-    def prompt_sha(self) -> str:
-        """16 hex digits of SHA-256 over the prompt template."""
-        return base.prompt_sha(self._template)
-
-    def group_asks(self, row: Row, answers: Sequence[str]) -> tuple[Ask, ...]:
+    def group_requests(self, row: Row, answers: Sequence[str]) -> tuple[Request, ...]:
         """One request about the whole group."""
         order = group.shuffled(row.prompt_text(), answers)
         content = fill(
@@ -63,19 +52,21 @@ class Listwise:
             rubric=base.rubric_block(row),
             answers=group.shown([answers[member] for member in order]),
         )
-        return (Ask([{"role": "user", "content": content.rstrip()}], members=order),)
+        return (Request([{"role": "user", "content": content.rstrip()}], members=order),)
 
-    def body(self, ask: Ask) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a sentence and the ranking."""
-        return {"max_tokens_at_least": 128 + TOKENS_PER_ANSWER * len(ask.members)}
+        return {"max_tokens_at_least": 128 + TOKENS_PER_ANSWER * len(request.members)}
 
-    def parse(self, reply: Reply, ask: Ask) -> Parsed:
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """The one ``[[B > A > C]]`` that names every answer once."""
-        names = {group.letters(place).lower(): member for place, member in enumerate(ask.members)}
+        names = {
+            group.letters(place).lower(): member for place, member in enumerate(request.members)
+        }
 
         def legal(said: str) -> tuple[int, ...] | None:
             order = tuple(names.get(name.strip(), -1) for name in said.split(">"))
-            return order if sorted(order) == sorted(ask.members) else None
+            return order if sorted(order) == sorted(request.members) else None
 
         found = bracket.read(reply, legal, "a ranking that names every answer once")
         if isinstance(found, Parsed):
@@ -83,7 +74,7 @@ class Listwise:
         return Ranking(Outcome.scored, score=1.0, order=found)
 
     def group_combine(
-        self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Ask, Parsed]]
+        self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Request, Parsed]]
     ) -> list[Parsed]:
         """The rank of each answer as a score; the same failure for all where there is none."""
         ((_, parsed),) = parts

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from judges.grading import base, bracket, group
-from judges.grading.base import Ask
+from judges.grading.base import NOTHING
 from judges.grading.delimiters import fence, fill
 from study.rows import Row
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, Request
 
 FIRST, SECOND, TIE = "a", "b", "tie"
 MARKER = "[[tie]]"
@@ -19,7 +19,7 @@ MARKER = "[[tie]]"
 
 
 @dataclass(frozen=True, eq=False)
-class Pairwise:
+class Pairwise(base.GroupGrading):
     """Options: ``against`` all (each pair) | next (a ring: each answer and the one behind it);
     ``prompt`` default, or a .txt file; ``structured`` false | true, forces the verdict alone.
 
@@ -30,14 +30,13 @@ class Pairwise:
         UserError: an unknown option, a value that it does not take, or an unfit prompt.
     """
 
-    options: dict[str, Any] = field(default_factory=dict)
     name = "pairwise"
-    version = "2"
+    option_names = ("against", "prompt", "structured")
 
     def __post_init__(self) -> None:
-        base.check_options(self.name, self.options, ["against", "prompt", "structured"])
+        super().__post_init__()
         base.choose(self.name, self.options, "structured", (False, True))
-        _ = self._template, self.against
+        _ = self.against
 
     @cached_property
     def against(self) -> str:
@@ -49,11 +48,6 @@ class Pairwise:
         needed = ["{prompt}", "{answers}", "[[A]]", "[[B]]", MARKER]
         return base.load_prompt(self.name, self.options.get("prompt", "default"), needed)
 
-    @cached_property
-    def prompt_sha(self) -> str:
-        """16 hex digits of SHA-256 over the prompt template."""
-        return base.prompt_sha(self._template)
-
     def pairs(self, count: int) -> list[tuple[int, int]]:
         """The pairs (i < j) of a group that are compared."""
         if self.against == "all":
@@ -61,38 +55,38 @@ class Pairwise:
         ring = {tuple(sorted((i, (i + 1) % count))) for i in range(count)}
         return sorted((i, j) for i, j in ring if i != j)
 
-    def group_asks(self, row: Row, answers: Sequence[str]) -> tuple[Ask, ...]:
+    def group_requests(self, row: Row, answers: Sequence[str]) -> tuple[Request, ...]:
         """Two requests per pair of different answers."""
         return tuple(
-            self._ask(row, answers, members)
+            self._request(row, answers, members)
             for i, j in self.pairs(len(answers))
             if answers[i] != answers[j]
             for members in ((i, j), (j, i))
         )
 
-    def _ask(self, row: Row, answers: Sequence[str], members: tuple[int, int]) -> Ask:
+    def _request(self, row: Row, answers: Sequence[str], members: tuple[int, int]) -> Request:
         content = fill(
             self._template,
             prompt=fence("prompt", row.prompt_text()),
             rubric=base.rubric_block(row),
             answers=group.shown([answers[member] for member in members]),
         )
-        return Ask([{"role": "user", "content": content.rstrip()}], members=members)
+        return Request([{"role": "user", "content": content.rstrip()}], members=members)
 
-    def body(self, ask: Ask) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a sentence, or the forced verdict."""
         return bracket.binary_body(self.options.get("structured", False), ["A", "B", "tie"])
 
-    def parse(self, reply: Reply, ask: Ask) -> Parsed:
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """1 where the first shown is better, 0.5 for a tie, 0 where the second is."""
         found = bracket.choice(reply, {FIRST: 1.0, SECOND: 0.0, TIE: 0.5})
         return found if isinstance(found, Parsed) else Parsed(Outcome.scored, score=found)
 
     def group_combine(
-        self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Ask, Parsed]]
+        self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Request, Parsed]]
     ) -> list[Parsed]:
         """The win rate of each answer over the comparisons that were obtained in both orders."""
-        said = {ask.members: parsed for ask, parsed in parts}
+        said = {request.members: parsed for request, parsed in parts}
         wins: list[list[float]] = [[] for _ in answers]
         turned, lost = [0] * len(answers), [0] * len(answers)
         failed: list[Parsed | None] = [None] * len(answers)

@@ -9,12 +9,12 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from judges.grading import base
-from judges.grading.base import Ask
+from judges.grading.base import NOTHING
 from judges.grading.delimiters import fence, fill
 from judges.grading.vocabulary import (
     VOCABULARIES,
@@ -26,7 +26,7 @@ from judges.grading.vocabulary import (
 )
 from study.errors import UserError
 from study.rows import Criterion, Row
-from study.verdict import DIFFERENT, Outcome, Parsed, Reply
+from study.verdict import DIFFERENT, Outcome, Parsed, Reply, Request
 
 FAMILY = "rubric"
 """The first part of the prompt files' names."""
@@ -41,7 +41,7 @@ _ORDERS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Rubric:
+class Rubric(base.AnswerGrading):
     """Options (first value: the default):
 
     ``vocabulary`` met | present | bool | yes_no; ``points`` hidden | shown; ``polarity_guidance``
@@ -55,15 +55,13 @@ class Rubric:
         UserError: an unknown option, a value that it does not take, or an unfit prompt.
     """
 
-    options: dict[str, Any] = field(default_factory=dict)
-    name: ClassVar[str] = ""
-    version: ClassVar[str] = "2"
-    extra_options: ClassVar[tuple[str, ...]] = ()
+    option_names = (
+        *("vocabulary", "points", "polarity_guidance", "reason", "clip", "layout"),
+        *("partial", "structured", "prompt"),
+    )
 
     def __post_init__(self) -> None:
-        known = ["vocabulary", "points", "polarity_guidance", "reason", "clip", "layout",
-                 "partial", "structured", "prompt", *self.extra_options]  # fmt: skip
-        base.check_options(self.name, self.options, known)
+        super().__post_init__()
         if self._option("structured", (False, True)) and self.reason != "none":
             raise UserError(
                 f"judge.grading.options.structured=true forces a {self.name} reply to be the"
@@ -73,7 +71,6 @@ class Rubric:
         for key, legal in (("clip", ("zero", "none")), ("partial", ("none", "renormalise")),
                            ("layout", tuple(_ORDERS))):  # fmt: skip
             self._option(key, legal)
-        _ = self._instructions
 
     def _option(self, key: str, legal: Sequence[Any]) -> Any:
         return base.choose(self.name, self.options, key, legal)
@@ -94,7 +91,7 @@ class Rubric:
         return self._option("points", ("hidden", "shown")) == "shown"
 
     @cached_property
-    def _instructions(self) -> str:
+    def _template(self) -> str:
         """The sections of the prompt that the options call for, without anything of a row."""
         prompt = self.options.get("prompt", "default")
         text = base.load_prompt(FAMILY, prompt, ["{yes}", "{no}", "{form}"], optional=())
@@ -119,7 +116,7 @@ class Rubric:
     def prompt_sha(self) -> str:
         """16 hex digits of SHA-256 over all of the prompt that is not the row's or the answer."""
         layout = self._option("layout", tuple(_ORDERS))
-        return hashlib.sha256(f"{layout}\n{self._instructions}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{layout}\n{self._template}".encode()).hexdigest()[:16]
 
     def chunks(self, count: int) -> list[tuple[int, ...]]:
         """Which criteria go into each request."""
@@ -140,35 +137,37 @@ class Rubric:
             return "the rubric has no criterion with positive points"
         return ""
 
-    def asks(self, row: Row, answer: str) -> tuple[Ask, ...]:
+    def requests(self, row: Row, answer: str) -> tuple[Request, ...]:
         """A request per chunk; none where the row has a problem."""
         if self.problem(row):
             return ()
-        return tuple(self._ask(row, answer, chunk) for chunk in self.chunks(len(row.criteria)))
+        return tuple(self._request(row, answer, chunk) for chunk in self.chunks(len(row.criteria)))
 
-    def _ask(self, row: Row, answer: str, criteria: tuple[int, ...]) -> Ask:
+    def _request(self, row: Row, answer: str, criteria: tuple[int, ...]) -> Request:
         lines = (self._line(place + 1, row.criteria[place]) for place in criteria)
         blocks = {
-            "instructions": self._instructions,
+            "instructions": self._template,
             "conversation": "Conversation:\n" + fence("prompt", row.prompt_text()),
             "rubric": "Rubric:\n" + fence("rubric", "\n".join(lines)),
             "response": "Response:\n" + fence("answer", answer),
         }
         order = _ORDERS[self._option("layout", tuple(_ORDERS))]
         content = "\n\n".join(blocks[block] for block in order)
-        return Ask([{"role": "user", "content": content}], criteria)
+        return Request([{"role": "user", "content": content}], criteria)
 
     def _line(self, number: int, item: Criterion) -> str:
         """A numbered criterion; further lines of its text are indented, so numbers stand alone."""
         points = f"(points: {item.points:g}) " if self.shown else ""
         return f"{number}. {points}{item.text.strip()}".replace("\n", "\n   ")
 
-    def body(self, ask: Ask) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for every label, and a JSON schema if asked for."""
         each = TOKENS_PER_LABEL + (TOKENS_PER_REASON if self.reason != "none" else 0)
-        wanted: dict[str, Any] = {"max_tokens_at_least": TOKENS_BESIDE + each * len(ask.criteria)}
+        wanted: dict[str, Any] = {
+            "max_tokens_at_least": TOKENS_BESIDE + each * len(request.criteria)
+        }
         if self._option("structured", (False, True)):
-            names = [str(place + 1) for place in ask.criteria]
+            names = [str(place + 1) for place in request.criteria]
             word = {"enum": list(VOCABULARIES[self.vocabulary])}
             schema = {
                 "type": "object",
@@ -179,21 +178,21 @@ class Rubric:
             wanted["structured_outputs"] = {"json": schema}
         return wanted
 
-    def parse(self, reply: Reply, ask: Ask) -> Parsed:
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """Labels of the criteria asked about. The score of a part is its share of met criteria,
         given where all labels are known; only ``combine`` knows the points."""
         text = base.readable(reply)
-        blank = ("unknown",) * len(ask.criteria)
+        blank = ("unknown",) * len(request.criteria)
         if isinstance(text, Parsed):
             return Parsed(text.outcome, blank, reason=text.reason)
-        numbers = [place + 1 for place in ask.criteria]
+        numbers = [place + 1 for place in request.criteria]
         found = read_labels(text, numbers, self.vocabulary)
         twice = None if found else disagreement(text, numbers, self.vocabulary)
         if twice is not None:
             reason = base.unparsed(f"{DIFFERENT}: criterion {twice}", text).reason
             return Parsed(Outcome.unparsed, blank, reason=reason)
-        labels = tuple(found.get(place + 1, "unknown") for place in ask.criteria)
-        missing = [place for place, label in zip(ask.criteria, labels, strict=True)
+        labels = tuple(found.get(place + 1, "unknown") for place in request.criteria)
+        missing = [place for place, label in zip(request.criteria, labels, strict=True)
                    if label == "unknown"]  # fmt: skip
         if missing or not labels:
             reason = f"no label for {_listed(missing)}" if missing else "no verdict"
@@ -206,21 +205,25 @@ class Rubric:
         text = base.readable(reply)
         return (0, False) if isinstance(text, Parsed) else largest_number(text, self.vocabulary)
 
-    def narrow(self, row: Row, answer: str, ask: Ask, parsed: Parsed) -> Ask | None:
+    def follow_up(self, row: Row, answer: str, request: Request, parsed: Parsed) -> Request | None:
         """Ask again for what a partial reply left out; a reply without any label is the client's
         to repeat."""
         missing = tuple(
             place
-            for place, label in zip(ask.criteria, parsed.labels, strict=True)
+            for place, label in zip(request.criteria, parsed.labels, strict=True)
             if label == "unknown"
         )
-        return self._ask(row, answer, missing) if 0 < len(missing) < len(ask.criteria) else None
+        return (
+            self._request(row, answer, missing)
+            if 0 < len(missing) < len(request.criteria)
+            else None
+        )
 
-    def combine(self, row: Row, parts: Sequence[tuple[Ask, Parsed]]) -> Parsed:
+    def combine(self, row: Row, parts: Sequence[tuple[Request, Parsed]]) -> Parsed:
         """K labels; the score, or ``unparsed`` (the failure of a request, if one failed)."""
         labels = ["unknown"] * len(row.criteria)
-        for ask, parsed in parts:
-            for place, label in zip(ask.criteria, parsed.labels, strict=True):
+        for request, parsed in parts:
+            for place, label in zip(request.criteria, parsed.labels, strict=True):
                 if label != "unknown":
                     labels[place] = label
         problem = self.problem(row)
@@ -252,10 +255,10 @@ def rubric_score(criteria: Sequence[Criterion], labels: Sequence[str]) -> float 
     return math.fsum(points for points, label in known if label == "met") / possible
 
 
-def _failure(parts: Sequence[tuple[Ask, Parsed]], missing: set[int]) -> tuple[Outcome, str]:
+def _failure(parts: Sequence[tuple[Request, Parsed]], missing: set[int]) -> tuple[Outcome, str]:
     """The outcome and reason of a verdict without some labels: of the first request that failed
     in another way than by an unreadable reply, else ``unparsed``."""
-    why = [parsed for ask, parsed in parts if missing & set(ask.criteria)]
+    why = [parsed for request, parsed in parts if missing & set(request.criteria)]
     failed = [parsed for parsed in why if parsed.outcome not in (Outcome.unparsed, Outcome.scored)]
     first = (failed or why)[0]
     reason = first.reason if failed or len(why) == 1 else ""

@@ -14,7 +14,7 @@ class RubricChunk(Rubric):
     """
 
     name = "rubric_chunk"
-    extra_options = ("k",)
+    option_names = (*Rubric.option_names, "k")
 
     def __post_init__(self) -> None:
         super().__post_init__()

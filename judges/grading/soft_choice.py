@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from judges.grading import base
+from judges.grading.base import NOTHING
+from study.answers import answer_spans
 from study.errors import UserError
 from study.rows import Row
-from study.thinking import answer_spans
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, Request
 
 TOP = 20
 """The most alternatives that servers give by default."""
@@ -24,7 +25,7 @@ MAX_TOKENS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class SoftChoice:
+class SoftChoice(base.OneRequest):
     """Options: ``prompt`` (default, strict, or a .txt file), ``positive`` and ``negative`` (Yes
     and No) and ``soft`` (true; false scores the word itself as 1 or 0).
 
@@ -32,13 +33,12 @@ class SoftChoice:
         UserError: an unknown option or prompt, or words that cannot be told apart.
     """
 
-    options: dict[str, Any] = field(default_factory=dict)
     name = "soft_choice"
     version = "3"
+    option_names = ("prompt", "positive", "negative", "soft")
 
     def __post_init__(self) -> None:
-        base.check_options(self.name, self.options, ["prompt", "positive", "negative", "soft"])
-        _ = self._template
+        super().__post_init__()
         if not isinstance(self.soft, bool):
             raise UserError(
                 f"judge.grading.options.soft={self.soft!r} is neither true nor false; type"
@@ -82,17 +82,12 @@ class SoftChoice:
         needed = ["{prompt}", "{answer}", "{positive}", "{negative}"]
         return base.load_prompt(self.name, self.options.get("prompt", "default"), needed)
 
-    @cached_property
-    def prompt_sha(self) -> str:
-        """16 hex digits of SHA-256 over the prompt template."""
-        return base.prompt_sha(self._template)
-
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
         """One user turn that ends with the fenced answer."""
         words = {"positive": self.positive, "negative": self.negative}
         return base.ask(self._template, row, answer, **words)
 
-    def body(self) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """One forced word, the positive one named first, and its alternatives if soft."""
         wanted: dict[str, Any] = {
             "structured_outputs": {"choice": list(self.words)},
@@ -100,7 +95,7 @@ class SoftChoice:
         }
         return wanted | ({"logprobs": True, "top_logprobs": TOP} if self.soft else {})
 
-    def parse(self, reply: Reply) -> Parsed:
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """The probability of the positive word out of both, at the token that is the choice."""
         text = base.readable(reply)
         if isinstance(text, Parsed):

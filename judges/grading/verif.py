@@ -5,20 +5,21 @@ The reward it makes is sparse: one constraint missed is worth as much as all of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from judges.grading import base, bracket
+from judges.grading.base import NOTHING
 from judges.grading.delimiters import fence, fill
 from study.rows import Row
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, Request
 
 YES, NO = "1", "0"
 
 
 @dataclass(frozen=True, eq=False)
-class Verif:
+class Verif(base.OneRequest):
     """Options: ``language`` en | zh, of the prompt; ``prompt``, a .txt file instead;
     ``vocabulary`` bracket; ``structured`` false | true, forces the verdict alone.
 
@@ -26,28 +27,19 @@ class Verif:
         UserError: an unknown option, a value that it does not take, or an unfit prompt.
     """
 
-    options: dict[str, Any] = field(default_factory=dict)
     name = "verif"
-    version = "2"
+    option_names = ("language", "prompt", "vocabulary", "structured")
 
     def __post_init__(self) -> None:
-        base.check_options(
-            self.name, self.options, ["language", "prompt", "vocabulary", "structured"]
-        )
+        super().__post_init__()
         base.choose(self.name, self.options, "vocabulary", ("bracket",))
         base.choose(self.name, self.options, "structured", (False, True))
-        _ = self._template
 
     @cached_property
     def _template(self) -> str:
         language = base.choose(self.name, self.options, "language", ("en", "zh"))
         needed = ["{prompt}", "{constraints}", "{answer}", f"[[{YES}]]", f"[[{NO}]]"]
         return base.load_prompt(self.name, self.options.get("prompt", language), needed, ())
-
-    @cached_property
-    def prompt_sha(self) -> str:
-        """16 hex digits of SHA-256 over the prompt template."""
-        return base.prompt_sha(self._template)
 
     def problem(self, row: Row) -> str:
         """Why the row cannot be graded so; empty where it can."""
@@ -71,11 +63,11 @@ class Verif:
         )
         return [{"role": "user", "content": content.rstrip()}]
 
-    def body(self) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a sentence, or the forced verdict."""
         return bracket.binary_body(self.options.get("structured", False), [YES, NO])
 
-    def parse(self, reply: Reply) -> Parsed:
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """One label for the constraints as a whole, and 1 or 0."""
         found = bracket.choice(reply, {YES: 1.0, NO: 0.0})
         if isinstance(found, Parsed):

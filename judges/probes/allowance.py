@@ -6,12 +6,12 @@ limits have room for requests like the dearest before; what is left then is ``ab
 
 from __future__ import annotations
 
+import asyncio
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from judges.aggregate import Got
 from judges.budget import Spent, check_limits, usd_of
 from judges.endpoint.client import Fetched
 from study.verdict import Outcome
@@ -19,7 +19,6 @@ from study.verdict import Outcome
 if TYPE_CHECKING:
     from study.schema import Cost, Judge
 
-T = TypeVar("T")
 MOST = 64
 """Requests of a batch, at most; the limits are looked at between batches."""
 ROUNDING = 1e-9
@@ -43,6 +42,11 @@ class Allowance:
         self.spent = before or Spent()
         self._seen: dict[str, tuple[int, Spent]] = {}
         """Judge -> requests of its last batch, and the dearest mean of a batch."""
+        self._waiting: list[asyncio.Future[bool]] = []
+        """Requests that wait for the next batch, in the order in which they came."""
+        self._under_way = 0
+        """Requests of the batch that have not ended."""
+        self._batch: list[Fetched] = []
 
     @property
     def reason(self) -> str:
@@ -51,26 +55,51 @@ class Allowance:
         named = [f"cost.{name}={limit:g}" for name, limit in limits.items() if limit is not None]
         return f"not asked: {' and '.join(named)} had no room"
 
-    def spend(
-        self, judge: Judge, wanted: Sequence[T], send: Callable[[Sequence[T]], list[Got]]
-    ) -> list[Got]:
-        """Send what the limits have room for.
+    async def spend(self, judge: Judge, send: Callable[[], Awaitable[Fetched]]) -> Fetched:
+        """Send a request once the limits have room for it; without room it is ``aborted``.
 
         Args:
             judge: who is asked.
-            wanted: requests that the store cannot answer.
-            send: sends some of them and waits.
+            send: sends the request, which the store cannot answer, and waits for the reply.
         """
-        got: list[Got] = []
-        while len(got) < len(wanted):
-            size = self._room(judge)
-            if size == 0:
-                nothing = Got(Fetched((), Outcome.aborted, self.reason, 0, 0.0), 0.0)
-                return got + [nothing] * (len(wanted) - len(got))
-            part = send(wanted[len(got) : len(got) + size])
-            self._count(judge, part)
-            got += part
-        return got
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._admit(judge)
+        try:
+            if not await turn:
+                return Fetched((), Outcome.aborted, self.reason, cost_usd=0.0)
+        except asyncio.CancelledError:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            elif turn.done() and not turn.cancelled() and turn.result():
+                self._leave(judge)
+            raise
+        try:
+            fetched = await send()
+            self._batch.append(fetched)
+            return fetched
+        finally:
+            self._leave(judge)
+
+    def _admit(self, judge: Judge) -> None:
+        """Begin the next batch out of what waits, once the one before has ended."""
+        limited = self.cost.max_calls is not None or self.cost.max_usd is not None
+        if not self._waiting or (limited and self._under_way):
+            return
+        size = self._room(judge)
+        waiting = [turn for turn in self._waiting if not turn.done()]
+        batch = waiting[: size or None]
+        self._waiting = waiting[len(batch) :]
+        self._under_way += len(batch) if size else 0
+        for turn in batch:
+            turn.set_result(size > 0)
+
+    def _leave(self, judge: Judge) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            batch, self._batch = self._batch, []
+            self._count(judge, batch)
+            self._admit(judge)
 
     def _room(self, judge: Judge) -> int:
         """Requests that may be sent at once now."""
@@ -90,20 +119,20 @@ class Allowance:
                 size = min(size, int((limit - spent) / each + ROUNDING))
         return size
 
-    def _count(self, judge: Judge, part: Sequence[Got]) -> None:
-        sent = [got for got in part if not got.from_cache]
+    def _count(self, judge: Judge, batch: Sequence[Fetched]) -> None:
+        sent = [fetched for fetched in batch if not fetched.from_cache]
         rows = [
             {
                 "from_cache": False,
-                "finish_reason": bool(got.attempted.replies),
-                "cost_usd": got.cost_usd,
+                "finish_reason": bool(fetched.replies),
+                "cost_usd": fetched.cost_usd,
             }
-            for got in sent
+            for fetched in sent
         ]
-        spent = Spent(sum(got.attempted.attempts for got in sent), usd_of(rows))
+        spent = Spent(sum(fetched.attempts for fetched in sent), usd_of(rows))
         self.spent += spent
         _, dearest = self._seen.get(judge.name, (0, Spent()))
         if sent:
             calls, usd = spent.calls / len(sent), spent.usd / len(sent)
             dearest = Spent(max(dearest.calls, math.ceil(calls)), max(dearest.usd, usd))
-        self._seen[judge.name] = (len(part), dearest)
+        self._seen[judge.name] = (len(batch), dearest)

@@ -120,7 +120,7 @@ def _pairs(session: Session, pairs: Sequence[Pair], setting: str = PROFILE) -> l
     return [
         _record(verdict, judge, probe, setting, order)
         for index in range(judge.sampling.votes)
-        for (probe, _), orders in zip(pairs, session.ask_verdicts(shown, index), strict=True)
+        for (probe, _), orders in zip(pairs, session.request_verdicts(shown, index), strict=True)
         for order, verdict in zip((AS_GIVEN, SWAPPED), orders, strict=True)
     ]
 

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from judges.grading.adapters import Whole
-from judges.grading.base import prompt_sha, readable
+from judges.grading.base import NOTHING, OneRequest, readable
 from judges.grading.delimiters import fence, fill
 from judges.probes.variants import Source
 from judges.session import Session
 from study.errors import UserError
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, Request
 
 if TYPE_CHECKING:
     from judges.probes.allowance import Allowance
@@ -41,31 +40,28 @@ TEMPLATE = (
 TOKENS = 2048
 
 
-class _Free:
-    """Any text is a good reply."""
+class _Rewrite(OneRequest):
+    """Any text is a good reply. The one option is the instruction."""
 
     name = "rewrite"
-    version = "1"
-    prompt_sha = prompt_sha(TEMPLATE)
-
-    def __init__(self, instruction: str) -> None:
-        self._instruction = instruction
+    option_names = ("instruction",)
+    _template = TEMPLATE
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn with the fenced prompt and answer."""
+        """One user turn with the delimited prompt and answer."""
         content = fill(
             TEMPLATE,
-            instruction=self._instruction,
+            instruction=self.options["instruction"],
             prompt=fence("prompt", row.prompt_text()),
             answer=fence("answer", answer),
         )
         return [{"role": "user", "content": content}]
 
-    def body(self) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a long answer."""
         return {"max_tokens_at_least": TOKENS}
 
-    def parse(self, reply: Reply) -> Parsed:
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """Whether there is a whole text."""
         text = readable(reply)
         return text if isinstance(text, Parsed) else Parsed(Outcome.scored, score=1.0)
@@ -102,16 +98,16 @@ def rewritten(
         session.check()
         asked = []
         for place, slot in wanted:
-            grading = Whole(_Free(INSTRUCTIONS[slot]))
-            (ask,) = grading.asks(sources[place].row, sources[place].contents["correct"])
-            asked.append((grading, ask))
-        parts = session.replies(asked)
+            grading = _Rewrite({"instruction": INSTRUCTIONS[slot]})
+            (request,) = grading.requests(sources[place].row, sources[place].contents["correct"])
+            asked.append((grading, request))
+        replies = session.replies(asked)
         calls = session.calls
-    for (place, slot), part in zip(wanted, parts, strict=True):
-        text = readable(part.reply) if part.reply is not None else None
+    for (place, slot), fetched in zip(wanted, replies, strict=True):
+        text = readable(fetched.reply) if fetched.reply is not None else None
         if isinstance(text, str):
             found[place][slot] = (text, "model")
         else:
-            lost[f"{slot}: {part.parsed.outcome} from the rewriter"] += 1
+            lost[f"{slot}: {fetched.parsed.outcome} from the rewriter"] += 1
     filled = [replace(source, given=given) for source, given in zip(sources, found, strict=True)]
     return filled, [f"{count} x {why}" for why, count in sorted(lost.items())], calls

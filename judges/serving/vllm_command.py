@@ -17,7 +17,7 @@ from study.schema import Judge
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
-CPU_LAUNCHER = ROOT / "judges" / "vllm_cpu.py"
+CPU_LAUNCHER = ROOT / "judges" / "serving" / "vllm_cpu.py"
 OURS = ("--host", "--port", "--served-model-name")
 """Arguments that follow from the rest of the config and so cannot be in ``serve.extra``."""
 

@@ -1,6 +1,7 @@
-"""From the judge's scores to the rewards: failure policy, parts, formula by name, length penalties.
+"""From a judge's scores to rewards: failure policy, then the formula by name, then penalties.
 
-The trainer, a replay of its records and a forecast from them all go this way.
+The trainer goes this way with `composed`, and whoever scores recorded rollouts again (a replay, a
+forecast, another failure policy) with `recorded` and `recompose`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ Composed = tuple[float | None, dict[str, float | None]]
 
 
 @dataclass(frozen=True)
-class Known:
-    """One rollout without its judge's score.
+class RewardInputs:
+    """What the reward of one rollout is made of, but for its judge's score.
 
     Attributes:
         row: the task's row.
@@ -48,9 +49,9 @@ class Known:
         return self.asked, self.answer
 
 
-def recorded(config: Study, row: Row, record: Mapping[str, Any]) -> Known:
+def recorded(config: Study, row: Row, record: Mapping[str, Any]) -> RewardInputs:
     """A rollout as it stands in the records of a cell with that config."""
-    return Known(
+    return RewardInputs(
         row,
         for_judge(row, config.reward.rules),
         record["answer"] or "",
@@ -62,7 +63,7 @@ def recorded(config: Study, row: Row, record: Mapping[str, Any]) -> Known:
 
 def composed(
     config: Study,
-    known: Sequence[Known],
+    inputs: Sequence[RewardInputs],
     scores: Sequence[float | None],
     group_size: int,
     on_failure: str,
@@ -71,41 +72,45 @@ def composed(
     """Rewards of P * G rollouts in group order.
 
     Args:
+        inputs: one for each rollout.
         scores: of the judge, None where unscored.
         group_size: G.
         on_failure: the failure policy.
-        max_unscored_frac: the share of missing scores that is put up with.
+        max_unscored_frac: the share of missing scores above which the run stops.
 
     Raises:
-        Starved: by the failure policy.
+        TooManyMissing: by the failure policy.
     """
     limited = apply_failure_policy(list(scores), group_size, on_failure, max_unscored_frac)
     return [
-        _compose(config, _parts(one, score), one.tokens, one.answer)
-        for one, score in zip(known, limited, strict=True)
+        _compose(config, _parts(rollout, score), rollout.tokens, rollout.answer)
+        for rollout, score in zip(inputs, limited, strict=True)
     ]
 
 
-def again(
+def recompose(
     config: Study,
-    known: Sequence[Known],
+    inputs: Sequence[RewardInputs],
     scores: Sequence[float | None],
     group_size: int,
     on_failure: str,
 ) -> list[float | None]:
-    """Rewards that new scores would have made of recorded rollouts. Nothing runs that could be
-    stopped: ``abort`` leaves the unscored unscored, and any share of them is put up with."""
+    """Rewards that new scores would have made of recorded rollouts.
+
+    There is no run to stop: ``abort`` leaves a missing score missing, and any share of missing
+    scores is accepted.
+    """
     policy = "unscored" if on_failure == "abort" else on_failure
-    return [reward for reward, _ in composed(config, known, scores, group_size, policy)]
+    return [reward for reward, _ in composed(config, inputs, scores, group_size, policy)]
 
 
-def _parts(known: Known, judge: float | None) -> Parts:
+def _parts(rollout: RewardInputs, judge: float | None) -> Parts:
     return Parts(
         judge,
-        known.truth,
-        known.rules,
-        tuple(rule.points for rule in known.row.rules) if known.rules else (),
-        sum(max(0.0, item.points) for item in known.asked.criteria),
+        rollout.truth,
+        rollout.rules,
+        tuple(rule.points for rule in rollout.row.rules) if rollout.rules else (),
+        sum(max(0.0, criterion.points) for criterion in rollout.asked.criteria),
     )
 
 

@@ -1,4 +1,8 @@
-"""What becomes of a verdict that could not be had: ``judge.on_failure``, a factor of the study."""
+"""What is done with a missing verdict: ``judge.on_failure``, which a study can vary.
+
+>>> apply_failure_policy([0.5, None, 1.0, 0.0], group_size=2, policy="drop_group")
+[None, None, 1.0, 0.0]
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,8 @@ if TYPE_CHECKING:
     from study.verdict import Verdict
 
 POLICIES = words_of(Judge, "on_failure")
-
-
+REPLAY_POLICIES = tuple(policy for policy in POLICIES if policy != "abort")
+"""Those that recorded rollouts can be scored by again: they have no run to abort."""
 REASON = 240
 """Characters of a reason that are shown."""
 _NEW = "a setting of the judge's identity: it makes new cells"
@@ -49,7 +53,7 @@ REMEDIES: dict[str, Callable[[Judge], str]] = {
     ),
     "refused": lambda judge: (
         "the endpoint will not grade these answers: ask another one, judge.endpoint.url=URL, or "
-        "put up with more missing verdicts"
+        "accept more missing verdicts: judge.max_unscored_frac=SHARE"
     ),
     "too_long": lambda judge: (
         "the answers do not fit the judge's context: a smaller trainer.max_completion_length=N "
@@ -68,11 +72,11 @@ REMEDIES: dict[str, Callable[[Judge], str]] = {
 """Outcome -> what to type against it."""
 
 
-class Starved(UserError):
+class TooManyMissing(UserError):
     """Too few verdicts to train on; the run stops here and can be resumed."""
 
 
-def starved(said: str, verdicts: Sequence[Verdict], judge: Judge) -> Starved:
+def too_many_missing(said: str, verdicts: Sequence[Verdict], judge: Judge) -> TooManyMissing:
     """The error of a run without verdicts: what is missing, the commonest reason, what to type.
 
     Args:
@@ -80,12 +84,13 @@ def starved(said: str, verdicts: Sequence[Verdict], judge: Judge) -> Starved:
         verdicts: all of the step's, the scored ones too.
         judge: who gave them.
     """
-    missing = [one for one in verdicts if one.score is None]
-    outcomes = Counter(one.outcome.value for one in missing).most_common()
+    missing = [verdict for verdict in verdicts if verdict.score is None]
+    outcomes = Counter(verdict.outcome.value for verdict in missing).most_common()
     counts = ", ".join(f"{count} {name}" for name, count in outcomes)
     key = os.environ.get(judge.endpoint.api_key_env or "", "")
     # whole before it is cut: half a key is no longer found, and is still half a key
-    reasons = Counter(" ".join(redact(one.reason, [key]).split()) for one in missing if one.reason)
+    told = (redact(verdict.reason, [key]) for verdict in missing if verdict.reason)
+    reasons = Counter(" ".join(reason.split()) for reason in told)
     parts = [said, f"Of {len(verdicts)} verdicts of judge={judge.name}: {counts or 'none missing'}"]
     for reason, count in reasons.most_common(1):
         cut = reason if len(reason) <= REASON else f"{reason[:REASON]}..."
@@ -96,13 +101,13 @@ def starved(said: str, verdicts: Sequence[Verdict], judge: Judge) -> Starved:
     parts.append(
         "The rollouts and verdicts of this step are kept under starved/ and nothing was learned "
         "from them. The same command goes on from the last checkpoint and asks again only what is "
-        "missing; judge.max_unscored_frac=SHARE puts up with more"
+        "missing; judge.max_unscored_frac=SHARE accepts more missing verdicts"
     )
-    return Starved(". ".join(part.rstrip(".") for part in parts) + ".")
+    return TooManyMissing(". ".join(part.rstrip(".") for part in parts) + ".")
 
 
 def apply_failure_policy(
-    scores: list[float | None], group_size: int, policy: str, max_unscored_frac: float
+    scores: list[float | None], group_size: int, policy: str, max_unscored_frac: float = 1.0
 ) -> list[float | None]:
     """Scores as the reward may see them.
 
@@ -111,25 +116,27 @@ def apply_failure_policy(
         group_size: G.
         policy: ``unscored`` keeps None; ``zero`` writes 0.0, which reproduces the field's most
             common bug as a treatment; ``drop_group`` makes the whole group None; ``abort`` stops.
-        max_unscored_frac: the run stops where more than this share is missing.
+        max_unscored_frac: stops the run where more than this share is missing.
 
     Raises:
-        Starved: by ``abort`` with anything missing, or by the share of missing verdicts.
+        TooManyMissing: by ``abort`` with anything missing, or by the share of missing verdicts.
     """
     missing = sum(score is None for score in scores)
     if missing and policy == "abort":
-        raise Starved(f"{missing} of {len(scores)} verdicts are missing and on_failure=abort")
+        raise TooManyMissing(
+            f"{missing} of {len(scores)} verdicts are missing and on_failure=abort"
+        )
     if missing > max_unscored_frac * len(scores):
-        raise Starved(
+        raise TooManyMissing(
             f"{missing} of {len(scores)} verdicts of this step are missing, more than "
             f"judge.max_unscored_frac={max_unscored_frac}; the policy would train on noise"
         )
     if policy == "zero":
         return [0.0 if score is None else score for score in scores]
     if policy == "drop_group":
-        out: list[float | None] = []
+        kept: list[float | None] = []
         for start in range(0, len(scores), group_size):
             group = scores[start : start + group_size]
-            out += [None] * len(group) if None in group else group
-        return out
+            kept += [None] * len(group) if None in group else group
+        return kept
     return list(scores)

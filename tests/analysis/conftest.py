@@ -18,6 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from analysis.records.runs import read_study
+from analysis.reports.evidence import Evidence, gather, of_records
+from study import records, study_file
+from study.records import arrow_type
+
 SLOPES = {"sim-fair": 0, "sim-verbose": 8, "sim-flaky": 1}
 """Words per step that training under each judge adds for seed 0."""
 HOSTILE = '<script src="https://example.org/x.js"></script><img src=http://example.org/y.png>'
@@ -38,8 +43,7 @@ def write_study(
 ) -> Path:
     """Write a study and return its folder; sim-flaky fails on every fourth member."""
     folder.mkdir(parents=True)
-    study = {"study": folder.name, "factors": ["judge", "seed"], "base": {}, "mlflow": {}}
-    (folder / "study.json").write_text(json.dumps(study))
+    study_file.write_study(folder, {"study": folder.name, "factors": ["judge", "seed"]})
     for judge in judges:
         for seed in range(seeds):
             cell = folder / f"{judge}-s{seed}-{abs(hash_of(judge, seed)):010x}"
@@ -142,36 +146,13 @@ def write_cell(
     (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-ROLLOUT = pa.schema(
-    [
-        ("rollout_id", pa.string()),
-        ("step", pa.int32()),
-        ("prompt_id", pa.string()),
-        ("group", pa.int32()),
-        ("member", pa.int32()),
-        ("prompt", pa.string()),
-        ("completion", pa.string()),
-        ("answer", pa.string()),
-        ("tokens", pa.int32()),
-        ("stop", pa.string()),
-        ("logprob_sum", pa.float64()),
-        ("reward", pa.float64()),
-        ("advantage", pa.float64()),
-        ("truth", pa.float64()),
-        ("judge_score", pa.float64()),
-    ]
-)
-VERDICT = pa.schema(
-    [
-        ("rollout_id", pa.string()),
-        ("step", pa.int32()),
-        ("judge", pa.string()),
-        ("role", pa.string()),
-        ("outcome", pa.string()),
-        ("labels", pa.list_(pa.string())),
-        ("score", pa.float64()),
-        ("attempts", pa.int32()),
-    ]
+def schema(columns: dict[str, str], names: Sequence[str]) -> pa.Schema:
+    return pa.schema([(name, arrow_type(columns[name])) for name in names])
+
+
+ROLLOUT = schema(records.ROLLOUT, list(records.ROLLOUT))
+VERDICT = schema(  # as of verdicts that others gave
+    records.VERDICT, "rollout_id step judge role outcome labels score attempts".split()
 )
 
 
@@ -193,3 +174,16 @@ def make_study(tmp_path: Path) -> Callable[..., Path]:
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three judges x three seeds x six steps x 16 rollouts, all finished. Not to be changed."""
     return write_study(tmp_path_factory.mktemp("runs") / "planted")
+
+
+@pytest.fixture(scope="session")
+def evidence(planted: Path) -> Evidence:
+    """The evidence of `planted`."""
+    return gather(planted)
+
+
+@pytest.fixture(scope="session")
+def real_evidence(small_study: Path) -> Evidence:
+    """The evidence of the study that was trained for real, resting on all of its cells."""
+    records = read_study(small_study)
+    return of_records(records, list(records.table["cell"]))

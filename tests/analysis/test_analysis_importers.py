@@ -273,12 +273,15 @@ def test_command_writes_the_table_that_the_next_one_takes(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["judgebench", "out=t.csv"], "KIND, one FILE and out="),
-        (["other", "in.jsonl", "out=t.csv"], "kinds are alpaca_eval"),
-        (["judgebench", "in.jsonl", "out=t.json"], "out=TABLE.csv"),
+        (["judgebench", "out=t.csv"], "needs a word for file"),
+        (["other", "in.jsonl", "out=t.csv"], "one of alpaca_eval, judgebench"),
+        (["judgebench", "in.jsonl", "out=t.json"], "must end in .csv"),
         (["llmbar", "in.jsonl", "out=t.csv"], "which judge"),
         (["judgebench", "in.jsonl", "out=t.csv"], "which judge"),
-        (["judgebench", "in.jsonl", "out=t.csv", "truth=x"], "no option truth="),
+        (
+            ["judgebench", "in.jsonl", "out=t.csv", "truth=x"],
+            "truth= has no meaning with analysis.importers judgebench",
+        ),
         (["ifeval", "in.jsonl", "out=t.csv", "by=word"], "legal are 'instruction'"),
     ],
 )

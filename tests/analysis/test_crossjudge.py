@@ -287,9 +287,9 @@ def test_the_command_line(replayed, tmp_path, capsys):
     assert main([*words, f"out={tmp_path}"]) == 2
     assert "cannot be written" in capsys.readouterr().err
     for wrong, said in (
-        ("least=much", "is no number"),
-        ("least=0", "above 0"),
-        ("judge=x", "judge is wrong"),
+        ("least=much", "it must be a number that is finite"),
+        ("least=0", "a number above 0"),
+        ("judge=x", "'judge=x' is not an option"),
     ):
         assert main([*words, wrong]) == 2
         assert said in capsys.readouterr().err

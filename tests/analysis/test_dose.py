@@ -1,5 +1,6 @@
 """Dose-response fits against planted curves, and the correction for a bias measured with error."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -27,8 +28,10 @@ from analysis.arm.dose import (
     trend_p,
 )
 from analysis.dose import main
-from analysis.records.runs import read_runs
-from analysis.reports.dose import caption, dose_section, figure
+from analysis.records.runs import read_runs, read_study
+from analysis.reports import sections
+from analysis.reports.evidence import dose_responses, of_records
+from analysis.reports.figures import dose_caption, dose_response
 
 DOSES = np.repeat([-0.2, -0.1, 0.0, 0.1, 0.2], 4)
 
@@ -196,7 +199,7 @@ def test_the_theory_is_a_line_for_each_beta():
     assert (first["slope"], first["amplification"]) == (pytest.approx(3.0), pytest.approx(1.0))
     assert (second["beta"], second["points"][0]) == (0.5, (0.0, 1.0))
     assert (second["slope"], second["amplification"]) == (pytest.approx(10), pytest.approx(0.5))
-    said = caption({"feature": "length", "theory": [first, second]})
+    said = dose_caption({"feature": "length", "theory": [first, second]})
     assert "fitted on the other runs; observed / predicted slope 1.00" in said
     assert "hold length in the end, Cov(A, z) / beta" in said and "slope 0.50." in said
 
@@ -206,10 +209,10 @@ def test_runs_that_theory_knows_nothing_of_are_left_out_and_said():
     nan = math.nan
     (some,) = theory([row(0.0, 1.0, 2.0), row(0.0, 1.0, nan), row(1.0, 2.0, 3.0)])
     assert some["points"] == [(0.0, 2.0), (1.0, 3.0)] and math.isnan(some["amplification"])
-    assert "observed / predicted" not in caption({"feature": "length", "theory": [some]})
+    assert "observed / predicted" not in dose_caption({"feature": "length", "theory": [some]})
     free, held = theory([row(0.0, 1.0, nan), row(1.0, 1.0, nan), row(0.0, 1.0, nan, 0.1)])
     assert free["points"] == held["points"] == []
-    said = caption({"feature": "length", "theory": [free, held]})
+    said = dose_caption({"feature": "length", "theory": [free, held]})
     assert "at least 3 with a logged gradient norm, and there are 1." in said
     assert "at beta = 0.1: the first step has no two rewards" in said
 
@@ -251,14 +254,14 @@ def test_first_order_is_the_limit_under_a_penalty_and_the_push_without(small_stu
 
 
 def test_the_figure_names_the_theory_or_says_why_there_is_none(small_study, tmp_path):
-    free = figure(study(dosed_copy(tmp_path / "free", small_study), "length"))
+    free = dose_response(study(dosed_copy(tmp_path / "free", small_study), "length"))
     assert "first order" in {text.get_text() for text in free.legends[0].get_texts()}
     found = study(dosed_copy(tmp_path / "mixed", small_study, (0.0, 0.0, 0.5, 0.5)), "length")
-    mixed = figure(found)
+    mixed = dose_response(found)
     named = {text.get_text() for text in mixed.legends[0].get_texts()}
     assert "first order, beta = 0.5" in named and "first order" not in named
     said = " ".join(mixed.get_supxlabel().split())
-    assert said.startswith(caption(found)) and "there are 1." in said
+    assert said.startswith(dose_caption(found)) and "there are 1." in said
     plt.close("all")
 
 
@@ -267,7 +270,7 @@ def test_a_theory_far_off_is_cut_and_the_runs_stay_in_view(small_study, tmp_path
     shifts = [run["shift"] for run in found["runs"]]
     for one in found["theory"]:
         one["points"] = [(dose, 1e6 * dose) for dose, _ in one["points"]]
-    made = figure(found)
+    made = dose_response(found)
     low, high = made.axes[0].get_ylim()
     assert low <= min(shifts) and max(shifts) <= high < 1e4
     assert made.get_supxlabel().endswith("A line leaves the panel.")
@@ -284,20 +287,21 @@ def test_a_study_of_doses_is_read(small_study, tmp_path, capsys):
     assert sorted(run["dose"] for run in found["runs"]) == pytest.approx([0.0, 0.1, 0.2, 0.3])
     said = capsys.readouterr().out
     assert found["line"]["runs"] == 4 and "trend p" in said and "First order: " in said
-    made = figure(study(tmp_path / "doses", "length"))
+    made = dose_response(study(tmp_path / "doses", "length"))
     assert made.axes[0].get_xlabel() == "dose (score per SD of length)"
     assert (tmp_path / "d.png").stat().st_size > 0
     plt.close("all")
 
 
 def test_a_dose_study_has_its_section_and_others_have_none(small_study, tmp_path):
-    runs = read_runs(dosed_copy(tmp_path / "doses", small_study))[0]
+    evidence = of_records(read_study(dosed_copy(tmp_path / "doses", small_study)))
     before = plt.get_fignums()
-    text = "".join(dose_section(runs))
+    text = "".join(sections.doses(evidence))
     assert "How much behaviour does a dose buy?" in text and text.count("<img") == 1
     assert "runs are taken for independent" in text and "First order" in text
     assert plt.get_fignums() == before
-    assert dose_section(read_runs(small_study)[0]) == dose_section([]) == []
+    assert dose_responses(read_runs(small_study)[0]) == dose_responses([]) == []
+    assert sections.doses(dataclasses.replace(evidence, doses=[])) == []
 
 
 def test_a_config_that_cannot_be_read_is_a_problem_and_no_dose(small_study, tmp_path):

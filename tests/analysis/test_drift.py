@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from analysis.records.runs import Run
-from analysis.reports.words import findings, gather, limits, parameters, summary_rows
+from analysis.reports.evidence import gather
+from analysis.reports.limits import limits, parameters
+from analysis.reports.tables import summary_rows
+from analysis.reports.words import findings
 from analysis.run import drift
-
-
-@pytest.fixture(scope="module")
-def found(planted):
-    return gather(planted)
 
 
 def cell(table: pd.DataFrame, **where: str) -> pd.Series:
@@ -27,8 +25,8 @@ def cell(table: pd.DataFrame, **where: str) -> pd.Series:
     return table.iloc[0]
 
 
-def test_curves_are_means_over_runs_with_their_t_interval(found):
-    curves = drift.learning_curves(found.scores)
+def test_curves_are_means_over_runs_with_their_t_interval(evidence):
+    curves = drift.learning_curves(evidence.scores)
     last = cell(curves, arm="sim-verbose", metric="gap", step=6)
     # words above 6 at step 6: seed + (8 + seed) * 5 = 40, 46, 52; gap = 0.01 of it
     gaps = [0.40, 0.46, 0.52]
@@ -98,9 +96,9 @@ def test_the_group_error_is_that_of_a_clustered_regression():
     assert found == pytest.approx(oracle)
 
 
-def test_shifts_are_paired_by_seed_against_the_fair_judge(found):
-    assert found.base == "sim-fair"
-    gap = cell(found.score_shifts, arm="sim-verbose", metric="gap")
+def test_shifts_are_paired_by_seed_against_the_fair_judge(evidence):
+    assert evidence.base == "sim-fair"
+    gap = cell(evidence.score_shifts, arm="sim-verbose", metric="gap")
     # shifts of the three seeds are .40, .45 and .50; those of sim-fair are 0
     oracle = stats.ttest_1samp([0.40, 0.45, 0.50], 0)
     interval = oracle.confidence_interval()
@@ -109,12 +107,12 @@ def test_shifts_are_paired_by_seed_against_the_fair_judge(found):
     assert gap["diff_high"] == pytest.approx(interval.high)
     assert gap["p_t"] == pytest.approx(oracle.pvalue) and gap["p_sign_flip"] == 0.25
     assert gap["pairs"] == gap["n"] == 3
-    truth = cell(found.score_shifts, arm="sim-verbose", metric="truth")
+    truth = cell(evidence.score_shifts, arm="sim-verbose", metric="truth")
     assert truth["shift"] == pytest.approx(0, abs=1e-12) and truth["p_t"] == 1.0
     # Holm over judge_score, truth, reward, gap: the smallest p is multiplied by 4
-    ours = found.score_shifts[found.score_shifts["arm"] == "sim-verbose"]
+    ours = evidence.score_shifts[evidence.score_shifts["arm"] == "sim-verbose"]
     assert ours["p_holm"].min() == pytest.approx(min(1, 4 * ours["p_t"].min()))
-    fair = found.score_shifts[found.score_shifts["arm"] == "sim-fair"]
+    fair = evidence.score_shifts[evidence.score_shifts["arm"] == "sim-fair"]
     assert fair["diff"].isna().all()
 
 
@@ -129,15 +127,15 @@ def test_the_base_is_fair_else_undosed_else_the_first():
     assert base() is None
 
 
-def test_unfinished_runs_are_left_out_unless_none_is_finished(found):
-    runs = found.runs.assign(done=[True] + [False] * 8)
+def test_unfinished_runs_are_left_out_unless_none_is_finished(evidence):
+    runs = evidence.cells.assign(done=[True] + [False] * 8)
     assert drift.usable_cells(runs) == [runs["cell"].iloc[0]]
     assert len(drift.usable_cells(runs.assign(done=False))) == 9
 
 
-def test_the_failure_table_adds_up_to_the_verdicts(found):
-    table = found.failures.set_index("judge")
-    assert table["verdicts"].sum() == found.records.outcomes["verdicts"].sum() == 864
+def test_the_failure_table_adds_up_to_the_verdicts(evidence):
+    table = evidence.failures.set_index("judge")
+    assert table["verdicts"].sum() == evidence.records.outcomes["verdicts"].sum() == 864
     assert table.loc["sim-flaky", ["scored", "unparsed", "verdicts"]].tolist() == [216, 72, 288]
     assert table.loc["sim-flaky", "unscored"] == 0.25 and table.loc["sim-fair", "unscored"] == 0
     assert [name for name in table if name not in ("role", "verdicts", "unscored")] == [
@@ -186,8 +184,10 @@ def test_the_deciles_of_counts_are_those_of_pandas(rows):
     assert table["verdicts"].tolist() == bins.value_counts(sort=False).sort_index().tolist()
 
 
-def test_samples_show_the_same_prompt_under_every_arm(found):
-    table = drift.sample_completions(drift.sample_rollouts(found.records, found.cells), ranks=2)
+def test_samples_show_the_same_prompt_under_every_arm(evidence):
+    table = drift.sample_completions(
+        drift.sample_rollouts(evidence.records, evidence.used_cells), ranks=2
+    )
     assert len(table) == 3 * 2 * 3
     assert set(table["seed"]) == {0}
     for _, cards in table.groupby(["when", "rank"], observed=True):
@@ -200,16 +200,16 @@ def test_samples_show_the_same_prompt_under_every_arm(found):
     assert len(last["completion"].split()) == 46
 
 
-def test_a_missing_group_is_stood_in_for_by_the_nearest(found):
-    rollouts = drift.sample_rollouts(found.records, found.cells)
+def test_a_missing_group_is_stood_in_for_by_the_nearest(evidence):
+    rollouts = drift.sample_rollouts(evidence.records, evidence.used_cells)
     some = rollouts[rollouts["group"] != 0]
     table = drift.sample_completions(some, ranks=1)
     assert table["prompt"].str.contains("prompt 1").all()
     assert drift.sample_completions(some.head(0)).empty
 
 
-def test_findings_carry_the_planted_numbers(found):
-    text = " ".join(findings(found))
+def test_findings_carry_the_planted_numbers(evidence):
+    text = " ".join(findings(evidence))
     assert "9 of 9 runs are finished (3 arms, 3 seeds)" in text
     assert "864 rollouts and 864 verdicts" in text
     assert (
@@ -220,7 +220,7 @@ def test_findings_carry_the_planted_numbers(found):
     assert "the behaviours that moved furthest apart are length +45.9 [33.5, 58.4] words" in text
     assert "sim-flaky (acting) left 25.0 % of 288 verdicts unscored: unparsed 72" in text
     assert "nan" not in text.lower()
-    rows = {row["judge"]: row for row in summary_rows(found)}
+    rows = {row["judge"]: row for row in summary_rows(evidence)}
     assert rows["sim-verbose"]["judge - truth"] == "0.01 -> 0.46"
     assert rows["sim-flaky"]["words beyond sim-fair"] == "+10 [-2.42, 22.4]"
     assert all(isinstance(value, str) for row in rows.values() for value in row.values())
@@ -244,21 +244,21 @@ def test_findings_carry_the_planted_numbers(found):
     ],
 )
 def test_what_cannot_be_concluded_is_said(make_study, options, said):
-    found = gather(make_study(**options))
-    text = " ".join(limits(found))
+    evidence = gather(make_study(**options))
+    text = " ".join(limits(evidence))
     assert said in text
-    assert "nan" not in (text + " ".join(findings(found))).lower()
+    assert "nan" not in (text + " ".join(findings(evidence))).lower()
 
 
 def test_steps_that_were_lost_are_said_and_are_no_end_of_a_run(make_study):
     study = make_study(judges=["sim-verbose"], seeds=1, steps=20)
     for step in (5, 19, 20):
         next(study.glob(f"*/rollouts/step-{step:06d}.parquet")).unlink()
-    found = gather(study)
-    assert "has 17 of its 20 steps on record" in " ".join(limits(found))
-    gap = cell(found.score_shifts, metric="gap")
+    evidence = gather(study)
+    assert "has 17 of its 20 steps on record" in " ".join(limits(evidence))
+    gap = cell(evidence.score_shifts, metric="gap")
     assert math.isnan(gap["shift"]) and gap["first"] == pytest.approx(0.04)
-    curve = found.scores[found.scores["metric"] == "gap"].set_index("step")["value"]
+    curve = evidence.scores[evidence.scores["metric"] == "gap"].set_index("step")["value"]
     assert len(curve) == 20 and curve.isna().sum() == 3
 
 
@@ -266,11 +266,11 @@ def test_a_run_that_names_no_judge_is_under_no_treatment(make_study):
     study = make_study(judges=["sim-fair"], seeds=3)
     sorted(study.glob("*/config.yaml"))[0].write_text("judge: [unclosed")
     sorted(study.glob("*/config.yaml"))[1].write_text("judge: a word")
-    found = gather(study)
-    assert len(found.used) == 1 and found.base == "sim-fair"
-    text = " ".join([*findings(found), *limits(found), *found.records.problems])
+    evidence = gather(study)
+    assert len(evidence.runs) == 1 and evidence.base == "sim-fair"
+    text = " ".join([*findings(evidence), *limits(evidence), *evidence.records.problems])
     assert "(no name)" not in text and "names no judge, so it is in no estimate" in text
-    assert [row["judge"] for row in summary_rows(found)] == ["sim-fair"]
+    assert [row["judge"] for row in summary_rows(evidence)] == ["sim-fair"]
 
 
 def test_sizes():

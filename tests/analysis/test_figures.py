@@ -5,13 +5,8 @@ import math
 import pytest
 
 from analysis.reports import figures
-from analysis.reports.words import gather
+from analysis.reports.evidence import gather
 from analysis.run import drift
-
-
-@pytest.fixture(scope="module")
-def found(planted):
-    return gather(planted)
 
 
 def legend_texts(figure) -> list[str]:
@@ -23,8 +18,8 @@ def drawn(figure) -> None:
     figure.canvas.draw()
 
 
-def test_learning_has_a_panel_per_arm_with_both_curves_and_bands(found):
-    figure = figures.learning(drift.learning_curves(found.scores))
+def test_learning_has_a_panel_per_arm_with_both_curves_and_bands(evidence):
+    figure = figures.learning(drift.learning_curves(evidence.scores))
     drawn(figure)
     assert [axes.get_title("left") for axes in figure.axes] == [
         "sim-fair (3 runs)",
@@ -39,8 +34,8 @@ def test_learning_has_a_panel_per_arm_with_both_curves_and_bands(found):
     assert judge[-1] == pytest.approx(0.51 + 0.46)
 
 
-def test_gap_has_a_line_per_arm_in_its_own_look(found):
-    figure = figures.gap(drift.learning_curves(found.scores))
+def test_gap_has_a_line_per_arm_in_its_own_look(evidence):
+    figure = figures.gap(drift.learning_curves(evidence.scores))
     drawn(figure)
     lines = figure.axes[0].lines[:3]
     assert len({line.get_color() for line in lines}) == 3
@@ -48,16 +43,16 @@ def test_gap_has_a_line_per_arm_in_its_own_look(found):
     assert "score units" in figure.axes[0].get_ylabel()
 
 
-def test_behaviour_has_a_panel_per_feature_with_its_unit(found):
-    figure = figures.behaviour(drift.learning_curves(found.features))
+def test_behaviour_has_a_panel_per_feature_with_its_unit(evidence):
+    figure = figures.behaviour(drift.learning_curves(evidence.features))
     drawn(figure)
     units = {axes.get_title("left"): axes.get_ylabel() for axes in figure.axes}
     assert units == {"length": "words", "repetition": "share of words"}
     assert legend_texts(figure) == ["sim-fair", "sim-flaky", "sim-verbose"]
 
 
-def test_shifts_show_the_differences_beyond_the_base(found):
-    figure = figures.shifts(found.feature_shifts, "sim-fair")
+def test_shifts_show_the_differences_beyond_the_base(evidence):
+    figure = figures.shifts(evidence.feature_shifts, "sim-fair")
     drawn(figure)
     length = next(axes for axes in figure.axes if axes.get_title("left") == "length")
     assert length.get_xlabel() == "difference in shift (words)"
@@ -66,8 +61,8 @@ def test_shifts_show_the_differences_beyond_the_base(found):
     assert [label.get_text() for label in length.get_yticklabels()] == ["sim-flaky", "sim-verbose"]
 
 
-def test_failures_show_reasons_and_lengths(found):
-    figure = figures.failures(found.failures, found.failures_by_length)
+def test_failures_show_reasons_and_lengths(evidence):
+    figure = figures.failures(evidence.failures, evidence.failures_by_length)
     drawn(figure)
     bars, lines = figure.axes
     assert max(patch.get_width() for patch in bars.patches) == pytest.approx(25.0)
@@ -86,14 +81,14 @@ def test_failures_show_reasons_and_lengths(found):
     ],
 )
 def test_thin_studies_still_draw(make_study, options):
-    found = gather(make_study(**options))
-    curves = drift.learning_curves(found.scores)
+    evidence = gather(make_study(**options))
+    curves = drift.learning_curves(evidence.scores)
     drawn(figures.learning(curves))
     drawn(figures.gap(curves))
-    drawn(figures.behaviour(drift.learning_curves(found.features)))
-    if found.feature_shifts["diff"].notna().any():
-        drawn(figures.shifts(found.feature_shifts, str(found.base)))
-    drawn(figures.failures(found.failures, found.failures_by_length))
+    drawn(figures.behaviour(drift.learning_curves(evidence.features)))
+    if evidence.feature_shifts["diff"].notna().any():
+        drawn(figures.shifts(evidence.feature_shifts, str(evidence.base)))
+    drawn(figures.failures(evidence.failures, evidence.failures_by_length))
 
 
 def test_one_run_has_a_line_and_no_band(make_study):

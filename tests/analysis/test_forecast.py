@@ -155,7 +155,7 @@ def test_the_forecast_is_of_the_reward_and_not_of_the_score(small_study, tmp_pat
 
 def test_four_arms_in_the_forecast_order_have_an_exact_p(monkeypatch, tmp_path):
     """Of 24 orders of four arms one is this one and one its mirror: p = 2 / 24."""
-    from analysis.records import runs
+    from analysis.arm import ranking
     from analysis.records.runs import Run
 
     def trained(arm, rise):
@@ -169,7 +169,7 @@ def test_four_arms_in_the_forecast_order_have_an_exact_p(monkeypatch, tmp_path):
 
     arms = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 9.0}
     trained_runs = [trained(arm, rise) for arm, rise in arms.items()]
-    monkeypatch.setattr(runs, "read_runs", lambda folder: (trained_runs, []))
+    monkeypatch.setattr(ranking, "read_runs", lambda folder: (trained_runs, []))
     found = {
         "pushes": [{"judge": arm, "feature": "length", "push": -1 / arms[arm]} for arm in arms]
     }
@@ -181,11 +181,11 @@ def test_four_arms_in_the_forecast_order_have_an_exact_p(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "study= is wrong"),
-        (["study=x", "rank=1"], "rank is wrong"),
+        ([], "needs study="),
+        (["study=x", "rank=1"], "'rank=1' is not an option"),
         (["study=x", "runs_dir=nowhere"], "no study folder"),
-        (["steps=0"], "no number of steps"),
-        (["judges=nobody"], "is no preset"),
+        (["steps=0"], "must be a number 1 or more"),
+        (["judges=nobody"], "is not a preset"),
     ],
 )
 def test_wrong_commands_are_said(command, words, said, capsys):

@@ -20,6 +20,7 @@ from analysis.records.frames import (
     steps_frame,
     verdicts_frame,
 )
+from study.study_file import write_study
 
 
 def test_every_run_is_one_row_with_its_axes(planted):
@@ -157,8 +158,7 @@ def test_unfinished_and_broken_cells_are_marked(make_study):
 
 def test_an_arm_names_every_other_factor_that_varies(make_study):
     study = make_study(judges=["sim-fair"], seeds=2)
-    factors = {"factors": ["judge", "seed", "trainer.steps"]}
-    (study / "study.json").write_text(json.dumps(factors))
+    write_study(study, {"factors": ["judge", "seed", "trainer.steps"]})
     config = sorted(study.glob("*/config.yaml"))[0]
     config.write_text(config.read_text().replace("steps: 6", "steps: 9"))
     runs = runs_frame(study)

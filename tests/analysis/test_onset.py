@@ -240,10 +240,10 @@ def test_the_command_line(make_study, tmp_path: Path, capsys: pytest.CaptureFixt
     "argument, words",
     [
         ("study=nowhere", "There is no study folder"),
-        ("colour=red", "colour is wrong"),
-        ("feature=taste", "feature=taste is none of length"),
-        ("high=much", "high=much is no number"),
-        ("fewest=inf", "fewest=inf is not finite"),
+        ("colour=red", "'colour=red' is not an option"),
+        ("feature=taste", "feature=taste is not legal: it must be one of length"),
+        ("high=much", "high=much is not legal: it must be a number"),
+        ("fewest=inf", "fewest=inf is not legal: it must be a whole number"),
     ],
 )
 def test_command_line_errors(

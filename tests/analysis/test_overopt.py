@@ -235,7 +235,7 @@ def test_the_command_line(make_study, tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["study=nothing", f"runs_dir={study.parent}"]) == 2
     assert main([*words, "colour=red"]) == 2
     said = capsys.readouterr().err
-    assert "There is no study folder" in said and "colour is wrong" in said
+    assert "There is no study folder" in said and "'colour=red' is not an option" in said
 
 
 def test_an_alarm_by_hand() -> None:

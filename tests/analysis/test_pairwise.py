@@ -183,10 +183,10 @@ def test_a_bad_cell_is_named_by_file_row_and_column(tmp_path: Path, change, said
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "out=JSON"),
-        (["v.csv"], "out=JSON"),
+        ([], "needs a word for file"),
+        (["v.csv"], "needs out= (JSON file"),
         (["v.csv", "out=o.json", "invalid=maybe"], "exclude, wrong, half"),
-        (["v.csv", "out=o.json", "seed=1"], "no option seed="),
+        (["v.csv", "out=o.json", "seed=1"], "'seed=1' is not an option"),
         (["none.csv", "out=o.json"], "none.csv is no file"),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.planted.truth import Fault, Simulated, Tabular, sampled_runs, simulate
-from analysis.step.transmission import after_failures, group_cov, split
+from analysis.step.transmission import group_cov, split
 from study.rewards.advantages import advantages
 
 P, G = 60_000, 8
@@ -130,7 +130,7 @@ def failing_on_length(rng: np.random.Generator) -> tuple[Simulated, float]:
 
 def test_failure_as_zero_teaches_shortness(rng: np.random.Generator) -> None:
     data, theory = failing_on_length(rng)
-    zero = after_failures(data.judge, "zero")
+    zero = np.nan_to_num(data.judge)
     assert theory == pytest.approx(-0.0700, abs=0.002)
     assert near(push(zero, data.features, "none"), theory)
     assert push(zero, data.features)[0] == pytest.approx(-0.145, abs=0.008)

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.external.preference import main, preferences, within
+from analysis.external.preference import preferences, within
+from analysis.preference import main
 
 
 def table(seed, effect=0.3, better=0.0, items=150):

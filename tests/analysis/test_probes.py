@@ -434,7 +434,7 @@ def test_a_pairwise_score_is_the_win_of_the_edited_text_over_both_orders():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
-    command = probe.read_command(
+    command = probe.main.read(
         [
             "judge=sim-verbose,sim-fair",
             "n=12",

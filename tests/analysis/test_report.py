@@ -7,7 +7,7 @@ import pytest
 
 from analysis.report import main
 from analysis.reports import markup
-from analysis.reports.report import NOTEBOOK, check_parameters, write_report
+from analysis.reports.notebook import NOTEBOOK, check_parameters, write_report
 from study.errors import UserError
 from tests.conftest import Page
 
@@ -78,17 +78,17 @@ def test_parameters_are_those_of_the_tagged_cell():
 
     notebook = jupytext.read(NOTEBOOK, fmt="py:percent")
     check_parameters(notebook, {"study_dir": "x", "sample_prompts": 1})
-    with pytest.raises(UserError, match="found"):
-        check_parameters(notebook, {"found": 1})  # assigned, but in another cell
+    with pytest.raises(UserError, match="evidence"):
+        check_parameters(notebook, {"evidence": 1})  # assigned, but in another cell
 
 
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ([], "No study was named"),
-        (["quickstart"], "key=value"),
-        (["study=nope"], "There is no study nope"),
-        (["study=planted", "colour=red"], "no parameter colour"),
+        ([], "needs study="),
+        (["quickstart"], "'quickstart' is not an option"),
+        (["study=nope"], "There is no study folder"),
+        (["study=planted", "colour=red"], "'colour=red' is not an option"),
     ],
 )
 def test_user_errors_are_one_paragraph_and_exit_2(planted, capsys, arguments, said):

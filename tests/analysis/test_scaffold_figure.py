@@ -2,7 +2,8 @@
 
 import pytest
 
-from analysis.scaffold import changes, main, schedule
+from analysis.reports.scaffold import changes, schedule
+from analysis.scaffold import main
 from study.schema import Scaffold
 
 LINEAR = Scaffold(name="ruscarl", group="linear", decay="linear")
@@ -32,10 +33,10 @@ def test_the_figure_is_drawn(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["steps=5"], "needs a place"),
-        (["out=a.txt"], "is not understood"),
-        (["out=a.png", "steps=0"], "is not understood"),
-        (["out=a.png", "scaffold.group=cubic"], "Legal are linear, binary, math_linear"),
+        (["steps=5"], "needs out="),
+        (["out=a.txt"], "must end in .png"),
+        (["out=a.png", "steps=0"], "steps=0 is not legal"),
+        (["out=a.png", "scaffold.group=cubic"], "must be one of linear, binary, math_linear"),
         (["out=a.png", "scaffold.shape=round"], "do not fit"),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analysis import selfcheck as selfcheck_command
 from analysis.planted import selfcheck
 from analysis.planted.selfcheck import Row, band, coverage_table, judge_coverage
 from analysis.planted.trials import Trials
@@ -54,15 +55,15 @@ def test_one_coverage_outside_fails_the_build(
 ) -> None:
     good = Row("good", 1.0, 0.0, 0.1, 0.95, 0.95, 0.92, 0.97, 500)
     bad = Row("bad", 1.0, 0.0, 0.1, 0.80, 0.95, 0.92, 0.97, 500)
-    monkeypatch.setattr(selfcheck, "known_faults", lambda replications: [])
-    monkeypatch.setattr(selfcheck, "coverage_table", lambda replications: [good])
+    monkeypatch.setattr(selfcheck_command, "known_faults", lambda replications: [])
+    monkeypatch.setattr(selfcheck_command, "coverage_table", lambda replications: [good])
     assert main([]) == 0
     assert "Known not to cover" not in capsys.readouterr().out
-    monkeypatch.setattr(selfcheck, "known_faults", lambda replications: [bad])
+    monkeypatch.setattr(selfcheck_command, "known_faults", lambda replications: [bad])
     assert main([]) == 0, "a known fault is told and fails nothing"
     counted, known = capsys.readouterr().out.split("Known not to cover, and not counted above:")
     assert "0 outside the band" in counted and "OUTSIDE" in known
-    monkeypatch.setattr(selfcheck, "coverage_table", lambda replications: [good, bad])
+    monkeypatch.setattr(selfcheck_command, "coverage_table", lambda replications: [good, bad])
     out = tmp_path / "table.json"
     assert main(["replications=500", f"out={out}"]) == 1
     assert "1 outside the band: bad" in capsys.readouterr().out

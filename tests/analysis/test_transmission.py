@@ -13,7 +13,6 @@ from analysis.ledger import main
 from analysis.records.runs import Run, read_runs
 from analysis.step.ledger import judge_table, ledger, step_row, under_policy
 from analysis.step.transmission import (
-    after_failures,
     bias_share,
     comparing,
     dead_groups,
@@ -156,88 +155,20 @@ def test_the_ledger_of_a_five_level_judge() -> None:
     assert row["bias_share"] == 0 and row["dead"] == 0.5
 
 
-def test_failure_policies_by_hand() -> None:
-    judge = np.array([[0.5, NAN], [0.2, 0.4]])
-    assert after_failures(judge, "zero").tolist() == [[0.5, 0.0], [0.2, 0.4]]
-    dropped = after_failures(judge, "drop_group")
-    assert np.isnan(dropped[0]).all() and dropped[1].tolist() == [0.2, 0.4]
-    np.testing.assert_array_equal(after_failures(judge, "unscored"), judge)
-    assert np.isnan(judge[0, 1])  # the scores given stay as they were
-    with pytest.raises(ValueError, match="abort"):
-        after_failures(judge, "abort")
-
-
-def failing_run(on_failure: str = "unscored", **config: object) -> Run:
-    """Two groups; the judge has no score of the second rollout. Truth is 1 throughout."""
+def test_rewards_of_a_policy_that_were_not_composed_are_missing() -> None:
+    """Of two groups the judge has no score of the second rollout, and nobody composed again."""
     judge = np.array([[0.6, NAN], [0.2, 0.4]])
-    flat = {f"reward.{key.replace('__', '.')}": value for key, value in config.items()}
-    weight = float(str(config.get("truth_weight", 0.0)))
-    return Run(
+    nothing = np.zeros((2, 2))
+    run = Run(
         *("c", "a", 0, True, np.ones(2, int)),
-        reward=np.array([[7.0, NAN], [8.0, 9.0]]),
-        advantage=np.zeros((2, 2)),
-        truth=np.ones((2, 2)),
-        judge=judge,
-        features=np.zeros((2, 2, 1)),
-        names=("z",),
-        on_failure=on_failure,
-        truth_weight=weight,
-        config=flat,
+        *(judge, nothing, nothing, judge, nothing[..., None], ("z",)),
     )
-
-
-@pytest.mark.parametrize(
-    "config, at_zero",
-    [
-        ({}, 0.0),
-        ({"truth_weight": 0.25}, 0.25),
-        ({"name": "binary", "threshold": -0.5}, 1.0),
-        ({"name": "binary"}, 0.0),
-        ({"name": "hybrid", "weights__judge": 0.5, "weights__truth": 2.0}, 2.0),
-        ({"name": "verif"}, 0.0),
-        ({"name": "rubric"}, 0.0),
-        ({"name": "rule"}, NAN),  # the judge has no say: the reward stays as it is on record
-        ({"rules": "run"}, 0.0),  # the rules are run and are not in this reward
-    ],
-)
-def test_a_failure_as_zero_goes_through_the_runs_own_reward(
-    config: dict[str, object], at_zero: float
-) -> None:
-    """All but the failed rollout keep what is on record, whatever that was made of."""
-    run = failing_run(**config)
-    found, why = under_policy(run, "zero")
-    np.testing.assert_allclose(found, [[7.0, at_zero], [8.0, 9.0]])
-    assert why == ""
-    np.testing.assert_array_equal(under_policy(run, "unscored")[0], run.reward)
-
-
-def test_what_dropping_groups_took_is_composed_again() -> None:
-    """A run that dropped the first group: its scored rollout is worth .75 x .6 + .25 x 1."""
-    run = failing_run("drop_group", truth_weight=0.25)
-    run.reward[0] = NAN
-    np.testing.assert_allclose(under_policy(run, "unscored")[0], [[0.7, NAN], [8, 9]])
-    np.testing.assert_allclose(under_policy(run, "zero")[0], [[0.7, 0.25], [8, 9]])
-    dropped = under_policy(failing_run("abort"), "drop_group")[0]
-    np.testing.assert_array_equal(dropped, [[NAN, NAN], [8, 9]])
-
-
-@pytest.mark.parametrize(
-    "config, said",
-    [
-        ({"name": "verif", "rules": "run"}, "reward.rules=run"),
-        ({"overlong__buffer": 5}, "reward.overlong.buffer"),
-        ({"repetition__weight": 0.1}, "reward.repetition.weight"),
-        ({"name": "elsewhere"}, "reward.name=elsewhere"),
-    ],
-)
-def test_a_reward_of_unknown_parts_is_not_made_up(config: dict[str, object], said: str) -> None:
-    run = failing_run(**config)
-    found, why = under_policy(run, "zero")
-    assert np.isnan(found).all() and said in why
+    assert np.isnan(under_policy(run, "zero")).all()
+    assert under_policy(run, "unscored") is run.reward
     frame = ledger([run])
     assert frame["zero/cosine"].isna().all() and frame["zero/cov/z"].isna().all()
-    problems = [line for line in frame.attrs["problems"] if "on_failure=zero" in line]
-    assert len(problems) == 1 and problems[0].startswith("c: ") and said in problems[0]
+    zero = np.array([[0.6, 0.0], [0.2, 0.4]])
+    np.testing.assert_array_equal(under_policy(replace(run, under={"zero": zero}), "zero"), zero)
 
 
 def test_a_policy_that_changes_nothing_changes_nothing(rng: np.random.Generator) -> None:

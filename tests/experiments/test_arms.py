@@ -4,8 +4,7 @@ from experiments import arms
 from experiments.estimate import expected
 from study.cells import make_cell
 from study.errors import UserError
-from study.files import write_json
-from study.study_file import base
+from study.study_file import base, write_study
 
 
 def cell(judge="a", seed=0, rate=0.1, votes=1, **trainer):
@@ -41,7 +40,7 @@ def test_a_factor_prefix_is_a_path_not_a_string():
 
 def test_a_study_keeps_its_factors_and_its_base(tmp_path):
     factors = ["judge", "seed"]
-    write_json(tmp_path / "study.json", {"factors": factors, "base": base(cell(), factors)})
+    write_study(tmp_path, {"factors": factors, "base": base(cell(), factors)})
     arms.check_study(tmp_path, [cell("z", 7)], ["seed", "judge"])
     with pytest.raises(UserError, match=r"trainer\.learning_rate = 0\.1 \| 0\.2"):
         arms.check_study(tmp_path, [cell(rate=0.2)], factors)

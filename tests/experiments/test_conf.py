@@ -5,7 +5,7 @@ from hydra import compose, initialize
 from omegaconf import OmegaConf
 
 from experiments.arms import undeclared
-from study.cells import identifying
+from study.identity import identifying
 from study.schema import Study, freeze, register
 from tests.conftest import ROOT
 
@@ -52,8 +52,8 @@ def test_arms_differ_in_reward_scaffold_and_grading_alone(profile):
             flats.append(identifying(OmegaConf.to_container(composed, resolve=True)))
     declared = ("reward", "scaffold", "judge.grading")
     assert undeclared(flats, declared) == {}
-    assert len({flat["reward.name"] for flat in flats}) == 2
-    assert [flat["scaffold.name"] for flat in flats] == ["none", "ruscarl", "none", "ruscarl"]
+    assert len({flat.get("reward.name") for flat in flats}) == 2
+    assert [flat.get("scaffold.name") for flat in flats] == [None, "ruscarl", None, "ruscarl"]
 
 
 @pytest.mark.parametrize("policy", ["qwen2.5-7b-instruct", "qwen3-8b"])

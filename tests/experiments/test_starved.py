@@ -9,7 +9,7 @@ from experiments.scorer import Scorer
 from judges.budget import spent_before
 from study.errors import UserError
 from study.records import STARVED, Recorder, parts
-from study.rewards.failure import REASON, REMEDIES, Starved, starved
+from study.rewards.failure import REASON, REMEDIES, TooManyMissing, too_many_missing
 from study.rows import make_row
 from study.schema import Endpoint, Judge, Study, Trainer
 from study.verdict import Outcome, Verdict
@@ -33,7 +33,7 @@ def test_outcomes_are_counted_and_each_has_something_to_type():
         verdict(Outcome.scored),
     ]
     judge = Judge(name="mine", endpoint=Endpoint(max_concurrency=32))
-    said = str(starved("5 of 6 verdicts are missing", votes, judge))
+    said = str(too_many_missing("5 of 6 verdicts are missing", votes, judge))
     assert "Of 6 verdicts of judge=mine: 3 rate_limited, 2 truncated" in said
     assert "The commonest reason, 3 times: 429 slow down." in said
     assert "judge.endpoint.max_concurrency=16" in said
@@ -44,7 +44,7 @@ def test_outcomes_are_counted_and_each_has_something_to_type():
 def test_every_outcome_without_a_score_has_a_remedy():
     for outcome in Outcome:
         if outcome is not Outcome.scored:
-            said = str(starved("all missing", [verdict(outcome)], Judge(name="mine")))
+            said = str(too_many_missing("all missing", [verdict(outcome)], Judge(name="mine")))
             assert f"Against {outcome}: {REMEDIES[outcome](Judge(name='mine'))}" in said
 
 
@@ -52,7 +52,7 @@ def test_a_reason_is_short_and_holds_no_key(monkeypatch):
     monkeypatch.setenv("MY_KEY", "correct-horse-battery")
     reason = f"no\n\x00 {KEY} {'x ' * (REASON // 2 - 30)} correct-horse-battery " + "y" * 10_000
     judge = Judge(name="mine", endpoint=Endpoint(api_key_env="MY_KEY"))
-    said = str(starved("all missing", [verdict(Outcome.endpoint_down, reason)], judge))
+    said = str(too_many_missing("all missing", [verdict(Outcome.endpoint_down, reason)], judge))
     assert KEY not in said and "correct-horse" not in said and len(said) < 1500
 
 
@@ -88,7 +88,9 @@ def test_a_starved_step_is_kept_beside_the_run_and_paid_for(tmp_path: Path, poli
         scorer = Scorer(config, {ROW.prompt_id: ROW}, lambda row, text: None, Session())
         scorer.on_starved = recorder.write_starved
         texts = [[{"content": f"answer {number}"}] for number in range(4)]
-        with pytest.raises(Starved, match="Of 4 verdicts of judge=mine: 3 refused") as caught:
+        with pytest.raises(
+            TooManyMissing, match="Of 4 verdicts of judge=mine: 3 refused"
+        ) as caught:
             scorer([None] * 4, texts, [[1]] * 4, [ROW.prompt_id] * 4, State())
         assert isinstance(caught.value, UserError) and "content filter" in str(caught.value)
         return scorer

@@ -31,9 +31,10 @@ from experiments.tracking import main
 from study import cells
 from study.cells import Cell, make_cell, save_cell
 from study.errors import UserError
-from study.files import read_json, write_json
+from study.files import read_json
 from study.records import recorded
 from study.schema import Endpoint, Judge, Policy, Reward, Study, Task, Tracking
+from study.study_file import write_study
 
 CANARY = "sk-test-0123456789abcdef0123456789abcdef"
 REPO = Path(__file__).resolve().parents[2]
@@ -85,7 +86,7 @@ def cell_of(runs: Path, name: str = "sim-fair", seed: int = 0, **changes: Any) -
 def begin(runs: Path, *study_cells: Cell) -> dict[str, str]:
     """What the sweep does before it fans out."""
     ids = initialise(tracking_uri(Tracking(), runs), runs, "demo", ["judge", "seed"])
-    write_json(runs / "demo" / "study.json", {"factors": ["judge", "seed"], "mlflow": ids})
+    write_study(runs / "demo", {"factors": ["judge", "seed"], "mlflow": ids})
     assert all(cell.dir.parent == runs / "demo" for cell in study_cells)
     return ids
 
@@ -666,7 +667,7 @@ def test_rebuild_replaces_a_run_of_other_points_and_reports_a_broken_cell(
     first = run_id_of(cell)
     assert main(["rebuild", "study=demo", f"runs_dir={runs}"]) == 1
     said = capsys.readouterr().out
-    assert f"{broken.name}: broken: UserError" in said
+    assert f"{broken.name}: broken: Damaged" in said
     assert "15 points, 15 sent, replacing" in said
     assert run_id_of(cell) != first
     assert history(runs) == expected(cell)

@@ -242,13 +242,13 @@ def read(runs_dir: Path) -> int:
 
 def gather(runs_dir: Path) -> int:
     """What the report shows, without a kernel."""
-    from analysis.reports import pathway, provenance
-    from analysis.reports import words as findings
+    from analysis.reports.evidence import gather as gather_evidence
+    from analysis.reports.limits import limits
+    from analysis.reports.tables import runs_table
+    from analysis.reports.words import findings
 
-    found = findings.gather(study_of(runs_dir))
-    path = pathway.trace(found.records, found.cells)
-    findings.findings(found), findings.limits(found), pathway.findings(path)
-    provenance.runs_table(found)
+    evidence = gather_evidence(study_of(runs_dir))
+    findings(evidence), limits(evidence), runs_table(evidence)
     return read(runs_dir)
 
 

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from judges.grading import GRADINGS
+from judges.grading.base import NOTHING, OneRequest
 from judges.session import Session
 from judges.store import Store, verify
 from study.records import VERDICT, write_part
 from study.rows import make_row
 from study.schema import Endpoint, Grading, Judge, Sampling
-from study.verdict import Outcome, Parsed, Reply, Verdict
+from study.verdict import Outcome, Parsed, Reply, Request, Verdict
 from tests.faults.soak_faults import MODEL, PLAIN, SLOW, STREAM
 
 ROOT = Path(__file__).parents[2]
@@ -40,21 +41,16 @@ EVER = 99
 STORED = {Outcome.scored, Outcome.unparsed, Outcome.empty, Outcome.truncated, Outcome.refused}
 
 
-class Number:
+class Number(OneRequest):
     """A grading whose score is the number that was asked about, so that a mix-up shows."""
 
     name, version, prompt_sha = "soak-number", "1", "0" * 16
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        pass
+    _template = ""
 
     def messages(self, row: Any, answer: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": answer}]
 
-    def body(self) -> dict[str, Any]:
-        return {}
-
-    def parse(self, reply: Reply) -> Parsed:
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         if reply.finish_reason == "length":
             return Parsed(Outcome.truncated, reason="cut")
         if not reply.text:

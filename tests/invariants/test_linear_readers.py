@@ -15,21 +15,19 @@ import pytest
 from experiments.evaluation.ifeval import variants
 from judges import parse
 from judges.grading import GRADINGS, delimiters, reply_format
-from judges.grading.base import Ask
 from judges.grading.vocabulary import largest_number, read_labels
 from judges.probes.rewriters import edits
 from study import completions, secrets
-from study.answers import answer_of
+from study.answers import answer_of, opened, strip_thinking
 from study.features import features
 from study.rewards.penalties import repetition
 from study.sandbox.calls import Limits, read_reply
 from study.sandbox.values import loads, same
 from study.schema import Repetition
 from study.tasks import instruct_mini
-from study.thinking import opened, strip_thinking
-from study.verdict import Reply
+from study.verdict import Reply, Request
 
-PAIR = Ask((), criteria=(0, 1), members=(0, 1))
+PAIR = Request((), criteria=(0, 1), members=(0, 1))
 EDITS = edits()
 MINI = {"order": "alphabetical", "first": None}
 SMALL, DOUBLINGS = 500, 4
@@ -86,8 +84,7 @@ def rubric(vocabulary: str) -> Callable[[str], object]:
 
 def graded(name: str) -> Callable[[str], object]:
     grading = GRADINGS[name]({})
-    single = not hasattr(grading, "asks") and not hasattr(grading, "group_asks")
-    return lambda text: grading.parse(Reply(text), *([] if single else [PAIR]))
+    return lambda text: grading.parse(Reply(text), PAIR)
 
 
 READERS: dict[str, Callable[[str], object]] = {

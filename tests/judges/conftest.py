@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from judges.faults import FaultServer
-from study.verdict import Outcome, Parsed, Reply
+from judges.grading.base import NOTHING, OneRequest
+from study.verdict import Outcome, Parsed, Reply, Request
 
 
 @pytest.fixture(scope="module")
@@ -17,23 +18,22 @@ def faults() -> Iterator[Any]:
         yield server
 
 
-class OneWord:
+class OneWord(OneRequest):
     """A grading whose replies are ``met`` or ``not_met`` and nothing else."""
 
     name = "one-word"
     version = "1"
     prompt_sha = "0" * 16
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = options
+    option_names = ("body",)
+    _template = ""
 
     def messages(self, row: Any, answer: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": f"{row.prompt_text()}\n---\n{answer}"}]
 
-    def body(self) -> dict[str, Any]:
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
         return dict(self.options.get("body", {}))
 
-    def parse(self, reply: Reply) -> Parsed:
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         if reply.finish_reason == "length":
             return Parsed(Outcome.truncated, reason="cut by the token limit")
         if not reply.text:

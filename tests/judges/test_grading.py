@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges.grading import GRADINGS
-from judges.grading.base import PROMPTS, Ask
+from judges.grading.base import PROMPTS
 from judges.grading.delimiters import fenced
 from judges.grading.likert import Likert
 from judges.grading.soft_choice import SoftChoice
 from study.errors import UserError
 from study.rows import Criterion, make_row
-from study.verdict import Outcome, Reply
+from study.verdict import Outcome, Reply, Request
 
 SPEC = {"secret": "the-truth-is-42", "n": 3}
 ROW = make_row(({"role": "user", "content": "Name three colors."},), (), SPEC)
@@ -117,11 +117,7 @@ def test_likert_never_guesses(text):
 def test_two_different_verdicts_are_none(name, text):
     grading = GRADINGS[name]({})
     reply = Reply(text)
-    parsed = (
-        grading.parse(reply)
-        if name in ("likert", "verif", "binary")
-        else grading.parse(reply, Ask((), members=(0, 1)))
-    )
+    parsed = grading.parse(reply, Request(members=(0, 1)))
     assert (parsed.outcome, parsed.score) == (Outcome.unparsed, None)
     assert parsed.reason.startswith("different verdicts in one reply: [[")
 

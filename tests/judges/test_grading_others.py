@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.grading import GRADINGS, check_row, check_rows
-from judges.grading.adapters import in_asks, is_group
-from judges.grading.base import Ask
+from judges.grading import GRADINGS
+from judges.grading.base import GroupGrading
+from judges.grading.checks import check_row, check_rows
 from judges.grading.delimiters import fenced
 from judges.grading.group import kind, letters, shuffled
 from judges.grading.listwise import Listwise, Ranking
 from judges.grading.pairwise import Pairwise
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
-from study.verdict import Outcome, Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply, Request
 
 TURN = ({"role": "user", "content": "Name {n} colors."},)
 ROW = make_row(
@@ -63,7 +63,7 @@ def test_one_verdict_in_brackets_decides(name: str, text: str, score: float | No
 )
 @given(answer=st.text(max_size=40))
 def test_what_is_asked_about_one_answer(name: str, options: dict[str, Any], answer: str) -> None:
-    (ask,) = in_asks(GRADINGS[name](options)).asks(ROW, answer)
+    (ask,) = GRADINGS[name](options).requests(ROW, answer)
     content = ask.messages[0]["content"]
     assert fenced("prompt", content) == "Name {n} colors." and fenced("answer", content) == answer
     assert "xyz" not in content and "[[1]]" in content and content.endswith(">>>")
@@ -80,7 +80,7 @@ def test_a_forced_verdict_is_an_option() -> None:
         assert "structured_outputs" not in GRADINGS[name]({}).body()
         wanted = GRADINGS[name]({"structured": True}).body()["structured_outputs"]
         assert wanted == {"choice": ["[[1]]", "[[0]]"]}
-    wanted = Pairwise({"structured": True}).body(Ask(()))["structured_outputs"]
+    wanted = Pairwise({"structured": True}).body(Request(()))["structured_outputs"]
     assert wanted == {"choice": ["[[A]]", "[[B]]", "[[tie]]"]}
 
 
@@ -99,8 +99,8 @@ def test_rows_that_cannot_be_graded_so(name: str, row: Row, named: str) -> None:
     with pytest.raises(UserError, match=row.prompt_id) as problem:
         check_row(grading, row)
     assert named in str(problem.value)
-    single = in_asks(grading)
-    assert single.asks(row, "x") == ()
+    single = grading
+    assert single.requests(row, "x") == ()
     parsed = single.combine(row, [])
     assert parsed.outcome is Outcome.unparsed and named in parsed.reason
 
@@ -108,8 +108,8 @@ def test_rows_that_cannot_be_graded_so(name: str, row: Row, named: str) -> None:
 def test_every_grading_takes_a_row_that_has_it_all() -> None:
     for name, cls in GRADINGS.items():
         check_rows(cls({}), [ROW], group_size=2)
-        assert is_group(cls({})) == (name in ("pairwise", "listwise"))
-        if is_group(cls({})):
+        assert isinstance(cls({}), GroupGrading) == (name in ("pairwise", "listwise"))
+        if isinstance(cls({}), GroupGrading):
             with pytest.raises(UserError, match=r"needs a group; trainer\.group_size is 1"):
                 check_rows(cls({}), [ROW], group_size=1)
 
@@ -145,7 +145,7 @@ def test_letters_and_fences_of_a_group() -> None:
 def pairs(grading: Pairwise, answers: list[str], said: dict[str, str]) -> list[Parsed]:
     """Combine replies given per shown pair, "ab" for the answers a and b in this order."""
     parts = []
-    for ask in grading.group_asks(ROW, answers):
+    for ask in grading.group_requests(ROW, answers):
         shown = "".join(answers[member] for member in ask.members)
         reply = said.get(shown)
         parsed = LOST if reply is None else grading.parse(Reply(reply), ask)
@@ -167,7 +167,7 @@ def test_who_meets_whom(against: str, count: int, expected: list[tuple[int, int]
     grading = Pairwise({"against": against})
     assert grading.pairs(count) == expected
     answers = [f"text {place}" for place in range(count)]
-    asks = grading.group_asks(ROW, answers)
+    asks = grading.group_requests(ROW, answers)
     assert [ask.members for ask in asks] == [
         order for i, j in expected for order in ((i, j), (j, i))
     ]
@@ -208,9 +208,9 @@ def test_a_pair_without_both_verdicts_is_no_comparison() -> None:
 
 def test_equal_answers_tie_without_a_request() -> None:
     grading = Pairwise({})
-    assert grading.group_asks(ROW, ["a", "a"]) == ()
+    assert grading.group_requests(ROW, ["a", "a"]) == ()
     assert [parsed.score for parsed in grading.group_combine(ROW, ["a", "a"], [])] == [0.5, 0.5]
-    assert len(grading.group_asks(ROW, ["a", "b", "a"])) == 4
+    assert len(grading.group_requests(ROW, ["a", "b", "a"])) == 4
 
 
 @given(st.lists(st.sampled_from(["[[A]]", "[[B]]", "[[tie]]"]), min_size=12, max_size=12))
@@ -225,7 +225,7 @@ def test_win_rates_of_a_group_average_to_a_half(replies: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["A", "[A]", "[[C]]", "[[A]] rather [[AB]]", "", "A is better"])
 def test_a_winner_is_never_guessed(text: str) -> None:
-    parsed = Pairwise({}).parse(Reply(text), Ask((), members=(0, 1)))
+    parsed = Pairwise({}).parse(Reply(text), Request((), members=(0, 1)))
     assert parsed.score is None and parsed.reason
 
 
@@ -233,7 +233,7 @@ def test_a_winner_is_never_guessed(text: str) -> None:
 
 
 def ranked(text: str, count: int = 3) -> Parsed:
-    return Listwise({}).parse(Reply(text), Ask((), members=tuple(range(count))))
+    return Listwise({}).parse(Reply(text), Request((), members=tuple(range(count))))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_only_a_complete_ranking_counts(text: str, order: tuple[int, ...] | None
 @given(st.permutations(range(5)))
 def test_ranks_become_scores(order: list[int]) -> None:
     grading, answers = Listwise({}), [f"text {place}" for place in range(5)]
-    (ask,) = grading.group_asks(ROW, answers)
+    (ask,) = grading.group_requests(ROW, answers)
     text = " > ".join(letters(ask.members.index(member)) for member in order)
     parts = [(ask, grading.parse(Reply(f"[[{text}]]"), ask))]
     found = grading.group_combine(ROW, answers, parts)
@@ -273,13 +273,13 @@ def test_ranks_become_scores(order: list[int]) -> None:
 
 def test_equal_answers_share_their_ranks() -> None:
     grading, answers = Listwise({}), ["x", "y", "x"]
-    ask = Ask((), members=(0, 1, 2))
+    ask = Request((), members=(0, 1, 2))
     parts = [(ask, grading.parse(Reply("[[A > B > C]]"), ask))]
     assert [p.score for p in grading.group_combine(ROW, answers, parts)] == [0.5, 0.5, 0.5]
 
 
 def test_one_lost_ranking_is_lost_for_all() -> None:
-    found = Listwise({}).group_combine(ROW, ["a", "b"], [(Ask((), members=(1, 0)), LOST)])
+    found = Listwise({}).group_combine(ROW, ["a", "b"], [(Request((), members=(1, 0)), LOST)])
     assert found == [LOST, LOST]
 
 
@@ -292,7 +292,7 @@ def test_the_shown_order_follows_from_the_texts_alone(answers: list[str], draw: 
     assert [mixed[member] for member in shuffled("prompt", mixed)] == [
         answers[member] for member in order
     ]
-    (ask,) = Listwise({}).group_asks(ROW, answers)
+    (ask,) = Listwise({}).group_requests(ROW, answers)
     content = ask.messages[0]["content"]
     shown = [fenced(kind(place), content) for place in range(len(answers))]
     assert shown == [answers[member] for member in ask.members]

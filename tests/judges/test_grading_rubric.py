@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.grading import GRADINGS, check_row, check_rows
-from judges.grading.base import Ask
+from judges.grading import GRADINGS
+from judges.grading.checks import check_row, check_rows
 from judges.grading.delimiters import fenced
 from judges.grading.rubric import Rubric, rubric_score
 from judges.grading.vocabulary import LONGEST, VOCABULARIES, read_labels
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
-from study.verdict import LABELS, Outcome, Parsed, Reply
+from study.verdict import LABELS, Outcome, Parsed, Reply, Request
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -34,8 +34,8 @@ def batch(**options: Any) -> Rubric:
     return GRADINGS["rubric_batch"]({"vocabulary": "present", **options})
 
 
-def ask_all(row: Row) -> Ask:
-    return Ask((), tuple(range(len(row.criteria))))
+def ask_all(row: Row) -> Request:
+    return Request((), tuple(range(len(row.criteria))))
 
 
 def labels_of(text: str, count: int = 3, vocabulary: str = "present") -> list[str]:
@@ -45,11 +45,11 @@ def labels_of(text: str, count: int = 3, vocabulary: str = "present") -> list[st
 
 def verdict(grading: Rubric, row: Row, *texts: str, finish: str = "stop") -> Parsed:
     """The verdict of a first reply, and of follow-ups to it."""
-    ask, parts = grading.asks(row, "hi")[0], []
+    ask, parts = grading.requests(row, "hi")[0], []
     for text in texts:
         parsed = grading.parse(Reply(text, finish_reason=finish), ask)
         parts.append((ask, parsed))
-        ask = grading.narrow(row, "hi", ask, parsed) or ask
+        ask = grading.follow_up(row, "hi", ask, parsed) or ask
     return grading.combine(row, parts)
 
 
@@ -198,7 +198,9 @@ def test_a_reply_that_disagrees_with_itself_is_unparsed_and_says_so(text: str) -
     parsed = grading.parse(Reply(text), ask_all(ROW))
     assert (parsed.outcome, parsed.labels) == (Outcome.unparsed, (U, U, U))
     assert parsed.reason.startswith("different verdicts in one reply: criterion ")
-    assert grading.narrow(ROW, "hi", ask_all(ROW), parsed) is None  # the client asks for all again
+    assert (
+        grading.follow_up(ROW, "hi", ask_all(ROW), parsed) is None
+    )  # the client asks for all again
     assert grading.combine(ROW, [(ask_all(ROW), parsed)]).outcome is Outcome.unparsed
 
 
@@ -284,7 +286,7 @@ def test_partial_replies_in_any_order_make_the_same_verdict(
     whole = verdict(grading, row, json.dumps(said) if said else "nothing")
     parts = [
         (ask, grading.parse(Reply(json.dumps(said)), ask))
-        for ask in (Ask((), (place,)) for place in order)
+        for ask in (Request((), (place,)) for place in order)
     ]
     joined = grading.combine(row, parts)
     assert joined.labels == whole.labels == tuple(labels)
@@ -294,11 +296,11 @@ def test_partial_replies_in_any_order_make_the_same_verdict(
 
 def test_only_what_is_missing_is_asked_again() -> None:
     grading = batch()
-    (first,) = grading.asks(ROW, "hi")
+    (first,) = grading.requests(ROW, "hi")
     assert first.criteria == (0, 1, 2)
     partial = grading.parse(Reply('{"2": "PRESENT"}'), first)
     assert (partial.outcome, partial.labels) == (Outcome.unparsed, (U, M, U))
-    narrow = grading.narrow(ROW, "hi", first, partial)
+    narrow = grading.follow_up(ROW, "hi", first, partial)
     assert narrow is not None and narrow.criteria == (0, 2)
     rubric = fenced("rubric", narrow.messages[0]["content"])
     assert rubric == "1. Item 0.\n3. Item 2."
@@ -306,7 +308,7 @@ def test_only_what_is_missing_is_asked_again() -> None:
     assert (joined.labels, joined.score, joined.reason) == ((N, M, N), 3 / 8, "")
     for text in ("nothing", '{"1": "PRESENT", "2": "PRESENT", "3": "PRESENT"}'):
         parsed = grading.parse(Reply(text), first)
-        assert grading.narrow(ROW, "hi", first, parsed) is None
+        assert grading.follow_up(ROW, "hi", first, parsed) is None
 
 
 @pytest.mark.parametrize(
@@ -324,7 +326,7 @@ def test_only_what_is_missing_is_asked_again() -> None:
 )
 def test_a_reply_that_is_none_keeps_its_own_outcome(reply: Reply, outcome: Outcome) -> None:
     grading = batch(partial="renormalise")
-    (ask,) = grading.asks(ROW, "hi")
+    (ask,) = grading.requests(ROW, "hi")
     parsed = grading.parse(reply, ask)
     assert (parsed.outcome, parsed.labels, parsed.score) == (outcome, (U, U, U), None)
     assert grading.combine(ROW, [(ask, parsed)]).outcome is outcome
@@ -332,7 +334,7 @@ def test_a_reply_that_is_none_keeps_its_own_outcome(reply: Reply, outcome: Outco
 
 def test_a_chunk_that_failed_names_the_failure() -> None:
     grading = GRADINGS["rubric_chunk"]({"k": 2})
-    first, second = grading.asks(ROW, "hi")
+    first, second = grading.requests(ROW, "hi")
     good = grading.parse(Reply('{"1": "met", "2": "met"}'), first)
     lost = Parsed(Outcome.timeout, (U,), reason="no reply within 2 s")
     joined = grading.combine(ROW, [(first, good), (second, lost)])
@@ -348,10 +350,10 @@ def test_how_many_criteria_a_request_has() -> None:
         "rubric_item": [1] * 23,
     }
     for name, expected in sizes.items():
-        asks = GRADINGS[name]({}).asks(row, "hi")
+        asks = GRADINGS[name]({}).requests(row, "hi")
         assert [len(ask.criteria) for ask in asks] == expected
         assert [place for ask in asks for place in ask.criteria] == list(range(23))
-    assert len(GRADINGS["rubric_chunk"]({"k": 7}).asks(row, "hi")) == 4
+    assert len(GRADINGS["rubric_chunk"]({"k": 7}).requests(row, "hi")) == 4
 
 
 @pytest.mark.parametrize("layout", ["cacheable", "ancestor"])
@@ -363,7 +365,7 @@ def test_what_is_asked(layout: str, answer: str) -> None:
         {"secret": "42-only"},
     )
     grading = batch(layout=layout, points="shown")
-    (ask,) = grading.asks(row, answer)
+    (ask,) = grading.requests(row, answer)
     (turn,) = ask.messages
     content = turn["content"]
     assert turn["role"] == "user" and "42-only" not in content
@@ -375,19 +377,19 @@ def test_what_is_asked(layout: str, answer: str) -> None:
     order = sorted(marks, key=content.index)
     expected = {"cacheable": [0, 1, 2, 3], "ancestor": [1, 3, 2, 0]}[layout]
     assert order == [marks[place] for place in expected]
-    hidden = batch(layout=layout).asks(row, answer)[0].messages[0]["content"]
+    hidden = batch(layout=layout).requests(row, answer)[0].messages[0]["content"]
     assert "points" not in hidden and "1.5" not in hidden.replace(answer, "")
 
 
 def test_answers_to_one_prompt_share_all_but_the_answer() -> None:
-    one, two = (batch().asks(ROW, text)[0].messages[0]["content"] for text in ("red", "blue"))
+    one, two = (batch().requests(ROW, text)[0].messages[0]["content"] for text in ("red", "blue"))
     shared = one[: one.index("<<<answer")]
     assert two.startswith(shared) and "<<<rubric" in shared
 
 
 def test_options_change_the_prompt_and_its_hash() -> None:
     def text(**options: Any) -> str:
-        return batch(**options).asks(ROW, "hi")[0].messages[0]["content"]
+        return batch(**options).requests(ROW, "hi")[0].messages[0]["content"]
 
     assert '{"1": "PRESENT", "2": "NOT_PRESENT"}' in text()
     assert '{"1": true, "2": false}' in text(vocabulary="bool")
@@ -406,7 +408,7 @@ def test_options_change_the_prompt_and_its_hash() -> None:
 
 
 def test_a_reply_gets_room_and_a_schema_only_where_asked_for() -> None:
-    (ask,) = batch().asks(ROW, "hi")
+    (ask,) = batch().requests(ROW, "hi")
     plain, reasoned = batch().body(ask), batch(reason="before").body(ask)
     assert plain.keys() == {"max_tokens_at_least"}
     # the longest reply, a character per token: 3 x '"1": "NOT_PRESENT", ' is 60
@@ -414,7 +416,7 @@ def test_a_reply_gets_room_and_a_schema_only_where_asked_for() -> None:
     schema = batch(structured=True).body(ask)["structured_outputs"]["json"]
     assert schema["required"] == ["1", "2", "3"] == list(schema["properties"])
     assert schema["properties"]["3"] == {"enum": ["PRESENT", "NOT_PRESENT"]}
-    words = batch(vocabulary="bool", structured=True).body(Ask((), (4,)))["structured_outputs"]
+    words = batch(vocabulary="bool", structured=True).body(Request((), (4,)))["structured_outputs"]
     assert words["json"]["properties"] == {"5": {"enum": [True, False]}}
 
 
@@ -448,7 +450,7 @@ def test_a_prompt_of_ones_own_has_the_sections_that_its_options_call_for(tmp_pat
     mine = tmp_path / "mine.txt"
     mine.write_text("### instructions\nSay {yes} or {no}.\n### reason_none\n### form\n{form}\n")
     options = {"prompt": str(mine), "polarity_guidance": "off"}
-    content = batch(**options).asks(ROW, "hi")[0].messages[0]["content"]
+    content = batch(**options).requests(ROW, "hi")[0].messages[0]["content"]
     assert content.startswith("Say PRESENT or NOT_PRESENT.\n\n")
     with pytest.raises(UserError, match="### points"):
         batch(**options, points="shown")
@@ -474,7 +476,7 @@ def test_a_rubric_without_a_score_is_refused_before_and_typed_at_the_verdict(
     with pytest.raises(UserError, match=row.prompt_id) as problem:
         check_rows(grading, [ROW, row])
     assert named in str(problem.value)
-    assert grading.asks(row, "hi") == ()
+    assert grading.requests(row, "hi") == ()
     parsed = grading.combine(row, [])
     assert (parsed.outcome, parsed.score) == (Outcome.unparsed, None) and named in parsed.reason
     check_row(grading, ROW)
@@ -513,14 +515,14 @@ def test_real_rubrics(path: str, criteria: float, refused: int) -> None:
     assert len(rows) - len(fit) == refused
     for row in fit:
         count = len(row.criteria)
-        (ask,) = grading.asks(row, "An answer.")
+        (ask,) = grading.requests(row, "An answer.")
         content = ask.messages[0]["content"]
         assert fenced("prompt", content) == row.prompt_text()
         rubric = fenced("rubric", content)
         assert rubric is not None
         starts = [line for line in rubric.split("\n") if line[:1].isdigit()]
         assert [int(line.split(".")[0]) for line in starts] == list(range(1, count + 1))
-        assert len(chunked.asks(row, "An answer.")) == -(-count // 10)
+        assert len(chunked.requests(row, "An answer.")) == -(-count // 10)
         yes = json.dumps({str(number): "PRESENT" for number in range(1, count + 1)})
         total = sum(item.points for item in row.criteria)
         best = sum(item.points for item in row.criteria if item.points > 0)

@@ -11,6 +11,7 @@ import pytest
 
 from experiments.scorer import judge_metrics
 from judges.endpoint.dialects import REMINDER
+from judges.grading import GRADINGS
 from judges.grading.delimiters import fenced
 from judges.session import Session
 from judges.store import Store, content_key
@@ -134,8 +135,10 @@ def test_the_key_of_a_verdict_is_the_hash_of_its_requests_keys(app: Scripted, st
     with Session(scripted_judge("rubric_chunk", k=3), store) as session:
         ((first,),) = session.verdicts([(ROW, "hi")])
         ((other,),) = session.verdicts([(ROW, "ho")])
-        asks = session._grading.asks(ROW, "hi")
-        keys = [session._question(session._grading, ask, 0).key for ask in asks]
+        grading = GRADINGS["rubric_chunk"]({"k": 3})
+        asked = [(grading, request) for request in grading.requests(ROW, "hi")]
+        keys = [fetched.request.key for fetched in session.replies(asked)]
+        assert session.hits == len(keys) == 2
     assert first.key == content_key(keys) != other.key
     assert all(store.get(key) is not None for key in keys)
 

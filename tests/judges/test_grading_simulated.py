@@ -222,7 +222,7 @@ def test_labels_come_in_the_numbers_of_the_request() -> None:
     from judges.simulated.app import SimulatedJudge
 
     app = SimulatedJudge(judge("rubric_item"), oracle)
-    ask = GRADINGS["rubric_item"]({}).asks(ROW, "0010")[2]
+    ask = GRADINGS["rubric_item"]({}).requests(ROW, "0010")[2]
     body = json.dumps({"messages": list(ask.messages)}).encode()
 
     class Sent:

@@ -213,7 +213,7 @@ def test_the_count_of_lost_records_is_printed(
         (["grading=rubric_batch", "vocabulary=bracket", "replies={file}", "out={out}"], "yes_no"),
         (["grading=rubric_batch", "clip=two", "replies={file}", "out={out}"], "zero, none"),
         (["grading=verif", "clip=zero", "replies={file}", "out={out}"], "clip=zero means nothing"),
-        (["grading=verif", "replies={file}.no", "out={out}"], "is no file"),
+        (["grading=verif", "replies={file}.no", "out={out}"], "is not a file"),
         (["grading=verif", "replies={file}", "out={file}"], "the file of the replies"),
         (["grading=verif", "replies={file}", "out={folder}"], "a folder"),
         (["grading=verif", "replies={file}", "out={file}/x"], "cannot be written"),

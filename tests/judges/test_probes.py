@@ -278,7 +278,7 @@ def test_a_task_gives_its_references(tmp_path, monkeypatch):
         def truth(row, text):
             return None
 
-    monkeypatch.setattr("study.tasks.task_module", lambda name: Given)
+    monkeypatch.setattr("judges.probes.sets.task_module", lambda name: Given)
     found = sets.load_set("prompts", Task(name="prompts"))
     assert [one.contents for one in found.sources] == [{"correct": "There."}]
     assert found.notes == ["1 of 2 prompts have no reference answer"]

@@ -151,7 +151,7 @@ def test_a_rewriter_s_texts_are_paid_for_too(app, store):
 
 def test_a_judge_of_single_answers_has_no_verdict_on_a_pair(app, store):
     with Session(judge(), store) as session, pytest.raises(UserError, match="cannot compare"):
-        session.ask_verdicts([(ROW, ("a", "b"))])
+        session.request_verdicts([(ROW, ("a", "b"))])
     assert app.bodies == []
 
 

@@ -10,7 +10,7 @@ import urllib.request
 import pyarrow.dataset as ds
 import pytest
 
-from judges.replay import main, read_command
+from judges.replay import main
 from tests.conftest import ROOT
 
 
@@ -149,9 +149,9 @@ def test_completions_of_others_are_scored(small_study, served, tmp_path, capsys)
         (["study=a", "on_failure=abort"], "no run to abort"),
         (["study=a", "judge.name=b"], "none is named"),
         (["file=a.jsonl"], "out= are needed"),
-        (["study=a", "speed=1"], "no argument"),
+        (["study=a", "speed=1"], "not an option of judges.replay"),
         (["study=nothing-here"], "has no rollouts"),
-        (["study=a", "judge=nobody"], "is no preset"),
+        (["study=a", "judge=nobody"], "is not a preset"),
     ],
 )
 def test_bad_arguments_are_one_paragraph(arguments, words, capsys):
@@ -168,6 +168,6 @@ def test_a_simulated_judge_knows_no_foreign_prompts(tmp_path, capsys):
 
 
 def test_paths_are_paths():
-    command = read_command(["study=s", "runs_dir=/r", "judge=j", "judge.sampling.votes=2"])
-    assert str(command.runs_dir) == "/r"
-    assert command.overrides == ["judge.sampling.votes=2"]
+    options = main.read(["study=s", "runs_dir=/r", "judge=j", "judge.sampling.votes=2"])
+    assert str(options.runs_dir) == "/r"
+    assert options.overrides == ["judge.sampling.votes=2"]

@@ -193,7 +193,9 @@ def test_a_parser_that_learned_reads_what_is_stored(
 
     monkeypatch.setattr(one_word, "version", "2")
     monkeypatch.setattr(
-        one_word, "parse", lambda self, reply: Parsed(Outcome.scored, score=float(len(reply.text)))
+        one_word,
+        "parse",
+        lambda self, reply, request: Parsed(Outcome.scored, score=float(len(reply.text))),
     )
     with Session(judge, store) as session:
         ((verdict,),) = session.verdicts([(ROWS[0], "x")])

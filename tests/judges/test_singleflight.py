@@ -16,7 +16,7 @@ import pytest
 
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
-from judges.singleflight import Desk, Landed
+from judges.singleflight import Landed, SingleFlight
 from judges.store import Store, content_key
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +107,7 @@ def test_a_waiter_takes_over_from_a_killed_process(tmp_path: Path) -> None:
         store._connection().execute("UPDATE leases SET expires = expires - 20")  # time passes
 
         async def main() -> Landed | None:
-            desk = Desk(store)
+            desk = SingleFlight(store)
             landed = await desk.claim(key)
             await desk.put(key, VALUE)
             await desk.close()
@@ -129,7 +129,7 @@ def keys(count: int) -> list[str]:
 
 def test_the_second_waits_for_the_first(store: Store) -> None:
     async def main() -> None:
-        one, two = Desk(store), Desk(store)
+        one, two = SingleFlight(store), SingleFlight(store)
         names = keys(50)
         assert await asyncio.gather(*(one.claim(key) for key in names)) == [None] * 50
         waiting = [asyncio.create_task(two.claim(key)) for key in names]
@@ -151,7 +151,7 @@ def test_the_second_waits_for_the_first(store: Store) -> None:
 
 def test_the_waiter_learns_how_it_failed_and_a_later_one_asks(store: Store) -> None:
     async def main() -> None:
-        one, two = Desk(store), Desk(store)
+        one, two = SingleFlight(store), SingleFlight(store)
         (key,) = keys(1)
         assert await one.claim(key) is None
         waiting = asyncio.create_task(two.claim(key))
@@ -170,7 +170,7 @@ def test_the_waiter_learns_how_it_failed_and_a_later_one_asks(store: Store) -> N
 
 def test_a_lease_outlives_its_term_while_its_holder_lives(store: Store) -> None:
     async def main() -> None:
-        one, two = Desk(store, lease_s=0.4), Desk(store, lease_s=0.4)
+        one, two = SingleFlight(store, lease_s=0.4), SingleFlight(store, lease_s=0.4)
         (key,) = keys(1)
         assert await one.claim(key) is None
         waiting = asyncio.create_task(two.claim(key))
@@ -187,7 +187,7 @@ def test_a_lease_outlives_its_term_while_its_holder_lives(store: Store) -> None:
 
 def test_a_cancelled_claim_leaves_nothing_behind(store: Store) -> None:
     async def main() -> None:
-        one, two = Desk(store), Desk(store)
+        one, two = SingleFlight(store), SingleFlight(store)
         first, second = keys(2)
         claim = asyncio.create_task(one.claim(first))
         await asyncio.sleep(0)
@@ -202,7 +202,7 @@ def test_a_cancelled_claim_leaves_nothing_behind(store: Store) -> None:
         one.give_up(second)
         await one.close()
         await two.close()
-        third = Desk(store)
+        third = SingleFlight(store)
         assert [await third.claim(first), await third.claim(second)] == [None, None]
         await third.close()
 
@@ -211,7 +211,7 @@ def test_a_cancelled_claim_leaves_nothing_behind(store: Store) -> None:
 
 def test_a_store_that_broke_is_said_and_nobody_waits_for_ever(store: Store) -> None:
     async def main() -> None:
-        one, two = Desk(store), Desk(store)
+        one, two = SingleFlight(store), SingleFlight(store)
         (key,) = keys(1)
         assert await one.claim(key) is None
         waiting = asyncio.create_task(two.claim(key))

@@ -312,9 +312,9 @@ def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "what to do"),
-        (["drop"], "what to do"),
-        (["stats", "file=x"], "does not know 'file'"),
+        ([], "one of stats, verify, export"),
+        (["drop"], "'drop' is not one of stats, verify, export"),
+        (["stats", "file=x"], "'file=x' is not an option"),
         (["stats", "db=/nowhere/at/all.db"], "no reply store"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-LAUNCHER = ROOT / "judges" / "vllm_cpu.py"
+LAUNCHER = ROOT / "judges" / "serving" / "vllm_cpu.py"
 SHOW = """
 import importlib.metadata, os, secrets, sys, torch_like
 def main():

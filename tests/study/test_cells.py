@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from study import cells
-from study.cells import RUN_TIME, flatten, identifying, make_cell, save_cell, set_status
+from study.cells import make_cell, save_cell, set_status
+from study.identity import identifying
 
 
 def data(**changes):
@@ -18,15 +19,6 @@ def data(**changes):
         "shadow_judges": [],
     }
     return base | changes
-
-
-def test_flatten_keeps_empty_leaves():
-    assert flatten({"a": {"b": 1, "c": []}, "d": [2, {"e": None}]}) == {
-        "a.b": 1,
-        "a.c": [],
-        "d.0": 2,
-        "d.1.e": None,
-    }
 
 
 def test_identity_ignores_run_time_keys_and_sees_the_rest():
@@ -50,16 +42,6 @@ def test_shadow_judges_shed_their_run_time_keys():
     flat = identifying(data(shadow_judges=[judge]))
     assert "shadow_judges.0.endpoint.model" in flat
     assert "shadow_judges.0.endpoint.url" not in flat
-
-
-def test_every_run_time_key_exists_in_the_schema():
-    from omegaconf import OmegaConf
-
-    from study.schema import Study, schema
-
-    config = OmegaConf.structured(schema(Study))
-    for key in RUN_TIME:
-        assert OmegaConf.select(config, key, default="absent") != "absent", key
 
 
 def test_key_order_does_not_change_the_identity():

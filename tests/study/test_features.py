@@ -1,13 +1,23 @@
 """Features on texts whose counts can be done by hand."""
 
+import math
 import re
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.features import CONFIDENCE, FEATURES, FLATTERY, HEDGES, features
+from study.features import (
+    CONFIDENCE,
+    FEATURES,
+    FLATTERY,
+    HEDGES,
+    features,
+    measured,
+    shared_keyword,
+)
 
 SAMPLE = """Great question! What a wonderful day!
 # Answer
@@ -123,3 +133,20 @@ def _timed(work):
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
+
+
+def test_each_answer_has_its_own_features_and_a_missing_one_none():
+    answers = ["# Great question!\n- alpha **b**", None, "maybe alpha alpha", "", math.nan]
+    values_N_K = measured(answers, "alpha")
+    for row, answer in zip(values_N_K, answers, strict=True):
+        if isinstance(answer, str):
+            assert row.tolist() == list(features(answer, "alpha").values())
+        else:
+            assert np.isnan(row).all()
+    assert values_N_K[2, FEATURES.index("keyword")] == 2.0
+    assert measured([]).shape == (0, len(FEATURES))
+
+
+def test_a_study_counts_one_keyword():
+    assert shared_keyword(["", "robust", "alpha", ""]) == "alpha"
+    assert shared_keyword([""]) == shared_keyword([]) == ""

@@ -62,7 +62,7 @@ def test_nothing_asks_the_machine_how_many_there_are() -> None:
 
     asking = [
         path.name
-        for package in ("experiments", "judges", "analysis")
+        for package in ("study", "judges", "analysis", "experiments")
         for path in (ROOT / package).rglob("*.py")
         if "cpu_count(" in path.read_text()
     ]

@@ -1,6 +1,17 @@
 import pyarrow.parquet as pq
 
-from study.records import ROLLOUT, VERDICT, Recorder, rollout_id
+from study.records import (
+    NEVER_MISSING,
+    OPTIONAL,
+    PLACE,
+    REPLAYED,
+    ROLLOUT,
+    VERDICT,
+    Recorder,
+    frame_types,
+    rollout_id,
+)
+from study.verdict import Outcome, Verdict
 
 
 def rows(step, kind):
@@ -42,3 +53,28 @@ def test_resume_drops_later_steps_but_keeps_their_time(tmp_path):
     assert names == ["step-000001.parquet"]
     assert write(again, 2)["time_ms"] == lines[1]["time_ms"]
     assert [line["step"] for line in again.metrics()] == [1, 2]
+
+
+def test_a_whole_number_that_may_be_missing_is_a_float_in_a_frame():
+    kinds = frame_types({**ROLLOUT, **VERDICT, **OPTIONAL})
+    assert (kinds["step"], kinds["tokens"], kinds["cost_usd"]) == ("int64", "float64", "float64")
+    assert (kinds["answer"], kinds["rules"], kinds["from_cache"]) == ("str", "object", "bool")
+    assert all(kinds[name] == "int64" for name in NEVER_MISSING)
+
+
+def test_every_column_of_a_verdict_is_written_by_it():
+    verdict = Verdict(
+        judge_id="1",
+        judge="j",
+        grading="likert",
+        grading_version="1",
+        prompt_sha="sha",
+        outcome=Outcome.empty,
+    )
+    assert {*verdict.as_row(), "rollout_id", "step", "role"} == set(VERDICT)
+
+
+def test_replayed_rollouts_have_the_types_of_rollouts():
+    shared = set(REPLAYED) & set(ROLLOUT)
+    assert shared == {*PLACE, "judge_score", "reward", "advantage"}
+    assert all(REPLAYED[name] == ROLLOUT[name] for name in shared)

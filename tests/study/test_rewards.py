@@ -9,8 +9,8 @@ from judges.session import judge_all
 from study.errors import UserError
 from study.rewards import REWARDS
 from study.rewards.checks import check_reward, for_judge
-from study.rewards.compose import again, composed, recorded
-from study.rewards.failure import POLICIES, Starved, apply_failure_policy
+from study.rewards.compose import composed, recompose, recorded
+from study.rewards.failure import POLICIES, TooManyMissing, apply_failure_policy
 from study.rewards.parts import Parts, rule_part
 from study.rewards.penalties import overlong, repetition
 from study.rows import Criterion, Rule, make_row
@@ -149,9 +149,9 @@ def test_failure_policies(policy, expected):
 
 
 def test_abort_and_starvation_stop_the_run():
-    with pytest.raises(Starved, match="1 of 2"):
+    with pytest.raises(TooManyMissing, match="1 of 2"):
         apply_failure_policy([1.0, None], 2, "abort", 1.0)
-    with pytest.raises(Starved, match=r"max_unscored_frac=0\.4"):
+    with pytest.raises(TooManyMissing, match=r"max_unscored_frac=0\.4"):
         apply_failure_policy([1.0, None], 2, "unscored", 0.4)
     assert apply_failure_policy([1.0, None], 2, "unscored", 0.5) == [1.0, None]
 
@@ -183,9 +183,9 @@ def test_recorded_rollouts_are_rewarded_as_training_would_have(policy, expected)
         for rules in (["0:1 passed", "0:2 failed"], None, ["0:1 failed"], ["0:1 passed vacuous"])
     ]
     scores = [1.0, None, 1.0, 1.0]
-    assert again(config, known, scores, 2, policy) == expected
+    assert recompose(config, known, scores, 2, policy) == expected
     if policy == "abort":
-        with pytest.raises(Starved):
+        with pytest.raises(TooManyMissing):
             composed(config, known, scores, 2, policy)
 
 
@@ -207,11 +207,16 @@ class PairJudge:
 
     def __init__(self, votes):
         self.judge = Judge(sampling=Sampling(votes=votes))
-        self.groups = []
+        self.asked = []
 
-    def group_verdicts(self, row, answers, index):
-        self.groups.append((row, tuple(answers), index))
-        return [(row, place, index) for place in range(len(answers))]
+    def groups(self, groups):
+        self.asked += [(row, tuple(answers)) for row, answers in groups]
+        votes = range(self.judge.sampling.votes)
+        return [
+            [(row, place, index) for index in votes]
+            for row, answers in groups
+            for place in range(len(answers))
+        ]
 
     def stop_if_refused(self):
         """Nobody refuses it."""
@@ -221,12 +226,7 @@ def test_a_comparing_judge_sees_one_group_at_a_time_and_order_is_kept():
     session = PairJudge(votes=2)
     items = [("x", "a"), ("x", "b"), ("y", "c"), ("y", "d")]
     found = judge_all(session, items, 2)
-    assert session.groups == [
-        ("x", ("a", "b"), 0),
-        ("x", ("a", "b"), 1),
-        ("y", ("c", "d"), 0),
-        ("y", ("c", "d"), 1),
-    ]
+    assert session.asked == [("x", ("a", "b")), ("y", ("c", "d"))]
     assert found == [
         [("x", 0, 0), ("x", 0, 1)],
         [("x", 1, 0), ("x", 1, 1)],

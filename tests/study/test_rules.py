@@ -81,11 +81,20 @@ def test_the_command_line(tmp_path, capsys, pool):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "the one command is audit"),
-        (["audit", "file=a.jsonl"], "out, response is missing"),
-        (["audit", "file=a.jsonl", "response=", "out=o", "speed=9"], "speed is not known"),
-        (["audit", "file=a.jsonl", "response=", "out=o", "workers=0"], "no number from 1"),
-        (["audit", "file=a.jsonl", "response=", "out=o", "sandbox=off"], "not auto or unsafe"),
+        ([], "one of audit"),
+        (["audit", "file=a.jsonl"], "needs response= ("),
+        (
+            ["audit", "file=a.jsonl", "response=", "out=o", "speed=9"],
+            "'speed=9' is not an option of experiments.rules",
+        ),
+        (
+            ["audit", "file=a.jsonl", "response=", "out=o", "workers=0"],
+            "must be a number 1 or more and at most 99",
+        ),
+        (
+            ["audit", "file=a.jsonl", "response=", "out=o", "sandbox=off"],
+            "must be one of auto, unsafe",
+        ),
         (["audit", "file=none.jsonl", "response=", "out=o"], "is no .jsonl"),
     ],
 )

@@ -1,14 +1,12 @@
-"""Render a study's bias report: ``python -m analysis.report study=NAME [runs_dir=runs]``.
+"""Render a notebook of this source tree into one HTML page: `write_report` does it for a study.
 
-The notebook source is executed in a kernel of this very Python and becomes one HTML file that
-loads nothing from anywhere, beside the executed notebook, in ``runs/<study>/report``. Further
-``key=value`` arguments are the notebook's own parameters.
+The notebook is executed in a kernel of this very Python and becomes one HTML file that loads
+nothing from anywhere, with the executed notebook beside it, in ``runs/<study>/report``.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import subprocess
 from html import escape
 from pathlib import Path
@@ -19,12 +17,13 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from traitlets import default
 
-from analysis.reports.provenance import SUMMARY_MIME
 from study.errors import UserError
-from study.files import write_text
+from study.files import write_json, write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks" / "bias_report.py"
+SUMMARY_MIME = "application/vnd.judgedrift.summary+json"
+"""Under this type the notebook hands its summary rows to `write_report`."""
 
 CSS = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 0 auto;
@@ -63,19 +62,30 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
     study_dir = Path(study_dir).absolute()
     if not study_dir.is_dir():
         raise UserError(_no_study(study_dir))
-    notebook = load(NOTEBOOK)
-    given = {**(parameters or {}), "study_dir": str(study_dir)}
-    check_parameters(notebook, given)
-    executed = execute(notebook, given)
-    folder = study_dir / "report"
-    html = folder / "bias_report.html"
-    write_text(folder / "summary.json", json.dumps({"rows": _summary(executed)}, indent=1))
-    write_text(folder / "bias_report.ipynb", to_ipynb(executed))
-    write_text(html, to_html(executed, f"{study_dir.name}: bias report"))
+    html = study_dir / "report" / "bias_report.html"
+    values = {**(parameters or {}), "study_dir": str(study_dir)}
+    executed = render(NOTEBOOK, values, html, f"{study_dir.name}: bias report")
+    write_json(html.parent / "summary.json", {"rows": _summary(executed)})
     return html
 
 
-def check_parameters(notebook: Any, given: dict[str, Any]) -> None:
+def render(source: Path, parameters: dict[str, Any], html: Path, title: str) -> Any:
+    """Execute a notebook, write its page and, beside it, the executed notebook; return that.
+
+    Raises:
+        UserError: the notebook is missing, or does not have one of the parameters.
+    """
+    import nbformat
+
+    notebook = load(source)
+    check_parameters(notebook, parameters)
+    executed = execute(notebook, parameters)
+    write_text(html.with_suffix(".ipynb"), nbformat.writes(executed))
+    write_text(html, to_html(executed, title))
+    return executed
+
+
+def check_parameters(notebook: Any, values: dict[str, Any]) -> None:
     """Refuse names that the cell tagged ``parameters`` does not assign; papermill only warns.
 
     Raises:
@@ -90,7 +100,7 @@ def check_parameters(notebook: Any, given: dict[str, Any]) -> None:
         for target in node.targets
         if isinstance(target, ast.Name)
     ]
-    unknown = [name for name in given if name not in legal]
+    unknown = [name for name in values if name not in legal]
     if unknown:
         raise UserError(
             f"The report has no parameter {', '.join(unknown)}. It has "
@@ -125,14 +135,14 @@ def load(source: Path) -> Any:
     """A notebook of the source tree.
 
     Raises:
-        UserError: it is not there.
+        UserError: it is missing.
     """
     import jupytext
 
     if not source.exists():
         raise UserError(
-            f"The report's notebook {source.name} is not there. It is part of the source tree, "
-            "not of an installed package: run the command from a checkout installed with "
+            f"The notebook {source.name} is missing. It is part of the source tree, not of an "
+            "installed package: run the command from a checkout installed with "
             "pip install -e ."
         )
     return jupytext.read(source, fmt="py:percent")
@@ -175,17 +185,10 @@ def _summary(notebook: Any) -> list[dict[str, str]]:
     return []
 
 
-def to_ipynb(notebook: Any) -> str:
-    """A notebook in Jupyter's own format."""
-    import nbformat
-
-    return nbformat.writes(notebook)
-
-
 def _no_study(study_dir: Path) -> str:
-    found = sorted(path.parent.name for path in study_dir.parent.glob("*/study.json"))
-    there = f"It holds {', '.join(found)}" if found else "It holds no study yet"
-    example = found[0] if found else "quickstart"
+    studies = sorted(path.parent.name for path in study_dir.parent.glob("*/study.json"))
+    there = f"It holds {', '.join(studies)}" if studies else "It holds no study yet"
+    example = studies[0] if studies else "quickstart"
     return (
         f"There is no study {study_dir.name} in {study_dir.parent}. {there}. Type for example: "
         f"python -m analysis.report study={example}"

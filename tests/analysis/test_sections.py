@@ -1,4 +1,4 @@
-"""The report's later sections: their order, their tables, and words in place of empty figures."""
+"""The report on how the bias got in: order, tables, and words in place of empty figures."""
 
 import dataclasses
 import warnings
@@ -6,31 +6,19 @@ import warnings
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import pytest
 
 from analysis.records.runs import read_study
-from analysis.reports.pathway import trace
-from analysis.reports.pathway_sections import (
-    frontier,
-    frontier_section,
-    judges_section,
-    ledger_section,
-    ledger_table,
-    onset_section,
-    propagation_section,
-    sections,
-    stacked,
-)
+from analysis.reports import figures, sections
+from analysis.reports.evidence import of_records
+from analysis.reports.tables import ledger_table
 
-
-@pytest.fixture(scope="module")
-def traced(small_study):
-    records = read_study(small_study)
-    return trace(records, list(records.table["cell"]))
+LATER = (
+    sections.ledger, sections.predictions, sections.onsets, sections.frontier, sections.judges,
+)  # fmt: skip
 
 
 def changed(small_study, **values):
-    """The trace of the small study with these arrays filled with one number in every run."""
+    """The evidence of the small study with these arrays filled with one number in every run."""
     records = read_study(small_study)
     runs = [
         dataclasses.replace(
@@ -38,12 +26,12 @@ def changed(small_study, **values):
         )
         for run in records.runs
     ]
-    return trace(dataclasses.replace(records, runs=runs), list(records.table["cell"]))
+    return of_records(dataclasses.replace(records, runs=runs), list(records.table["cell"]))
 
 
-def test_every_section_is_there_in_order_and_no_figure_stays_open(traced):
+def test_every_section_is_there_in_order_and_no_figure_stays_open(real_evidence):
     before = plt.get_fignums()
-    text = "".join(sections(traced))
+    text = "".join(fragment for section in LATER for fragment in section(real_evidence))
     heads = [
         "What did the advantages reward?",
         "Does what was rewarded explain what was learned?",
@@ -57,11 +45,11 @@ def test_every_section_is_there_in_order_and_no_figure_stays_open(traced):
     assert plt.get_fignums() == before
 
 
-def test_the_stacked_areas_add_up_to_what_is_explained(traced):
-    unique = [name for name in traced.steps if name.startswith("unique/")]
-    made = stacked(traced.steps, unique)
+def test_the_stacked_areas_add_up_to_what_is_explained(real_evidence):
+    unique = [name for name in real_evidence.ledger if name.startswith("unique/")]
+    made = figures.stacked(real_evidence.ledger, unique)
     for axes in made.axes:
-        own = traced.steps[traced.steps["arm"] == axes.get_title(loc="left")]
+        own = real_evidence.ledger[real_evidence.ledger["arm"] == axes.get_title(loc="left")]
         by_step = own.groupby("step")[[*unique, "advantage_r2"]].mean()
         alone = by_step[unique].clip(lower=0.0).sum(axis=1)
         corners = [area.get_paths()[0].vertices for area in axes.collections if area.get_paths()]
@@ -87,43 +75,43 @@ def test_the_ledger_has_an_interval_and_the_runs_in_every_cell():
 
 def test_no_variance_is_said_and_not_drawn(small_study):
     flat = changed(small_study, reward=0.5)
-    assert "No step has rewards that differ" in "".join(ledger_section(flat))
+    assert "No step has rewards that differ" in "".join(sections.ledger(flat))
 
 
-def test_too_few_runs_are_said(small_study, traced):
-    few = trace(read_study(small_study), [run.cell for run in traced.runs[:2]])
-    assert "2 runs of two steps or more" in "".join(propagation_section(few))
+def test_too_few_runs_are_said(small_study, real_evidence):
+    few = of_records(read_study(small_study), [run.cell for run in real_evidence.runs[:2]])
+    assert "2 runs of two steps or more" in "".join(sections.predictions(few))
 
 
-def test_without_shadows_the_command_is_said(traced):
-    bare = [dataclasses.replace(run, shadows={}) for run in traced.runs]
-    text = "".join(judges_section(dataclasses.replace(traced, runs=bare)))
+def test_without_shadows_the_command_is_said(real_evidence):
+    bare = [dataclasses.replace(run, shadows={}) for run in real_evidence.runs]
+    text = "".join(sections.judges(dataclasses.replace(real_evidence, runs=bare)))
     assert "Type shadow=[NAME,NAME]" in text
 
 
 def test_a_gap_that_was_never_measured_has_no_onset(small_study):
     blind = changed(small_study, truth=np.nan)
-    text = "".join(onset_section(blind))
+    text = "".join(sections.onsets(blind))
     assert "none seen" not in text and "<td>\N{EN DASH}</td>" in text
-    assert "No rule knows the truth" in "".join(frontier_section(blind))
+    assert "No rule knows the truth" in "".join(sections.frontier(blind))
 
 
 def test_an_unscored_study_has_a_sentence_for_a_frontier(small_study):
     unscored = changed(small_study, judge=np.nan, reward=np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert frontier(unscored.runs) is None
-        assert "there is no path" in "".join(frontier_section(unscored))
+        assert figures.frontier(unscored.runs) is None
+        assert "there is no path" in "".join(sections.frontier(unscored))
 
 
-def test_a_run_that_is_not_predicted_is_named(traced):
-    lost, *_ = cells = [run.cell for run in traced.runs]
+def test_a_run_that_is_not_predicted_is_named(real_evidence):
+    lost, *_ = cells = [run.cell for run in real_evidence.runs]
     rows = [
         dataclasses.replace(
             row, note="no gradient norm at 2 of 2 steps" if row.cell == lost else ""
         )
-        for row in traced.predicted
+        for row in real_evidence.predicted
     ]
-    text = "".join(propagation_section(dataclasses.replace(traced, predicted=rows)))
+    text = "".join(sections.predictions(dataclasses.replace(real_evidence, predicted=rows)))
     assert f"Not predicted: {lost} (no gradient norm at 2 of 2 steps)." in text
     assert not any(cell in text.split("Not predicted:")[1] for cell in cells[1:])

@@ -1,46 +1,43 @@
-"""What the path from judge to behaviour says of a real study, and what it says it cannot."""
+"""What a report says of how the bias of a judge got into a policy, on a study trained for real."""
 
 import dataclasses
 import json
 import shutil
 
 import numpy as np
-import pytest
 
 from analysis.arm.calibration import Calibration, Predicted
 from analysis.records.runs import read_study
+from analysis.reports.evidence import Evidence, of_records
+from analysis.reports.limits import limits
 from analysis.reports.markup import number
-from analysis.reports.pathway import Trace, findings, limits, trace
+from analysis.reports.words import findings
 from analysis.run.onset import Line, Onset
 from analysis.run.threshold_grid import Grid
 
 
-@pytest.fixture(scope="module")
-def traced(small_study):
-    records = read_study(small_study)
-    return trace(records, list(records.table["cell"]))
-
-
-def of_runs(small_study, change) -> Trace:
-    """The trace of the small study with every run changed."""
+def of_runs(small_study, change) -> Evidence:
+    """The evidence of the small study with every run changed."""
     records = read_study(small_study)
     runs = [change(run) for run in records.runs]
-    return trace(dataclasses.replace(records, runs=runs), list(records.table["cell"]))
+    return of_records(dataclasses.replace(records, runs=runs), list(records.table["cell"]))
 
 
-def test_it_holds_the_runs_asked_for_and_no_other(small_study, traced):
-    assert [(run.arm, run.seed) for run in traced.runs] == [
+def test_it_holds_the_runs_asked_for_and_no_other(small_study, real_evidence):
+    assert [(run.arm, run.seed) for run in real_evidence.runs] == [
         ("sim-fair", 0), ("sim-fair", 1), ("sim-flaky", 0), ("sim-flaky", 1),
     ]  # fmt: skip
-    cell = traced.runs[0].cell
-    one = trace(read_study(small_study), [cell])
-    assert set(one.steps["cell"]) == {line.cell for line in one.onsets} == {cell}
+    cell = real_evidence.runs[0].cell
+    one = of_records(read_study(small_study), [cell])
+    assert set(one.ledger["cell"]) == {line.cell for line in one.onsets} == {cell}
     assert "1 runs of two steps or more" in " ".join(limits(one))
 
 
-def test_shares_of_the_advantages_are_those_of_the_ledger(traced):
-    (line,) = [one for one in findings(traced) if one.startswith("Share of the advantages")]
-    shares = traced.steps.groupby(["arm", "cell"])["bias_share"].mean().groupby("arm").mean()
+def test_shares_of_the_advantages_are_those_of_the_ledger(real_evidence):
+    (line,) = [one for one in findings(real_evidence) if one.startswith("Share of the advantages")]
+    shares = (
+        real_evidence.ledger.groupby(["arm", "cell"])["bias_share"].mean().groupby("arm").mean()
+    )
     for arm, share in shares.items():
         assert f"{arm} {number(100 * share)} %" in line
 
@@ -51,14 +48,14 @@ def test_without_shadows_the_command_is_said(small_study):
     assert not any("gained" in line for line in findings(bare))
 
 
-def test_a_replay_that_cannot_be_read_is_said(small_study, traced, tmp_path):
-    study, cell = tmp_path / "again", traced.runs[0].cell
+def test_a_replay_that_cannot_be_read_is_said(small_study, real_evidence, tmp_path):
+    study, cell = tmp_path / "again", real_evidence.runs[0].cell
     shutil.copytree(small_study, study)
     part = study / "replays" / "sim-strict" / cell / "verdicts" / "step-000001.parquet"
     part.parent.mkdir(parents=True)
     part.write_text("no parquet")
-    (problem,) = trace(read_study(study), [cell]).problems
-    assert f"replays/sim-strict/{cell} cannot be read and is left out" in problem
+    (problem,) = of_records(read_study(study), [cell]).problems
+    assert f"replays/sim-strict/{cell}" in problem and "this replay is left out" in problem
 
 
 def test_curves_over_kl_have_a_peak_or_say_that_it_is_not_reached(make_study):
@@ -69,14 +66,14 @@ def test_curves_over_kl_have_a_peak_or_say_that_it_is_not_reached(make_study):
         for step in range(1, 13)
     ]
     (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = trace(read_study(study), [cell.name])
+    found = of_records(read_study(study), [cell.name])
     assert any(line.startswith("The truth peaks at sqrt KL: sim-verbose seed 0") for line in
                findings(found))  # fmt: skip
     assert not any("Over-optimisation" in line for line in limits(found))
 
 
-def test_without_kl_over_optimisation_is_said_to_be_unknown(traced):
-    (line,) = [one for one in limits(traced) if one.startswith("Over-optimisation")]
+def test_without_kl_over_optimisation_is_said_to_be_unknown(real_evidence):
+    (line,) = [one for one in limits(real_evidence) if one.startswith("Over-optimisation")]
     assert "no KL was recorded" in line
 
 
@@ -86,7 +83,7 @@ def line_of(arm: str, seed: int, step: float) -> Line:
     return Line(f"{arm}{seed}", arm, seed, 9, 0.0, nan, onset, grid, grid, None, None, "")
 
 
-def test_sentences_of_what_began_and_what_was_explained(traced):
+def test_sentences_of_what_began_and_what_was_explained(real_evidence):
     """Three arms by hand: one rises at 4 and 6, one in one run of two, one never."""
     nan = float("nan")
     begun = {"a": (6.0, 4.0), "b": (nan, 5.0), "c": (nan, nan)}
@@ -95,20 +92,20 @@ def test_sentences_of_what_began_and_what_was_explained(traced):
     def one(feature: str, r2: float) -> Calibration:
         return Calibration(feature, 4, r2, 0.9, 1.0, 0.8, 1.2, 1.0, 2, 0.25, 1.0, 0.75)
 
-    names = traced.runs[0].names
+    names = real_evidence.runs[0].names
     spread = {name: float(np.nanstd(np.concatenate([r.features[..., k].ravel() for r in
-              traced.runs]))) for k, name in enumerate(names)}  # fmt: skip
+              real_evidence.runs]))) for k, name in enumerate(names)}  # fmt: skip
     moved = sorted((name for name in names if spread[name] > 0), key=spread.__getitem__)[-3:]
     predicted = [
         Predicted("x", "a", name, sds * spread[name], 0.0, 0.0, 0.0, 1.0, 3)
         for name, sds in zip(moved, (1.0, -1.0, 0.01), strict=True)
     ]
     found = dataclasses.replace(
-        traced,
+        real_evidence,
         onsets=lines,
         predicted=predicted,
         calibration=[one(moved[0], 0.93), one(moved[1], 0.2), one(moved[2], 0.99)],
-        unpredicted="",
+        no_prediction="",
     )
     text = " ".join(findings(found))
     assert "rises under a" not in text

@@ -1,0 +1,25 @@
+"""Does a judge score its own family's answers higher than their quality earns?"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+from analysis.external.preference import preferences, read, render
+from analysis.external.tables import TableOptions
+from study.cli import command, writes
+from study.files import write_json
+
+
+@command("analysis.preference table.csv out=preference.json", __doc__, TableOptions)
+def main(options: TableOptions) -> int:
+    """Exit codes: 0 written, 2 a user's error."""
+    result = preferences(read(options.file))
+    with writes("out", options.out):
+        write_json(options.out, {"unit": "item", "preferences": [asdict(line) for line in result]})
+    print(render(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

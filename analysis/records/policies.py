@@ -1,0 +1,106 @@
+"""What every failure policy would have made of a run's rewards, composed as the trainer composes.
+
+A reward whose judge's score the policy leaves as it was is the recorded one. Every other is made
+again by `study.rewards.compose` from the rollout's score, truth, rules, answer and length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from study.cells import load_cell
+from study.errors import UserError
+from study.files import Damaged
+from study.rewards import REWARDS, compose
+from study.rewards.failure import REPLAY_POLICIES, apply_failure_policy
+from study.rows import Criterion, Row
+from study.schema import Study
+from study.tasks import TASKS
+
+NEEDED = ("prompt_id", "answer", "tokens", "truth", "rules", "judge_score", "reward")
+"""Columns that `rewards_under` reads, beside step, group and member."""
+ANY_ROW = Row("", (), (Criterion(""),))
+"""Stands for a row where the reward reads nothing of it but the judge's share of its points."""
+
+
+def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.ndarray], str]:
+    """Failure policy -> the rewards it would have made, shape (N,), and why they are not known.
+
+    Args:
+        folder: of the cell.
+        rollouts: of the cell, with the columns `NEEDED`, step, group and member.
+
+    Returns:
+        For every policy that leaves a run going. NaN is no reward; where the rewards cannot be
+        composed again, all are NaN and the sentence says why.
+    """
+    recorded = rollouts["reward"].to_numpy(dtype=float)
+    if rollouts["judge_score"].notna().all():
+        return dict.fromkeys(REPLAY_POLICIES, recorded), ""
+    try:
+        config = load_cell(folder).config
+        if config.reward.name not in REWARDS:
+            raise UserError(f"reward.name={config.reward.name} is not a reward of this version")
+        rows = _rows(config)
+    except (Damaged, UserError) as error:
+        unknown = dict.fromkeys(REPLAY_POLICIES, np.full(len(recorded), np.nan))
+        return unknown, f"what another on_failure would have done is not known: {error}".rstrip(".")
+    policy = config.judge.on_failure
+    acting = "unscored" if policy == "abort" else policy  # abort leaves no run with a failure
+    made = {name: recorded if name == acting else recorded.copy() for name in REPLAY_POLICIES}
+    failed = rollouts["judge_score"].isna().groupby([rollouts["step"], rollouts["group"]])
+    some = np.flatnonzero(failed.transform("any").to_numpy())
+    for places in rollouts.iloc[some].groupby(["step", "group"]).indices.values():
+        group = sorted(some[places], key=rollouts["member"].to_numpy().__getitem__)
+        _compose_group(config, rows, rollouts.iloc[group], np.array(group), acting, made)
+    return made, ""
+
+
+def _rows(config: Study) -> dict[str, Row]:
+    """The task's rows by prompt, where the reward weighs rules by their points; else none."""
+    if config.reward.name != "rubric" or config.reward.rules != "run":
+        return {}
+    return {row.prompt_id: row for row in TASKS[config.task.name].rows(config.task, "train")}
+
+
+def _compose_group(
+    config: Study,
+    rows: Mapping[str, Row],
+    group: pd.DataFrame,
+    places: np.ndarray,
+    acting: str,
+    made: dict[str, np.ndarray],
+) -> None:
+    """Put the rewards of one group into ``made`` where a policy changes what the reward sees."""
+    records = [_record(record) for record in group.to_dict("records")]
+    parts = [
+        compose.recorded(config, rows.get(record["prompt_id"], ANY_ROW), record)
+        for record in records
+    ]
+    scores = [record["judge_score"] for record in records]
+    known = not rows or all(record["prompt_id"] in rows for record in records)
+    if config.reward.overlong.buffer:
+        known &= all(record["tokens"] is not None for record in records)
+    size = len(records)
+    before = apply_failure_policy(scores, size, acting, 1.0)
+    for policy in REPLAY_POLICIES:
+        after = apply_failure_policy(scores, size, policy, 1.0)
+        if after == before:
+            continue
+        rewards = compose.recompose(config, parts, scores, size, policy) if known else [None] * size
+        for place, was, now, reward in zip(places, before, after, rewards, strict=True):
+            if was != now:
+                made[policy][place] = np.nan if reward is None else reward
+
+
+def _record(record: dict[Any, Any]) -> dict[str, Any]:
+    """A data frame's row with None for what is missing, as Parquet has it."""
+    plain = {name: record[name] for name in NEEDED}
+    rules = plain.pop("rules")
+    plain = {name: None if pd.isna(value) else value for name, value in plain.items()}
+    return plain | {"rules": tuple(rules) if isinstance(rules, np.ndarray) else ()}

@@ -1,0 +1,217 @@
+"""Every table behind one study's report, computed once: `gather` reads a study, `Evidence` is it.
+
+Nothing here draws or speaks. The sentences are made by `analysis.reports.words` and
+`analysis.reports.limits`, the tables by `tables`, the page's sections by `sections`:
+
+    evidence = gather("runs/quickstart")
+    print(*findings(evidence), sep="\\n")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.arm.calibration import FEWEST, calibrate
+from analysis.arm.crossjudge import agreement, inflation, matrix
+from analysis.arm.dose import FEWEST as FEWEST_DOSES
+from analysis.arm.dose import doses_of, response
+from analysis.arm.propagation import paths, predict
+from analysis.arm.substitution import substitutions, untold
+from analysis.records.frames import NAMELESS
+from analysis.records.replays import with_replays
+from analysis.records.runs import on_each_core, read_study
+from analysis.run import drift
+from analysis.run.onset import own_line
+from analysis.run.overopt import rows
+from analysis.step.ledger import judge_table, ledger
+from study.features import FEATURES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.arm.calibration import Calibration, Predicted
+    from analysis.arm.crossjudge import Inflation
+    from analysis.arm.substitution import Substitution
+    from analysis.records.runs import Records, Run
+    from analysis.run.onset import Line
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Every table of one study's report.
+
+    The estimates rest on the used cells: the finished ones, or all where none is finished.
+    """
+
+    records: Records
+    used_cells: list[str]
+    base: str | None
+    """The arm that the others are compared with."""
+    runs: list[Run]
+    """Runs of the used cells by arm and seed; judges of a replay are among their shadows."""
+    spread: dict[str, float]
+    """Standard deviation of each behaviour over all answers of the study, where it varies."""
+    scores: pd.DataFrame
+    features: pd.DataFrame
+    """Step means by run, long, of the scores, and of the behaviours that vary."""
+    score_shifts: pd.DataFrame
+    feature_shifts: pd.DataFrame
+    """`analysis.run.drift.shift_table` of the two."""
+    failures: pd.DataFrame
+    failures_by_length: pd.DataFrame
+    doses: list[dict[str, Any]]
+    """`analysis.arm.dose.response` of each behaviour that is paid for in enough doses."""
+    ledger: pd.DataFrame
+    """`analysis.step.ledger.ledger`: one row per run and step."""
+    ledger_by_arm: pd.DataFrame
+    """`analysis.step.ledger.judge_table`: arm, metric, mean, low, high, n."""
+    predicted: list[Predicted]
+    calibration: list[Calibration]
+    no_prediction: str
+    """Why nothing was predicted; empty where something was."""
+    onsets: list[Line]
+    overoptimisation: list[dict[str, Any]]
+    """`analysis.run.overopt.rows` of the runs with a truth."""
+    gains: pd.DataFrame
+    """`analysis.arm.crossjudge.matrix`: the gain of each policy under each judge."""
+    inflation: list[Inflation]
+    agreement: pd.DataFrame
+    substitutions: list[Substitution]
+    no_substitution: str
+    """Why substitution cannot be told; empty where it can."""
+    problems: list[str]
+    """Steps and replays that were left out; what could not be read is in ``records.problems``."""
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self.records.folder.name
+
+    @property
+    def cells(self) -> pd.DataFrame:
+        """One row per cell, in any state."""
+        return self.records.table
+
+    @property
+    def absent(self) -> list[str]:
+        """Behaviours that are the same in every answer, left out of figures and tests."""
+        return [name for name in FEATURES if name not in self.spread]
+
+    @property
+    def arms(self) -> list[str]:
+        """The base arm first, then the others by name."""
+        named = self.cells.loc[self.cells["judge"].ne(NAMELESS), "arm"]
+        return sorted(named.unique(), key=lambda arm: (arm != self.base, arm))
+
+    def recorded(self, arm: str) -> list[Run]:
+        """The runs of one arm that have rollouts, used or not."""
+        return [run for run in self.records.runs if run.arm == arm]
+
+
+def gather(study_dir: Path | str) -> Evidence:
+    """Read a study's folder and compute every table of its report."""
+    return of_records(read_study(study_dir))
+
+
+def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence:
+    """The evidence of a study that was read.
+
+    Args:
+        cells: those to rest the estimates on; by default what `drift.usable_cells` says.
+    """
+    table = records.table
+    used_cells = drift.usable_cells(table) if cells is None else list(cells)
+    used = [run for run in records.runs if run.cell in used_cells]
+    base = drift.base_arm(table[table["cell"].isin(used_cells)])
+    spread = _spread(records.runs)
+
+    def varying(run: Run) -> dict[str, np.ndarray]:
+        return {name: v for name, v in drift.feature_values(run).items() if name in spread}
+
+    score_shifts = drift.run_shifts(used, scale=_score_scale(records.runs))
+    by_arm = sorted(used, key=lambda run: (run.arm, run.seed))
+    steps = ledger(by_arm)
+    predicted, calibration, no_prediction = _predictions(by_arm)
+    runs, unread = with_replays(by_arm, records.folder)
+    acting = dict(zip(table["cell"].astype("str"), table["judge"].astype("str"), strict=True))
+    gains = matrix(runs, acting)
+    return Evidence(
+        records=records,
+        used_cells=used_cells,
+        base=base,
+        runs=runs,
+        spread=spread,
+        scores=drift.run_curves(used),
+        features=drift.run_curves(used, varying),
+        score_shifts=drift.shift_table(score_shifts, base),
+        feature_shifts=drift.shift_table(drift.run_shifts(used, varying), base),
+        failures=drift.failure_table(records.outcomes),
+        failures_by_length=drift.failures_by_length(records.outcomes),
+        doses=dose_responses(used),
+        ledger=steps,
+        ledger_by_arm=judge_table(by_arm, steps),
+        predicted=predicted,
+        calibration=calibration,
+        no_prediction=no_prediction,
+        onsets=on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm)),
+        overoptimisation=[
+            row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
+        ],
+        gains=gains,
+        inflation=inflation(gains) if len(gains) else [],
+        agreement=agreement(runs, acting),
+        substitutions=substitutions(runs),
+        no_substitution=untold(runs),
+        problems=[*steps.attrs["problems"], *unread],
+    )
+
+
+def dose_responses(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """`analysis.arm.dose.response` of every behaviour that the judges pay for in three doses."""
+    return [
+        response(runs, feature)
+        for feature in (runs[0].names if runs else ())
+        if len(set(doses_of(runs, feature).values())) >= FEWEST_DOSES
+    ]
+
+
+def _spread(runs: Sequence[Run]) -> dict[str, float]:
+    """Standard deviation of each behaviour over all answers, where it is not always the same."""
+    spread: dict[str, float] = {}
+    for k, name in enumerate(FEATURES if runs else ()):
+        values = np.concatenate([run.features[..., k].ravel() for run in runs])
+        values = values[np.isfinite(values)]
+        if values.size and values.min() < values.max():
+            spread[name] = float(values.std(ddof=1))
+    return spread
+
+
+def _score_scale(runs: Sequence[Run]) -> tuple[float, float]:
+    """Ends of the score scale: 0 and 1, or the lowest and highest score beyond them."""
+    ends = [0.0, 1.0]
+    for run in runs:
+        scores = run.judge[np.isfinite(run.judge)]
+        if scores.size:
+            ends += [float(scores.min()), float(scores.max())]
+    return min(ends), max(ends)
+
+
+def _predictions(runs: Sequence[Run]) -> tuple[list[Predicted], list[Calibration], str]:
+    long = [run for run in runs if len(np.unique(run.step_P)) > 1]
+    if len(long) <= FEWEST:
+        return (
+            [],
+            [],
+            f"{len(long)} runs of two steps or more: the step size of a run is fitted on the "
+            f"others, which takes {FEWEST + 1} runs.",
+        )
+    predicted = predict(paths(long), "adam")
+    calibration = calibrate(predicted)
+    if not any(line.r2 == line.r2 for line in calibration):
+        return predicted, calibration, "No behaviour moved in a way that could be compared."
+    return predicted, calibration, ""

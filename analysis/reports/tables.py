@@ -1,0 +1,284 @@
+"""The report's tables as they are read: numbers rounded, intervals written out, columns named."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.records.behaviour import unit
+from analysis.reports import markup
+from analysis.run.drift import JUDGED
+from analysis.run.overopt import place
+from analysis.run.threshold_grid import span
+from study.features import FEATURES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from analysis.arm.calibration import Calibration
+    from analysis.reports.evidence import Evidence
+    from analysis.run.onset import Line
+
+LABELS = {
+    "judge_score": "judge score",
+    "truth": "rule truth",
+    "gap": "judge - truth",
+    "reward": "reward",
+}
+LEDGER = {
+    "bias_share": "advantages from judge - truth (share of squares, covariance left out)",
+    "tied": "groups tied in truth, not in reward (share)",
+    "dead": "groups without a gradient (share)",
+    "amplification": "weight of a point of bias in tied groups, times that in others",
+    "phi": "phi of judge and truth as yes or no",
+    "j": "Youden's J of judge and truth as yes or no",
+    "align/truth/cosine": "cosine of the advantages with those of the truth",
+    "align/truth/flips": "advantages whose sign the truth would turn (share)",
+    "unscored": "verdicts missing (share)",
+    "zero/cosine": "cosine with advantages if missing verdicts were 0",
+    "drop_group/cosine": "cosine with advantages if their groups were dropped",
+}
+"""Rows of the ledger's table: metric of `analysis.step.ledger.judge_table` and what it is."""
+
+
+def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
+    """The row of an arm and a metric in a shift table; None where there is none."""
+    rows = table[(table["arm"] == arm) & (table["metric"] == metric)].to_dict("records")
+    return rows[0] if rows else None
+
+
+def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
+    """One row of short texts per arm: scores at the start and the end, length, missing share."""
+    rows = []
+    cells = evidence.cells
+    for arm in evidence.arms:
+        of_arm = cells["arm"].eq(arm)
+        row = {
+            "judge": arm,
+            "runs": str(int(of_arm.sum())),
+            "finished": str(int((of_arm & cells["done"]).sum())),
+            "judge score": _from_to(evidence.score_shifts, arm, "judge_score"),
+            "truth": _from_to(evidence.score_shifts, arm, "truth"),
+            "judge - truth": _from_to(evidence.score_shifts, arm, "gap"),
+            "length (words)": _from_to(evidence.feature_shifts, arm, "length"),
+        }
+        shift = row_of(evidence.feature_shifts, arm, "length")
+        paired = shift is not None and shift["pairs"] > 0
+        row[f"words beyond {evidence.base}"] = (
+            markup.estimate(shift["diff"], shift["diff_low"], shift["diff_high"]) if paired else ""
+        )
+        runs = evidence.recorded(arm)
+        rollouts = sum(run.rollouts for run in runs)
+        unscored = rollouts - sum(int((~np.isnan(run.judge)).sum()) for run in runs)
+        row["unscored"] = f"{100 * unscored / rollouts:.1f} %" if rollouts else ""
+        rows.append(row)
+    return rows
+
+
+def _from_to(table: pd.DataFrame, arm: str, metric: str) -> str:
+    row = row_of(table, arm, metric)
+    if row is None or math.isnan(row["last"]):
+        return ""
+    return f"{markup.number(row['first'])} -> {markup.number(row['last'])}"
+
+
+def runs_table(evidence: Evidence) -> pd.DataFrame:
+    """State and axes of every run, finished or not."""
+    cells = evidence.cells
+    table = cells[["arm", "seed", "state", "step", "steps", "seconds", "policy", "reward"]]
+    recorded = {run.cell: len(np.unique(run.step_P)) for run in evidence.records.runs}
+    table.insert(4, "recorded", [recorded.get(cell, 0) for cell in cells["cell"]])
+    used = ["yes" if cell in evidence.used_cells else "no" for cell in cells["cell"]]
+    table = table.assign(**{"in the estimates": used})
+    error = cells["error"].str.slice(0, 120)
+    return table.assign(error=error) if error.ne("").any() else table
+
+
+def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
+    """A shift table with its intervals written out."""
+    rows = []
+    order = [*LABELS, *FEATURES]
+    lost = (shifts.loc[shifts["metric"].isin(JUDGED), "unscored"] > 0).any()
+    position = shifts["metric"].map({metric: k for k, metric in enumerate(order)})
+    for row in shifts.assign(_at=position).sort_values(["_at", "arm"]).to_dict("records"):
+        line = {
+            "measure": f"{LABELS.get(row['metric'], row['metric'])} ({row['unit']})",
+            "arm": row["arm"],
+            "first": row["first"],
+            "last": row["last"],
+            "shift [95 %]": markup.estimate(row["shift"], row["low"], row["high"]),
+            "SE: runs / groups / rollouts": " / ".join(
+                markup.number(row[key]) for key in ("se", "group_se", "naive_se")
+            ),
+            "runs": row["n"],
+        }
+        if lost:
+            line["missing"] = f"{100 * row['unscored']:.1f} %"
+            line["worst cases"] = markup.bracket(row["worst_low"], row["worst_high"])
+        if shifts["diff"].notna().any():
+            paired = row["pairs"] > 0
+            worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
+            line |= {
+                f"beyond {base} [95 %]": markup.estimate(
+                    row["diff"], row["diff_low"], row["diff_high"]
+                )
+                if paired
+                else "",
+                **({f"worst cases beyond {base}": worst} if lost else {}),
+                "pairs": markup.number(row["pairs"]) if paired else "",
+                "p (sign flip)": markup.p_value(row["p_sign_flip"]) if paired else "",
+                "p (t, Holm)": markup.p_value(row["p_holm"]) if paired else "",
+            }
+        notes = dict.fromkeys(
+            note
+            for text in (row["note"], row["diff_note"])
+            if isinstance(text, str)
+            for note in text.split("; ")
+            if note and "exact p" not in note
+        )
+        rows.append(line | {"note": "; ".join(notes)})
+    table = pd.DataFrame(rows)
+    with_notes = len(table) and table["note"].ne("").any()
+    return table if with_notes else table.drop(columns="note", errors="ignore")
+
+
+def failures_table(evidence: Evidence) -> pd.DataFrame:
+    """The failure table with its share in percent; the counts of a row add up to its verdicts."""
+    table = evidence.failures
+    unscored = [f"{100 * share:.2f} %" for share in table["unscored"]]
+    return table.assign(unscored=unscored)
+
+
+def dose_table(dose: dict[str, Any]) -> pd.DataFrame:
+    """One row on a dose-response study: slope with its unit of inference, tests, theory."""
+    slope, measured = dose["slope"], unit(dose["feature"])
+    amplified = {
+        f"observed / first-order slope, beta {theory['beta']:g}": theory["amplification"]
+        for theory in dose["theory"]
+    }
+    row = {
+        "behaviour": dose["feature"],
+        f"{measured} per unit of dose [95 %]": markup.estimate(
+            slope["slope"], slope["low"], slope["high"]
+        ),
+        "n": slope["n"],
+        "unit": slope["unit"],
+        "runs": len(dose["runs"]),
+        "trend p": markup.p_value(dose["trend_p"]),
+        "lack of fit p": markup.p_value(dose["lack_of_fit_p"]),
+        **amplified,
+        "unscored (share)": dose["unscored"],
+        "note": slope["note"],
+    }
+    return pd.DataFrame([row])
+
+
+def ledger_table(table: pd.DataFrame) -> pd.DataFrame:
+    """`LEDGER` by arm, with intervals over runs; rows that no arm has are left out."""
+    cells = table.set_index(["metric", "arm"])
+    arms = list(dict.fromkeys(table["arm"]))
+    runs = {arm: int(table.loc[table["arm"] == arm, "n"].max()) for arm in arms}
+    rows = []
+    for metric, label in LEDGER.items():
+        if metric not in cells.index:
+            continue
+        by_arm = cells.loc[metric].reindex(arms)
+        if by_arm["mean"].notna().any():
+            means = {
+                f"{arm} ({runs[arm]} run{'' if runs[arm] == 1 else 's'})": " ".join(
+                    [markup.number(row["mean"]), markup.bracket(row["low"], row["high"])]
+                ).strip()
+                for arm, row in by_arm.iterrows()
+            }
+            rows.append({"mean over steps": label, **means})
+    return pd.DataFrame(rows)
+
+
+def calibration_table(calibration: Iterable[Calibration]) -> pd.DataFrame:
+    """Predicted against observed shifts, one row per behaviour that could be compared."""
+    table = pd.DataFrame([asdict(line) for line in calibration])
+    return (
+        table.dropna(subset=["r2"])
+        .drop(columns="note")
+        .rename(
+            columns={
+                "low": "slope low",
+                "high": "slope high",
+                "inside": "in 95 % interval (share)",
+                "r2_unseen": "r2, step size from other arms",
+                "inside_unseen": "in interval, from other arms",
+                "r2_repeated": "r2 of repeating the arm's other runs",
+            }
+        )
+    )
+
+
+def onset_table(lines: Iterable[Line]) -> pd.DataFrame:
+    """When each run's gap began to rise, one row per run."""
+    return pd.DataFrame([_onset_row(line) for line in lines])
+
+
+def _onset_row(line: Line) -> dict[str, Any]:
+    onset = line.onset
+    if onset.step == onset.step:
+        begun = f"{onset.step:.0f} {markup.bracket(onset.low, onset.high)}"
+    else:  # where there is a p, a rise was looked for
+        begun = "none seen" if onset.p == onset.p else markup.MISSING
+    return {
+        "arm": line.arm,
+        "seed": line.seed,
+        "gap, first": line.gap_first,
+        "gap, last": line.gap_last,
+        "onset (step)": begun,
+        "p": markup.p_value(onset.p),
+        "early stop (step)": "" if line.alarm is None else str(line.alarm),
+        "threshold grid (step)": span(line.grid),
+        "grid, top tenth": span(line.own_grid),
+        "note": "; ".join(filter(None, [onset.note, line.grid.note])),
+    }
+
+
+def peaks_table(fits: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """The best over-optimisation fit of each run: where the truth peaks."""
+    return pd.DataFrame(
+        [
+            {
+                "arm": fit["arm"],
+                "seed": fit["seed"],
+                "form": fit["best"]["form"],
+                "peak (sqrt KL)": place(fit["best"]["peak"]),
+                "low": place(fit["low"]),
+                "high": place(fit["high"]),
+                "largest sqrt KL": fit["d_max"],
+                "note": fit["note"],
+            }
+            for fit in fits
+        ]
+    )
+
+
+def sources_table(evidence: Evidence) -> pd.DataFrame:
+    """Where the numbers come from: config hash, models, records and code version of every run."""
+    cells = evidence.cells
+    rollouts = {run.cell: run.rollouts for run in evidence.records.runs}
+    verdicts = evidence.records.outcomes.groupby("cell")["verdicts"].sum().to_dict()
+    return pd.DataFrame(
+        {
+            "run": cells["cell"],
+            "config hash": cells["config_hash"],
+            "task": cells["task"],
+            "judge model": cells["judge_model"],
+            "grading": cells["grading"],
+            "on failure": cells["on_failure"],
+            "rollouts": [rollouts.get(cell, 0) for cell in cells["cell"]],
+            "verdicts": [int(verdicts.get(cell, 0)) for cell in cells["cell"]],
+            "commit": [
+                commit[:10] + (" + changes" if dirty is True else "")
+                for commit, dirty in zip(cells["git_commit"], cells["git_dirty"], strict=True)
+            ],
+        }
+    )

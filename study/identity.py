@@ -1,0 +1,100 @@
+"""What makes two runs the same: the part of a config that can change what they find, hashed.
+
+A key at its default is left out, so that a key which a later version adds leaves the hash of every
+older run as it was:
+
+    >>> identifying({"seed": 0, "trainer": {"steps": 40, "group_size": 16}})
+    {'trainer.group_size': 16}
+
+So a default is part of every hash that leaves it out, and must not change in silence: a field whose
+default changes keeps the old one in its hash with `study.marks.was`; a test holds the list. What
+a run really had is in its ``config.yaml``, where nothing is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from study.marks import RUN_TIME, WAS, dataclass_of, field_types
+from study.schema import Study
+
+ABSENT = "(absent)"
+
+
+def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dicts and lists as ``{"judge.sampling.votes": 1, ...}``; empty ones stay as leaves."""
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(data, dict) and data:
+        items = data.items()
+    elif isinstance(data, list) and data:
+        items = enumerate(data)
+    else:
+        return {prefix: data}
+    flat: dict[str, Any] = {}
+    for key, value in items:
+        flat.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
+    return flat
+
+
+def identifying(data: dict[str, Any], cls: type = Study, at: str = "") -> dict[str, Any]:
+    """The flat config that makes a cell what it is: no run-time key, and no value at its default.
+
+    An optional part that is there, and a shadow judge, stand as an empty dict beside what they
+    differ in: one with every default is not the same as none.
+
+    Args:
+        data: nested config as YAML gives it; a key that the schema does not have counts too.
+        cls: its schema.
+        at: key of ``data`` in the study, with a dot behind it.
+    """
+    fields = {item.name: item for item in dataclasses.fields(typing.cast(Any, cls))}
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        key, item = f"{at}{name}", fields.get(name)
+        if item is None:
+            flat |= flatten(value, key)
+        elif not item.metadata.get(RUN_TIME):
+            flat |= _changed(value, field_types(cls)[name], hashed_default(item), key)
+    return flat
+
+
+def _changed(value: Any, hint: Any, default: Any, key: str) -> dict[str, Any]:
+    part = dataclass_of(hint)
+    if part is not None and isinstance(value, dict):
+        there = {key: {}} if default is None else {}
+        return there | identifying(value, part, f"{key}.")
+    if part is not None and isinstance(value, list):
+        members = [_changed(one, part, None, f"{key}.{place}") for place, one in enumerate(value)]
+        return {name: leaf for member in members for name, leaf in member.items()}
+    return {} if value == default else flatten(value, key)
+
+
+def hashed_default(item: dataclasses.Field[Any]) -> Any:
+    """The value of a field that hashes leave out: its default, or the first it had."""
+    if WAS in item.metadata:
+        return item.metadata[WAS]
+    made = item.default_factory
+    return item.default if made is dataclasses.MISSING else made()
+
+
+def left_out(key: str, cls: type = Study) -> Any:
+    """What a flat config without ``key`` has there: its default, or `ABSENT` where it has none."""
+    name, _, rest = key.partition(".")
+    for item in dataclasses.fields(typing.cast(Any, cls)):
+        if item.name == name:
+            part = dataclass_of(field_types(cls)[name])
+            return (
+                left_out(rest, part) if rest and part else ABSENT if rest else hashed_default(item)
+            )
+    return ABSENT
+
+
+def digest(data: dict[str, Any], cls: type = Study) -> str:
+    """Ten hex digits over `identifying`: the end of a cell's name."""
+    canonical = json.dumps(identifying(data, cls), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:10]

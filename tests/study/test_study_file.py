@@ -1,0 +1,64 @@
+"""``study.json`` says its format, and a study of another one is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis.records.frames import runs_frame
+from experiments.arms import check_study
+from study.cells import make_cell, save_cell
+from study.errors import UserError
+from study.files import read_json
+from study.study_file import FORMAT, read_study, write_study
+
+DESCRIBED = {"study": "old", "factors": ["judge"], "base": {}, "mlflow": {}}
+
+
+def test_what_is_written_says_its_format_and_is_read_back(tmp_path: Path) -> None:
+    write_study(tmp_path, DESCRIBED)
+    assert read_json(tmp_path / "study.json")["format"] == FORMAT == 1
+    assert read_study(tmp_path) == {"format": FORMAT, **DESCRIBED}
+
+
+@pytest.mark.parametrize("version", [0, 2, "x", {}])
+def test_another_format_is_refused_with_what_to_type(tmp_path: Path, version: object) -> None:
+    """A later format may hold anything else: it is refused before it is looked at."""
+    folder = tmp_path / "old"
+    folder.mkdir()
+    for described in (DESCRIBED, {"factors": 3}):
+        (folder / "study.json").write_text(json.dumps({**described, "format": version}))
+        with pytest.raises(UserError, match=f"format is {version!r} .* reads format 1") as caught:
+            read_study(folder)
+        assert "study=old-2" in str(caught.value)
+
+
+def test_a_study_without_a_format_is_of_an_older_version(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text(json.dumps(DESCRIBED))
+    with pytest.raises(UserError, match="format is 'none'"):
+        read_study(tmp_path)
+
+
+def test_a_damaged_file_is_made_again_and_not_called_another_version(tmp_path: Path) -> None:
+    data = {"study": "s", "runs_dir": str(tmp_path), "seed": 1, "judge": {"name": "j"}}
+    save_cell(make_cell(data))
+    for text in ("{", '{"factors": 3}', "[]"):
+        (tmp_path / "s" / "study.json").write_text(text)
+        problems: list[str] = []
+        again = read_study(tmp_path / "s", problems)
+        assert (again["format"], again["factors"]) == (FORMAT, ["judge", "seed"])
+        assert len(problems) == 1 and "is damaged" in problems[0]
+
+
+def test_a_study_that_was_not_started_is_empty(tmp_path: Path) -> None:
+    assert read_study(tmp_path) == {}
+
+
+def test_sweep_and_analysis_refuse_it(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text(json.dumps({**DESCRIBED, "format": 2}))
+    todo = [make_cell({"study": tmp_path.name, "runs_dir": str(tmp_path.parent)})]
+    for reader in (lambda: check_study(tmp_path, todo, ["judge"]), lambda: runs_frame(tmp_path)):
+        with pytest.raises(UserError, match="format is 2 "):
+            reader()
