@@ -140,19 +140,14 @@ def newest(folder: Path) -> tuple[Path | None, int]:
 def resume(folder: Path, cell_id: str, steps: int) -> tuple[Path | None, int]:
     """Where a cell goes on: `newest`, with what lies after it cleared away.
 
-        Args:
-            folder: the cell's checkpoints.
-            cell_id: hash of the cell's config.
-            steps: of the whole run.
+    Args:
+        folder: the cell's checkpoints.
+        cell_id: hash of the cell's config.
+        steps: of the whole run.
 
-        Raises:
-    <<<<<<< HEAD
-            UserError: the checkpoint is of another config or of a longer run, or the folder
-                is not one.
-    =======
-            UserError: the checkpoint is of another config or of a longer run, or the folder is not a
-            checkpoint.
-    >>>>>>> house
+    Raises:
+        UserError: the checkpoint is of another config or of a longer run, or the folder is not a
+        checkpoint.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(
