@@ -84,11 +84,7 @@ def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
     if "://" not in given and given != "databricks":
         scheme = "file"
     if scheme not in SCHEMES:
-        kind = (
-            "is a file store, which MLflow no longer supports"
-            if scheme == "file"
-            else "is not legal"
-        )
+        kind = "is a file store, which MLflow has given up" if scheme == "file" else "is not legal"
         raise UserError(f"{source}={redact(given)} {kind}. {advice}")
     if scheme != "sqlite":
         return given
