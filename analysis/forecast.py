@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.arm.ranking import Ranked, moved_most, validate
+from analysis.arm.ranking import moved_most, validate
 from analysis.command import study_command, write_json
 from study.errors import UserError
 
@@ -43,16 +43,18 @@ def main(arguments: Sequence[str]) -> int:
     wide = table.pivot(index="judge", columns="feature", values="in_sds")
     print(f"Push at the first step, in SDs of each behaviour ({found['prompts']} prompts):")
     print(wide.round(3).to_string())
-    ranks = [Ranked(**line) for line in found["ranks"]]
     for name in moved_most(found["pushes"]):
         print(
             f"\n{name}: push [95 % t interval over prompts], rank [95 % over prompts drawn again]"
         )
         own = table[table.feature == name].set_index("judge")
-        for line in sorted((r for r in ranks if r.feature == name), key=lambda r: r.rank):
-            row = own.loc[line.judge]
+        for line in sorted(
+            (line for line in found["ranks"] if line["feature"] == name),
+            key=lambda line: line["rank"],
+        ):
+            row = own.loc[line["judge"]]
             print(
-                f"  {line.rank}. [{line.low}, {line.high}] {line.judge}:"
+                f"  {line['rank']}. [{line['low']}, {line['high']}] {line['judge']}:"
                 f" {row.push:+.3g} [{row.low:+.3g}, {row.high:+.3g}]"
             )
     if "validation" in found:

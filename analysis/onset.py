@@ -17,6 +17,7 @@ from analysis.run.threshold_grid import (
     HIGH,
     span,
 )
+from analysis.statistics.estimate import columns
 from study.errors import UserError
 from study.features import FEATURES
 
@@ -41,7 +42,10 @@ def main(arguments: Sequence[str]) -> int:
             features = [given["feature"]] if given.get("feature") else dosed(run)
             lines.append(line(run, features, high, fewest))
         if given.get("out"):
-            write_json(given["out"], [asdict(one) for one in lines])
+            write_json(
+                given["out"],
+                [asdict(line) | {"onset": columns(line.onset, step="")} for line in lines],
+            )
         _print(runs, lines)
         for problem in problems:
             print(f"problem: {problem}")
@@ -83,7 +87,7 @@ def _print(runs: Sequence[Run], lines: Sequence[Line]) -> None:
             (
                 *(one.arm, str(one.seed), str(one.steps)),
                 *(number(one.gap_first, sign=True), number(one.gap_last, sign=True)),
-                f"{number(onset.step)} {bracket(onset.low, onset.high)}".strip(),
+                f"{number(onset.step.value)} {bracket(onset.step.low, onset.step.high)}".strip(),
                 *(p_value(onset.p), number(onset.rise, sign=True)),
                 *(span(grid), f"{grid.resolved}/{CELLS}", span(one.own_grid)),
                 *(_step(grid.severe), _step(one.alarm), one.shortcut or "?"),
@@ -111,11 +115,12 @@ def _print_rule(runs: Sequence[Run], lines: Sequence[Line]) -> None:
         return
     rule = lines[first].rule
     assert rule is not None
-    share, low, high = planted_false_alarms(runs[first], rule)
+    share = planted_false_alarms(runs[first], rule)
     print(
         f"Alarm: CUSUM of the gap over the mean of the first {rule.baseline} steps, slack "
-        f"{rule.slack:g} SE, limit {rule.limit:.2f} SE; it stops {share:.1%} [{low:.1%}, "
-        f"{high:.1%}] of 500 simulated bias-free runs of this shape (Wilson)."
+        f"{rule.slack:g} SE, limit {rule.limit:.2f} SE; it stops {share.value:.1%} "
+        f"[{share.low:.1%}, {share.high:.1%}] of 500 simulated bias-free runs of "
+        "this shape (Wilson)."
     )
 
 

@@ -6,6 +6,7 @@ draws it), and the sentences with which they begin the report.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from analysis.records.runs import on_each_core
 from analysis.reports.markup import bracket, estimate, number
 from analysis.run.onset import own_line
 from analysis.run.overopt import place, rows
+from analysis.statistics.estimate import Estimate
 from analysis.step.ledger import judge_table, ledger
 
 if TYPE_CHECKING:
@@ -112,10 +114,9 @@ def findings(found: Trace) -> list[str]:
     lines = [_of_advantages(found), *_explained(found), _begun(found), _peaks(found)]
     lines += [
         f"{one.arm} gained {number(one.own)} with its own judge and {number(one.others)} with "
-        f"others ({estimate(one.inflation, one.low, one.high)} over {one.runs} runs): "
-        f"{one.reading}."
+        f"others ({_interval(one.inflation)} over {one.runs} runs): {one.reading}."
         for one in found.inflation
-        if one.inflation == one.inflation and one.reading
+        if one.inflation.value == one.inflation.value and one.reading
     ]
     return [line for line in [*lines, *substituted(found)] if line]
 
@@ -197,7 +198,9 @@ def _begun(found: Trace) -> str:
     told = []
     for arm in dict.fromkeys(line.arm for line in found.onsets):
         lines = [line for line in found.onsets if line.arm == arm]
-        begun = sorted(line.onset.step for line in lines if line.onset.step == line.onset.step)
+        begun = sorted(
+            line.onset.step.value for line in lines if math.isfinite(line.onset.step.value)
+        )
         if begun:
             first, last = f"{begun[0]:.0f}", f"{begun[-1]:.0f}"
             when = f"step {first}" if first == last else f"steps {first} to {last}"
@@ -215,3 +218,7 @@ def _peaks(found: Trace) -> str:
         for row in fitted
     ]
     return f"The truth peaks at sqrt KL: {', '.join(told)}." if told else ""
+
+
+def _interval(of: Estimate) -> str:
+    return estimate(of.value, of.low, of.high)

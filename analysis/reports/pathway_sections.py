@@ -22,6 +22,7 @@ from analysis.reports.figures import looks, style
 from analysis.reports.pathway import substituted
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import span
+from analysis.statistics.estimate import columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,7 +138,7 @@ def propagation_section(found: Trace) -> list[str]:
     head = ["<h2>Does what was rewarded explain what was learned?</h2>"]
     if found.unpredicted:
         return [*head, markup.paragraph(found.unpredicted)]
-    table = pd.DataFrame([asdict(line) for line in found.calibration])
+    table = pd.DataFrame([columns(line, slope="") for line in found.calibration])
     known = table.dropna(subset=["r2"])
     shown = known.drop(columns="note").rename(
         columns={
@@ -182,7 +183,7 @@ def _onset_row(found: Any) -> dict[str, Any]:
     """One line of `analysis.onset` for people."""
     onset = found.onset
     if onset.step == onset.step:
-        begun = f"{onset.step:.0f} {markup.bracket(onset.low, onset.high)}"
+        begun = f"{onset.step.value:.0f} {markup.bracket(onset.step.low, onset.step.high)}"
     else:  # a p says that a rise was looked for
         begun = "none seen" if onset.p == onset.p else markup.MISSING
     return {
@@ -283,7 +284,7 @@ def judges_section(found: Trace) -> list[str]:
             "trained (rows) and the judge that scored (columns), on the rollouts that both scored; "
             "mean over runs."
         )
-        gains = pd.DataFrame([asdict(one) for one in found.inflation])
+        gains = pd.DataFrame([one.row() for one in found.inflation])
         shared = (
             "Correlation of two judges' scores of the same rollouts, centred within groups: only "
             "differences inside a group reach an advantage. Mean over runs."

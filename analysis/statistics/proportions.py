@@ -9,40 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
-if TYPE_CHECKING:
-    import numpy as np
+from analysis.statistics.estimate import LEVEL, NAN, Estimate
 
-LEVEL = 0.95
-NAN = float("nan")
 FEWEST_STEPS = 5
 """Shorter series have no course: a rise and a fall need points on both sides of a peak."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A statistic over ``n`` units with its interval; NaN where there is none, and a note why."""
-
-    value: float
-    low: float = NAN
-    high: float = NAN
-    n: int = 0
-    note: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
-            "n": self.n,
-            "note": self.note,
-        }
 
 
 @dataclass(frozen=True)
@@ -104,7 +81,7 @@ def wilson(successes: float, n: float, level: float = LEVEL) -> Estimate:
     # at a share of 0 or 1 the limit is that share itself; rounding must not move it
     low = 0.0 if share == 0 else max(centre - half, 0.0)
     high = 1.0 if share == 1 else min(centre + half, 1.0)
-    return Estimate(share, low, high, int(n))
+    return Estimate(share, low, high, int(n), level=level)
 
 
 def auc(
@@ -132,7 +109,9 @@ def auc(
     variance = beats.var(ddof=1) / len(one) + beaten.var(ddof=1) / len(zero)
     half = z_value(level) * float(variance) ** 0.5
     note = "no spread between items: interval without width" if half == 0 else ""
-    return Estimate(value, max(value - half, 0.0), min(value + half, 1.0), len(s), note)
+    return Estimate(
+        value, max(value - half, 0.0), min(value + half, 1.0), len(s), "item", level, note
+    )
 
 
 def confusion(
@@ -158,7 +137,7 @@ def confusion(
         value = tpr.value - fpr.value
         low = value - ((tpr.value - tpr.low) ** 2 + (fpr.high - fpr.value) ** 2) ** 0.5
         high = value + ((tpr.high - tpr.value) ** 2 + (fpr.value - fpr.low) ** 2) ** 0.5
-        j = Estimate(value, low, high, len(v))
+        j = Estimate(value, low, high, len(v), "item", level)
     return Confusion(tp, fp, fn, tn, tpr, fpr, j, _phi(tp, fp, fn, tn, level))
 
 
@@ -205,7 +184,7 @@ def rogan_gladen(
     elif j < z_value(level) * spread**0.5:
         notes.append("J is not told from 0: do not trust the interval")
     low, high = (min(max(end, 0.0), 1.0) for end in (p - half, p + half))
-    return Estimate(inside, low, high, tested, "; ".join(notes))
+    return Estimate(inside, low, high, tested, "item", level, "; ".join(notes))
 
 
 def course(
@@ -390,7 +369,7 @@ def _phi(tp: int, fp: int, fn: int, tn: int, level: float) -> Estimate:
     ) / n
     half = z_value(level) * max(variance, 0.0) ** 0.5
     note = "every item is right: interval without width" if half < 1e-9 else ""
-    return Estimate(phi, max(phi - half, -1.0), min(phi + half, 1.0), n, note)
+    return Estimate(phi, max(phi - half, -1.0), min(phi + half, 1.0), n, "item", level, note)
 
 
 def _binomial(successes: float, n: int) -> float:

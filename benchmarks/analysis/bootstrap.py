@@ -18,12 +18,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from analysis.statistics.bootstrap import (
-    cluster_bootstrap,
-    cluster_sums,
-    draw_weights,
-    resampled_sums,
-)
+from analysis.planted.bootstrap import cluster_bootstrap, cluster_sums, draw_weights
+from analysis.statistics.bootstrap import resampled_sums
 
 ROUNDS = 5
 PEER_REPLICATES = 60

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.statistics.mixed import RandomIntercept, random_intercept
+from analysis.planted.random_intercept import RandomIntercept, random_intercept
 
 
 def planted(rows: int, clusters: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

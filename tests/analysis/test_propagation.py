@@ -21,6 +21,7 @@ from analysis.arm.propagation import (
 from analysis.planted.truth import Tabular
 from analysis.propagation import main
 from analysis.records.runs import Run
+from analysis.statistics.estimate import columns
 from study.errors import UserError
 
 TRUTH = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
@@ -274,7 +275,7 @@ def test_calibration_by_hand():
     ]
     (line,) = calibrate(rows)
     assert line.inside == pytest.approx(2 / 3)
-    assert (line.slope, line.correlation) == (pytest.approx(2.0), pytest.approx(1.0))
+    assert (line.slope.value, line.correlation) == (pytest.approx(2.0), pytest.approx(1.0))
     assert line.r2 == pytest.approx(1 - 14 / 8)
 
 
@@ -302,7 +303,7 @@ def test_the_figure_has_a_panel_per_feature_that_moved(predicted):
     import pandas as pd
 
     rows = pd.DataFrame([row.__dict__ for row in predicted])
-    lines = pd.DataFrame([line.__dict__ for line in calibrate(predicted)])
+    lines = pd.DataFrame([columns(line, slope="") for line in calibrate(predicted)])
     made = figure(rows, lines)
     titles = [axes.get_title(loc="left") for axes in made.axes]
     assert [title.split(",")[0] for title in titles] == ["length", "tone"]
