@@ -61,7 +61,7 @@ def test_intervals_hold_the_slope():
     held = dict.fromkeys(("plain", "moments", "deming", "simex"), 0)
     for seed in range(300):
         for line in slopes(*planted(seed, 12)):
-            held[line.method] += line.low <= 2 <= line.high
+            held[line.method] += line.slope.low <= 2 <= line.slope.high
     assert held["plain"] < 250
     assert all(264 <= held[name] <= 300 for name in ("moments", "deming", "simex"))
 

@@ -54,7 +54,7 @@ def test_the_ramp_is_the_least_squares_one() -> None:
             design = np.stack([np.ones(30), ramp], axis=1)
             solved = optimize.lsq_linear(design, means, bounds=([-np.inf, 0], np.inf))
             best = min(best, (solved.cost, float(begin)))
-    assert change_point(steps, sums, replicates=50).step == best[1]
+    assert change_point(steps, sums, replicates=50).step.value == best[1]
 
 
 def test_a_gap_that_falls_or_stays_has_no_onset() -> None:

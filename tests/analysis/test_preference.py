@@ -39,7 +39,7 @@ def test_the_planted_effect_is_covered():
 def test_better_answers_are_no_bias():
     """Own answers are better by 1: without quality that looks like bias, with it there is none."""
     found = family(table(1, effect=0.0, better=1.0))
-    assert found.raw_low > 0.3
+    assert found.raw.low > 0.3
     assert found.effect.low < 0 < found.effect.high
     assert found.quality_slope == pytest.approx(0.5, abs=0.05)
 
