@@ -39,7 +39,7 @@ def test_a_line_covers_its_slope():
     held = 0
     for _ in range(200):
         fit = line(DOSES, 1.0 + 30 * DOSES + rng.normal(0, 2, 20))
-        held += fit.low <= 30 <= fit.high
+        held += fit.slope.low <= 30 <= fit.slope.high
     assert 181 <= held <= 198  # 190 +- 3 SD of a binomial
 
 

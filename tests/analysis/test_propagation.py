@@ -70,7 +70,7 @@ def test_predictions_hold_out_of_sample(predicted):
     length = next(line for line in calibrate(predicted) if line.feature == "length")
     assert length.runs == 12
     assert length.r2 > 0.9 and length.correlation > 0.97
-    assert length.low < 1 < length.high < 1.2
+    assert length.slope.low < 1 < length.slope.high < 1.2
 
 
 def test_the_split_is_the_bias_where_there_is_one_and_nothing_where_there_is_none(predicted):
