@@ -178,9 +178,9 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
         )
     measured = [np.array([j[key] for j in judges]) for key in ("bias", "error", "shift", "spread")]
     known = np.isfinite(measured).all(axis=0)
-    bias, error, shift, spread = (column[known] for column in measured)
+    bias, error, mean_shift, spread = (column[known] for column in measured)
     try:
-        lines = slopes(bias, error, shift, spread)
+        lines = slopes(bias, error, mean_shift, spread)
     except ValueError as wrong:
         raise UserError(f"{folder}: {wrong}. Train other judges, two seeds or more.") from wrong
     return {
