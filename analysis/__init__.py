@@ -1,12 +1,40 @@
-"""From recorded rollouts and verdicts to estimates, figures and the bias report."""
+"""From recorded rollouts and verdicts to estimates, figures and the bias report.
+
+How much longer do answers get under a judge, with an interval over its runs? ::
+
+    from analysis import read_study
+
+    study = read_study("runs/quickstart")
+    print(study.shift("length", judge="sim-verbose"))
+    # +12.3 [+4.5, +20.1] over 3 runs
+
+`read_study` gives `Records`: every `Run` as arrays, its verdicts counted, and sentences on what
+could not be read. An `Estimate` is a value with its interval, the number and kind of units behind
+it, and a note where it is not to be trusted. `write_report` renders a study's report as one page.
+"""
+
+from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-FACE = {"write_report": "analysis.reports.notebook"}
+if TYPE_CHECKING:
+    from analysis.records.runs import Run, read_study
+    from analysis.reports.notebook import write_report
+    from analysis.statistics.estimate import Estimate
+
+__all__ = ["Estimate", "Run", "read_study", "write_report"]
+
+_WHERE = {
+    "Estimate": "analysis.statistics.estimate",
+    "Run": "analysis.records.runs",
+    "read_study": "analysis.records.runs",
+    "write_report": "analysis.reports.notebook",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in FACE:
-        raise AttributeError(f"analysis has no {name}; it has {', '.join(FACE)}")
-    return getattr(import_module(FACE[name]), name)
+    """Import what is asked for, and nothing before: a report takes a kernel's libraries."""
+    if name not in _WHERE:
+        raise AttributeError(f"analysis has no {name}; it offers {', '.join(__all__)}")
+    return getattr(import_module(_WHERE[name]), name)

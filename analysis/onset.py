@@ -10,6 +10,7 @@ from analysis.printed.run import print_onset
 from analysis.records.runs import read_runs
 from analysis.run.onset import dosed, line
 from analysis.run.threshold_grid import FEWEST_HIGH, HIGH
+from analysis.statistics.estimate import columns
 from study.bounds import Choice
 from study.cli import StudyOptions, command, option, output
 from study.features import FEATURES
@@ -38,7 +39,9 @@ def main(options: Options) -> int:
         for run in runs
     ]
     if options.out:
-        write_json(options.out, [asdict(line) for line in lines])
+        write_json(
+            options.out, [asdict(line) | {"onset": columns(line.onset, step="")} for line in lines]
+        )
     print_onset(runs, lines)
     for problem in problems:
         print(f"problem: {problem}")

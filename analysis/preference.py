@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 
 from analysis.external.preference import preferences, read, render
 from analysis.external.tables import TableOptions
+from analysis.statistics.estimate import columns
 from study.cli import command, writes
 from study.files import write_json
 
@@ -16,7 +16,10 @@ def main(options: TableOptions) -> int:
     """Exit codes: 0 written, 2 a user's error."""
     result = preferences(read(options.file))
     with writes("out", options.out):
-        write_json(options.out, {"unit": "item", "preferences": [asdict(line) for line in result]})
+        write_json(
+            options.out,
+            {"unit": "item", "preferences": [columns(line, effect="") for line in result]},
+        )
     print(render(result))
     return 0
 

@@ -7,19 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
 
-if TYPE_CHECKING:
-    import numpy as np
-
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    pass
+from analysis.statistics.estimate import Estimate
 
 FEWEST = 3
 """Runs that a scale is fitted on, at least."""
@@ -87,9 +79,7 @@ class Calibration:
     runs: int
     r2: float
     correlation: float
-    slope: float
-    low: float
-    high: float
+    slope: Estimate
     inside: float
     arms: int = 0
     r2_unseen: float = float("nan")
@@ -117,15 +107,15 @@ def calibrate(rows: Sequence[Predicted], level: float = 0.95) -> list[Calibratio
         )
         if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
             why = f"{len(x)} runs with both numbers" if len(x) < FEWEST else "nothing varies"
-            blank = (nan, nan, nan, nan, nan, nan)
+            blank = (nan, nan, Estimate(nan), nan)
             lines.append(Calibration(feature, len(x), *blank, *others, why))
             continue
         fit = stats.linregress(x, y)
         half = float(stats.t.ppf((1 + level) / 2, len(x) - 2) * fit.stderr)
-        slope = float(fit.slope)
-        ends = (slope - half, slope + half)
+        value = float(fit.slope)
+        slope = Estimate(value, value - half, value + half, len(x), "run", level)
         inside = _inside(observed, columns["low"], columns["high"])
-        found = (_r2(observed, predicted), float(fit.rvalue), slope, *ends, inside)
+        found = (_r2(observed, predicted), float(fit.rvalue), slope, inside)
         lines.append(Calibration(feature, len(x), *found, *others))
     return lines
 

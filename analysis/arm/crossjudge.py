@@ -25,6 +25,7 @@ from analysis.records.behaviour import ends, shift
 from analysis.records.replays import with_replays
 from analysis.records.runs import read_study, step_means
 from analysis.reports.figures import style
+from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
 from study.errors import UserError
 
@@ -60,16 +61,16 @@ class Inflation:
     arm: str
     own: float
     others: float
-    inflation: float
-    low: float
-    high: float
+    inflation: Estimate
     truth: float
-    beyond_truth: float
-    truth_low: float
-    truth_high: float
+    beyond_truth: Estimate
     runs: int
     reading: str = ""
     note: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """One line of the table: `COLUMNS`, arm, runs and note."""
+        return columns(self, inflation="", beyond_truth="truth_")
 
 
 def matrix(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
@@ -122,15 +123,15 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
     lines = []
     for arm, part in table.groupby("arm", observed=True, sort=False):
         known = part[~part["own"] & part["gain"].notna() & part["own_gain"].notna()]
-        columns = ["own_gain", "gain"]
+        gains = ["own_gain", "gain"]
         cells = part["cell"].unique()
-        seen = known[known["judge"] != TRUTH].groupby("cell", observed=True)[columns].mean()
-        right = known[known["judge"] == TRUTH].set_index("cell")[columns]
-        found, true = (
-            mean_interval((one["own_gain"] - one["gain"]).reindex(cells).tolist())
-            for one in (seen, right)
+        seen = known[known["judge"] != TRUTH].groupby("cell", observed=True)[gains].mean()
+        right = known[known["judge"] == TRUTH].set_index("cell")[gains]
+        beyond_others, beyond_truth = (
+            mean_interval((compared["own_gain"] - compared["gain"]).reindex(cells).tolist())
+            for compared in (seen, right)
         )
-        note = found.note
+        note = beyond_others.note
         if part["judge"].isin([TRUTH, *part.loc[part["own"], "judge"]]).all():
             note = "no other judge looked on: type shadow=[NAME], or replay"
         lines.append(
@@ -138,15 +139,11 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
                 arm=str(arm),
                 own=float((seen["own_gain"] if len(seen) else own_row.reindex(cells)).mean()),
                 others=float(seen["gain"].mean()),
-                inflation=found.mean,
-                low=found.low,
-                high=found.high,
+                inflation=beyond_others,
                 truth=float(right["gain"].mean()),
-                beyond_truth=true.mean,
-                truth_low=true.low,
-                truth_high=true.high,
-                runs=found.n,
-                reading=_reading(found.low, true.low),
+                beyond_truth=beyond_truth,
+                runs=beyond_others.n,
+                reading=_reading(beyond_others.low, beyond_truth.low),
                 note=note,
             )
         )
@@ -191,7 +188,7 @@ def agreement(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
         for other in names:
             mean = mean_interval(found.get((one, other), []))
             rows.append(
-                {"judge": one, "other": other, "mean": mean.mean, "low": mean.low}
+                {"judge": one, "other": other, "mean": mean.value, "low": mean.low}
                 | {"high": mean.high, "n": mean.n, "note": mean.note}
             )
     return pd.DataFrame(rows)
@@ -278,7 +275,7 @@ def study(folder: Path, least: float = LEAST) -> dict[str, Any]:
         "study": folder.name,
         "unit": "run",
         "matrix": table.to_dict("records"),
-        "inflation": [asdict(one) for one in inflation(table)],
+        "inflation": [line.row() for line in inflation(table)],
         "inflation_columns": COLUMNS,
         "agreement": agreement(runs, acting).to_dict("records"),
         "base_arm": base_of(runs),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import permutations
 from math import factorial, isfinite, prod
 from pathlib import Path
@@ -26,6 +26,7 @@ from analysis.arm.calibration import FEWEST as FEWEST_OTHERS
 from analysis.arm.propagation import kl_limit, paths, predict
 from analysis.records.behaviour import shift
 from analysis.records.runs import read_runs, step_means
+from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
 from study.errors import UserError
 
@@ -46,27 +47,9 @@ class Line:
     """response = intercept + slope x dose; the slope's t interval is over runs."""
 
     intercept: float
-    slope: float
-    low: float
-    high: float
+    slope: Estimate
     r2: float
     runs: int
-
-
-@dataclass(frozen=True)
-class Slope:
-    """Response per unit of dose with a t interval over ``n`` units.
-
-    ``unit`` is seed where each seed ran every dose: what seeds have in common and differ in is then
-    no noise of the slope. It is run elsewhere, with why in ``note``.
-    """
-
-    slope: float
-    low: float
-    high: float
-    n: int
-    unit: str
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,10 +78,9 @@ def line(dose: np.ndarray, response: np.ndarray, level: float = 0.95) -> Line:
         raise ValueError("a line takes three runs and two doses")
     fit = stats.linregress(dose, response)
     half = float(stats.t.ppf((1 + level) / 2, len(dose) - 2) * fit.stderr)
-    slope = float(fit.slope)
-    return Line(
-        float(fit.intercept), slope, slope - half, slope + half, float(fit.rvalue**2), len(dose)
-    )
+    value = float(fit.slope)
+    slope = Estimate(value, value - half, value + half, len(dose), "run", level)
+    return Line(float(fit.intercept), slope, float(fit.rvalue**2), len(dose))
 
 
 def complete(dose: np.ndarray, seed: np.ndarray) -> bool:
@@ -108,8 +90,11 @@ def complete(dose: np.ndarray, seed: np.ndarray) -> bool:
     return len(seeds) > 1 and runs == [(s, d) for s in seeds for d in doses]
 
 
-def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> Slope:
+def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> Estimate:
     """The mean of the seeds' own slopes where each ran every dose, else the line over runs.
+
+    The seed is the unit where each ran every dose: what seeds have in common and differ in is then
+    no noise of the slope. It is the run elsewhere, with why in ``note``.
 
     Args:
         dose, response, seed: of each run, shape (R,).
@@ -118,12 +103,13 @@ def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> S
         ValueError: fewer than three runs, or one dose only.
     """
     if not complete(dose, seed) or len(np.unique(dose)) < FEWEST:
-        pooled = line(dose, response)
         why = "seeds did not all run the same doses: runs are taken for independent"
-        return Slope(pooled.slope, pooled.low, pooled.high, pooled.runs, "run", why)
-    own = [line(dose[seed == one], response[seed == one]).slope for one in np.unique(seed)]
-    found = mean_interval(own, "seed")
-    return Slope(found.mean, found.low, found.high, found.n, "seed", found.note)
+        return replace(line(dose, response).slope, note=why)
+    slopes = [
+        line(dose[seed == number], response[seed == number]).slope.value
+        for number in np.unique(seed)
+    ]
+    return mean_interval(slopes, "seed")
 
 
 def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> float:
@@ -137,7 +123,7 @@ def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> flo
     doses, at, counts = np.unique(dose, return_inverse=True, return_counts=True)
     means = np.bincount(at, response) / counts
     fit = line(dose, response)
-    bend = float((counts * (means - fit.intercept - fit.slope * doses) ** 2).sum())
+    bend = float((counts * (means - fit.intercept - fit.slope.value * doses) ** 2).sum())
     left, free = response - means[at], len(response) - len(doses)
     if complete(dose, seed):
         _, of, sizes = np.unique(seed, return_inverse=True, return_counts=True)
@@ -163,7 +149,7 @@ def emax(dose: np.ndarray, response: np.ndarray) -> Curve:
     """The Emax curve by least squares, with the AIC of curve and line (normal errors)."""
     nan = float("nan")
     straight = line(dose, response)
-    aic_line = _aic(response - straight.intercept - straight.slope * dose, 3)
+    aic_line = _aic(response - straight.intercept - straight.slope.value * dose, 3)
     shifted = dose - dose.min()
     if len(np.unique(dose)) < FEWEST + 1:
         note = f"{len(np.unique(dose))} doses are too few for three parameters"
@@ -172,7 +158,11 @@ def emax(dose: np.ndarray, response: np.ndarray) -> Curve:
     def bent(d: np.ndarray, e0: float, most: float, half: float) -> np.ndarray:
         return e0 + most * d / (np.exp(half) + d)
 
-    start = (response[shifted == 0].mean(), straight.slope * np.ptp(dose) * 2, np.log(np.ptp(dose)))
+    start = (
+        response[shifted == 0].mean(),
+        straight.slope.value * np.ptp(dose) * 2,
+        np.log(np.ptp(dose)),
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", OptimizeWarning)
@@ -293,8 +283,8 @@ def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
         "unit": slope.unit,
         "runs": rows,
         "unscored": 1 - scored / sum(run.rollouts for run in dosed),
-        "slope": asdict(slope),
-        "line": asdict(line(dose, moved)),
+        "slope": slope.row("slope") | {"unit": slope.unit},
+        "line": columns(line(dose, moved), slope=""),
         "lack_of_fit_p": lack_of_fit(dose, moved, seed),
         "monotone": steps(dose, moved),
         "emax": asdict(emax(dose, moved)),
@@ -341,9 +331,9 @@ def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         points = [(float(one), float(expected[dose == one].mean())) for one in np.unique(dose)]
         one = {"beta": beta, "points": points, "slope": nan, "amplification": nan, "note": ""}
         if len(dose) >= FEWEST and np.ptp(dose) > 0:
-            one["slope"] = line(dose, expected).slope
+            one["slope"] = line(dose, expected).slope.value
             if one["slope"] != 0:
-                one["amplification"] = line(dose, response).slope / one["slope"]
+                one["amplification"] = line(dose, response).slope.value / one["slope"]
         if not points:
             one["note"] = f"No first-order prediction at beta = {beta:g}: " + (
                 "the first step has no two rewards and answers to compare within a group."

@@ -10,7 +10,7 @@ differ in more than this bias), Deming's and SIMEX, beside the plain line. The j
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from scipy import stats
 
 from analysis.records.behaviour import shift
 from analysis.records.runs import read_runs, step_means
+from analysis.statistics.estimate import Estimate, columns
 from analysis.step.transmission import within_regression
 from study.errors import UserError
 
@@ -36,14 +37,11 @@ DRAWS = 200
 class Slope:
     """A slope of shift on bias with its jackknife t interval over judges.
 
-    ``low`` and ``high`` are NaN with three judges: leaving one out leaves a line through two
-    points.
+    It has no interval with three judges: leaving one out leaves a line through two points.
     """
 
     method: str
-    slope: float
-    low: float
-    high: float
+    slope: Estimate
     judges: int
 
 
@@ -134,7 +132,8 @@ def slopes(
             pseudo = count * whole - (count - 1) * np.array(left)
             half = float(stats.t.ppf((1 + level) / 2, count - 1) * pseudo.std(ddof=1)) / count**0.5
             low, high = whole - half, whole + half
-        lines.append(Slope(name, whole, low, high, count))
+        slope = Estimate(whole, low, high, count, "judge", level)
+        lines.append(Slope(name, slope, count))
     return lines
 
 
@@ -177,11 +176,11 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
                 "runs": len(shifts),
             }
         )
-    columns = [np.array([j[key] for j in judges]) for key in ("bias", "error", "shift", "spread")]
-    known = np.isfinite(columns).all(axis=0)
-    bias, error, shifted, spread = (column[known] for column in columns)
+    measured = [np.array([j[key] for j in judges]) for key in ("bias", "error", "shift", "spread")]
+    known = np.isfinite(measured).all(axis=0)
+    bias, error, mean_shift, spread = (column[known] for column in measured)
     try:
-        lines = slopes(bias, error, shifted, spread)
+        lines = slopes(bias, error, mean_shift, spread)
     except ValueError as wrong:
         raise UserError(f"{folder}: {wrong}. Train other judges, two seeds or more.") from wrong
     return {
@@ -190,6 +189,6 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
         "unit": "judge",
         "judges": judges,
         "reliability": reliability(bias, error),
-        "slopes": [asdict(line) for line in lines],
+        "slopes": [columns(line, slope="") for line in lines],
         "problems": problems,
     }

@@ -10,7 +10,7 @@ the forecast with what became of them (``validate=true``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from analysis.arm.ranking import moved_most, rank
 from analysis.records.frames import runs_frame
 from analysis.reports.figures import looks, style
+from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
 from analysis.step.transmission import group_cov
 from judges.session import Session, judge_all
@@ -56,15 +57,13 @@ class Rollouts:
 class Push:
     """What one judge would do to one behaviour at the first step.
 
-    ``push`` is the mean over prompts of the within-group Cov(advantage, feature), ``low`` and
-    ``high`` its t interval over prompts; ``in_sds`` the same in SDs of the feature over rollouts.
+    ``push`` is the mean over prompts of the within-group Cov(advantage, feature) with its t
+    interval over prompts; ``in_sds`` the same in SDs of the feature over rollouts.
     """
 
     judge: str
     feature: str
-    push: float
-    low: float
-    high: float
+    push: Estimate
     in_sds: float
     prompts: int
     unscored: float
@@ -91,22 +90,26 @@ def covariances(rewards_P_G: np.ndarray, found: Rollouts, scale: str) -> np.ndar
 
 
 def pushes(
-    judge: str, rewards_P_G: np.ndarray, found: Rollouts, scale: str, unscored: float | None = None
+    judge: str,
+    rewards_P_G: np.ndarray,
+    rollouts: Rollouts,
+    scale: str,
+    unscored: float | None = None,
 ) -> list[Push]:
     """The push of one judge on every feature.
 
     Args:
         unscored: share of rollouts without a score; without it, that of those without a reward.
     """
-    covariance = covariances(rewards_P_G, found, scale)
+    covariance = covariances(rewards_P_G, rollouts, scale)
     missing = float(1 - np.isfinite(rewards_P_G).mean()) if unscored is None else unscored
     lines = []
-    for k, name in enumerate(found.names):
-        known = mean_interval(covariance[:, k].tolist(), unit="prompt")
-        spread = float(np.nanstd(found.features[..., k]))
-        in_sds = known.mean / spread if spread > 0 else float("nan")
-        ends = (known.mean, known.low, known.high)
-        lines.append(Push(judge, name, *ends, in_sds, known.n, missing))
+    for k, name in enumerate(rollouts.names):
+        push = mean_interval(covariance[:, k].tolist(), unit="prompt")
+        values = rollouts.features[..., k]
+        spread = float(values[np.isfinite(values)].std()) if np.isfinite(values).any() else 0.0
+        in_sds = push.value / spread if spread > 0 else float("nan")
+        lines.append(Push(judge, name, push, in_sds, push.n, missing))
     return lines
 
 
@@ -232,8 +235,8 @@ def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
         "steps": steps,
         "prompts": len(rollouts.rows),
         "unit": "prompt",
-        "pushes": [asdict(line) for line in lines],
-        "ranks": [asdict(line) for line in rank(by_judge, rollouts.names)],
+        "pushes": [columns(line, push="") for line in lines],
+        "ranks": [columns(line, rank="") for line in rank(by_judge, rollouts.names)],
     }
 
 

@@ -10,7 +10,7 @@ and truth together is read as mediation, and ``rho`` says how strong that would 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from scipy import stats
 
 from analysis.arm.dose import study as doses
+from analysis.statistics.estimate import Estimate, columns
 from study.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,27 +39,19 @@ class Mediation:
             slopes' t distributions.
         direct: total - indirect.
         share: indirect / total; NaN where the total is not told from 0.
-        a: slope of mediator on treatment, with its t interval a_low to a_high.
-        b: slope of outcome on mediator at the same treatment, b_low to b_high.
+        a: slope of mediator on treatment, with its t interval.
+        b: slope of outcome on mediator at the same treatment.
         rho: correlation of the two lines' errors at which the indirect effect would be 0; near 0
             a weak common cause is enough to make all of it.
     """
 
     n: int
-    total: float
-    total_low: float
-    total_high: float
-    indirect: float
-    low: float
-    high: float
+    total: Estimate
+    indirect: Estimate
     direct: float
     share: float
-    a: float
-    a_low: float
-    a_high: float
-    b: float
-    b_low: float
-    b_high: float
+    a: Estimate
+    b: Estimate
     rho: float
     note: str = ""
 
@@ -91,22 +84,18 @@ def mediate(
     notes = [] if seen else ["the total effect is not told from 0, so it has no share"]
     if np.corrcoef(x, m)[0, 1] ** 2 > 0.95:
         notes.append("treatment and mediator move together: their effects cannot be told apart")
+
+    def around(slope: float, half: float) -> Estimate:
+        return Estimate(float(slope), float(slope - half), float(slope + half), len(x), "run")
+
     return Mediation(
         len(x),
-        float(total[0]),
-        float(total[0] - t2 * total_se[0]),
-        float(total[0] + t2 * total_se[0]),
-        float(a * b),
-        float(low),
-        float(high),
+        around(total[0], t2 * total_se[0]),
+        Estimate(float(a * b), float(low), float(high), len(x), "run"),
         float(total[0] - a * b),
         float(a * b / total[0]) if seen else float("nan"),
-        float(a),
-        float(a - t2 * a_se[0]),
-        float(a + t2 * a_se[0]),
-        float(b),
-        float(b - t3 * both_se[1]),
-        float(b + t3 * both_se[1]),
+        around(a, t2 * a_se[0]),
+        around(b, t3 * both_se[1]),
         float(np.corrcoef(of_m, of_y)[0, 1]),
         "; ".join(notes),
     )
@@ -136,4 +125,7 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
         split = mediate(dose, shift, truth)
     except ValueError as error:
         raise UserError(f"{folder}: {error}. Train more seeds or doses.") from error
-    return {"study": folder.name, "feature": feature, "unit": "run", "runs": rows, **asdict(split)}
+    return {
+        **{"study": folder.name, "feature": feature, "unit": "run", "runs": rows},
+        **columns(split, indirect=""),
+    }

@@ -23,6 +23,7 @@ from analysis.arm.calibration import FEWEST, Predicted, calibrate, fit_scale
 from analysis.records.behaviour import shift, unit
 from analysis.records.runs import read_runs, step_means
 from analysis.reports.figures import looks, style
+from analysis.statistics.estimate import columns
 from analysis.step.transmission import group_cov, known_mean, split
 from study.errors import UserError
 
@@ -257,7 +258,7 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
         "scale": scale,
         "unit": "run",
         "runs": [asdict(row) for row in rows],
-        "calibration": [asdict(line) for line in calibrate(rows)],
+        "calibration": [columns(line, slope="") for line in calibrate(rows)],
         "kl_limit": limits,
         "problems": problems,
     }

@@ -18,6 +18,7 @@ from scipy.stats import rankdata
 from analysis.arm.dose import trend_p
 from analysis.records.behaviour import shift
 from analysis.records.runs import read_runs, step_means
+from analysis.statistics.estimate import Estimate
 from analysis.step.transmission import known_mean
 
 if TYPE_CHECKING:
@@ -30,16 +31,12 @@ SHOWN = 4
 
 @dataclass(frozen=True)
 class Ranked:
-    """One judge's place on one behaviour: 1 pushes it up most.
-
-    ``low`` to ``high`` hold its place in 95 % of the draws of prompts.
-    """
+    """One judge's place on one behaviour, 1 pushes it up most, with its place in 95 % of the draws
+    of prompts."""
 
     judge: str
     feature: str
-    rank: int
-    low: int
-    high: int
+    rank: Estimate
 
 
 def rank(
@@ -68,7 +65,10 @@ def rank(
         places = rankdata(-whole, method="min", axis=1)
         low, high = np.quantile(places[1:], [0.025, 0.975], axis=0, method="closest_observation")
         lines += [
-            Ranked(judge, name, int(places[0, j]), int(low[j]), int(high[j]))
+            Ranked(
+                *(judge, name),
+                Estimate(int(places[0, j]), int(low[j]), int(high[j]), prompts, "prompt"),
+            )
             for j, judge in enumerate(covariances)
         ]
     return lines

@@ -19,6 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from analysis.external import tables
+from analysis.statistics.estimate import Estimate
 from analysis.statistics.fixed_effects import fixed_effects
 
 if TYPE_CHECKING:
@@ -42,14 +43,10 @@ class Preference:
 
     judge: str
     kind: str
-    effect: float
-    low: float
-    high: float
+    effect: Estimate
     p: float
     in_sds: float
-    raw: float
-    raw_low: float
-    raw_high: float
+    raw: Estimate
     quality_slope: float
     rows: int
     items: int
@@ -104,22 +101,25 @@ def _one(judge: str, kind: str, frame: pd.DataFrame, own: np.ndarray) -> Prefere
         raw, raw_errors, _ = within(score, own[:, None], items)
     except ValueError as error:
         few = "no answer is its own" if not own.any() else str(error)
-        return Preference(judge, kind, *[nan] * 9, len(score), 0, int(own.sum()), missing, few)
+        none = Estimate(nan, unit="item", note=few)
+        return Preference(
+            *(judge, kind, none, nan, nan, none, nan, len(score), 0, int(own.sum()), missing, few)
+        )
     t = float(stats.t.ppf(0.975, groups - 1))
     effect, error = float(slopes[0]), float(errors[0])
+
+    def around(slope: float, half: float) -> Estimate:
+        return Estimate(slope, slope - half, slope + half, groups, "item")
+
     p = float(2 * stats.t.sf(abs(effect) / error, groups - 1)) if error > 0 else nan
     spread = float(score.std(ddof=1))
     return Preference(
         judge,
         kind,
-        effect,
-        effect - t * error,
-        effect + t * error,
+        around(effect, t * error),
         p,
         effect / spread if spread > 0 else nan,
-        float(raw[0]),
-        float(raw[0] - t * raw_errors[0]),
-        float(raw[0] + t * raw_errors[0]),
+        around(float(raw[0]), t * float(raw_errors[0])),
         float(slopes[1]),
         len(score),
         groups,
@@ -147,8 +147,9 @@ def render(found: Sequence[Preference]) -> str:
         + (
             one.note
             if one.note
-            else f"{one.effect:+.4f} [{one.low:+.4f}, {one.high:+.4f}] at equal quality,"
-            f" {one.raw:+.4f} without; {one.items} items, {one.own_rows} own"
+            else f"{one.effect.value:+.4f} [{one.effect.low:+.4f}, {one.effect.high:+.4f}]"
+            " at equal quality,"
+            f" {one.raw.value:+.4f} without; {one.items} items, {one.own_rows} own"
         )
         for one in found
     )

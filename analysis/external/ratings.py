@@ -122,9 +122,9 @@ def agreement_report(table: pd.DataFrame) -> dict[str, Any]:
 
 def _family(ratings: np.ndarray) -> dict[str, Any]:
     return {
-        "fleiss": fleiss_kappa(ratings).as_dict(),
-        "krippendorff": {scale: krippendorff_alpha(ratings, scale).as_dict() for scale in SCALES},
-        "icc": {name: one.as_dict() for name, one in icc_family(ratings).items()},
+        "fleiss": fleiss_kappa(ratings).row(),
+        "krippendorff": {scale: krippendorff_alpha(ratings, scale).row() for scale in SCALES},
+        "icc": {name: one.row() for name, one in icc_family(ratings).items()},
     }
 
 
@@ -133,9 +133,9 @@ def _pair(wide: pd.DataFrame, a: str, b: str) -> dict[str, Any]:
     return {
         "a": a,
         "b": b,
-        "kappa": cohen_kappa(x, y).as_dict(),
-        "kappa_linear": cohen_kappa(x, y, "linear").as_dict(),
-        "kappa_quadratic": cohen_kappa(x, y, "quadratic").as_dict(),
+        "kappa": cohen_kappa(x, y).row(),
+        "kappa_linear": cohen_kappa(x, y, "linear").row(),
+        "kappa_quadratic": cohen_kappa(x, y, "quadratic").row(),
     }
 
 
@@ -148,21 +148,21 @@ def _judge(
     within: dict[str, Any] = {}
     for kind in KINDS:
         one = within_groups(score[labelled], truth[labelled], groups[labelled], kind)
-        within[kind] = one.estimate.as_dict() | {
+        within[kind] = one.estimate.row() | {
             "groups_constant": one.constant,
             "groups_small": one.small,
         }
     error = mean_interval(np.abs(score - truth)[both].tolist(), "item")
     found: dict[str, Any] = {
         "n": int(both.sum()),
-        "overall": {kind: correlation(score, truth, kind).as_dict() for kind in KINDS},
+        "overall": {kind: correlation(score, truth, kind).row() for kind in KINDS},
         "within_group": within,
-        "mae": Estimate(error.mean, error.low, error.high, error.n, error.note).as_dict(),
+        "mae": error.row(),
     }
     if not binary:
         return found | {"auc": None, "binary": None}
     label = np.where(np.isnan(truth) | (truth == 0.5), np.nan, (truth > 0.5).astype(float))
-    found["auc"] = auc(score, label).as_dict()
+    found["auc"] = auc(score, label).row()
     found["binary"] = _rates(score, label, truth, groups) if _binary(score) else None
     return found
 
@@ -183,7 +183,7 @@ def _rates(
     own = unlabelled if unlabelled.any() else labelled
     estimate = _prevalence(rates, score[own])
     share = float(label[labelled].mean()) if labelled.any() else NAN
-    found["rogan_gladen"] = estimate.as_dict() | {
+    found["rogan_gladen"] = estimate.row() | {
         "test": "items without a human label" if unlabelled.any() else "the calibration items",
         "judge_rate": float(score[own].mean()) if own.any() else NAN,
         "human_rate": share,
@@ -210,7 +210,7 @@ def _left_out(score: np.ndarray, label: np.ndarray, groups: np.ndarray) -> dict[
         inside = usable & (groups == name)
         rates = confusion(score[usable & ~inside], label[usable & ~inside])
         estimate = _prevalence(rates, score[inside])
-        parts[str(name)] = estimate.as_dict() | {
+        parts[str(name)] = estimate.row() | {
             "judge_rate": float(score[inside].mean()),
             "human_rate": float(label[inside].mean()),
             "youden_j": rates.youden_j.value,
@@ -243,10 +243,10 @@ def _rates_dict(rates: Confusion) -> dict[str, Any]:
         "fp": rates.fp,
         "fn": rates.fn,
         "tn": rates.tn,
-        "tpr": rates.tpr.as_dict(),
-        "fpr": rates.fpr.as_dict(),
-        "youden_j": rates.youden_j.as_dict(),
-        "phi": rates.phi.as_dict(),
+        "tpr": rates.tpr.row(),
+        "fpr": rates.fpr.row(),
+        "youden_j": rates.youden_j.row(),
+        "phi": rates.phi.row(),
     }
 
 

@@ -16,14 +16,15 @@ from analysis.arm.crossjudge import inflation, matrix
 from analysis.arm.ranking import rank
 from analysis.external.pairwise import judge_pairs
 from analysis.external.preference import preferences
-from analysis.planted.trials import Trials
+from analysis.planted.random_intercept import random_intercept
+from analysis.planted.trials import Trials, quiet, trials
 from analysis.probes.effects import clustered_mean, pairs, tost
 from analysis.probes.levels import rates, wilson
 from analysis.probes.profile import Evidence, scores
 from analysis.probes.repeats import positions
 from analysis.records.runs import Run
 from analysis.statistics.agreement import cohen_kappa, icc_family, krippendorff_alpha
-from analysis.statistics.mixed import random_intercept
+from analysis.statistics.estimate import Estimate
 from analysis.statistics.proportions import confusion, rogan_gladen
 from judges.probes import Source, mini, variants
 from judges.probes.asking import ask
@@ -31,13 +32,9 @@ from study.schema import Judge, Sampling, Simulated, Task
 from study.tasks import instruct_mini, oracle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy as np
     import pandas as pd
 
-    from analysis.planted.trials import Trials
-    from analysis.probes.effects import Clustered
 
 PROMPTS = 20
 MARGIN = 0.05
@@ -63,7 +60,7 @@ def simulated_probes(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         texts = (bases * drawn[:, None] + np.arange(bases)).ravel()
         values = bias[rng.integers(0, votes, len(texts)), texts]
         found.append(clustered_mean(values, prompts))
-    return {"probe effect, simulated judge": _intervals(float(planted.mean()), found)}
+    return {"probe effect, simulated judge": trials(float(planted.mean()), found)}
 
 
 def equivalence(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -73,7 +70,7 @@ def equivalence(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     for _ in range(count):
         values = rng.normal(MARGIN, 0.03, PROMPTS)[prompts] + rng.normal(0, 0.03, len(prompts))
         p.append(tost(clustered_mean(values, prompts), MARGIN))
-    return {"TOST p > .05, bias at the margin": _quiet(np.array(p) > 0.05)}
+    return {"TOST p > .05, bias at the margin": quiet(np.array(p) > 0.05)}
 
 
 def rare_flips(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -82,8 +79,8 @@ def rare_flips(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     found = [clustered_mean(row, np.arange(PROMPTS)) for row in drawn]
     p = np.array([tost(one, MARGIN) for one in found])
     return {
-        "probe effect, rare flips": replace(_intervals(0.06, found), at_least=True),
-        "TOST p > .05, rare flips of .06": replace(_quiet(p > 0.05), at_least=True),
+        "probe effect, rare flips": replace(trials(0.06, found), at_least=True),
+        "TOST p > .05, rare flips of .06": replace(quiet(p > 0.05), at_least=True),
     }
 
 
@@ -95,27 +92,27 @@ def profile_rates(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         {"judge": "j", "pairwise": False, "truth": truth}
         | {"prompt_id": np.repeat(np.arange(prompts), texts)}
     )
-    found: dict[str, list[tuple[float, float, float]]] = {}
+    by_measure: dict[str, list[Estimate]] = {}
     for _ in range(count):
         chance = np.where(
             truth > 0, *(np.repeat(_by_prompt(rng, one, prompts), texts) for one in (tpr, fpr))
         )
         table["score"] = (rng.random(len(truth)) < chance).astype(float)
         for row in rates(table).to_dict("records"):
-            ends = (row["value"], row["low"], row["high"])
-            found.setdefault(row["measure"], []).append(ends)
+            ends = Estimate(row["value"], row["low"], row["high"])
+            by_measure.setdefault(row["measure"], []).append(ends)
     truths = {"TPR": tpr, "Youden J": tpr - fpr, "phi": _phi(tpr, fpr, 0.5)}
-    return {f"profile {name}, clustered": _trials(truths[name], found[name]) for name in truths}
+    return {f"profile {name}, clustered": trials(truths[name], by_measure[name]) for name in truths}
 
 
 def rates_at_the_end(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """A share of .97 where the 30 texts of a prompt are right or wrong together, 64 prompts."""
     prompts = np.repeat(np.arange(64), 30)
-    ends = []
+    shares = []
     for _ in range(count):
-        one = wilson((rng.random(64) < 0.97).astype(float)[prompts], prompts)
-        ends.append((one["share"], one["low"], one["high"]))
-    return {"clustered Wilson, share .97": replace(_trials(0.97, ends), at_least=True)}
+        share = wilson((rng.random(64) < 0.97).astype(float)[prompts], prompts)
+        shares.append(Estimate(share["share"], share["low"], share["high"]))
+    return {"clustered Wilson, share .97": replace(trials(0.97, shares), at_least=True)}
 
 
 def binary(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -135,7 +132,7 @@ def binary(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         "Youden J": tpr - fpr,
         "Rogan-Gladen": prevalence,
     }
-    return {f"{name}, {items} items": _values(truths[name], found[name]) for name in truths}
+    return {f"{name}, {items} items": trials(truths[name], found[name]) for name in truths}
 
 
 def raters(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -156,13 +153,13 @@ def raters(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         found["ICC(C,1)"].append(strict["ICC(C,1)"])
     shared = 1 / (1 + 0.7**2)
     truths = dict(zip(names, (0.6, 0.6, shared, shared, 1 / (1.16 + 0.49), shared), strict=True))
-    return {name: _values(truths[name], found[name]) for name in names}
+    return {name: trials(truths[name], found[name]) for name in names}
 
 
 def many_items(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """ICC(A,1) of three raters drawn at random, over 1,000 items."""
     found = [icc_family(_strict(rng, 1000))["ICC(A,1)"] for _ in range(count)]
-    return {"ICC(A,1), 1000 items": _values(1 / (1.16 + 0.49), found)}
+    return {"ICC(A,1), 1000 items": trials(1 / (1.16 + 0.49), found)}
 
 
 def models(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -179,16 +176,16 @@ def models(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         x = rng.normal(0, 1, len(cluster))
         y = 0.4 * x + rng.normal(0, 1, 40)[cluster] + rng.normal(0, 1, len(cluster))
         fit = random_intercept(y, np.stack([np.ones(len(x)), x], axis=1), cluster)
-        slopes.append((fit.coef[1], fit.low[1], fit.high[1]))
+        slopes.append(Estimate(fit.coef[1], fit.low[1], fit.high[1]))
         # own answers are better as well, and each item has its own taste for them
         quality = 0.5 * own + rng.normal(0, 1, len(own))
         taste = 0.3 + rng.normal(0, 0.5, items).repeat(4)
         score = taste * own + quality + rng.normal(0, 0.7, len(own))
         liked, _ = preferences(frame.assign(score=score, quality=quality))
-        likings.append((liked.effect, liked.low, liked.high))
+        likings.append(liked.effect)
     return {
-        "random intercept, slope": _trials(0.4, slopes),
-        "self preference at equal quality": _trials(0.3, likings),
+        "random intercept, slope": trials(0.4, slopes),
+        "self preference at equal quality": trials(0.3, likings),
     }
 
 
@@ -207,7 +204,7 @@ def order(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         shown_first = place == (item >= leaning)
         found = judge_pairs(table.assign(verdict=np.where(shown_first, "first", "second")))
         p.append(found["j"]["position_p_items"])
-    silent = _quiet(np.array(p)[rng.binomial(12, 0.5, count)] > 0.05)
+    silent = quiet(np.array(p)[rng.binomial(12, 0.5, count)] > 0.05)
     return {"position p > .05, by items": replace(silent, at_least=True)}
 
 
@@ -223,22 +220,21 @@ def order_by_prompt(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         probe_id=table["prompt_id"].astype("str") + "/" + table["probe_id"].astype("str"),
     )
     p = positions(table).set_index("judge")["p"].to_numpy(dtype=float)
-    silent = _quiet(p[rng.binomial(12, 0.5, count)] > 0.05)
+    silent = quiet(p[rng.binomial(12, 0.5, count)] > 0.05)
     return {"position p > .05, by prompts": replace(silent, at_least=True)}
 
 
 def places(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """The place of the middle of three judges that differ by a fifth of a standard error."""
-    ends = []
+    middle = []
     for seed in range(count):
         shared = rng.normal(0, 0.2, (40, 1))
         pushes = {
             judge: shared + rng.normal(push, 0.2, (40, 1))
             for judge, push in (("a", 0.01), ("b", 0.0), ("c", -0.01))
         }
-        one = next(one for one in rank(pushes, ("z",), seed) if one.judge == "b")
-        ends.append((one.rank, one.low, one.high))
-    return {"place among three judges": replace(_trials(2.0, ends), at_least=True)}
+        middle += [line.rank for line in rank(pushes, ("z",), seed) if line.judge == "b"]
+    return {"place among three judges": replace(trials(2.0, middle), at_least=True)}
 
 
 def inflated(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -263,12 +259,10 @@ def inflated(rng: np.random.Generator, count: int) -> dict[str, Trials]:
                 shadows={"other": np.where(failed, np.nan, other)},
             )
         )
-    found = inflation(matrix(runs, {run.cell: "own" for run in runs}))
-    others = [(one.inflation, one.low, one.high) for one in found]
-    right = [(one.beyond_truth, one.truth_low, one.truth_high) for one in found]
+    arms = inflation(matrix(runs, {run.cell: "own" for run in runs}))
     return {
-        "own gain - others', who fail": _trials(0.2, others),
-        "own gain - truth's, t over runs": _trials(0.3, right),
+        "own gain - others', who fail": trials(0.2, (arm.inflation for arm in arms)),
+        "own gain - truth's, t over runs": trials(0.3, (arm.beyond_truth for arm in arms)),
     }
 
 
@@ -332,21 +326,3 @@ def _strict(rng: np.random.Generator, items: int) -> np.ndarray:
 def _phi(tpr: float, fpr: float, p: float) -> float:
     q = p * tpr + (1 - p) * fpr
     return (tpr - fpr) * (p * (1 - p) / (q * (1 - q))) ** 0.5
-
-
-def _values(truth: float, found: Iterable[Any]) -> Trials:
-    return _trials(truth, [(one.value, one.low, one.high) for one in found])
-
-
-def _intervals(truth: float, found: Iterable[Clustered]) -> Trials:
-    return _trials(truth, [(one.mean, one.low, one.high) for one in found])
-
-
-def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
-    return Trials(truth, *np.array(ends, dtype=float).T)
-
-
-def _quiet(silent: np.ndarray) -> Trials:
-    """A test as an interval: it holds 0 where the test was rightly silent, else nothing."""
-    kept = np.where(silent, 0.0, np.nan)
-    return Trials(0.0, np.zeros(len(silent)), kept, kept)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.planted.trials import Trials
+from analysis.planted.bootstrap import cluster_bootstrap, crossed_bootstrap, nested_bootstrap
+from analysis.planted.trials import Trials, quiet, trials
 from analysis.run.onset import change_point
 from analysis.run.overopt import bias_free_gaps, calibrated, first_alarms, overoptimisation
-from analysis.statistics.bootstrap import cluster_bootstrap, crossed_bootstrap, nested_bootstrap
+from analysis.statistics.estimate import Estimate
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from analysis.planted.trials import Trials
 
 REPLICATES = 200
 """Of a run's groups, where each takes a fit."""
@@ -34,7 +34,7 @@ def resampling(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         "crossed bootstrap, 12 x 40",
         "nested bootstrap, 12 runs",
     )
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
+    estimates: dict[str, list[Estimate]] = {name: [] for name in names}
     for seed in range(count):
         clustered = rng.normal(0, 1, 30)[clusters] + rng.normal(0, 0.5, 300)
         by_run, by_prompt = rng.normal(0, 1, 12)[run], rng.normal(0, 1, 40)[prompt]
@@ -45,8 +45,8 @@ def resampling(rng: np.random.Generator, count: int) -> dict[str, Trials]:
             nested_bootstrap(by_run + own, run, prompt, replicates=DRAWS, seed=seed),
         )
         for name, one in zip(names, results, strict=True):
-            found[name].append((one.estimate, one.low, one.high))
-    return {name: _trials(0.0, ends) for name, ends in found.items()}
+            estimates[name].append(one)
+    return {name: trials(0.0, estimates[name]) for name in names}
 
 
 def change_points(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -55,18 +55,18 @@ def change_points(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     out = {}
     for name, begin, end, rise in (("fast", 8, 14, 0.4), ("slow", 10, 20, 0.4)):
         path = rise * np.clip((steps - begin) / (end - begin), 0, 1)
-        ends = []
-        for seed in range(count):
-            found = change_point(*_groups(rng, path), replicates=REPLICATES, seed=seed)
-            ends.append((found.step, found.low, found.high))
-        out[f"onset, {name} rise"] = _trials(float(begin), ends)
+        begins = [
+            change_point(*_groups(rng, path), replicates=REPLICATES, seed=seed).step
+            for seed in range(count)
+        ]
+        out[f"onset, {name} rise"] = trials(float(begin), begins)
     p = np.array(
         [
             change_point(*_groups(rng, np.zeros(24)), replicates=REPLICATES, seed=seed).p
             for seed in range(count)
         ]
     )
-    return {**out, "onset p <= .05, constant gap": _quiet(p > 0.05)}
+    return {**out, "onset p <= .05, constant gap": quiet(p > 0.05)}
 
 
 def alarms(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -75,7 +75,7 @@ def alarms(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     for steps, groups in ((40, 8), (100, 4)):
         gaps = bias_free_gaps(rng, count, steps, groups, 8)
         silent = first_alarms(*gaps, calibrated(steps, groups)) < 0
-        out[f"no alarm, {steps} steps x {groups}"] = _quiet(silent)
+        out[f"no alarm, {steps} steps x {groups}"] = quiet(silent)
     return out
 
 
@@ -92,13 +92,11 @@ def peaks(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     }
     out = {}
     for form, (path, peak) in curves.items():
-        ends = []
-        for seed in range(count):
-            found = overoptimisation(
-                d, *_groups(rng, path, sd=0.05), replicates=REPLICATES, seed=seed
-            )
-            ends.append((found.best.peak if found.best else np.nan, found.low, found.high))
-        out[f"peak over sqrt KL, {form}"] = _trials(peak, ends)
+        peaks = [
+            overoptimisation(d, *_groups(rng, path, sd=0.05), replicates=REPLICATES, seed=seed).peak
+            for seed in range(count)
+        ]
+        out[f"peak over sqrt KL, {form}"] = trials(peak, peaks)
     return out
 
 
@@ -112,13 +110,3 @@ def _groups(
     means = path_T[:, None] + rng.normal(0, sd, (len(path_T), groups))
     steps = np.repeat(np.arange(1, len(path_T) + 1), groups)
     return steps, np.stack([means.ravel() * 8, np.full(means.size, 8.0)], axis=1)
-
-
-def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
-    return Trials(truth, *np.array(ends).T)
-
-
-def _quiet(silent: np.ndarray) -> Trials:
-    """A test as an interval: it holds 0 where the test was rightly silent, else nothing."""
-    kept = np.where(silent, 0.0, np.nan)
-    return Trials(0.0, np.zeros(len(silent)), kept, kept)

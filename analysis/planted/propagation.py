@@ -14,14 +14,13 @@ from analysis.arm.dose import line, trend_p
 from analysis.arm.errors_in_variables import slopes
 from analysis.arm.forecast import Rollouts, pushes
 from analysis.arm.mediation import mediate
-from analysis.planted.trials import Trials
+from analysis.planted.trials import Trials, quiet, trials
 from analysis.planted.truth import Tabular
+from analysis.statistics.estimate import Estimate
 from study.rows import Row
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from analysis.planted.trials import Trials
 
 
 def forecast(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -32,41 +31,38 @@ def forecast(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     reward = truth + 0.2 * length
     exact = float(policy.expected_cov(reward, 8)[0])
     rows = tuple(Row(str(number), ()) for number in range(64))
-    ends = []
+    pushed = []
     for _ in range(count):
         members = policy.sample(rng, 64, 8)
-        found = Rollouts(rows, (), length[members][..., None], ("length",))
-        (one,) = pushes("j", reward[members], found, "group")
-        ends.append((one.push, one.low, one.high))
-    return {"forecast push, t over prompts": _trials(exact, ends)}
+        rollouts = Rollouts(rows, (), length[members][..., None], ("length",))
+        pushed += [line.push for line in pushes("j", reward[members], rollouts, "group")]
+    return {"forecast push, t over prompts": trials(exact, pushed)}
 
 
 def doses(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """The dose-response slope over 20 runs, and its trend test where there is no response."""
     dose = np.repeat([-0.2, -0.1, 0.0, 0.1, 0.2], 4)
-    ends, null = [], []
+    fitted, silent = [], []
     for seed in range(count):
         noise = rng.normal(0, 2, len(dose))
-        fit = line(dose, 30 * dose + noise)
-        ends.append((fit.slope, fit.low, fit.high))
-        refused = trend_p(dose, noise, seed, draws=399) <= 0.05
-        null.append((0.0, 1.0, 2.0) if refused else (0.0, 0.0, 0.0))
+        fitted.append(line(dose, 30 * dose + noise).slope)
+        silent.append(trend_p(dose, noise, seed, draws=399) > 0.05)
     return {
-        "dose slope, t over runs": _trials(30.0, ends),
-        "dose trend p <= .05, no response": _trials(0.0, null),
+        "dose slope, t over runs": trials(30.0, fitted),
+        "dose trend p <= .05, no response": quiet(np.array(silent)),
     }
 
 
 def prediction(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """One more run's shift from a scale fitted on eight others, less the shift it will have: 0."""
-    ends = []
+    errors = []
     for _ in range(count):
         push = rng.normal(0, 1, 9)
         shift = 20 * push + rng.normal(0, 2, 9)
         fit = fit_scale(push[:8], shift[:8])
         error, half = fit.factor * push[8] - shift[8], fit.half(float(push[8]))
-        ends.append((error, error - half, error + half))
-    return {"predicted shift, 8 other runs": _trials(0.0, ends)}
+        errors.append(Estimate(error, error - half, error + half))
+    return {"predicted shift, 8 other runs": trials(0.0, errors)}
 
 
 def measured(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -75,14 +71,14 @@ def measured(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     At .5 the slope by moments has no mean any more: some draws are nearly all error.
     """
     error, spread = np.full(12, 0.3), np.full(12, 0.4)
-    ends: dict[str, list[tuple[float, float, float]]] = {}
+    by_method: dict[str, list[Estimate]] = {}
     for _ in range(count):
         true = rng.normal(0, 1, 12)
         bias, shift = true + rng.normal(0, error), 2 * true + rng.normal(0, spread)
         for one in slopes(bias, error, shift, spread):
-            ends.setdefault(one.method, []).append((one.slope, one.low, one.high))
+            by_method.setdefault(one.method, []).append(one.slope)
     return {
-        f"measured bias, {name}, 12 judges": _trials(2.0, ends[name])
+        f"measured bias, {name}, 12 judges": trials(2.0, by_method[name])
         for name in ("moments", "deming", "simex")
     }
 
@@ -90,19 +86,12 @@ def measured(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 def mediated(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """An effect of 40 x -.01 through the behaviour, beside a direct one, over 20 runs."""
     dose = np.repeat([-0.1, 0.0, 0.05, 0.1, 0.15], 4)
-    ends = []
+    effects = []
     for seed in range(count):
         length = 40 * dose + rng.normal(0, 2, len(dose))
         truth = -0.01 * length - 0.3 * dose + rng.normal(0, 0.02, len(dose))
-        found = mediate(dose, length, truth, seed)
-        ends.append((found.indirect, found.low, found.high))
-    return {"mediated effect, Monte Carlo": _trials(-0.4, ends)}
-
-
-def _trials(truth: float, ends: list[tuple[float, float, float]]) -> Trials:
-    """Estimates and interval ends as arrays."""
-    estimate, low, high = np.array(ends).T
-    return Trials(truth, estimate, low, high)
+        effects.append(mediate(dose, length, truth, seed).indirect)
+    return {"mediated effect, Monte Carlo": trials(-0.4, effects)}
 
 
 CHECKS = (forecast, prediction, doses, measured, mediated)

@@ -19,7 +19,7 @@ from scipy.stats import norm
 from statsmodels.stats.proportion import proportion_confint
 
 from analysis.planted import judges, onset, propagation
-from analysis.planted.trials import Trials
+from analysis.planted.trials import Check, Trials, trials
 from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run
@@ -73,15 +73,15 @@ def band(nominal: float, replications: int, rows: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def judge_coverage(name: str, trials: Trials, rows: int) -> Row:
+def judge_coverage(name: str, said: Trials, rows: int) -> Row:
     """Bias, RMSE and coverage; an interval with a NaN end covers nothing."""
-    error = trials.estimate - trials.truth
-    covered = (trials.low <= trials.truth) & (trials.truth <= trials.high)
-    low, high = band(trials.nominal, len(error), rows)
+    error = said.estimate - said.truth
+    covered = (said.low <= said.truth) & (said.truth <= said.high)
+    low, high = band(said.nominal, len(error), rows)
     bias, rmse = float(error.mean()), float(np.sqrt((error**2).mean()))
     share = float(covered.mean())
-    high = 1.0 if trials.at_least else high
-    return Row(name, trials.truth, bias, rmse, share, trials.nominal, low, high, len(error))
+    high = 1.0 if said.at_least else high
+    return Row(name, said.truth, bias, rmse, share, said.nominal, low, high, len(error))
 
 
 def run_level(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -98,8 +98,8 @@ def run_level(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     p = np.array([sign_flip_p(row) for row in rng.normal(0.0, 1.0, (count, 6))])
     kept = np.where(p > 0.05, 0.0, np.nan)
     return {
-        "run mean, t": _from_intervals(0.3, means),
-        "paired difference, t": _from_intervals(0.5, pairs),
+        "run mean, t": trials(0.3, means),
+        "paired difference, t": trials(0.5, pairs),
         "sign-flip p <= .05, 6 pairs": Trials(0.0, np.zeros(count), kept, kept, 1 - 1 / 32),
     }
 
@@ -216,7 +216,7 @@ def drift(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         **{"runs": count * SEEDS, "steps": steps, "prompts": 16, "group": group, "rate": rate},
     )
     shifts = _shifts(seen[..., 0]).reshape(count, SEEDS)
-    return {"drift shift, tabular GRPO": _by_runs(float(true), shifts)}
+    return {"drift shift, tabular GRPO": trials(float(true), map(mean_interval, shifts))}
 
 
 def failures(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -247,16 +247,11 @@ def known_faults(replications: int = FEWEST, seed: int = 0) -> list[Row]:
 
 def _table(checks: Iterable[Check], replications: int, seed: int) -> list[Row]:
     """The rows of some checks, each with random numbers of its own whatever stands beside it."""
-    trials: dict[str, Trials] = {}
+    by_name: dict[str, Trials] = {}
     for check in checks:
         rng = np.random.default_rng([seed, crc32(check.__qualname__.encode())])
-        trials |= check(rng, replications)
-    return [judge_coverage(name, found, len(trials)) for name, found in trials.items()]
-
-
-def _from_intervals(truth: float, found: Iterable[object]) -> Trials:
-    ends = np.array([[getattr(one, end) for end in ("mean", "low", "high")] for one in found])
-    return Trials(truth, ends[:, 0], ends[:, 1], ends[:, 2])
+        by_name |= check(rng, replications)
+    return [judge_coverage(name, said, len(by_name)) for name, said in by_name.items()]
 
 
 def _tabular_row(
@@ -277,10 +272,6 @@ def _tabular_row(
     return step_row(run)
 
 
-def _by_runs(truth: float, values_R_S: np.ndarray) -> Trials:
-    return _from_intervals(truth, [mean_interval(row) for row in values_R_S])
-
-
 def _over_runs(
     truths: Mapping[str, float], one_run: Callable[[], Mapping[str, float]], count: int, name: str
 ) -> dict[str, Trials]:
@@ -288,7 +279,7 @@ def _over_runs(
     out = {}
     for column, truth in truths.items():
         values = np.array([row[column] for row in rows]).reshape(count, SEEDS)
-        out[f"{name} {column}, t over runs"] = _by_runs(float(truth), values)
+        out[f"{name} {column}, t over runs"] = trials(float(truth), map(mean_interval, values))
     return out
 
 

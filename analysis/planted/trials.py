@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
-    class Check(Protocol):
-        """Replications of some estimators on planted data, by the name of their row."""
-
-        __qualname__: str
-
-        def __call__(self, rng: np.random.Generator, count: int, /) -> dict[str, Trials]: ...
-
-
-LEVEL = 0.95
+from analysis.statistics.estimate import LEVEL, Estimate
 
 
 @dataclass(frozen=True)
@@ -33,3 +25,23 @@ class Trials:
     high: np.ndarray
     nominal: float = LEVEL
     at_least: bool = False
+
+
+class Check(Protocol):
+    """Replications of some estimators on planted data, by the name of their row."""
+
+    __qualname__: str
+
+    def __call__(self, rng: np.random.Generator, count: int, /) -> dict[str, Trials]: ...
+
+
+def trials(truth: float, estimates: Iterable[Estimate]) -> Trials:
+    """What one estimator said, once for each replication."""
+    ends = np.array([(each.value, each.low, each.high) for each in estimates], dtype=float)
+    return Trials(truth, *ends.T)
+
+
+def quiet(silent: np.ndarray) -> Trials:
+    """A test as an interval: it holds 0 where the test was rightly silent, else nothing."""
+    held = np.where(silent, 0.0, np.nan)
+    return Trials(0.0, np.zeros(len(silent)), held, held)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.arm.crossjudge import mean_gains
 from analysis.arm.dose import straight
-from analysis.arm.ranking import Ranked, moved_most
+from analysis.arm.ranking import moved_most
 from analysis.reports.figures import dose_caption
 
 LEGEND = (
@@ -78,16 +78,16 @@ def forecast_text(result: Mapping[str, Any]) -> str:
     wide = table.pivot(index="judge", columns="feature", values="in_sds")
     lines = [f"Push at the first step, in SDs of each behaviour ({result['prompts']} prompts):"]
     lines.append(wide.round(3).to_string())
-    ranks = [Ranked(**line) for line in result["ranks"]]
     for name in moved_most(result["pushes"]):
         lines.append(
             f"\n{name}: push [95 % t interval over prompts], rank [95 % over prompts drawn again]"
         )
         pushes = table[table.feature == name].set_index("judge")
-        for rank in sorted((r for r in ranks if r.feature == name), key=lambda r: r.rank):
-            row = pushes.loc[rank.judge]
+        ranks = [line for line in result["ranks"] if line["feature"] == name]
+        for line in sorted(ranks, key=lambda line: line["rank"]):
+            row = pushes.loc[line["judge"]]
             lines.append(
-                f"  {rank.rank}. [{rank.low}, {rank.high}] {rank.judge}:"
+                f"  {line['rank']}. [{line['low']}, {line['high']}] {line['judge']}:"
                 f" {row.push:+.3g} [{row.low:+.3g}, {row.high:+.3g}]"
             )
     if "validation" in result:

@@ -26,7 +26,7 @@ def print_onset(runs: Sequence[Run], lines: Sequence[Line]) -> None:
             (
                 *(one.arm, str(one.seed), str(one.steps)),
                 *(number(one.gap_first, sign=True), number(one.gap_last, sign=True)),
-                f"{number(onset.step)} {bracket(onset.low, onset.high)}".strip(),
+                f"{number(onset.step.value)} {bracket(onset.step.low, onset.step.high)}".strip(),
                 *(p_value(onset.p), number(onset.rise, sign=True)),
                 *(span(grid), f"{grid.resolved}/{CELLS}", span(one.own_grid)),
                 *(_step(grid.severe), _step(one.alarm), one.shortcut or "?"),
@@ -50,11 +50,12 @@ def _print_rule(runs: Sequence[Run], lines: Sequence[Line]) -> None:
         return
     rule = lines[first].rule
     assert rule is not None
-    share, low, high = planted_false_alarms(runs[first], rule)
+    share = planted_false_alarms(runs[first], rule)
     print(
         f"Alarm: CUSUM of the gap over the mean of the first {rule.baseline} steps, slack "
-        f"{rule.slack:g} SE, limit {rule.limit:.2f} SE; it stops {share:.1%} [{low:.1%}, "
-        f"{high:.1%}] of 500 simulated bias-free runs of this shape (Wilson)."
+        f"{rule.slack:g} SE, limit {rule.limit:.2f} SE; it stops {share.value:.1%} "
+        f"[{share.low:.1%}, {share.high:.1%}] of 500 simulated bias-free runs of this shape "
+        "(Wilson)."
     )
 
 

@@ -22,13 +22,13 @@ from statsmodels.stats.multitest import multipletests
 
 from analysis.external.pairwise import exact_p
 from analysis.statistics.bounded_mean import STILL, Rare
+from analysis.statistics.estimate import LEVEL, NAN, Estimate
 from analysis.statistics.power import POWER, smallest_effect
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-LEVEL = 0.95
 ALPHA = 0.05
 MARGIN = 0.05
 """Score units within which a bias counts as none, unless another margin is given beforehand."""
@@ -43,19 +43,15 @@ END = "no bias, at the end of the scale"
 TOO_FEW = "too few prompts"
 
 
-@dataclass(frozen=True)
-class Clustered:
-    """A mean over rows with standard error clustered by prompt; NaN where there is none."""
+@dataclass(frozen=True, kw_only=True)
+class Clustered(Estimate):
+    """A mean over rows with standard error clustered by its ``n`` prompts; NaN where none is."""
 
-    mean: float
-    se: float
-    low: float
-    high: float
-    rows: int
-    prompts: int
-    p: float
+    se: float = NAN
+    rows: int = 0
+    p: float = NAN
     """Two-sided, that the mean is 0."""
-    smallest: float
+    smallest: float = NAN
     """The mean that would be seen with a chance of 80 % at this spread."""
     rare: Rare | None = None
     """Where most prompts stand at one value: there a t interval alone is none."""
@@ -78,12 +74,12 @@ def clustered_mean(
     """
     values = np.asarray(values_N, dtype=float)
     kept = np.isfinite(values)
-    values, nan = values[kept], float("nan")
+    values = values[kept]
     _, codes = np.unique(np.asarray(prompts_N)[kept], return_inverse=True)
     n, units = len(values), int(codes.max(initial=-1)) + 1
-    mean = float(values.mean()) if n else nan
+    mean = float(values.mean()) if n else NAN
     if units < 2:
-        return Clustered(mean, nan, nan, nan, n, units, nan, nan)
+        return Clustered(value=mean, n=units, unit="prompt", level=level, rows=n)
     se = clustered_se(values, codes)
     se = se if se > NO_SPREAD else 0.0
     half = float(stats.t.ppf((1 + level) / 2, units - 1)) * se
@@ -95,14 +91,20 @@ def clustered_mean(
     parts = middle + np.bincount(codes, values - middle) * units / n
     still = np.abs(parts - middle) <= STILL
     if 2 * still.sum() <= units:
-        return Clustered(mean, se, low, high, n, units, p, smallest)
+        return Clustered(
+            value=mean, low=low, high=high, n=units, unit="prompt", level=level,
+            se=se, rows=n, p=p, smallest=smallest,
+        )  # fmt: skip
     reached = min(ends[0], float(parts.min())), max(ends[1], float(parts.max()))
     rare = Rare(float(parts[still].mean()), int(still.sum()), tuple(parts[~still]), reached)
     least, most = rare.bounds(level)
     p = max(p, exact_p(int((parts > NO_SPREAD).sum()), int((parts < -NO_SPREAD).sum()), units))
     unseen = rare.smallest(POWER)
-    smallest = nan if math.isnan(unseen) else max(smallest, unseen)
-    return Clustered(mean, se, min(low, least), max(high, most), n, units, p, smallest, rare)
+    smallest = NAN if math.isnan(unseen) else max(smallest, unseen)
+    return Clustered(
+        value=mean, low=min(low, least), high=max(high, most), n=units, unit="prompt", level=level,
+        se=se, rows=n, p=p, smallest=smallest, rare=rare,
+    )  # fmt: skip
 
 
 def clustered_se(values_N: np.ndarray, codes_N: np.ndarray) -> float:
@@ -119,18 +121,18 @@ def _smallest(prompts: int) -> float:
     return smallest_effect(prompts, paired=True)
 
 
-def tost(found: Clustered, margin: float) -> float:
+def tost(mean: Clustered, margin: float) -> float:
     """p that the mean lies outside of +-margin: the larger of two one-sided tests.
 
     Student's (Schuirmann 1987), and those of `Rare` where most prompts stand at one value.
     """
-    if math.isnan(found.se):
+    if math.isnan(mean.se):
         return float("nan")
     tests = [0.0]
-    if found.se > 0:
-        tests.append(float(stats.t.sf((margin - abs(found.mean)) / found.se, found.prompts - 1)))
-    if found.rare is not None:
-        tests += [found.rare.at_least(margin), found.rare.at_most(-margin)]
+    if mean.se > 0:
+        tests.append(float(stats.t.sf((margin - abs(mean.value)) / mean.se, mean.n - 1)))
+    if mean.rare is not None:
+        tests += [mean.rare.at_least(margin), mean.rare.at_most(-margin)]
     return max(tests)
 
 
@@ -235,27 +237,27 @@ def _effect(part: pd.DataFrame, spread: dict[str, float], margin: float) -> dict
         truth_by, measured = ("content kept", "judge") if kept else ("unknown", "bias")
     value, low, high = (part[f"{measured}_{name}"] for name in ("change", "low", "high"))
     prompts = part["prompt_id"].to_numpy()
-    found = clustered_mean(value.to_numpy(dtype=float), prompts, ends=_ends(part, measured))
+    effect = clustered_mean(value.to_numpy(dtype=float), prompts, ends=_ends(part, measured))
     sd = spread.get(part["judge"].iloc[0], float("nan"))
     scored = part["judge_change"].notna()
     return {
-        "effect": found.mean,
-        "se": found.se,
-        "low": found.low,
-        "high": found.high,
+        "effect": effect.value,
+        "se": effect.se,
+        "low": effect.low,
+        "high": effect.high,
         "bound_low": _mean(low),
         "bound_high": _mean(high),
-        "effect_sd": found.mean / sd if sd > NO_SPREAD else float("nan"),
-        "p": found.p,
-        "smallest": found.smallest,
-        "p_equivalent": tost(found, margin),
+        "effect_sd": effect.value / sd if sd > NO_SPREAD else float("nan"),
+        "p": effect.p,
+        "smallest": effect.smallest,
+        "p_equivalent": tost(effect, margin),
         "judge_change": float(part["judge_change"].mean()),
         "truth_change": float(part.loc[scored, "truth_change"].mean()),
         "planted": float(part.loc[scored, "planted_change"].mean()),
         "words_change": float(part["words_change"].mean()),
         "at_end": float(part.loc[scored, "at_end"].mean()),
-        "pairs": found.rows,
-        "prompts": found.prompts,
+        "pairs": effect.rows,
+        "prompts": effect.n,
         "unscored": int((~scored).sum()),
         "truth_by": truth_by,
     }

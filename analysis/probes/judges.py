@@ -92,7 +92,7 @@ def _alpha(table_N_J: np.ndarray, prompts_N: np.ndarray) -> dict[str, Any]:
     left = np.array([krippendorff_alpha(table[prompts != name]).value for name in names])
     pseudo = len(names) * whole.value - (len(names) - 1) * left
     around = mean_interval(pseudo.tolist(), "prompt")
-    half = around.high - around.mean
+    half = around.high - around.value
     if half <= NO_SPREAD:  # alike on every prompt that was drawn
         return found | {"note": around.note}
     return found | {
@@ -165,11 +165,12 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
             continue
         if one.kind == "family" and families[one.judge] in NO_FAMILY:
             continue
-        if math.isnan(one.effect) or one.items < FEWEST:
+        if math.isnan(one.effect.value) or one.items < FEWEST:
             why = one.note or f"{one.items} prompts are fewer than {FEWEST}"
             notes.append(f"Nothing is claimed of {one.judge}'s taste for {one.kind} texts: {why}.")
             continue
-        ends = (one.effect, one.low, one.high, one.p, one.raw, one.items, one.own_rows)
+        effect = one.effect.value, one.effect.low, one.effect.high
+        ends = (*effect, one.p, one.raw.value, one.items, one.own_rows)
         rows.append(dict(zip(columns, (one.judge, one.kind, author, *ends), strict=True)))
     return pd.DataFrame(rows, columns=columns), notes
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analysis.probes.effects import LEVEL, NO_SPREAD, clustered_mean, clustered_se
+from analysis.probes.effects import NO_SPREAD, clustered_mean, clustered_se
 from analysis.statistics import proportions as binary
 from analysis.statistics.bootstrap import FEWEST, resampled_sums, widened
+from analysis.statistics.estimate import LEVEL
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,7 +141,7 @@ def scale_use(scores: pd.DataFrame) -> pd.DataFrame:
                 "judge": judge,
                 "mean": math.nan if empty else float(values.mean()),
                 "sd": float(values.std(ddof=1)) if len(values) > 1 else math.nan,
-                "leniency": gap.mean,
+                "leniency": gap.value,
                 "leniency_low": gap.low,
                 "leniency_high": gap.high,
                 "entropy": math.nan if empty else float(-(shares * np.log2(shares)).sum()),
@@ -212,12 +213,12 @@ def _longer(changes: pd.DataFrame) -> dict[str, float]:
     return {
         "judge_longer": float(liked.mean()) if told.any() else math.nan,
         "truth_longer": float(right.mean()) if told.any() else math.nan,
-        "excess": found.mean,
+        "excess": found.value,
         "low": found.low,
         "high": found.high,
         "p": found.p,
         "pairs": found.rows,
-        "prompts": found.prompts,
+        "prompts": found.n,
     }
 
 

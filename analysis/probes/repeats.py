@@ -58,7 +58,7 @@ def repeats(verdicts: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFram
             {
                 "judge": judge,
                 "temperature": temperature,
-                "flips": found.mean,
+                "flips": found.value,
                 "low": float(np.clip(found.low, 0.0, 1.0)),
                 "high": float(np.clip(found.high, 0.0, 1.0)),
                 "sd": math.sqrt(kept["variance"].mean()) if len(kept) else math.nan,

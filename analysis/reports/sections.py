@@ -20,6 +20,7 @@ from analysis.reports import figures, markup, tables
 from analysis.reports.limits import limits
 from analysis.reports.words import findings, substituted
 from analysis.run import drift
+from analysis.statistics.estimate import columns
 
 if TYPE_CHECKING:
     from typing import Any
@@ -170,7 +171,7 @@ def predictions(evidence: Evidence) -> list[str]:
     if evidence.no_prediction:
         return [title, markup.paragraph(evidence.no_prediction)]
     predicted = pd.DataFrame([asdict(row) for row in evidence.predicted])
-    calibration = pd.DataFrame([asdict(line) for line in evidence.calibration])
+    calibration = pd.DataFrame([columns(line, slope="") for line in evidence.calibration])
     note = (
         "Shift of each run (last tenth of the steps minus first) against the one predicted from "
         "the covariance of advantage and behaviour in its own rollouts, with a step size fitted on "
@@ -254,7 +255,7 @@ def judges(evidence: Evidence) -> list[str]:
         each_pair_once = agreement[agreement["judge"] < agreement["other"]]
         fragments = [
             markup.figure(crossjudge.figure(evidence.gains), gains_note),
-            markup.table(pd.DataFrame([asdict(row) for row in evidence.inflation])),
+            markup.table(pd.DataFrame([row.row() for row in evidence.inflation])),
             markup.sentences([f"{name}: {meaning}" for name, meaning in COLUMNS.items()]),
             markup.figure(agreement_figure(agreement), agreement_note),
             markup.table(each_pair_once.rename(columns={"mean": "correlation", "n": "runs"})),

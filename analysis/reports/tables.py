@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from analysis.reports import markup
 from analysis.run.drift import JUDGED
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import span
+from analysis.statistics.estimate import columns
 from study.features import FEATURES
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def ledger_table(table: pd.DataFrame) -> pd.DataFrame:
 
 def calibration_table(calibration: Iterable[Calibration]) -> pd.DataFrame:
     """Predicted against observed shifts, one row per behaviour that could be compared."""
-    table = pd.DataFrame([asdict(line) for line in calibration])
+    table = pd.DataFrame([columns(line, slope="") for line in calibration])
     return (
         table.dropna(subset=["r2"])
         .drop(columns="note")
@@ -224,8 +224,8 @@ def onset_table(lines: Iterable[Line]) -> pd.DataFrame:
 
 def _onset_row(line: Line) -> dict[str, Any]:
     onset = line.onset
-    if onset.step == onset.step:
-        begun = f"{onset.step:.0f} {markup.bracket(onset.low, onset.high)}"
+    if math.isfinite(onset.step.value):
+        begun = f"{onset.step.value:.0f} {markup.bracket(onset.step.low, onset.step.high)}"
     else:  # where there is a p, a rise was looked for
         begun = "none seen" if onset.p == onset.p else markup.MISSING
     return {

@@ -176,7 +176,9 @@ def _begun(evidence: Evidence) -> str:
     by_arm = []
     for arm in dict.fromkeys(line.arm for line in evidence.onsets):
         lines = [line for line in evidence.onsets if line.arm == arm]
-        begun = sorted(line.onset.step for line in lines if line.onset.step == line.onset.step)
+        begun = sorted(
+            line.onset.step.value for line in lines if math.isfinite(line.onset.step.value)
+        )
         if begun:
             first, last = f"{begun[0]:.0f}", f"{begun[-1]:.0f}"
             when = f"step {first}" if first == last else f"steps {first} to {last}"
@@ -198,13 +200,15 @@ def _peaks(evidence: Evidence) -> str:
 
 def _inflated(evidence: Evidence) -> list[str]:
     """What each arm gained with its own judge beside what it gained with others."""
-    return [
-        f"{row.arm} gained {number(row.own)} with its own judge and {number(row.others)} with "
-        f"others ({estimate(row.inflation, row.low, row.high)} over {row.runs} runs): "
-        f"{row.reading}."
-        for row in evidence.inflation
-        if row.inflation == row.inflation and row.reading
-    ]
+    told = []
+    for row in evidence.inflation:
+        if math.isfinite(row.inflation.value) and row.reading:
+            beyond = estimate(row.inflation.value, row.inflation.low, row.inflation.high)
+            told.append(
+                f"{row.arm} gained {number(row.own)} with its own judge and {number(row.others)} "
+                f"with others ({beyond} over {row.runs} runs): {row.reading}."
+            )
+    return told
 
 
 def substituted(evidence: Evidence) -> list[str]:

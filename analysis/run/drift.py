@@ -167,9 +167,9 @@ def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             "arm": arm,
             "metric": metric,
             "unit": unit(metric) if metric not in SCORES else "score",
-            "first": mean_interval(part["first"]).mean,
-            "last": mean_interval(part["last"]).mean,
-            "shift": own.mean,
+            "first": mean_interval(part["first"]).value,
+            "last": mean_interval(part["last"]).value,
+            "shift": own.value,
             "low": own.low,
             "high": own.high,
             "se": float(moved["shift"].std(ddof=1) / max(1, len(moved)) ** 0.5),
@@ -187,14 +187,14 @@ def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             lowest = paired_difference(part["worst_low"], other["worst_high"])
             highest = paired_difference(part["worst_high"], other["worst_low"])
             row |= {
-                "diff": found.mean,
+                "diff": found.value,
                 "diff_low": found.low,
                 "diff_high": found.high,
                 "pairs": found.n,
                 "p_sign_flip": found.p,
                 "p_t": found.p_t,
-                "diff_worst_low": lowest.mean,
-                "diff_worst_high": highest.mean,
+                "diff_worst_low": lowest.value,
+                "diff_worst_high": highest.value,
                 "diff_note": found.note,
             }
         rows.append(row)

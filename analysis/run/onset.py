@@ -24,6 +24,7 @@ from analysis.run.threshold_grid import (
     own_high,
 )
 from analysis.statistics.bootstrap import step_noise
+from analysis.statistics.estimate import Estimate
 from analysis.step.transmission import FLAT
 
 if TYPE_CHECKING:
@@ -42,11 +43,9 @@ MISFIT = 0.99
 
 @dataclass(frozen=True)
 class Onset:
-    """When the gap begins to rise, in steps; ``step`` is NaN where it is not seen to rise."""
+    """When the gap begins to rise; ``step`` is NaN where it is not seen to rise."""
 
-    step: float
-    low: float
-    high: float
+    step: Estimate
     p: float
     """Chance of as good a ramp from group-sampling noise around a constant gap."""
     before: float
@@ -74,24 +73,17 @@ def change_point(
         step_P: the step of every group.
         gap_P_2: sum of judge - truth over each group's rollouts that have both, and their number.
     """
-    nan = float("nan")
+    nan, unseen = float("nan"), Estimate(float("nan"), unit="step", level=level)
     given = gap_P_2[:, 1] > 0
     rng = np.random.default_rng(seed)
     steps, means, errors, noise = step_noise(step_P[given], gap_P_2[given], replicates, rng)
     if len(steps) < FEWEST_STEPS:
-        return Onset(
-            nan,
-            nan,
-            nan,
-            nan,
-            nan,
-            nan,
-            f"{len(steps)} steps with judge and truth, at least {FEWEST_STEPS} are needed",
-        )
+        few = f"{len(steps)} steps with judge and truth, at least {FEWEST_STEPS} are needed"
+        return Onset(unseen, nan, nan, nan, few)
     if not np.isfinite(errors).all():
-        return Onset(nan, nan, nan, nan, nan, nan, "steps of one group: no noise to compare with")
+        return Onset(unseen, nan, nan, nan, "steps of one group: no noise to compare with")
     if np.ptp(means) < FLAT:
-        return Onset(nan, nan, nan, nan, float(means.mean()), nan, "the gap is constant")
+        return Onset(unseen, nan, float(means.mean()), nan, "the gap is constant")
     begins, shapes, ramps = _ramps(steps)
     best, fitted = _best(means, shapes)
     by_chance = _best(noise, shapes)[1]
@@ -102,12 +94,13 @@ def change_point(
     note = "" if len(steps) <= KNOTS else f"searched on {KNOTS} of {len(steps)} steps"
     if not (fitted > 0 and p < 1 - level):
         seen = "the gap is not seen to rise"
-        return Onset(nan, nan, nan, p, before, nan, "; ".join(filter(None, [seen, note])))
+        return Onset(unseen, p, before, nan, "; ".join(filter(None, [seen, note])))
     if _squares(means, fitted) > np.quantile(_squares(noise, by_chance), MISFIT):
         bent = "the rise is no straight ramp, its begin is known less well than the interval says"
         note = "; ".join(filter(None, [bent, note]))
     kept = _not_refuted(means, noise, begins, shapes, level)
-    return Onset(float(begins[best]), *_ends(kept, steps), p, before, rise, note)
+    begin = Estimate(float(begins[best]), *_ends(kept, steps), len(steps), "step", level)
+    return Onset(begin, p, before, rise, note)
 
 
 def _ramps(steps_T: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -233,7 +226,7 @@ def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FE
     )
 
 
-def planted_false_alarms(run: Run, rule: Rule, runs: int = 500) -> tuple[float, float, float]:
+def planted_false_alarms(run: Run, rule: Rule, runs: int = 500) -> Estimate:
     """`false_alarms` on bias-free runs of this run's steps, groups and spread of the gap."""
     sums = group_gaps(run)
     steps, groups = len(np.unique(run.step_P)), int(np.bincount(run.step_P)[run.step_P].min())

@@ -15,11 +15,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from statsmodels.stats.proportion import proportion_confint
 
 from analysis.planted.truth import Fault, Tabular, simulate
 from analysis.reports.markup import number
 from analysis.statistics.bootstrap import step_noise
+from analysis.statistics.estimate import Estimate
+from analysis.statistics.proportions import wilson
 from analysis.step.transmission import FLAT
 
 if TYPE_CHECKING:
@@ -55,9 +56,8 @@ class Overopt:
     fits: tuple[Fit, ...]
     best: Fit | None
     """The form with the least AIC of the two that can turn down; the line is beside them."""
-    low: float
-    high: float
-    """Interval of the peak over resampled groups; inf is "not reached"."""
+    peak: Estimate
+    """d of the best form's highest point, interval over resampled groups; inf is "not reached"."""
     reached: float
     """Share of the resampled curves that turn down before the largest d."""
     d_max: float
@@ -140,9 +140,9 @@ def overoptimisation(
     d_max = float(d.max()) if len(d) else nan
     if len(steps) < FEWEST_STEPS:
         why = f"{len(steps)} steps with a score and a KL, at least {FEWEST_STEPS} are needed"
-        return Overopt((), None, nan, nan, nan, d_max, why)
+        return Overopt((), None, Estimate(nan), nan, d_max, why)
     if np.ptp(d) < 1e-6 or len(np.unique(d)) < 4:
-        return Overopt((), None, nan, nan, nan, d_max, "the policy did not move away")
+        return Overopt((), None, Estimate(nan), nan, d_max, "the policy did not move away")
     fits = tuple(fit(d, means, form) for form in FORMS)
     best = min(fits[:2], key=lambda one: one.aic)
     notes = []
@@ -150,13 +150,14 @@ def overoptimisation(
         notes.append("a straight line fits as well: no turn is seen")
     if not np.isfinite(errors).all():
         notes.append("steps of one group: no interval")
-        return Overopt(fits, best, nan, nan, nan, d_max, "; ".join(notes))
+        return Overopt(fits, best, Estimate(best.peak), nan, d_max, "; ".join(notes))
     peaks = _refitted_peaks(d, means + noise, [one.form for one in fits[:2]])
     # Quantiles that are one of the replicates: between a peak and "not reached" lies nothing.
     tails = [(1 - level) / 2, (1 + level) / 2]
     low, high = np.quantile(peaks, tails, method="inverted_cdf")
     reached = float(np.isfinite(peaks).mean())
-    return Overopt(fits, best, float(low), float(high), reached, d_max, "; ".join(notes))
+    peak = Estimate(best.peak, float(low), float(high), len(steps), "step", level)
+    return Overopt(fits, best, peak, reached, d_max, "; ".join(notes))
 
 
 def _refitted_peaks(d_T: np.ndarray, scores_B_T: np.ndarray, forms: Sequence[str]) -> np.ndarray:
@@ -287,11 +288,10 @@ def bias_free_gaps(
     return means, errors
 
 
-def false_alarms(rule: Rule, gaps: tuple[np.ndarray, np.ndarray]) -> tuple[float, float, float]:
+def false_alarms(rule: Rule, gaps: tuple[np.ndarray, np.ndarray]) -> Estimate:
     """Share of runs that the rule stops, with Wilson's 95 % interval."""
     stopped = int((first_alarms(*gaps, rule) >= 0).sum())
-    low, high = proportion_confint(stopped, len(gaps[0]), method="wilson")
-    return stopped / len(gaps[0]), float(low), float(high)
+    return wilson(stopped, len(gaps[0]))
 
 
 def _cusum(gap_N_T: np.ndarray, se_N_T: np.ndarray, baseline: int, slack: float) -> np.ndarray:
@@ -321,7 +321,8 @@ def rows(run: Run) -> list[dict[str, Any]]:
         fitted = overoptimisation(d, run.step_P, sums)
         note = fitted.note if len(kl.steps) else kl.source
         axes = {"cell": run.cell, "arm": run.arm, "seed": run.seed, "score": name}
-        found.append({**axes, "kl": kl.source, **asdict(fitted), "note": note})
+        ends = {"low": fitted.peak.low, "high": fitted.peak.high}
+        found.append({**axes, "kl": kl.source, **asdict(fitted), **ends, "note": note})
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,8 +19,9 @@ from scipy.stats import f
 from statsmodels.stats.inter_rater import cohens_kappa
 from statsmodels.stats.inter_rater import fleiss_kappa as formula
 
+from analysis.statistics.estimate import LEVEL, NAN, Estimate
 from analysis.statistics.intervals import mean_interval
-from analysis.statistics.proportions import LEVEL, NAN, Estimate, complete, constant, z_value
+from analysis.statistics.proportions import complete, constant, z_value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,9 +87,9 @@ def cohen_kappa(
             found = cohens_kappa(table, weights=levels, wt=weights)
     value = float(found.kappa)
     if value == 1.0:
-        return Estimate(1.0, NAN, NAN, n, "the raters agree on every item: no interval")
+        return Estimate(1.0, n=n, note="the raters agree on every item: no interval")
     half = z_value(level) * float(np.sqrt(max(float(found.var_kappa), 0.0)))
-    return Estimate(value, max(value - half, -1.0), min(value + half, 1.0), n)
+    return Estimate(value, max(value - half, -1.0), min(value + half, 1.0), n, "item", level)
 
 
 def fleiss_kappa(ratings: np.ndarray, level: float = LEVEL) -> Estimate:
@@ -198,9 +199,12 @@ def icc_family(ratings: np.ndarray, level: float = LEVEL) -> dict[str, Estimate]
 
     narrow = "few raters over many items: the interval is too narrow"
     notes = [note, note or (narrow if k < FEW_RATERS and n > MANY_ITEMS else ""), note]
-    single = [Estimate(v, *end, n, why) for v, end, why in zip(values, ends, notes, strict=True)]
+    single = [
+        Estimate(v, *end, n, "item", level, why)
+        for v, end, why in zip(values, ends, notes, strict=True)
+    ]
     mean = [
-        Estimate(of_mean(one.value), of_mean(one.low), of_mean(one.high), n, one.note)
+        replace(one, value=of_mean(one.value), low=of_mean(one.low), high=of_mean(one.high))
         for one in single
     ]
     return dict(zip(ICC_TYPES, [*single, *mean], strict=True))
@@ -237,7 +241,9 @@ def correlation(
     variance = {"pearson": 1.0, "spearman": 1 + value**2 / 2, "kendall": 0.437}[kind] / dof
     half = z_value(level) * variance**0.5
     middle = float(np.arctanh(value))
-    return Estimate(value, float(np.tanh(middle - half)), float(np.tanh(middle + half)), n)
+    return Estimate(
+        value, float(np.tanh(middle - half)), float(np.tanh(middle + half)), n, "item", level
+    )
 
 
 def within_groups(
@@ -264,9 +270,7 @@ def within_groups(
             flat += 1
         else:
             found.append(one.value)
-    mean = mean_interval(found, "group", level)
-    estimate = Estimate(mean.mean, mean.low, mean.high, mean.n, mean.note)
-    return WithinGroups(estimate, flat, small)
+    return WithinGroups(mean_interval(found, "group", level), flat, small)
 
 
 def _jackknife(value: float, left: Sequence[float], n: int, level: float, few: str) -> Estimate:
@@ -286,7 +290,7 @@ def _jackknife(value: float, left: Sequence[float], n: int, level: float, few: s
     blocks = len(found)
     spread = float(((found - found.mean()) ** 2).sum() * (blocks - 1) / blocks) ** 0.5
     half = float(stats.t.ppf((1 + level) / 2, blocks - 1)) * spread
-    return Estimate(value, value - half, min(value + half, 1.0), n)
+    return Estimate(value, value - half, min(value + half, 1.0), n, "item", level)
 
 
 def _moments(kept: np.ndarray, blocks: int) -> np.ndarray:

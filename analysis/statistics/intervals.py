@@ -14,57 +14,45 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import stats
 
+from analysis.statistics.estimate import LEVEL, NAN, Estimate
+
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
-LEVEL = 0.95
 _EXACT_PAIRS = 20
 """Up to here all 2^n sign flips are counted (8 MB); beyond, 100,000 of them are drawn."""
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A mean over ``n`` units and its t interval; ``low`` and ``high`` are NaN without one."""
-
-    mean: float
-    low: float
-    high: float
-    n: int
-    unit: str = "run"
-    note: str = ""
-    """Why there is no interval, or why not to trust it; empty where nothing is wrong."""
-
-
-@dataclass(frozen=True)
-class Paired(Interval):
+class Paired(Estimate):
     """A mean difference over seeds. ``p`` is the exact two-sided sign-flip p, ``p_t`` Student's."""
 
-    p: float = float("nan")
-    p_t: float = float("nan")
+    p: float = NAN
+    p_t: float = NAN
 
 
-def mean_interval(values: Sequence[float], unit: str = "run", level: float = LEVEL) -> Interval:
+def mean_interval(values: Sequence[float], unit: str = "run", level: float = LEVEL) -> Estimate:
     """Mean over units with a two-sided t interval; NaN entries are left out and counted in note.
 
     Args:
         values: One number per unit, shape (S,). n = 0 gives NaN, n = 1 a mean without interval.
     """
-    given = np.asarray(values, dtype=float)
-    kept = given[np.isfinite(given)]
-    n, nan = len(kept), float("nan")
-    notes = [f"{len(given) - n} of {len(given)} {unit}s have no value"] if n < len(given) else []
+    whole = np.asarray(values, dtype=float)
+    finite = whole[np.isfinite(whole)]
+    n = len(finite)
+    notes = [f"{len(whole) - n} of {len(whole)} {unit}s have no value"] if n < len(whole) else []
     if n == 0:
-        return Interval(nan, nan, nan, 0, unit, notes[0] if notes else f"no {unit}s")
-    mean = float(kept.mean())
+        return Estimate(NAN, unit=unit, level=level, note=notes[0] if notes else f"no {unit}s")
+    mean, half = float(finite.mean()), NAN
     if n == 1:
-        return Interval(mean, nan, nan, 1, unit, "; ".join([*notes, f"one {unit}, no interval"]))
-    spread = float(kept.std(ddof=1))
-    if spread <= 1e-12 * max(1.0, abs(mean)):
-        spread = 0.0
-        notes.append(f"no spread between {unit}s")
-    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * spread / n**0.5
-    return Interval(mean, mean - half, mean + half, n, unit, "; ".join(notes))
+        notes.append(f"one {unit}, no interval")
+    else:
+        spread = float(finite.std(ddof=1))
+        if spread <= 1e-12 * max(1.0, abs(mean)):
+            spread = 0.0
+            notes.append(f"no spread between {unit}s")
+        half = float(stats.t.ppf((1 + level) / 2, n - 1)) * spread / n**0.5
+    return Estimate(mean, mean - half, mean + half, n, unit, level, "; ".join(notes))
 
 
 def paired_difference(
@@ -76,30 +64,23 @@ def paired_difference(
         treated: One number per run, indexed by seed; runs of one seed are averaged first.
         base: The same for the arm compared with.
     """
-    a, b = (one.astype(float).groupby(level=0).mean() for one in (treated, base))
+    a, b = (runs.astype(float).groupby(level=0).mean() for runs in (treated, base))
     shared = a.index.intersection(b.index)
     differences = (a.loc[shared] - b.loc[shared]).to_numpy()
-    found = mean_interval(differences, unit, level)
-    kept = differences[np.isfinite(differences)]
-    notes = [found.note] if found.note else []
-    if 0 < found.n < 6:
-        notes.append(f"{found.n} pairs cannot give an exact p below {2 / 2**found.n:.3g}")
-    p_t = float("nan")
-    if found.n > 1:
-        half = found.high - found.mean
-        if half > 0:
-            p_t = float(stats.ttest_1samp(kept, 0.0).pvalue)
-        elif found.mean == 0:
-            p_t = 1.0
+    mean = mean_interval(differences, unit, level)
+    finite = differences[np.isfinite(differences)]
+    notes = [mean.note] if mean.note else []
+    if 0 < mean.n < 6:
+        notes.append(f"{mean.n} pairs cannot give an exact p below {2 / 2**mean.n:.3g}")
+    p_t = NAN
+    if mean.n > 1 and mean.high > mean.value:
+        p_t = float(stats.ttest_1samp(finite, 0.0).pvalue)
+    elif mean.n > 1 and mean.value == 0:
+        p_t = 1.0
     return Paired(
-        found.mean,
-        found.low,
-        found.high,
-        found.n,
-        unit,
-        "; ".join(notes),
-        sign_flip_p(kept),
-        p_t,
+        *(mean.value, mean.low, mean.high, mean.n, unit, level, "; ".join(notes)),
+        p=sign_flip_p(finite),
+        p_t=p_t,
     )
 
 
@@ -108,19 +89,19 @@ def sign_flip_p(differences: np.ndarray) -> float:
 
     Exact up to 20 differences, a seeded draw of 100,000 patterns beyond. NaN for none.
     """
-    kept = np.asarray(differences, dtype=float)
-    kept = kept[np.isfinite(kept)]
-    if len(kept) == 0:
-        return float("nan")
+    finite = np.asarray(differences, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    if len(finite) == 0:
+        return NAN
     # Sums that are equal on paper must count as equal in floating point.
-    seen = abs(kept.sum()) - 1e-9 * np.abs(kept).sum()
-    if len(kept) <= _EXACT_PAIRS:
+    seen = abs(finite.sum()) - 1e-9 * np.abs(finite).sum()
+    if len(finite) <= _EXACT_PAIRS:
         sums = np.zeros(1)
-        for difference in kept:
+        for difference in finite:
             sums = np.concatenate([sums + difference, sums - difference])
         return float((np.abs(sums) >= seen).mean())
-    signs = np.random.default_rng(0).integers(0, 2, (100_000, len(kept)), dtype=np.int8) * 2 - 1
-    return float((1 + (np.abs(signs @ kept) >= seen).sum()) / (1 + len(signs)))
+    signs = np.random.default_rng(0).integers(0, 2, (100_000, len(finite)), dtype=np.int8) * 2 - 1
+    return float((1 + (np.abs(signs @ finite) >= seen).sum()) / (1 + len(signs)))
 
 
 def grouped_intervals(

@@ -16,12 +16,8 @@ from functools import partial
 
 import numpy as np
 
-from analysis.statistics.bootstrap import (
-    cluster_bootstrap,
-    cluster_sums,
-    draw_weights,
-    resampled_sums,
-)
+from analysis.planted.bootstrap import cluster_bootstrap, cluster_sums, draw_weights
+from analysis.statistics.bootstrap import resampled_sums
 from benchmarks.race import race, read_sizes
 
 ROUNDS = 5

@@ -14,18 +14,17 @@ from analysis import pairwise as pairwise_command
 from analysis import ratings as ratings_command
 from analysis.external.importers import (
     alpaca_eval,
-    alpaca_win_rates,
     completions,
     ifeval,
     judgebench,
-    length_controlled_refit,
     llmbar,
 )
-from analysis.external.importers import length_controlled_rate as length_controlled
 from analysis.external.pairwise import check_pairwise, judge_pairs
 from analysis.external.ratings import agreement_report, check_ratings
 from analysis.importers import main
 from study.errors import UserError
+from tests.published.alpaca_rates import alpaca_win_rates, length_controlled_refit
+from tests.published.alpaca_rates import length_controlled_rate as length_controlled
 
 
 def write_lines(path: Path, records: list[dict]) -> Path:

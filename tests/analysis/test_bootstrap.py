@@ -8,18 +8,18 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats
 
-from analysis.planted.onset import resampling
-from analysis.planted.selfcheck import judge_coverage
-from analysis.statistics import bootstrap
-from analysis.statistics.bootstrap import (
+from analysis.planted import bootstrap as whole
+from analysis.planted.bootstrap import (
     cluster_bootstrap,
     cluster_sums,
     crossed_bootstrap,
     draw_weights,
     nested_bootstrap,
-    resampled_sums,
-    widened,
 )
+from analysis.planted.onset import resampling
+from analysis.planted.selfcheck import judge_coverage
+from analysis.statistics import bootstrap
+from analysis.statistics.bootstrap import resampled_sums, widened
 
 
 def unbalanced(seed: int, clusters: int = 40) -> tuple[np.ndarray, np.ndarray]:
@@ -59,7 +59,8 @@ def test_weights_are_multinomial() -> None:
 
 def test_every_chunk_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replicate of 40 clusters draws 40, in the last and shorter chunk too."""
-    monkeypatch.setattr(bootstrap, "_CHUNK", 40 * 7)
+    for module in (bootstrap, whole):
+        monkeypatch.setattr(module, "CHUNK", 40 * 7)
     drawn = resampled_sums(
         np.stack([np.ones(40), np.arange(40.0)], axis=1), 500, np.random.default_rng(0)
     )
@@ -74,7 +75,7 @@ def test_standard_errors_are_those_of_statsmodels(seed: int) -> None:
     values, labels = unbalanced(seed)
     found = cluster_bootstrap(values, labels)
     ones = np.ones(len(values))
-    assert found.estimate == pytest.approx(values.mean())
+    assert found.value == pytest.approx(values.mean())
     assert found.se_naive == pytest.approx(sm.OLS(values, ones).fit().bse[0])
     robust = sm.OLS(values, ones).fit(cov_type="cluster", cov_kwds={"groups": labels})
     assert found.se_clustered == pytest.approx(robust.bse[0])
@@ -94,13 +95,13 @@ def test_two_way_standard_error_is_that_of_statsmodels() -> None:
     )
     found = crossed_bootstrap(values[keep], run[keep], prompt[keep], replicates=200)
     assert found.se_clustered == pytest.approx(robust.bse[0])
-    assert (found.units, found.unit, found.rows) == (12, "run", keep.sum())
+    assert (found.n, found.unit, found.rows) == (12, "run", keep.sum())
 
 
 def test_a_ratio_is_of_sums_not_a_mean_of_ratios() -> None:
     failed, asked = np.array([1.0, 0.0, 3.0]), np.array([2.0, 2.0, 4.0])
     found = cluster_bootstrap(failed, np.arange(3), denominator_N=asked)
-    assert found.estimate == 0.5
+    assert found.value == 0.5
     # residuals 0, -1, 1 over 8 in all: sqrt(3 / 2 * 2) / 8
     assert found.se_clustered == pytest.approx(3**0.5 / 8)
 
@@ -117,7 +118,7 @@ def test_crossed_replicates_weigh_with_products() -> None:
             mean += p * q * value
             square += p * q * value**2
     found = crossed_bootstrap(table.ravel(), run, prompt, replicates=200_000)
-    assert found.estimate == mean == 2.0
+    assert found.value == mean == 2.0
     assert found.se == pytest.approx((square - mean**2) ** 0.5, rel=0.01)
 
 
@@ -128,14 +129,14 @@ def test_nested_variance_is_that_of_two_stages() -> None:
     run, prompt = (axis.ravel() for axis in np.indices((6, 5)))
     found = nested_bootstrap(values.ravel(), run, prompt, replicates=100_000)
     exact = (values.mean(axis=1).var() + values.var(axis=1).mean() / 5) / 6
-    assert found.estimate == pytest.approx(values.mean())
+    assert found.value == pytest.approx(values.mean())
     assert found.se == pytest.approx(exact**0.5, rel=0.01)
     assert found.se_clustered == pytest.approx(stats.sem(values.mean(axis=1)))
 
 
 def test_runs_weigh_alike_when_nested() -> None:
     found = nested_bootstrap(np.array([1.0, 1.0, 1.0, 4.0]), np.array([0, 0, 0, 1]), np.arange(4))
-    assert found.estimate == 2.5
+    assert found.value == 2.5
 
 
 @pytest.mark.parametrize("kind", [crossed_bootstrap, nested_bootstrap])
@@ -148,7 +149,7 @@ def test_few_runs_are_refused_in_words(kind) -> None:
     assert np.isfinite([found.se, found.se_clustered, found.se_naive]).all()
     run, prompt = (axis.ravel() for axis in np.indices((10, 50)))
     ten = kind(np.random.default_rng(0).normal(size=500), run, prompt, replicates=100)
-    assert ten.low < ten.estimate < ten.high and ten.note == ""
+    assert ten.low < ten.value < ten.high and ten.note == ""
 
 
 def test_missing_rows_are_left_out_and_counted() -> None:
@@ -158,7 +159,7 @@ def test_missing_rows_are_left_out_and_counted() -> None:
     kept = np.isfinite(holed)
     found = cluster_bootstrap(holed, labels, replicates=100)
     assert found.missing == (~kept).sum() and found.rows == kept.sum()
-    assert found.estimate == pytest.approx(values[kept].mean())
+    assert found.value == pytest.approx(values[kept].mean())
     assert f"{found.missing} of {len(values)} rows have no value" in found.note
 
 
@@ -171,7 +172,7 @@ def test_little_data_gives_no_interval_and_no_error(values: list[float]) -> None
         nested_bootstrap(np.array(values), labels, labels, replicates=10),
     ):
         assert np.isnan([found.low, found.high, found.se, found.se_clustered]).all()
-        assert np.isnan(found.estimate) == (found.rows == 0)
+        assert np.isnan(found.value) == (found.rows == 0)
         assert "no bootstrap interval" in found.note
 
 

@@ -48,13 +48,13 @@ def test_inflation_is_own_gain_beyond_the_others():
     """.5 - .1 and .4 - 0: .4 in both runs."""
     (found,) = inflation(matrix(RUNS, {"a0": "own", "a1": "own"}))
     assert (found.own, found.others) == (pytest.approx(0.45), pytest.approx(0.05))
-    assert (found.inflation, found.runs) == (pytest.approx(0.4), 2)
+    assert (found.inflation.value, found.runs) == (pytest.approx(0.4), 2)
 
 
 def test_an_arm_that_nobody_else_looked_at_has_none():
     alone = [dataclasses.replace(RUNS[0], shadows={})]
     (found,) = inflation(matrix(alone, {"a0": "own"}))
-    assert math.isnan(found.inflation) and "shadow=[NAME]" in found.note
+    assert math.isnan(found.inflation.value) and "shadow=[NAME]" in found.note
 
 
 def test_unscored_steps_are_nan_and_not_zero():
@@ -81,8 +81,8 @@ def test_a_judge_that_fails_on_bad_answers_gains_nothing_by_it():
     assert table.loc["other", "own_gain"] == pytest.approx(-0.3)
     assert table.loc["other", "common"] == 0.5
     (found,) = inflation(table.reset_index())
-    assert (found.inflation, found.own) == (pytest.approx(0.0), pytest.approx(-0.3))
-    assert found.beyond_truth == pytest.approx(0.0)
+    assert (found.inflation.value, found.own) == (pytest.approx(0.0), pytest.approx(-0.3))
+    assert found.beyond_truth.value == pytest.approx(0.0)
 
 
 def gains(own, other, truth, seeds=3):
@@ -107,11 +107,11 @@ def test_a_gain_that_the_truth_shares_is_no_inflation(own, other, truth, reading
     acting = {f"a{k}": "own" for k in range(3)}
     (found,) = inflation(matrix(gains(own, other, truth), acting))
     assert found.reading == reading
-    assert found.inflation == pytest.approx(own + 0.01 - other, nan_ok=True)
-    assert found.beyond_truth == pytest.approx(own + 0.01 - truth, nan_ok=True)
+    assert found.inflation.value == pytest.approx(own + 0.01 - other, nan_ok=True)
+    assert found.beyond_truth.value == pytest.approx(own + 0.01 - truth, nan_ok=True)
     # runs at -.01, 0 and +.01 of their mean: SD .01, t(2) 4.3027
     half = 4.302653 * 0.01 / 3**0.5 + 0 * truth
-    assert found.beyond_truth - found.truth_low == pytest.approx(half, nan_ok=True)
+    assert found.beyond_truth.value - found.beyond_truth.low == pytest.approx(half, nan_ok=True)
 
 
 def test_what_no_step_tells_is_drawn_as_not_known():
@@ -124,7 +124,7 @@ def test_what_no_step_tells_is_drawn_as_not_known():
 def test_every_number_of_the_table_is_explained():
     (found,) = inflation(matrix(RUNS, {"a0": "own", "a1": "own"}))
     told = {*COLUMNS, "arm", "low", "high", "truth_low", "truth_high", "runs", "note"}
-    assert set(dataclasses.asdict(found)) == told
+    assert set(found.row()) == told
 
 
 def test_a_real_study_has_its_shadow_in_the_matrix(small_study):

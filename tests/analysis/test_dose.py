@@ -42,13 +42,13 @@ def test_a_line_covers_its_slope():
     held = 0
     for _ in range(200):
         fit = line(DOSES, 1.0 + 30 * DOSES + rng.normal(0, 2, 20))
-        held += fit.low <= 30 <= fit.high
+        held += fit.slope.low <= 30 <= fit.slope.high
     assert 181 <= held <= 198  # 190 +- 3 SD of a binomial
 
 
 def test_a_line_by_hand():
     fit = line(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))
-    assert (fit.slope, fit.intercept, fit.r2, fit.runs) == (2.0, 1.0, 1.0, 3)
+    assert (fit.slope.value, fit.intercept, fit.r2, fit.runs) == (2.0, 1.0, 1.0, 3)
     with pytest.raises(ValueError, match="three runs"):
         line(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
 
@@ -98,10 +98,10 @@ def test_slopes_of_seeds_leave_out_what_seeds_differ_in():
     seed = np.repeat([0, 1], 3)
     response = np.where(seed == 0, 2 * dose, 100 + 4 * dose)
     found = slope_by_seed(dose, response, seed)
-    assert (found.slope, found.n, found.unit) == (pytest.approx(3.0), 2, "seed")
+    assert (found.value, found.n, found.unit) == (pytest.approx(3.0), 2, "seed")
     assert found.high - 3 == pytest.approx(stats.t.ppf(0.975, 1) * 1.0)
-    pooled = line(dose, response)
-    assert pooled.slope == pytest.approx(3.0) and pooled.high - 3 > 50
+    pooled = line(dose, response).slope
+    assert pooled.value == pytest.approx(3.0) and pooled.high - 3 > 50
     some = slope_by_seed(dose[:-1], response[:-1], seed[:-1])
     assert (some.unit, some.n) == ("run", 5) and "did not all run" in some.note
 

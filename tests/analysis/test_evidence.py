@@ -14,6 +14,7 @@ from analysis.reports.markup import number
 from analysis.reports.words import findings
 from analysis.run.onset import Line, Onset
 from analysis.run.threshold_grid import Grid
+from analysis.statistics.estimate import Estimate
 
 
 def of_runs(small_study, change) -> Evidence:
@@ -79,7 +80,7 @@ def test_without_kl_over_optimisation_is_said_to_be_unknown(real_evidence):
 
 def line_of(arm: str, seed: int, step: float) -> Line:
     nan, grid = float("nan"), Grid(None, None, None, 0, None)
-    onset = Onset(step, step, step, 0.01 if step == step else 0.5, 0.0, 0.1)
+    onset = Onset(Estimate(step, step, step), 0.01 if step == step else 0.5, 0.0, 0.1)
     return Line(f"{arm}{seed}", arm, seed, 9, 0.0, nan, onset, grid, grid, None, None, "")
 
 
@@ -90,7 +91,7 @@ def test_sentences_of_what_began_and_what_was_explained(real_evidence):
     lines = [line_of(arm, seed, step) for arm, at in begun.items() for seed, step in enumerate(at)]
 
     def one(feature: str, r2: float) -> Calibration:
-        return Calibration(feature, 4, r2, 0.9, 1.0, 0.8, 1.2, 1.0, 2, 0.25, 1.0, 0.75)
+        return Calibration(feature, 4, r2, 0.9, Estimate(1.0, 0.8, 1.2), 1.0, 2, 0.25, 1.0, 0.75)
 
     names = real_evidence.runs[0].names
     spread = {name: float(np.nanstd(np.concatenate([r.features[..., k].ravel() for r in

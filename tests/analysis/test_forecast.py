@@ -23,9 +23,9 @@ def test_a_prompt_that_came_twice_is_one_prompt():
     with the first two of one prompt the means are 0 and .5, not .5, -.5 and .5."""
     features = np.array([[0.0, 1.0]] * 3)[..., None]
     paid = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
-    assert pushes("j", paid, rollouts(features), "none")[0].push == pytest.approx(1 / 6)
+    assert pushes("j", paid, rollouts(features), "none")[0].push.value == pytest.approx(1 / 6)
     (one,) = pushes("j", paid, rollouts(features, prompts="aab"), "none")
-    assert (one.push, one.prompts) == (pytest.approx(0.25), 2)
+    assert (one.push.value, one.prompts) == (pytest.approx(0.25), 2)
 
 
 def test_the_push_is_the_exact_expectation():
@@ -38,9 +38,9 @@ def test_the_push_is_the_exact_expectation():
     for scale in ("group", "none"):
         (line,) = pushes("j", reward[members], rollouts(length[members][..., None]), scale)
         exact = policy.expected_cov(reward, 6, scale)[0]
-        assert line.low < exact < line.high
-        assert line.push == pytest.approx(exact, abs=0.03)
-        assert line.in_sds == pytest.approx(line.push / length[members].std())
+        assert line.push.low < exact < line.push.high
+        assert line.push.value == pytest.approx(exact, abs=0.03)
+        assert line.in_sds == pytest.approx(line.push.value / length[members].std())
 
 
 def test_judges_are_ranked_by_their_dose():
@@ -48,10 +48,10 @@ def test_judges_are_ranked_by_their_dose():
     for dose in (-0.3, 0.0, 0.1, 0.3):
         data = simulate(np.random.default_rng(1), 300, Fault(doses={0: dose}))
         found[dose] = pushes("j", data.judge, rollouts(data.features), "group")[0]
-    values = [found[dose].push for dose in sorted(found)]
+    values = [found[dose].push.value for dose in sorted(found)]
     assert values == sorted(values)
-    assert found[0.0].low < 0 < found[0.0].high
-    assert found[0.3].low > 0 > found[-0.3].high
+    assert found[0.0].push.low < 0 < found[0.0].push.high
+    assert found[0.3].push.low > 0 > found[-0.3].push.high
 
 
 def test_unscored_rollouts_are_left_out_and_counted():
@@ -62,10 +62,10 @@ def test_unscored_rollouts_are_left_out_and_counted():
         pushes("j", scores, rollouts(data.features), "none")[0] for scores in (data.judge, holed)
     )
     assert part.unscored == pytest.approx(np.isnan(holed).mean())
-    assert part.low < whole.push < part.high
-    assert math.isnan(pushes("j", holed * np.nan, rollouts(data.features), "none")[0].push)
+    assert part.push.low < whole.push.value < part.push.high
+    assert math.isnan(pushes("j", holed * np.nan, rollouts(data.features), "none")[0].push.value)
     zeroed = pushes("j", np.nan_to_num(holed), rollouts(data.features), "none", 0.3)[0]
-    assert zeroed.unscored == 0.3 and abs(zeroed.push) < abs(whole.push)
+    assert zeroed.unscored == 0.3 and abs(zeroed.push.value) < abs(whole.push.value)
 
 
 def test_ranks_are_sure_where_every_prompt_agrees_and_open_where_none_does():
@@ -80,16 +80,16 @@ def test_ranks_are_sure_where_every_prompt_agrees_and_open_where_none_does():
         },
         ("length", "tone"),
     )
-    length = {line.judge: (line.rank, line.low, line.high) for line in found[:3]}
+    length = {line.judge: (line.rank.value, line.rank.low, line.rank.high) for line in found[:3]}
     assert length == {"a": (1, 1, 1), "b": (2, 2, 2), "z": (3, 3, 3)}
-    tone = {line.judge: (line.low, line.high) for line in found[3:]}
+    tone = {line.judge: (line.rank.low, line.rank.high) for line in found[3:]}
     assert tone == {"z": (1, 1), "a": (2, 3), "b": (2, 3)}
 
 
 def test_a_behaviour_without_a_push_has_no_rank():
     one = np.array([[1.0, np.nan, 0.0]] * 5)
     found = rank({"a": one, "b": 2 * one}, ("length", "keyword", "emoji"))
-    assert [(line.feature, line.judge, line.rank) for line in found] == [
+    assert [(line.feature, line.judge, line.rank.value) for line in found] == [
         ("length", "a", 2),
         ("length", "b", 1),
     ]

@@ -23,7 +23,7 @@ NUMBERS = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=2, 
 def test_three_runs_by_hand():
     # mean 2, sd 1, t(.975, 2) = 4.302653: half width 4.302653 / sqrt(3) = 2.484138
     found = mean_interval([1.0, 2.0, 3.0])
-    assert (found.mean, found.n, found.unit, found.note) == (2.0, 3, "run", "")
+    assert (found.value, found.n, found.unit, found.note) == (2.0, 3, "run", "")
     assert found.low == pytest.approx(2 - 2.484138, abs=1e-6)
     assert found.high == pytest.approx(2 + 2.484138, abs=1e-6)
 
@@ -39,7 +39,7 @@ def test_agrees_with_scipy(values):
 
 def test_missing_runs_are_left_out_and_counted_never_zero():
     found = mean_interval([1.0, float("nan"), 3.0])
-    assert (found.mean, found.n) == (2.0, 2)
+    assert (found.value, found.n) == (2.0, 2)
     assert found.note == "1 of 3 runs have no value"
 
 
@@ -48,12 +48,12 @@ def test_too_few_runs_give_no_interval_and_say_so(values, n, note):
     found = mean_interval(values)
     assert found.n == n and note in found.note
     assert math.isnan(found.low) and math.isnan(found.high)
-    assert math.isnan(found.mean) == (n == 0)
+    assert math.isnan(found.value) == (n == 0)
 
 
 def test_equal_runs_are_called_out():
     found = mean_interval([0.1, 0.1, 0.1])
-    assert (found.low, found.high) == (found.mean, found.mean)
+    assert (found.low, found.high) == (found.value, found.value)
     assert "no spread" in found.note
 
 
@@ -62,7 +62,7 @@ def test_a_paired_difference_by_hand():
     treated = pd.Series([3.0, 5.0, 9.0, 7.0], index=[0, 1, 2, 3])
     base = pd.Series([5.0, 2.0, 1.0], index=[2, 1, 0])
     found = paired_difference(treated, base)
-    assert (found.mean, found.n, found.unit) == (3.0, 3, "seed pair")
+    assert (found.value, found.n, found.unit) == (3.0, 3, "seed pair")
     assert found.p == 0.25
     assert "below 0.25" in found.note
     oracle = stats.ttest_rel([3.0, 5.0, 9.0], [1.0, 2.0, 5.0])
@@ -75,10 +75,10 @@ def test_a_pair_with_a_missing_half_is_no_pair():
     treated = pd.Series([3.0, float("nan"), 4.0], index=[0, 1, 2])
     base = pd.Series([1.0, 1.0], index=[0, 1])
     found = paired_difference(treated, base)
-    assert (found.mean, found.n) == (2.0, 1)
+    assert (found.value, found.n) == (2.0, 1)
     assert math.isnan(found.low) and math.isnan(found.p_t)
     none = paired_difference(treated, pd.Series([1.0], index=[9]))
-    assert none.n == 0 and math.isnan(none.mean) and math.isnan(none.p)
+    assert none.n == 0 and math.isnan(none.value) and math.isnan(none.p)
 
 
 @given(NUMBERS)
@@ -115,7 +115,7 @@ def test_grouped_intervals_are_mean_intervals(groups):
     for row, values in zip(table.to_dict("records"), groups, strict=True):
         found = mean_interval(values)
         assert row["n"] == found.n and row["missing"] == 1
-        assert row["mean"] == pytest.approx(found.mean)
+        assert row["mean"] == pytest.approx(found.value)
         assert row["low"] == pytest.approx(found.low, abs=1e-6)
         assert row["high"] == pytest.approx(found.high, abs=1e-6)
 

@@ -24,9 +24,9 @@ def test_a_full_mediation_is_found_with_its_coverage():
     held = 0
     for seed in range(100):
         found = mediate(*runs(seed), seed)
-        held += found.low <= -0.4 <= found.high
+        held += found.indirect.low <= -0.4 <= found.indirect.high
     assert 88 <= held <= 100
-    assert found.indirect + found.direct == pytest.approx(found.total)
+    assert found.indirect.value + found.direct == pytest.approx(found.total.value)
 
 
 def test_a_direct_effect_is_not_called_mediated():
@@ -46,7 +46,7 @@ def test_rho_is_what_the_reduced_forms_share():
 def test_a_common_cause_alone_looks_like_mediation_and_rho_says_so():
     """Nothing goes through length here; the hidden cause moves both."""
     found = mediate(*runs(1, b=0.0, cause=3.0))
-    assert found.b > 0.005 and abs(found.rho) > 0.5
+    assert found.b.value > 0.005 and abs(found.rho) > 0.5
 
 
 def test_what_cannot_be_told_is_said():

@@ -36,7 +36,7 @@ def run_of(judge: np.ndarray, truth: np.ndarray, feature: np.ndarray, steps: np.
 
 def test_a_ramp_without_noise_is_found() -> None:
     found = change_point(*_groups(np.random.default_rng(0), RAMP, sd=1e-4), replicates=100)
-    assert (found.step, found.low, found.high) == (12.0, 12.0, 12.0)
+    assert (found.step.value, found.step.low, found.step.high) == (12.0, 12.0, 12.0)
     assert found.before == pytest.approx(0.1, abs=1e-3)
     assert found.rise == pytest.approx(0.4, abs=1e-3)
     assert found.p == pytest.approx(1 / 101) and found.note == ""
@@ -54,14 +54,14 @@ def test_the_ramp_is_the_least_squares_one() -> None:
             design = np.stack([np.ones(30), ramp], axis=1)
             solved = optimize.lsq_linear(design, means, bounds=([-np.inf, 0], np.inf))
             best = min(best, (solved.cost, float(begin)))
-    assert change_point(steps, sums, replicates=50).step == best[1]
+    assert change_point(steps, sums, replicates=50).step.value == best[1]
 
 
 def test_a_gap_that_falls_or_stays_has_no_onset() -> None:
     rng = np.random.default_rng(2)
     for path in (-RAMP, np.full(30, 0.3)):
         found = change_point(*_groups(rng, path), replicates=200)
-        assert np.isnan([found.step, found.low, found.high, found.rise]).all()
+        assert np.isnan([found.step.value, found.step.low, found.step.high, found.rise]).all()
         assert found.note == "the gap is not seen to rise" and found.p > 0.05
 
 
@@ -69,7 +69,7 @@ def test_a_rise_that_is_no_ramp_is_said_to_be_none() -> None:
     """Exponential growth: the residuals of any ramp are far beyond the noise; a ramp's are not."""
     growth = 0.5 * np.exp((np.arange(1, 31) - 30) / 5)
     found = change_point(*_groups(np.random.default_rng(8), growth, sd=0.03), replicates=300)
-    assert "no straight ramp" in found.note and np.isfinite(found.step)
+    assert "no straight ramp" in found.note and np.isfinite(found.step.value)
     noted = 0
     for seed in range(100):
         data = _groups(np.random.default_rng(100 + seed), RAMP)
@@ -92,7 +92,7 @@ def test_missing_rollouts_and_groups_are_left_out() -> None:
     sums[1::7] = 0.0
     sums[steps == 20] = 0.0
     found = change_point(steps, sums, replicates=100)
-    assert abs(found.step - 12) <= 1 and found.rise == pytest.approx(0.4, abs=0.03)
+    assert abs(found.step.value - 12) <= 1 and found.rise == pytest.approx(0.4, abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_missing_rollouts_and_groups_are_left_out() -> None:
 def test_too_little_is_refused_in_words(steps: int, groups: int, words: str) -> None:
     path = np.linspace(0, 1, steps)
     found = change_point(*_groups(np.random.default_rng(5), path, groups=groups), replicates=20)
-    assert np.isnan([found.step, found.p]).all() and words in found.note
+    assert np.isnan([found.step.value, found.p]).all() and words in found.note
 
 
 def test_a_constant_gap_is_not_searched() -> None:
@@ -114,8 +114,8 @@ def test_long_runs_are_searched_on_fewer_steps() -> None:
     path = 0.4 * np.clip((np.arange(1, 201) - 80) / 60, 0, 1)
     found = change_point(*_groups(np.random.default_rng(7), path, sd=0.1), replicates=300)
     # knots are 199 / 47 = 4.2 steps apart, so the begin is known to the knots beside it at best
-    assert abs(found.step - 80) <= 10 and found.low <= 80 <= found.high
-    assert found.low < found.step < found.high
+    assert abs(found.step.value - 80) <= 10 and found.step.low <= 80 <= found.step.high
+    assert found.step.low < found.step.value < found.step.high
     assert found.note == "searched on 48 of 200 steps"
 
 

@@ -76,7 +76,7 @@ def test_a_curve_that_still_rises_has_not_reached_its_peak(path: np.ndarray) -> 
     rng = np.random.default_rng(2)
     found = overoptimisation(D, *_groups(rng, path, sd=0.05), replicates=200)
     assert found.best is not None and found.best.peak == np.inf
-    assert (found.low, found.high, found.reached) == (np.inf, np.inf, 0.0)
+    assert (found.peak.low, found.peak.high, found.reached) == (np.inf, np.inf, 0.0)
 
 
 def test_a_curve_that_only_falls_peaks_at_the_start() -> None:
@@ -94,7 +94,7 @@ def test_the_interval_covers_where_the_form_cannot_be_told(form: str, sd: float)
     rng, covered, right = np.random.default_rng(4), 0, 0
     for seed in range(200):
         found = overoptimisation(D, *_groups(rng, path, sd=sd), replicates=200, seed=seed)
-        covered += found.low <= peak <= found.high
+        covered += found.peak.low <= peak <= found.peak.high
         assert found.best is not None
         right += found.best.form == form
     assert right / 200 < 0.95
@@ -117,7 +117,7 @@ def test_too_little_is_refused_in_words() -> None:
     still = overoptimisation(np.zeros(len(D)), steps, sums)
     assert still.best is None and still.note == "the policy did not move away"
     single = overoptimisation(D, np.arange(len(D)), sums[:: len(sums) // len(D)])
-    assert single.best is not None and np.isnan([single.low, single.high]).all()
+    assert single.best is not None and np.isnan([single.peak.low, single.peak.high]).all()
     assert "steps of one group" in single.note
 
 
@@ -128,7 +128,11 @@ def test_steps_without_a_score_are_left_out() -> None:
     kept = steps != 3
     shorter = overoptimisation(np.delete(D, 2), steps[kept], sums[kept], replicates=100)
     assert found.best == shorter.best
-    assert (found.low, found.high, found.reached) == (shorter.low, shorter.high, shorter.reached)
+    assert (found.peak.low, found.peak.high, found.reached) == (
+        shorter.peak.low,
+        shorter.peak.high,
+        shorter.reached,
+    )
 
 
 def test_without_a_recorded_kl_there_is_no_d(planted: Path) -> None:
@@ -265,10 +269,10 @@ def test_false_alarms_are_as_calibrated() -> None:
         assert row.ok, row
     rule = calibrated(40, 8)
     gaps = bias_free_gaps(np.random.default_rng(3), 1000, 40, 8, 8)
-    share, low, high = false_alarms(rule, gaps)
-    assert low <= 0.05 <= high and low < share < high
+    share = false_alarms(rule, gaps)
+    assert share.low <= 0.05 <= share.high and share.low < share.value < share.high
     # a limit of nothing stops every run
-    assert false_alarms(Rule(8, 0.0), gaps)[0] > 0.99
+    assert false_alarms(Rule(8, 0.0), gaps).value > 0.99
 
 
 def test_bias_free_runs_learn_and_keep_their_gap() -> None:

@@ -30,15 +30,18 @@ def family(frame):
 
 
 def test_the_planted_effect_is_covered():
-    held = sum(family(table(seed)).low <= 0.3 <= family(table(seed)).high for seed in range(100))
+    held = sum(
+        family(table(seed)).effect.low <= 0.3 <= family(table(seed)).effect.high
+        for seed in range(100)
+    )
     assert 88 <= held <= 100
 
 
 def test_better_answers_are_no_bias():
     """Own answers are better by 1: without quality that looks like bias, with it there is none."""
     found = family(table(1, effect=0.0, better=1.0))
-    assert found.raw_low > 0.3
-    assert found.low < 0 < found.high
+    assert found.raw.low > 0.3
+    assert found.effect.low < 0 < found.effect.high
     assert found.quality_slope == pytest.approx(0.5, abs=0.05)
 
 
@@ -70,7 +73,7 @@ def test_missing_scores_are_left_out_and_counted():
     frame.loc[::5, "score"] = np.nan
     found = family(frame)
     assert found.missing == 120 and found.rows == 480
-    assert found.low < 0.3 < found.high
+    assert found.effect.low < 0.3 < found.effect.high
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_missing_scores_are_left_out_and_counted():
 )
 def test_what_cannot_be_told_is_said(change, said):
     found = family(change(table(5)))
-    assert math.isnan(found.effect) and said in found.note
+    assert math.isnan(found.effect.value) and said in found.note
 
 
 def test_the_command_line(tmp_path, capsys):

@@ -44,9 +44,9 @@ def test_a_clustered_mean_is_that_of_statsmodels():
         cov_type="cluster", cov_kwds={"groups": prompts[kept]}, use_t=True
     )
     low, high = fit.conf_int()[0]
-    assert (found.mean, found.se) == pytest.approx((fit.params[0], fit.bse[0]))
+    assert (found.value, found.se) == pytest.approx((fit.params[0], fit.bse[0]))
     assert (found.low, found.high, found.p) == pytest.approx((low, high, fit.pvalues[0]))
-    assert (found.rows, found.prompts) == (kept.sum(), len(set(prompts[kept])))
+    assert (found.rows, found.n) == (kept.sum(), len(set(prompts[kept])))
 
 
 def test_intervals_cover_what_was_planted():
@@ -89,8 +89,8 @@ def test_without_spread_nothing_is_certain(values, p, outside):
     assert (found.se, found.p) == (0.0, pytest.approx(p))
     assert tost(found, 0.05) == pytest.approx(outside)
     unseen = 1 - 0.025 ** (1 / 2)
-    assert found.high == pytest.approx(found.mean + unseen * (1 - found.mean))
-    assert found.low == pytest.approx(found.mean - unseen * (1 + found.mean))
+    assert found.high == pytest.approx(found.value + unseen * (1 - found.value))
+    assert found.low == pytest.approx(found.value - unseen * (1 + found.value))
     assert math.isnan(found.smallest), "two prompts show nothing"
 
 
@@ -134,7 +134,7 @@ def test_all_prompts_moving_alike_are_as_clear_as_their_signs():
     lopsided = clustered_mean(uneven, prompts)
     whole = lopsided.rare
     assert whole is not None
-    assert whole.value * whole.still + sum(whole.apart) == pytest.approx(21 * lopsided.mean)
+    assert whole.value * whole.still + sum(whole.apart) == pytest.approx(21 * lopsided.value)
 
 
 def test_a_change_reaches_as_far_as_its_own_scale_does():
@@ -176,7 +176,7 @@ def sizes(draw, n: int) -> dict[str, float]:
     for _ in range(DRAWN):
         found = clustered_mean(draw(rng, n), np.arange(n))
         alone = replace(found, rare=None)
-        t = 2 * stats.t.sf(abs(found.mean) / found.se, n - 1) if found.se else found.mean == 0
+        t = 2 * stats.t.sf(abs(found.value) / found.se, n - 1) if found.se else found.value == 0
         made.append((found.p, tost(found, 0.05), t, tost(alone, 0.05) if found.se else 0.0))
     names = ("bias", "no bias", "bias by t", "no bias by t")
     return dict(zip(names, (np.array(made) < 0.05).mean(axis=0), strict=True))
@@ -223,10 +223,10 @@ def test_both_claims_are_made_where_they_are_true():
 
 def test_one_prompt_has_no_interval():
     found = clustered_mean(np.array([0.1, 0.3]), np.array([1, 1]))
-    assert found.mean == pytest.approx(0.2) and found.rows == 2
+    assert found.value == pytest.approx(0.2) and found.rows == 2
     assert all(map(math.isnan, (found.se, found.low, found.p, tost(found, 0.05))))
     nothing = clustered_mean(np.array([np.nan]), np.array([1]))
-    assert math.isnan(nothing.mean) and nothing.rows == 0
+    assert math.isnan(nothing.value) and nothing.rows == 0
 
 
 def test_corrections_by_hand():

@@ -21,6 +21,7 @@ from analysis.arm.propagation import (
 from analysis.planted.truth import Tabular
 from analysis.propagation import main
 from analysis.records.runs import Run
+from analysis.statistics.estimate import columns
 from study.errors import UserError
 
 TRUTH = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
@@ -69,7 +70,7 @@ def test_predictions_hold_out_of_sample(predicted):
     length = next(line for line in calibrate(predicted) if line.feature == "length")
     assert length.runs == 12
     assert length.r2 > 0.9 and length.correlation > 0.97
-    assert length.low < 1 < length.high < 1.2
+    assert length.slope.low < 1 < length.slope.high < 1.2
 
 
 def test_the_split_is_the_bias_where_there_is_one_and_nothing_where_there_is_none(predicted):
@@ -274,7 +275,7 @@ def test_calibration_by_hand():
     ]
     (line,) = calibrate(rows)
     assert line.inside == pytest.approx(2 / 3)
-    assert (line.slope, line.correlation) == (pytest.approx(2.0), pytest.approx(1.0))
+    assert (line.slope.value, line.correlation) == (pytest.approx(2.0), pytest.approx(1.0))
     assert line.r2 == pytest.approx(1 - 14 / 8)
 
 
@@ -302,7 +303,7 @@ def test_the_figure_has_a_panel_per_feature_that_moved(predicted):
     import pandas as pd
 
     rows = pd.DataFrame([row.__dict__ for row in predicted])
-    lines = pd.DataFrame([line.__dict__ for line in calibrate(predicted)])
+    lines = pd.DataFrame([columns(line, slope="") for line in calibrate(predicted)])
     made = figure(rows, lines)
     titles = [axes.get_title(loc="left") for axes in made.axes]
     assert [title.split(",")[0] for title in titles] == ["length", "tone"]

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.external.importers import (
-    alpaca_eval,
+from analysis.external.importers import alpaca_eval
+from analysis.external.pairwise import check_pairwise, judge_pairs
+from tests.published.alpaca_rates import (
     alpaca_win_rates,
     length_controlled_rate,
     length_controlled_refit,
 )
-from analysis.external.pairwise import check_pairwise, judge_pairs
 
 JUDGE = "weighted_alpaca_eval_gpt4_turbo"
 CUT = (

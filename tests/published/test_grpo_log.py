@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from analysis.statistics.proportions import course, gap_course, read_run
+from tests.published.course import course, gap_course, read_run
 
 
 @pytest.fixture(scope="module")
