@@ -32,6 +32,8 @@ def load_presets(
             missing, or one that looks like a key.
     """
     for group, name in (("judge", judge), ("task", task)):
+        if name.startswith("["):
+            raise UserError(f"{group}={name} has brackets. Type {group}={name.strip('[] ')}.")
         if name not in preset_names(group):
             raise UserError(
                 f"{group}={name} is not a preset. The presets are"
