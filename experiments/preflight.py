@@ -17,6 +17,7 @@ from judges.grading import GRADINGS
 from judges.grading.checks import check_rows
 from judges.identity import build_grading, judge_id
 from judges.session import Session
+from study import storage
 from study.cells import Cell
 from study.compose import CONF
 from study.errors import UserError
@@ -160,6 +161,8 @@ def writable(runs_dir: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
+        if trouble := storage.explained(error, runs_dir):
+            raise trouble from error
         raise _unwritable(runs_dir, error.strerror) from error
 
 

@@ -18,6 +18,7 @@ from experiments.launch.pool import _Log
 from study import cells, files, storage
 from study.records import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
 from tests.conftest import ROOT, sweep
+from tests.faults import lives
 
 RUN = (
     *("debug=tiny", "judge=sim-noisy", "seed=0", "trainer.steps=4", "trainer.save_steps=2"),
@@ -155,8 +156,6 @@ def fill(place: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_run_goes_on_where_the_disk_stopped_it(small_disk, tmp_path):
-    from tests.faults.test_kill import assert_same_run
-
     runs_dir = small_disk / "runs"
     command = [sys.executable, "-m", "experiments.sweep", f"runs_dir={runs_dir}", *RUN]
 
@@ -188,7 +187,7 @@ def test_a_run_goes_on_where_the_disk_stopped_it(small_disk, tmp_path):
     straight = sweep(tmp_path / "straight", *RUN)
     assert straight.returncode == 0
     (theirs,) = cells.study_cells(tmp_path / "straight" / "debug")
-    assert_same_run(folder, theirs)
+    assert lives.differences(folder, theirs) == []
 
 
 def reached(runs_dir: Path, step: int, child: subprocess.Popen[bytes]) -> None:

@@ -149,7 +149,10 @@ RENDER = {
     st.sampled_from(sorted(RENDER)),
     st.sampled_from(["met", "present", "yes_no"]),
     st.dictionaries(st.integers(1, 12), st.booleans(), min_size=1),
-    st.lists(st.text(st.characters(exclude_categories=["N"]), max_size=30), max_size=2),
+    st.lists(
+        st.text(st.characters(exclude_categories=["N"], exclude_characters="{"), max_size=30),
+        max_size=2,
+    ),
 )  # fmt: skip
 def test_any_verdict_is_read_back_whatever_its_order_and_the_prose(
     style: str, vocabulary: str, met: dict[int, bool], prose: list[str]
@@ -159,6 +162,13 @@ def test_any_verdict_is_read_back_whatever_its_order_and_the_prose(
     text = "\n".join([*prose[:1], RENDER[style](said), *prose[1:]])
     expected = [(M if met[number] else N) if number in met else U for number in range(1, 13)]
     assert labels_of(text, 12, vocabulary) == expected
+
+
+def test_what_follows_a_lone_brace_may_be_cut_at_its_end():
+    """A brace opens an object: its last word, with nothing behind it, may be half a word."""
+    assert labels_of("{\n1: no", 2, "yes_no") == [U, U]
+    assert labels_of("{\n1: no\n2: yes", 2, "yes_no") == [N, U]
+    assert labels_of("{\n1: no\n2: yes\n", 2, "yes_no") == [N, M]
 
 
 @given(
