@@ -12,14 +12,16 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from judges.endpoint.dialects import dialect_name
-from judges.grading import GRADINGS, AnswerGrading, GroupGrading
+from judges.grading import GRADINGS
+from judges.grading.base import AnswerGrading, GroupGrading
 from judges.simulated.bias import effective
 from judges.store import content_key
 from study.errors import UserError
 from study.marks import JUDGE_ID, marked_keys
+from study.secrets import refuse_secrets
 
 if TYPE_CHECKING:
-    from study.schema import Judge
+    from study.schema import Endpoint, Judge
 
 SCHEMA = 1
 """Part of both hashes: raised when their meaning changes, so that old ones no longer match."""
@@ -90,3 +92,39 @@ def _simulated(judge: Judge) -> dict[str, Any] | None:
         return None
 
     return effective(judge.simulated)
+
+
+def check_settings(judge: Judge) -> None:
+    """Refuse a judge that was built by hand with settings that no preset could have.
+
+    Raises:
+        UserError: it holds a key, has no address or model, or a limit of nothing.
+    """
+    endpoint: Endpoint = judge.endpoint
+    refuse_secrets(
+        [
+            ("judge.endpoint.url", endpoint.url),
+            ("judge.endpoint.api_key_env", endpoint.api_key_env or ""),
+            ("judge.endpoint.extra_body", str(endpoint.extra_body)),
+            ("judge.endpoint.start_command", endpoint.start_command),
+            ("judge.endpoint.replicas", " ".join(endpoint.replicas)),
+        ]
+    )
+    for lacking in ("url", "model"):
+        if judge.simulated is None and not getattr(endpoint, lacking):
+            raise UserError(
+                f"judge.endpoint.{lacking} is empty, and judge={judge.name} cannot be asked "
+                "without it. Type for example judge.endpoint.url=http://127.0.0.1:8000/v1 "
+                "judge.endpoint.model=NAME_OF_THE_MODEL."
+            )
+    least = {
+        "judge.endpoint.max_concurrency": (endpoint.max_concurrency, 1),
+        "judge.endpoint.attempts": (endpoint.attempts, 1),
+        "judge.sampling.votes": (judge.sampling.votes, 1),
+        "judge.endpoint.deadline_s": (endpoint.deadline_s, 0.001),
+        "judge.endpoint.idle_timeout_s": (endpoint.idle_timeout_s, 0.001),
+        "judge.endpoint.connect_timeout_s": (endpoint.connect_timeout_s, 0.001),
+    }
+    for name, (value, legal) in least.items():
+        if not value >= legal:
+            raise UserError(f"{name}={value} asks for nothing; give {legal} or more.")

@@ -29,14 +29,14 @@ from judges.endpoint.replicas import open_wire
 from judges.endpoint.served import is_asked
 from judges.grading.base import AnswerGrading, Grading, GroupGrading
 from judges.grading.checks import check_group
-from judges.identity import build_grading, judge_id, request_key
+from judges.identity import build_grading, check_settings, judge_id, request_key
 from judges.reading import Retry, read
 from judges.simulated.app import simulated_app
 from judges.singleflight import SingleFlight
 from judges.store import content_key
+from judges.stored import from_value, to_value
 from study.errors import UserError
-from study.secrets import refuse_secrets
-from study.verdict import Outcome, Reply, Request, Verdict
+from study.verdict import Outcome, Request, Verdict
 
 if TYPE_CHECKING:
     from judges.endpoint.client import Body
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from judges.probes.allowance import Allowance
     from judges.store import Store
     from study.rows import Row, Truth
-    from study.schema import Endpoint, Judge
+    from study.schema import Judge
     from study.verdict import Parsed
 
 T = TypeVar("T")
-
 MANY_MODELS = 8
+CLOSED = Fetched((), Outcome.aborted, "the session was closed")
 
 
 class Session:
@@ -74,7 +74,7 @@ class Session:
         calls_before: int = 0,
         allowance: Allowance | None = None,
     ) -> None:
-        _check_settings(judge)
+        check_settings(judge)
         self.judge = judge
         self.judge_id = judge_id(judge)
         self.hits = 0
@@ -376,7 +376,7 @@ class Session:
             stored = await self._single_flight.find(request.key)
             if stored is not None:
                 self.hits += 1
-                return read(grading, request, _from_value(stored))
+                return read(grading, request, from_value(stored))
         flight = self._in_flight.get(request.key)
         first = flight is None
         if flight is None:
@@ -417,19 +417,19 @@ class Session:
         shared = await self._single_flight.claim(request.key)
         if shared is not None:
             self.hits += 1
-            return read(grading, request, _from_value(shared.value))
+            return read(grading, request, from_value(shared.value))
         try:
             fetched = await self._ask(grading, request, body, within_s)
         except BaseException:
             self._single_flight.give_up(request.key)
             raise
-        mine = _to_value(fetched)
+        mine = to_value(fetched)
         if not fetched.replies or fetched.outcome is not None:
             self._single_flight.give_up(request.key, mine)
             return fetched
         winner = await self._single_flight.put(request.key, mine)
         if winner != mine:  # its lease had lapsed and another was first: that is the verdict
-            theirs = read(grading, request, _from_value(winner))
+            theirs = read(grading, request, from_value(winner))
             return dataclasses.replace(theirs, cost_usd=fetched.cost_usd)
         return fetched
 
@@ -471,74 +471,13 @@ class Session:
 
 
 def _simulated(judge: Judge, oracle: Any, calls_before: int) -> Asgi | None:
-    if not judge.endpoint.url.startswith("asgi:") or judge.simulated is None:
-        return None
-
-    return simulated_app(judge, oracle, calls_before)
-
-
-def _check_settings(judge: Judge) -> None:
-    endpoint: Endpoint = judge.endpoint
-    refuse_secrets(
-        [
-            ("judge.endpoint.url", endpoint.url),
-            ("judge.endpoint.api_key_env", endpoint.api_key_env or ""),
-            ("judge.endpoint.extra_body", str(endpoint.extra_body)),
-            ("judge.endpoint.start_command", endpoint.start_command),
-            ("judge.endpoint.replicas", " ".join(endpoint.replicas)),
-        ]
-    )
-    for lacking in ("url", "model"):
-        if judge.simulated is None and not getattr(endpoint, lacking):
-            raise UserError(
-                f"judge.endpoint.{lacking} is empty, and judge={judge.name} cannot be asked "
-                "without it. Type for example judge.endpoint.url=http://127.0.0.1:8000/v1 "
-                "judge.endpoint.model=NAME_OF_THE_MODEL."
-            )
-    least = {
-        "judge.endpoint.max_concurrency": (endpoint.max_concurrency, 1),
-        "judge.endpoint.attempts": (endpoint.attempts, 1),
-        "judge.sampling.votes": (judge.sampling.votes, 1),
-        "judge.endpoint.deadline_s": (endpoint.deadline_s, 0.001),
-        "judge.endpoint.idle_timeout_s": (endpoint.idle_timeout_s, 0.001),
-        "judge.endpoint.connect_timeout_s": (endpoint.connect_timeout_s, 0.001),
-    }
-    for name, (value, legal) in least.items():
-        if not value >= legal:
-            raise UserError(f"{name}={value} asks for nothing; give {legal} or more.")
-
-
-CLOSED = Fetched((), Outcome.aborted, "the session was closed")
+    inside = judge.endpoint.url.startswith("asgi:") and judge.simulated is not None
+    return simulated_app(judge, oracle, calls_before) if inside else None
 
 
 async def _all(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """What several coroutines give; one alone needs no task of its own."""
     return [await work[0]] if len(work) == 1 else list(await asyncio.gather(*work))
-
-
-def _from_value(value: dict[str, Any]) -> Fetched:
-    return Fetched(
-        tuple(Reply(**reply) for reply in value["replies"]),
-        Outcome(value["outcome"]) if "outcome" in value else None,
-        value.get("reason", ""),
-        value["attempts"],
-        value["latency_s"],
-        value.get("served", ""),
-        cost_usd=0.0,
-        from_cache=True,
-    )
-
-
-def _to_value(fetched: Fetched) -> dict[str, Any]:
-    value = {
-        "replies": [dataclasses.asdict(reply) for reply in fetched.replies],
-        "attempts": fetched.attempts,
-        "latency_s": round(fetched.latency_s, 4),
-    }
-    if fetched.outcome is not None:  # never stored, but told to those who wait for it
-        value |= {"outcome": fetched.outcome.value, "reason": fetched.reason}
-        value |= {"served": fetched.served}
-    return value
 
 
 def judge_all(
