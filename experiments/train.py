@@ -5,6 +5,7 @@ The sweep forks this per cell; by hand it runs a cell whose config is already th
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import signal
@@ -244,7 +245,14 @@ def learn(
             on_line,
             cell.id,
         )
-        trainer.learn(checkpoint)
+        # Libraries and model stay to the end. Looking through them for garbage would stop every
+        # thread of this process, those that read verdicts among them, for a tenth of a second.
+        gc.collect()
+        gc.freeze()
+        try:
+            trainer.learn(checkpoint)
+        finally:
+            gc.unfreeze()
 
 
 def rule_runner(cell: Cell, stack: ExitStack) -> RuleRunner | None:

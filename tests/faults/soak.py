@@ -7,6 +7,7 @@ and how long the process that asks ever stood still; the suite runs some hundred
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import json
 import logging
@@ -320,6 +321,8 @@ def main(arguments: list[str]) -> int:
     """0 where nothing is wrong."""
     given = dict(argument.split("=", 1) for argument in arguments)
     questions = mixed(int(given.get("verdicts", "30000")), float(given.get("broken", "0.3")))
+    gc.collect()
+    gc.freeze()  # as a training does
     with tempfile.TemporaryDirectory() as folder:
         found = soak(questions, int(given.get("in_flight", "64")), Path(folder))
     print("\n".join(found.lines()))
