@@ -292,6 +292,8 @@ def speaks(case: Case, command: Callable[[Path], int]) -> bool:
         return name in ("plan", "run", "rebuild", "gather", "read", "resume")
     if case.file == "../study.json":
         return name in ("plan", "rebuild", "gather", "read")
+    if how == "doubled" and name == "resume":
+        return False  # a cell that is trained by hand reads no other folder
     if case.file == "config.yaml" and how in ("torn", "words", "nan") and name == "resume":
         return True
     if how in BY_BYTES:
