@@ -233,13 +233,12 @@ def soak(questions: list[Question], in_flight: int, folder: Path, idle_s: float 
                 mine = [question for question in questions if question.stream is stream]
                 with Session(judge, store) as session:
                     session._loop.run(heart.begin())
-                    found = [
-                        draws
-                        for start in range(0, len(mine), BATCH)
-                        for draws in session.verdicts(
-                            [(ROW, question.text) for question in mine[start : start + BATCH]]
-                        )
-                    ]
+                    found: list[list[Verdict]] = []
+                    for start in range(0, len(mine), BATCH):
+                        batch = mine[start : start + BATCH]
+                        found += session.verdicts([(ROW, question.text) for question in batch])
+                        # a training writes a step down and lets it go; here all are kept
+                        gc.freeze()
                     calls += session.calls
                 pairs += [(q, draws[0]) for q, draws in zip(mine, found, strict=True)]
             seconds = time.monotonic() - started
