@@ -15,8 +15,9 @@ it, and a note where it is not to be trusted. `write_report` renders a study's r
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from study.face import lazily
 
 if TYPE_CHECKING:
     from analysis.records.runs import Run, read_study
@@ -33,8 +34,4 @@ _WHERE = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import what is asked for, and nothing before: a report takes a kernel's libraries."""
-    if name not in _WHERE:
-        raise AttributeError(f"analysis has no {name}; it offers {', '.join(__all__)}")
-    return getattr(import_module(_WHERE[name]), name)
+__getattr__ = lazily("analysis", _WHERE)

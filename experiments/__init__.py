@@ -10,8 +10,7 @@ the rules and the truth about each rollout. Each is loaded when it is first used
 experiments`` loads no torch.
 """
 
-from importlib import import_module
-from typing import Any
+from study.face import lazily
 
 FACE = {
     "Scorer": "experiments.scorer",
@@ -21,7 +20,4 @@ FACE = {
 __all__ = ["Scorer", "make_trainer", "run_cell"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in FACE:
-        raise AttributeError(f"experiments has no {name}; it has {', '.join(FACE)}")
-    return getattr(import_module(FACE[name]), name)
+__getattr__ = lazily("experiments", FACE)

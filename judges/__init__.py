@@ -16,8 +16,9 @@ what a simulated judge knows; a real judge needs none.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from study.face import lazily
 
 if TYPE_CHECKING:
     from judges.grading import GRADINGS
@@ -35,10 +36,7 @@ _MODULES = {
 """Name -> where it stands; loaded when it is first used, so that ``import judges`` is cheap."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'judges' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+__getattr__ = lazily("judges", _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,8 @@ imports torch, MLflow, aiohttp or transformers.
 import importlib
 from typing import Any
 
+from study.face import lazily
+
 FACE = {
     "Study": "study.schema",
     "Judge": "study.schema",
@@ -29,14 +31,13 @@ FACE = {
     "advantages": "study.rewards.advantages",
 }
 """Name -> the module that makes it."""
+_offered = lazily("study", FACE)
 
 
 def __getattr__(name: str) -> Any:
     if name == "features":
         return importlib.import_module("study.features")
-    if name not in FACE:
-        raise AttributeError(f"module 'study' has no attribute {name!r}")
-    return getattr(importlib.import_module(FACE[name]), name)
+    return _offered(name)
 
 
 def __dir__() -> list[str]:

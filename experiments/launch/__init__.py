@@ -4,8 +4,7 @@
 loads nothing that trains, and ``--help`` loads none of this.
 """
 
-from importlib import import_module
-from typing import Any
+from study.face import lazily
 
 PARTS = {
     "check": "experiments.preflight",
@@ -15,7 +14,4 @@ PARTS = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in PARTS:
-        raise AttributeError(f"experiments.launch has no {name}; it has {', '.join(PARTS)}")
-    return getattr(import_module(PARTS[name]), name)
+__getattr__ = lazily("experiments.launch", PARTS)

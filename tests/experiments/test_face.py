@@ -18,9 +18,11 @@ def test_what_the_faces_name_is_there():
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are():
-    with pytest.raises(AttributeError, match="experiments has no Scorers; it has Scorer"):
+    with pytest.raises(
+        AttributeError, match="'experiments' has no attribute 'Scorers'; it offers Scorer"
+    ):
         _ = experiments.Scorers
-    with pytest.raises(AttributeError, match="it has check, show_plan"):
+    with pytest.raises(AttributeError, match="it offers check, show_plan"):
         _ = launch.runs
 
 
