@@ -30,9 +30,6 @@ from analysis.statistics.intervals import mean_interval
 from study.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from analysis.records.runs import Run
 
 TRUTH = "truth"

@@ -31,8 +31,6 @@ from analysis.statistics.intervals import mean_interval
 from study.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from analysis.arm.propagation import Trajectory
     from analysis.records.runs import Run
 
@@ -306,7 +304,7 @@ def first_order(
         betas: cell -> ``trainer.beta``.
     """
     free = predict([path for path in own if betas[path.cell] == 0], "adam")
-    expected = {row.cell: row.predicted for row in free}
+    expected = {row.cell: row.predicted.value for row in free}
     for run, path in zip(runs, own, strict=True):
         if betas[run.cell] > 0:
             expected[run.cell] = kl_limit(run, betas[run.cell])[path.feature][0]

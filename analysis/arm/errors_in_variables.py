@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -22,9 +22,6 @@ from analysis.records.runs import read_runs, step_means
 from analysis.statistics.estimate import Estimate, columns
 from analysis.step.transmission import within_regression
 from study.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 FEWEST = 3
 """Judges that a slope takes."""
@@ -102,7 +99,7 @@ def simex(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.nda
     return float(np.polyval(np.polyfit(ADDED, slopes, 2), -1.0))
 
 
-Method = Callable[["np.ndarray", "np.ndarray", "np.ndarray", "np.ndarray"], float]
+Method = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], float]
 METHODS: dict[str, Method] = {
     "plain": plain,
     "moments": moments,

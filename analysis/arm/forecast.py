@@ -36,8 +36,6 @@ from study.tasks import TASKS, oracle
 from study.verdict import mean_score
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from study.cells import Cell
     from study.rows import Row
     from study.schema import Judge

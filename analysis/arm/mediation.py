@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -20,9 +20,6 @@ from scipy import stats
 from analysis.arm.dose import study as doses
 from analysis.statistics.estimate import Estimate, columns
 from study.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 FEWEST = 8
 """Runs that two lines with an interval take at least."""

@@ -13,7 +13,7 @@ truth's and the bias's part, and so is the prediction.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ from analysis.step.transmission import group_cov, known_mean, split
 from study.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
     from analysis.records.runs import Run
@@ -162,22 +161,26 @@ def predict(found: Sequence[Trajectory], scale: str = "plain") -> list[Predicted
         moved = np.array([shift(path.level) for path in own])
         arms = np.array([path.arm for path in own])
         for k, path in enumerate(own):
-            others = np.arange(len(own)) != k
+            others, elsewhere = np.arange(len(own)) != k, arms != path.arm
             fit = fit_scale(push[others], moved[others])
-            all_of_it, *ends = fit.at(float(push[k]))
+            predicted = fit.at(float(push[k]))
             factor = fit.factor if fit.runs >= FEWEST else float("nan")
             of_truth = factor * pushed(path, path.of_truth, scale)
-            parts = (all_of_it, of_truth, all_of_it - of_truth, factor, fit.runs, *ends)
-            elsewhere = arms != path.arm
-            unseen = fit_scale(push[elsewhere], moved[elsewhere]).at(float(push[k]))
-            repeated = known_mean(moved[others & ~elsewhere])
             why = _lacking(path, scale) if np.isnan(push[k]) else ""
-            if not why and np.isnan(all_of_it):
+            if not why and np.isnan(predicted.value):
                 why = f"{fit.runs} other runs with a known push and shift; a scale takes {FEWEST}"
                 if fit.runs >= FEWEST:
                     why = "nothing pushed it in the other runs"
-            known = (float(moved[k]), *parts, *unseen, repeated, path.sd)
-            rows.append(Predicted(path.cell, path.arm, feature, *known, note=why))
+            rows.append(
+                Predicted(
+                    *(path.cell, path.arm, feature, float(moved[k]), predicted),
+                    *(of_truth, predicted.value - of_truth, factor, fit.runs),
+                    unseen=fit_scale(push[elsewhere], moved[elsewhere]).at(float(push[k])),
+                    repeated=known_mean(moved[others & ~elsewhere]),
+                    sd=path.sd,
+                    note=why,
+                )
+            )
     return rows
 
 
@@ -188,11 +191,12 @@ def _lacking(path: Trajectory, scale: str) -> str:
     if scale == "adam" or path.clip > 0:
         lacks["gradient norm"] = np.isnan(path.gradient) & moving
     lacks["learning rate"] = np.isnan(path.rate) & moving
-    total = len(path.push)
-    found = [
-        f"no {name} at {int(at.sum())} of {total} steps" for name, at in lacks.items() if at.any()
-    ]
-    return "; ".join(found) or "a single step"
+    return (
+        "; ".join(
+            f"no {name} at {at.sum()} of {len(at)} steps" for name, at in lacks.items() if at.any()
+        )
+        or "a single step"
+    )
 
 
 def _spread(features_P_G_K: np.ndarray) -> np.ndarray:
@@ -257,7 +261,7 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
         "study": folder.name,
         "scale": scale,
         "unit": "run",
-        "runs": [asdict(row) for row in rows],
+        "runs": [row.row() for row in rows],
         "calibration": [columns(line, slope="") for line in calibrate(rows)],
         "kl_limit": limits,
         "problems": problems,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -20,9 +20,6 @@ from analysis.records.behaviour import shift
 from analysis.records.runs import read_runs, step_means
 from analysis.statistics.estimate import Estimate
 from analysis.step.transmission import known_mean
-
-if TYPE_CHECKING:
-    import numpy as np
 
 DRAWS = 2000
 SHOWN = 4

@@ -18,9 +18,6 @@ from scipy.stats import norm
 from analysis.run.drift import base_arm, feature_values, run_shifts
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from analysis.records.runs import Run
 
 LEAST = 0.25

@@ -6,8 +6,7 @@ says in numbers.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from analysis.arm.ranking import rank
 from analysis.external.pairwise import judge_pairs
 from analysis.external.preference import preferences
 from analysis.planted.random_intercept import random_intercept
-from analysis.planted.trials import Trials, quiet, trials
+from analysis.planted.trials import Trials, replicated, silent, trials
 from analysis.probes.effects import clustered_mean, pairs, tost
 from analysis.probes.levels import rates, wilson
 from analysis.probes.profile import Evidence, scores
@@ -30,11 +29,6 @@ from judges.probes import Source, mini, variants
 from judges.probes.asking import ask
 from study.schema import Judge, Sampling, Simulated, Task
 from study.tasks import instruct_mini, oracle
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
 
 PROMPTS = 20
 MARGIN = 0.05
@@ -54,34 +48,30 @@ def simulated_probes(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     planted = by_vote[0]["planted_change"] - (1 - scale) * by_vote[0]["truth_change"]
     pool, bases = len(planted), 2
     prompts = np.repeat(np.arange(PROMPTS), bases)
-    found = []
+    effects = []
     for _ in range(count):
         drawn = rng.integers(0, pool // bases, PROMPTS)
         texts = (bases * drawn[:, None] + np.arange(bases)).ravel()
         values = bias[rng.integers(0, votes, len(texts)), texts]
-        found.append(clustered_mean(values, prompts))
-    return {"probe effect, simulated judge": trials(float(planted.mean()), found)}
+        effects.append(clustered_mean(values, prompts))
+    return {"probe effect, simulated judge": trials(planted.mean(), effects)}
 
 
-def equivalence(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+@replicated({"TOST p > .05, bias at the margin": 0.0})
+def equivalence(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     """Size of TOST where the bias is just the margin, two texts a prompt with a common part."""
     prompts = np.repeat(np.arange(PROMPTS), 2)
-    p = []
-    for _ in range(count):
-        values = rng.normal(MARGIN, 0.03, PROMPTS)[prompts] + rng.normal(0, 0.03, len(prompts))
-        p.append(tost(clustered_mean(values, prompts), MARGIN))
-    return {"TOST p > .05, bias at the margin": quiet(np.array(p) > 0.05)}
+    values = rng.normal(MARGIN, 0.03, PROMPTS)[prompts] + rng.normal(0, 0.03, len(prompts))
+    return (silent(tost(clustered_mean(values, prompts), MARGIN)),)
 
 
-def rare_flips(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+@replicated(
+    {"probe effect, rare flips": 0.06, "TOST p > .05, rare flips of .06": 0.0}, at_least=True
+)
+def rare_flips(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     """An edit that turns 6 % of prompts from 0 to 1: a bias of .06, mostly without any spread."""
-    drawn = (rng.random((count, PROMPTS)) < 0.06).astype(float)
-    found = [clustered_mean(row, np.arange(PROMPTS)) for row in drawn]
-    p = np.array([tost(one, MARGIN) for one in found])
-    return {
-        "probe effect, rare flips": replace(trials(0.06, found), at_least=True),
-        "TOST p > .05, rare flips of .06": replace(quiet(p > 0.05), at_least=True),
-    }
+    effect = clustered_mean((rng.random(PROMPTS) < 0.06).astype(float), np.arange(PROMPTS))
+    return effect, silent(tost(effect, MARGIN))
 
 
 def profile_rates(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -105,88 +95,83 @@ def profile_rates(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     return {f"profile {name}, clustered": trials(truths[name], by_measure[name]) for name in truths}
 
 
-def rates_at_the_end(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+@replicated({"clustered Wilson, share .97": 0.97}, at_least=True)
+def rates_at_the_end(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     """A share of .97 where the 30 texts of a prompt are right or wrong together, 64 prompts."""
     prompts = np.repeat(np.arange(64), 30)
-    shares = []
-    for _ in range(count):
-        share = wilson((rng.random(64) < 0.97).astype(float)[prompts], prompts)
-        shares.append(Estimate(share["share"], share["low"], share["high"]))
-    return {"clustered Wilson, share .97": replace(trials(0.97, shares), at_least=True)}
+    share = wilson((rng.random(64) < 0.97).astype(float)[prompts], prompts)
+    return (Estimate(share["share"], share["low"], share["high"]),)
 
 
 def binary(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """phi and J of independent verdicts, and the prevalence that they are corrected to."""
     tpr, fpr, prevalence, items = 0.85, 0.2, 0.4, 300
     truth = (np.arange(items) < prevalence * items).astype(float)
-    found: dict[str, list[Any]] = {"phi": [], "Youden J": [], "Rogan-Gladen": []}
     passed = rng.binomial(items, prevalence * tpr + (1 - prevalence) * fpr, count)
-    calibrated = zip(rng.binomial(150, tpr, count), rng.binomial(150, fpr, count), strict=True)
-    for tested, (hits, alarms) in zip(passed, calibrated, strict=True):
-        one = confusion(rng.random(items) < np.where(truth > 0, tpr, fpr), truth)
-        found["phi"].append(one.phi)
-        found["Youden J"].append(one.youden_j)
-        found["Rogan-Gladen"].append(rogan_gladen(tested, items, hits, 150, alarms, 150))
-    truths = {
-        "phi": _phi(tpr, fpr, prevalence),
-        "Youden J": tpr - fpr,
-        "Rogan-Gladen": prevalence,
+    hits, alarms = rng.binomial(150, tpr, count), rng.binomial(150, fpr, count)
+    rates = [confusion(rng.random(items) < np.where(truth > 0, tpr, fpr), truth) for _ in passed]
+    corrected = (
+        rogan_gladen(tested, items, hit, 150, alarm, 150)
+        for tested, hit, alarm in zip(passed, hits, alarms, strict=True)
+    )
+    return {
+        "phi, 300 items": trials(_phi(tpr, fpr, prevalence), (one.phi for one in rates)),
+        "Youden J, 300 items": trials(tpr - fpr, (one.youden_j for one in rates)),
+        "Rogan-Gladen, 300 items": trials(prevalence, corrected),
     }
-    return {f"{name}, {items} items": trials(truths[name], found[name]) for name in truths}
 
 
-def raters(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+SHARED = 1 / (1 + 0.7**2)
+"""Share of the variance that items make of scores whose errors have an SD of .7."""
+STRICT = 1 / (1.16 + 0.49)
+"""The same where raters differ by a variance of .16 as well."""
+
+
+@replicated(
+    {"Cohen kappa": 0.6, "alpha, nominal": 0.6, "alpha, interval": SHARED}
+    | {"ICC(1,1)": SHARED, "ICC(A,1)": STRICT, "ICC(C,1)": SHARED}
+)
+def raters(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     """Two raters, one of whom copies the other with .6; three who see one value with error."""
-    names = ("Cohen kappa", "alpha, nominal", "alpha, interval", "ICC(1,1)", "ICC(A,1)", "ICC(C,1)")
-    found: dict[str, list[Any]] = {name: [] for name in names}
-    for _ in range(count):
-        one = rng.integers(0, 3, 100).astype(float)
-        other = np.where(rng.random(100) < 0.6, one, rng.integers(0, 3, 100))
-        found["Cohen kappa"].append(cohen_kappa(one, other))
-        both = np.stack([one, other], axis=1)
-        found["alpha, nominal"].append(krippendorff_alpha(both, "nominal"))
-        alike = rng.normal(0, 1, (200, 1)) + rng.normal(0, 0.7, (200, 3))
-        found["alpha, interval"].append(krippendorff_alpha(alike))
-        found["ICC(1,1)"].append(icc_family(alike)["ICC(1,1)"])
-        strict = icc_family(_strict(rng, 60))
-        found["ICC(A,1)"].append(strict["ICC(A,1)"])
-        found["ICC(C,1)"].append(strict["ICC(C,1)"])
-    shared = 1 / (1 + 0.7**2)
-    truths = dict(zip(names, (0.6, 0.6, shared, shared, 1 / (1.16 + 0.49), shared), strict=True))
-    return {name: trials(truths[name], found[name]) for name in names}
+    one = rng.integers(0, 3, 100).astype(float)
+    other = np.where(rng.random(100) < 0.6, one, rng.integers(0, 3, 100))
+    alike = rng.normal(0, 1, (200, 1)) + rng.normal(0, 0.7, (200, 3))
+    strict = icc_family(_strict(rng, 60))
+    return (
+        cohen_kappa(one, other),
+        krippendorff_alpha(np.stack([one, other], axis=1), "nominal"),
+        krippendorff_alpha(alike),
+        icc_family(alike)["ICC(1,1)"],
+        strict["ICC(A,1)"],
+        strict["ICC(C,1)"],
+    )
 
 
-def many_items(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+@replicated({"ICC(A,1), 1000 items": STRICT})
+def many_items(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     """ICC(A,1) of three raters drawn at random, over 1,000 items."""
-    found = [icc_family(_strict(rng, 1000))["ICC(A,1)"] for _ in range(count)]
-    return {"ICC(A,1), 1000 items": trials(1 / (1.16 + 0.49), found)}
+    return (icc_family(_strict(rng, 1000))["ICC(A,1)"],)
 
 
-def models(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+@replicated({"random intercept, slope": 0.4, "self preference at equal quality": 0.3})
+def models(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     """A random intercept over 40 clusters of 5, and a judge's liking for its own answers."""
     cluster, items = np.repeat(np.arange(40), 5), 40
+    x = rng.normal(0, 1, len(cluster))
+    y = 0.4 * x + rng.normal(0, 1, 40)[cluster] + rng.normal(0, 1, len(cluster))
+    fit = random_intercept(y, np.stack([np.ones(len(x)), x], axis=1), cluster)
     authors = {"author": ["j", "a", "b", "c"], "author_family": ["f", "g", "h", "k"]}
     frame = pd.DataFrame(
         {"item": np.repeat(np.arange(items), 4), "judge": "j", "judge_family": "f"}
         | {name: np.tile(values, items) for name, values in authors.items()}
     )
     own = (frame["author"] == "j").to_numpy()
-    slopes, likings = [], []
-    for _ in range(count):
-        x = rng.normal(0, 1, len(cluster))
-        y = 0.4 * x + rng.normal(0, 1, 40)[cluster] + rng.normal(0, 1, len(cluster))
-        fit = random_intercept(y, np.stack([np.ones(len(x)), x], axis=1), cluster)
-        slopes.append(Estimate(fit.coef[1], fit.low[1], fit.high[1]))
-        # own answers are better as well, and each item has its own taste for them
-        quality = 0.5 * own + rng.normal(0, 1, len(own))
-        taste = 0.3 + rng.normal(0, 0.5, items).repeat(4)
-        score = taste * own + quality + rng.normal(0, 0.7, len(own))
-        liked, _ = preferences(frame.assign(score=score, quality=quality))
-        likings.append(liked.effect)
-    return {
-        "random intercept, slope": trials(0.4, slopes),
-        "self preference at equal quality": trials(0.3, likings),
-    }
+    # own answers are better as well, and each item has its own taste for them
+    quality = 0.5 * own + rng.normal(0, 1, len(own))
+    taste = 0.3 + rng.normal(0, 0.5, items).repeat(4)
+    score = taste * own + quality + rng.normal(0, 0.7, len(own))
+    liking, _ = preferences(frame.assign(score=score, quality=quality))
+    return Estimate(fit.coef[1], fit.low[1], fit.high[1]), liking.effect
 
 
 def order(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -204,8 +189,8 @@ def order(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         shown_first = place == (item >= leaning)
         found = judge_pairs(table.assign(verdict=np.where(shown_first, "first", "second")))
         p.append(found["j"]["position_p_items"])
-    silent = quiet(np.array(p)[rng.binomial(12, 0.5, count)] > 0.05)
-    return {"position p > .05, by items": replace(silent, at_least=True)}
+    p_values = map(silent, np.array(p)[rng.binomial(12, 0.5, count)])
+    return {"position p > .05, by items": trials(0.0, p_values, at_least=True)}
 
 
 def order_by_prompt(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -220,21 +205,19 @@ def order_by_prompt(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         probe_id=table["prompt_id"].astype("str") + "/" + table["probe_id"].astype("str"),
     )
     p = positions(table).set_index("judge")["p"].to_numpy(dtype=float)
-    silent = quiet(p[rng.binomial(12, 0.5, count)] > 0.05)
-    return {"position p > .05, by prompts": replace(silent, at_least=True)}
+    p_values = map(silent, p[rng.binomial(12, 0.5, count)])
+    return {"position p > .05, by prompts": trials(0.0, p_values, at_least=True)}
 
 
-def places(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+@replicated({"place among three judges": 2.0}, at_least=True)
+def places(rng: np.random.Generator, seed: int) -> tuple[Estimate, ...]:
     """The place of the middle of three judges that differ by a fifth of a standard error."""
-    middle = []
-    for seed in range(count):
-        shared = rng.normal(0, 0.2, (40, 1))
-        pushes = {
-            judge: shared + rng.normal(push, 0.2, (40, 1))
-            for judge, push in (("a", 0.01), ("b", 0.0), ("c", -0.01))
-        }
-        middle += [line.rank for line in rank(pushes, ("z",), seed) if line.judge == "b"]
-    return {"place among three judges": replace(trials(2.0, middle), at_least=True)}
+    shared = rng.normal(0, 0.2, (40, 1))
+    pushes = {
+        judge: shared + rng.normal(push, 0.2, (40, 1))
+        for judge, push in (("a", 0.01), ("b", 0.0), ("c", -0.01))
+    }
+    return tuple(line.rank for line in rank(pushes, ("z",), seed) if line.judge == "b")
 
 
 def inflated(rng: np.random.Generator, count: int) -> dict[str, Trials]:

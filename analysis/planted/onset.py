@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from analysis.planted.bootstrap import cluster_bootstrap, crossed_bootstrap, nested_bootstrap
-from analysis.planted.trials import Trials, quiet, trials
-from analysis.run.onset import change_point
+from analysis.planted.trials import Trials, replicated, silent, trials
+from analysis.run.onset import Onset, change_point
 from analysis.run.overopt import bias_free_gaps, calibrated, first_alarms, overoptimisation
 from analysis.statistics.estimate import Estimate
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 REPLICATES = 200
 """Of a run's groups, where each takes a fit."""
@@ -22,51 +16,46 @@ DRAWS = 1_000
 """Of clusters: with 12 runs the widened tails are at 1 %, which fewer do not tell."""
 
 
-def resampling(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+@replicated(
+    {
+        "cluster bootstrap, 30 prompts": 0.0,
+        "crossed bootstrap, 12 x 40": 0.0,
+        "nested bootstrap, 12 runs": 0.0,
+    }
+)
+def resampling(rng: np.random.Generator, seed: int) -> tuple[Estimate, ...]:
     """Bootstrap intervals of a mean of 0 over clusters, crossed and nested; values are scores.
 
     Rows share their cluster's offset, so an interval that takes rows for independent fails here.
     """
     clusters = np.repeat(np.arange(30), 10)
     run, prompt = (axis.ravel() for axis in np.indices((12, 40)))
-    names = (
-        "cluster bootstrap, 30 prompts",
-        "crossed bootstrap, 12 x 40",
-        "nested bootstrap, 12 runs",
+    clustered = rng.normal(0, 1, 30)[clusters] + rng.normal(0, 0.5, 300)
+    by_run, by_prompt = rng.normal(0, 1, 12)[run], rng.normal(0, 1, 40)[prompt]
+    own = rng.normal(0, 0.3, len(run))
+    return (
+        cluster_bootstrap(clustered, clusters, replicates=DRAWS, seed=seed),
+        crossed_bootstrap(by_run + by_prompt + own, run, prompt, replicates=DRAWS, seed=seed),
+        nested_bootstrap(by_run + own, run, prompt, replicates=DRAWS, seed=seed),
     )
-    estimates: dict[str, list[Estimate]] = {name: [] for name in names}
-    for seed in range(count):
-        clustered = rng.normal(0, 1, 30)[clusters] + rng.normal(0, 0.5, 300)
-        by_run, by_prompt = rng.normal(0, 1, 12)[run], rng.normal(0, 1, 40)[prompt]
-        own = rng.normal(0, 0.3, len(run))
-        results = (
-            cluster_bootstrap(clustered, clusters, replicates=DRAWS, seed=seed),
-            crossed_bootstrap(by_run + by_prompt + own, run, prompt, replicates=DRAWS, seed=seed),
-            nested_bootstrap(by_run + own, run, prompt, replicates=DRAWS, seed=seed),
-        )
-        for name, one in zip(names, results, strict=True):
-            estimates[name].append(one)
-    return {name: trials(0.0, estimates[name]) for name in names}
 
 
 def change_points(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """When a gap begins to rise, fast or slowly, and the size of the test that it rises at all."""
     steps = np.arange(1, 25)
+
+    def onsets(path: np.ndarray) -> list[Onset]:
+        return [
+            change_point(*_groups(rng, path), replicates=REPLICATES, seed=seed)
+            for seed in range(count)
+        ]
+
     out = {}
-    for name, begin, end, rise in (("fast", 8, 14, 0.4), ("slow", 10, 20, 0.4)):
-        path = rise * np.clip((steps - begin) / (end - begin), 0, 1)
-        begins = [
-            change_point(*_groups(rng, path), replicates=REPLICATES, seed=seed).step
-            for seed in range(count)
-        ]
-        out[f"onset, {name} rise"] = trials(float(begin), begins)
-    p = np.array(
-        [
-            change_point(*_groups(rng, np.zeros(24)), replicates=REPLICATES, seed=seed).p
-            for seed in range(count)
-        ]
-    )
-    return {**out, "onset p <= .05, constant gap": quiet(p > 0.05)}
+    for name, begin, end in (("fast", 8, 14), ("slow", 10, 20)):
+        path = 0.4 * np.clip((steps - begin) / (end - begin), 0, 1)
+        out[f"onset, {name} rise"] = trials(begin, (onset.step for onset in onsets(path)))
+    flat = onsets(np.zeros(24))
+    return {**out, "onset p <= .05, constant gap": trials(0.0, (silent(one.p) for one in flat))}
 
 
 def alarms(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -74,8 +63,8 @@ def alarms(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     out = {}
     for steps, groups in ((40, 8), (100, 4)):
         gaps = bias_free_gaps(rng, count, steps, groups, 8)
-        silent = first_alarms(*gaps, calibrated(steps, groups)) < 0
-        out[f"no alarm, {steps} steps x {groups}"] = quiet(silent)
+        no_alarm = first_alarms(*gaps, calibrated(steps, groups)) < 0
+        out[f"no alarm, {steps} steps x {groups}"] = trials(0.0, map(silent, no_alarm))
     return out
 
 
@@ -88,15 +77,15 @@ def peaks(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     d = np.linspace(0.3, 8, 30)
     curves = {
         "bon": (d * (0.2 - 0.02 * d), 5.0),
-        "rl": (d * (0.25 - 0.1 * np.log(d)), float(np.exp(1.5))),
+        "rl": (d * (0.25 - 0.1 * np.log(d)), np.exp(1.5)),
     }
     out = {}
     for form, (path, peak) in curves.items():
-        peaks = [
-            overoptimisation(d, *_groups(rng, path, sd=0.05), replicates=REPLICATES, seed=seed).peak
+        fits = (
+            overoptimisation(d, *_groups(rng, path, sd=0.05), replicates=REPLICATES, seed=seed)
             for seed in range(count)
-        ]
-        out[f"peak over sqrt KL, {form}"] = trials(peak, peaks)
+        )
+        out[f"peak over sqrt KL, {form}"] = trials(peak, (fit.peak for fit in fits))
     return out
 
 

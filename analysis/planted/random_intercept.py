@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import optimize, stats
 
 from analysis.statistics.fixed_effects import grouped, independent, split, varying
-
-if TYPE_CHECKING:
-    import numpy as np
 
 LEVEL = 0.95
 DISTINCT = 1e-7

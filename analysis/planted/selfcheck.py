@@ -9,35 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 from scipy.stats import norm
-from statsmodels.stats.proportion import proportion_confint
 
 from analysis.planted import judges, onset, propagation
-from analysis.planted.trials import Check, Trials, trials
+from analysis.planted.trials import Check, Trials, replicated, silent, trials
 from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run
+from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval, paired_difference, sign_flip_p
+from analysis.statistics.proportions import wilson
 from analysis.step.ledger import step_row
 from analysis.step.transmission import within_regression
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    class Check(Protocol):
-        """Replications of some estimators on planted data, by the name of their row."""
-
-        __qualname__: str
-
-        def __call__(self, rng: np.random.Generator, count: int, /) -> dict[str, Trials]: ...
-
-    from analysis.planted.truth import Tabular
 
 FEWEST = 500
 FALSE_ALARM = 0.05
@@ -87,39 +76,29 @@ def judge_coverage(name: str, said: Trials, rows: int) -> Row:
 def run_level(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """The t interval of a mean over runs, a difference paired by seed, and the size of its p."""
     values = rng.normal(0.3, 1.0, (count, SEEDS))
-    means = [mean_interval(row) for row in values]
     shared = rng.normal(0.0, 3.0, (count, SEEDS))
     other = shared + rng.normal(0.0, 1.0, (count, SEEDS))
     treated = shared + 0.5 + rng.normal(0.0, 1.0, (count, SEEDS))
-    pairs = [
-        paired_difference(pd.Series(a), pd.Series(b)) for a, b in zip(treated, other, strict=True)
-    ]
+    arms = zip(map(pd.Series, treated), map(pd.Series, other), strict=True)
     # Six pairs can reach p = 1/32, so a test at .05 is one of size 1/32; p > .05 is "covered".
-    p = np.array([sign_flip_p(row) for row in rng.normal(0.0, 1.0, (count, 6))])
-    kept = np.where(p > 0.05, 0.0, np.nan)
+    flips = (silent(sign_flip_p(pairs)) for pairs in rng.normal(0.0, 1.0, (count, 6)))
     return {
-        "run mean, t": trials(0.3, means),
-        "paired difference, t": trials(0.5, pairs),
-        "sign-flip p <= .05, 6 pairs": Trials(0.0, np.zeros(count), kept, kept, 1 - 1 / 32),
+        "run mean, t": trials(0.3, map(mean_interval, values)),
+        "paired difference, t": trials(0.5, (paired_difference(*pair) for pair in arms)),
+        "sign-flip p <= .05, 6 pairs": trials(0.0, flips, 1 - 1 / 32),
     }
 
 
-def regression(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+@replicated({"bias coefficient, cluster": 0.2, "no-bias coefficient, cluster": 0.0})
+def regression(rng: np.random.Generator, number: int) -> list[Estimate]:
     """Within-group regression of judge - truth; the bias differs by prompt, features overlap."""
-    dose, prompts = 0.2, 64
-    found = []
-    for _ in range(count):
-        data = simulate(rng, prompts, Fault({0: dose}, prompt_sd=1.0, noise_sd=0.3), features=2)
-        mixed = data.features.copy()
-        mixed[..., 1] += 0.5 * mixed[..., 0]
-        by_prompt = 0.2 * rng.standard_normal((prompts, 1)) * mixed[..., 0]
-        fit = within_regression(data.judge + by_prompt - data.truth, mixed, ("a", "b"))
-        found.append((fit.coef_K, *fit.interval()))
-    coef, low, high = (np.array(part) for part in zip(*found, strict=True))
-    return {
-        "bias coefficient, cluster": Trials(dose, coef[:, 0], low[:, 0], high[:, 0]),
-        "no-bias coefficient, cluster": Trials(0.0, coef[:, 1], low[:, 1], high[:, 1]),
-    }
+    prompts = 64
+    data = simulate(rng, prompts, Fault({0: 0.2}, prompt_sd=1.0, noise_sd=0.3), features=2)
+    mixed = data.features.copy()
+    mixed[..., 1] += 0.5 * mixed[..., 0]
+    by_prompt = 0.2 * rng.standard_normal((prompts, 1)) * mixed[..., 0]
+    fit = within_regression(data.judge + by_prompt - data.truth, mixed, ("a", "b"))
+    return [Estimate(*ends) for ends in zip(fit.coef_K, *fit.interval(), strict=True)]
 
 
 def ledger_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -143,7 +122,6 @@ def ledger_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         "tied": weights[((right == 0) | (right == group)) & ~one_answer].sum(),
         "dead": weights[one_answer].sum(),
     }
-
     return _over_runs(truths, lambda: _tabular_row(rng, table, reward, group), count, "ledger")
 
 
@@ -184,18 +162,8 @@ def noise_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
     def one_run() -> dict[str, float]:
         data = simulate(rng, 64, fault, p=p)
-        run = Run(
-            *("", "", 0, True, np.ones(64, dtype=int)),
-            reward=data.judge,
-            advantage=np.full(data.judge.shape, np.nan),
-            truth=data.truth,
-            judge=data.judge,
-            features=data.features,
-            names=("z",),
-            scale="none",
-            under={"zero": np.nan_to_num(data.judge)},
-        )
-        return step_row(run)
+        failed_as_zero = {"zero": np.nan_to_num(data.judge)}
+        return _row(data.judge, data.truth, data.features, scale="none", under=failed_as_zero)
 
     return _over_runs(truths, one_run, count, "noise")
 
@@ -210,21 +178,19 @@ def drift(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     for _ in range(steps):
         path.append(policy.behaviour()[0])
         policy = policy.step(reward, group, rate)
-    true = _shifts(np.array(path)[None])[0]
     seen = sampled_runs(
         *(start, reward, rng),
         **{"runs": count * SEEDS, "steps": steps, "prompts": 16, "group": group, "rate": rate},
     )
-    shifts = _shifts(seen[..., 0]).reshape(count, SEEDS)
-    return {"drift shift, tabular GRPO": trials(float(true), map(mean_interval, shifts))}
+    shifts = np.array([shift(values) for values in seen[..., 0]]).reshape(count, SEEDS)
+    true = shift(np.array(path))
+    return {"drift shift, tabular GRPO": trials(true, map(mean_interval, shifts))}
 
 
 def failures(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """Wilson's interval of a share of failures."""
-    share, n = 0.07, 640
-    counts = rng.binomial(n, share, count)
-    low, high = proportion_confint(counts, n, method="wilson")
-    return {"failure share, Wilson": Trials(share, counts / n, low, high)}
+    counts = rng.binomial(640, 0.07, count)
+    return {"failure share, Wilson": trials(0.07, (wilson(failed, 640) for failed in counts))}
 
 
 CHECKS: tuple[Check, ...] = (
@@ -255,21 +221,20 @@ def _table(checks: Iterable[Check], replications: int, seed: int) -> list[Row]:
 
 
 def _tabular_row(
-    rng: np.random.Generator, table: Tabular, reward: np.ndarray, group: int, prompts: int = 64
+    rng: np.random.Generator, table: Tabular, reward: np.ndarray, group: int
 ) -> dict[str, float]:
-    """The ledger's row of one step of ``prompts`` sampled groups; ``reward`` is of every answer."""
-    answers = table.sample(rng, prompts, group)
-    scores = reward[answers]
-    run = Run(
-        *("", "", 0, True, np.ones(prompts, dtype=int)),
-        reward=scores,
-        advantage=np.full(scores.shape, np.nan),
-        truth=table.truth[answers],
-        judge=scores,
-        features=table.features[answers],
-        names=("z",),
-    )
-    return step_row(run)
+    """The ledger's row of one step of 64 sampled groups; ``reward`` is of every answer."""
+    answers = table.sample(rng, 64, group)
+    return _row(reward[answers], table.truth[answers], table.features[answers])
+
+
+def _row(
+    judge_P_G: np.ndarray, truth_P_G: np.ndarray, features_P_G_1: np.ndarray, **options: Any
+) -> dict[str, float]:
+    """The ledger's row of one step in which the judge's score is the reward."""
+    nothing = np.full(judge_P_G.shape, np.nan)
+    scores = (judge_P_G, nothing, truth_P_G, judge_P_G, features_P_G_1, ("z",))
+    return step_row(Run("", "", 0, True, np.ones(len(judge_P_G), dtype=int), *scores, **options))
 
 
 def _over_runs(
@@ -279,10 +244,5 @@ def _over_runs(
     out = {}
     for column, truth in truths.items():
         values = np.array([row[column] for row in rows]).reshape(count, SEEDS)
-        out[f"{name} {column}, t over runs"] = trials(float(truth), map(mean_interval, values))
+        out[f"{name} {column}, t over runs"] = trials(truth, map(mean_interval, values))
     return out
-
-
-def _shifts(values_N_T: np.ndarray) -> np.ndarray:
-    """`analysis.records.behaviour.shift` of N runs of T steps, shape (N,)."""
-    return np.array([shift(values) for values in values_N_T])

@@ -11,15 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import comb, lgamma
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.step.transmission import FLAT
 from study.rewards.advantages import EPS, advantages
-
-if TYPE_CHECKING:
-    import numpy as np
 
 MAX_GROUPS = 200_000
 """Most different groups that are enumerated: C(G + A - 1, G) of A answers."""

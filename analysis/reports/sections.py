@@ -5,7 +5,6 @@ A section says in words what a study is too small or too blind to show. `SECTION
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -170,7 +169,7 @@ def predictions(evidence: Evidence) -> list[str]:
     title = "<h2>Does what was rewarded explain what was learned?</h2>"
     if evidence.no_prediction:
         return [title, markup.paragraph(evidence.no_prediction)]
-    predicted = pd.DataFrame([asdict(row) for row in evidence.predicted])
+    predicted = pd.DataFrame([row.row() for row in evidence.predicted])
     calibration = pd.DataFrame([columns(line, slope="") for line in evidence.calibration])
     note = (
         "Shift of each run (last tenth of the steps minus first) against the one predicted from "

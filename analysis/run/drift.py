@@ -22,9 +22,6 @@ from analysis.statistics.intervals import grouped_intervals, mean_interval, pair
 from study.verdict import Outcome
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from analysis.records.runs import Records, Run
 
 SCORES = ("judge_score", "truth", "reward", "gap")

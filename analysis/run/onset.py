@@ -28,8 +28,6 @@ from analysis.statistics.estimate import Estimate
 from analysis.step.transmission import FLAT
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from analysis.records.runs import Run
 
 LEVEL = 0.95

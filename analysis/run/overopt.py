@@ -24,8 +24,6 @@ from analysis.statistics.proportions import wilson
 from analysis.step.transmission import FLAT
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from analysis.records.runs import Run
 
 LEVEL = 0.95

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from analysis.records.runs import Run
 
 GAPS, RATES = (0.08, 0.10, 0.12), (0.15, 0.20, 0.25, 0.30)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -22,9 +22,6 @@ from statsmodels.stats.inter_rater import fleiss_kappa as formula
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
 from analysis.statistics.intervals import mean_interval
 from analysis.statistics.proportions import complete, constant, z_value
-
-if TYPE_CHECKING:
-    import numpy as np
 
 MAX_LEVELS = 200
 """More distinct scores than this make no categories: kappas are not computed for them."""

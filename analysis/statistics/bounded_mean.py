@@ -11,13 +11,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
-
-if TYPE_CHECKING:
-    import numpy as np
 
 STILL = 0.01
 """Score units within which a prompt stands where the middle prompt does."""

@@ -10,13 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-
-if TYPE_CHECKING:
-    import numpy as np
 
 APART = 1e-5
 """A column of which a smaller share of the length is its own is a combination of earlier ones."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,10 +30,6 @@ from analysis.step.transmission import (
 )
 from study.rewards.advantages import advantages
 from study.rewards.failure import REPLAY_POLICIES
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
 
 
 def step_row(run: Run) -> dict[str, float]:

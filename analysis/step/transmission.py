@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
@@ -24,9 +23,6 @@ from study.rewards.advantages import (
     sign_flips,
     silenced,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
 
 SCALES = ("group", "batch", "none")
 THRESHOLD = 0.5

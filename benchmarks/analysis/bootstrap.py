@@ -82,7 +82,7 @@ def arch_peer() -> Callable[[Rows, int, int], np.ndarray] | None:
 def equal(values: np.ndarray, labels: np.ndarray, rows: Rows) -> None:
     """The same draws give the same means, as weights and as gathered rows."""
     weights = draw_weights(np.random.default_rng(1), len(rows.of), 5)
-    sums = cluster_sums([values, None], labels)
+    sums = cluster_sums(values, labels)
     drawn = resampled_sums(sums, 5, np.random.default_rng(1))
     for (total, count), counts in zip(drawn, weights, strict=True):
         picked = np.repeat(np.arange(len(counts)), counts.astype(int))

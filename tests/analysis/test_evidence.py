@@ -98,7 +98,7 @@ def test_sentences_of_what_began_and_what_was_explained(real_evidence):
               real_evidence.runs]))) for k, name in enumerate(names)}  # fmt: skip
     moved = sorted((name for name in names if spread[name] > 0), key=spread.__getitem__)[-3:]
     predicted = [
-        Predicted("x", "a", name, sds * spread[name], 0.0, 0.0, 0.0, 1.0, 3)
+        Predicted("x", "a", name, sds * spread[name], Estimate(0.0), 0.0, 0.0, 1.0, 3)
         for name, sds in zip(moved, (1.0, -1.0, 0.01), strict=True)
     ]
     found = dataclasses.replace(

@@ -21,7 +21,7 @@ from analysis.arm.propagation import (
 from analysis.planted.truth import Tabular
 from analysis.propagation import main
 from analysis.records.runs import Run
-from analysis.statistics.estimate import columns
+from analysis.statistics.estimate import Estimate, columns
 from study.errors import UserError
 
 TRUTH = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
@@ -75,7 +75,7 @@ def test_predictions_hold_out_of_sample(predicted):
 
 def test_the_split_is_the_bias_where_there_is_one_and_nothing_where_there_is_none(predicted):
     for row in predicted:
-        assert row.predicted == pytest.approx(row.of_truth + row.of_bias)
+        assert row.predicted.value == pytest.approx(row.of_truth + row.of_bias)
         if row.arm == "dose=0.0":
             assert row.of_bias == pytest.approx(0.0, abs=1e-12)
         elif row.feature == "length":
@@ -134,7 +134,7 @@ def test_a_run_without_its_log_is_neither_predicted_nor_fitted_on(runs, missing)
     without = predict(paths([run for run in runs if run.cell != lacking]), "adam")
     rows = of_tone(np.where(np.isin(np.arange(1, 21), missing), np.nan, 2.0))
     own = rows[lacking]
-    assert math.isnan(own.predicted) and math.isnan(own.low) and math.isnan(own.unseen)
+    assert np.isnan([own.predicted.value, own.predicted.low, own.unseen.value]).all()
     assert own.observed == whole[lacking].observed
     assert own.note == f"no gradient norm at {len(missing)} of 20 steps"
     for row in without:
@@ -148,8 +148,8 @@ def test_a_run_without_learning_rates_is_not_taken_for_one_at_rate_one(runs):
     told = [replace(run, logged={"policy/learning_rate": np.full(20, 0.5)}) for run in runs[1:]]
     rows = predict(paths([runs[0], *told]))
     first, *others = (row for row in rows if row.feature == "length")
-    assert math.isnan(first.predicted) and first.note == "no learning rate at 20 of 20 steps"
-    assert all(math.isfinite(row.predicted) for row in others)
+    assert math.isnan(first.predicted.value) and first.note == "no learning rate at 20 of 20 steps"
+    assert all(math.isfinite(row.predicted.value) for row in others)
 
 
 def test_lost_steps_are_unknown_and_unscored_ones_push_nothing(runs):
@@ -161,7 +161,7 @@ def test_lost_steps_are_unknown_and_unscored_ones_push_nothing(runs):
     assert len(path.level) == 20 and np.flatnonzero(np.isnan(path.level)).tolist() == [4]
     rows = predict([*paths(runs[:-1]), *paths([lost])])
     (row,) = (row for row in rows if row.note and row.feature == "length")
-    assert row.cell == lost.cell and math.isnan(row.predicted)
+    assert row.cell == lost.cell and math.isnan(row.predicted.value)
     assert row.note == "no covariance of reward and behaviour at 1 of 20 steps"
     silent = replace(run, reward=np.where(kept[:, None], run.reward, np.nan))
     path = paths([silent])[0]
@@ -194,8 +194,8 @@ def test_an_arm_out_and_a_repetition_by_hand():
         for n, (push, moved) in enumerate(pairs)
     ]
     rows = predict(found)
-    assert [row.unseen for row in rows] == pytest.approx([4, 4, 4, 2, 4, 4])
-    assert [row.unseen_low for row in rows] == pytest.approx([4, 4, 4, 2, 4, 4])  # no scatter
+    assert [row.unseen.value for row in rows] == pytest.approx([4, 4, 4, 2, 4, 4])
+    assert [row.unseen.low for row in rows] == pytest.approx([4, 4, 4, 2, 4, 4])  # no scatter
     assert [row.repeated for row in rows] == pytest.approx([2, 2, 2, 8, 6, 6])
     (line,) = calibrate(rows)
     total = 3 * 4 + 16 + 64 + 64 - 26**2 / 6
@@ -203,7 +203,7 @@ def test_an_arm_out_and_a_repetition_by_hand():
     assert line.r2_unseen == pytest.approx(1 - (3 * 4 + 4 + 16 + 16) / total)
     assert line.r2_repeated == pytest.approx(1 - (16 + 4 + 4) / total)
     alone = predict([path for path in found if path.arm == "b"])
-    assert all(math.isnan(row.unseen) for row in alone)  # there is no other arm
+    assert all(math.isnan(row.unseen.value) for row in alone)  # there is no other arm
 
 
 def test_learning_rate_and_clipping_are_in_the_push():
@@ -230,8 +230,8 @@ def test_a_run_at_another_rate_is_predicted_with_it():
         )
         for given in ([*seen, slow], facts)
     )
-    assert told.predicted == pytest.approx(told.observed, rel=0.25)
-    assert told.predicted == pytest.approx(blind.predicted * 0.3, rel=1e-6)
+    assert told.predicted.value == pytest.approx(told.observed, rel=0.25)
+    assert told.predicted.value == pytest.approx(blind.predicted.value * 0.3, rel=1e-6)
 
 
 def test_a_scale_is_least_squares_through_the_origin():
@@ -240,10 +240,11 @@ def test_a_scale_is_least_squares_through_the_origin():
     assert (fit.factor, fit.squares, fit.runs) == (pytest.approx(2.3), 10.0, 3)
     assert fit.sd == pytest.approx(0.55**0.5)
     # t(.975, 2) = 4.3027; at push 0 the line itself adds nothing
-    assert fit.half(0.0) == pytest.approx(4.302653 * 0.55**0.5)
-    assert fit.half(10**0.5) == pytest.approx(4.302653 * 1.1**0.5)
+    assert fit.at(0.0).high == pytest.approx(4.302653 * 0.55**0.5)
+    further = fit.at(10**0.5)
+    assert further.high - further.value == pytest.approx(4.302653 * 1.1**0.5)
     assert math.isnan(fit_scale(np.zeros(3), np.ones(3)).factor)
-    assert math.isnan(Scale(1.0, 1.0, 1.0, 2).half(1.0))
+    assert math.isnan(Scale(1.0, 1.0, 1.0, 2).at(1.0).value)
 
 
 def test_a_prediction_interval_holds_one_more_run():
@@ -253,14 +254,14 @@ def test_a_prediction_interval_holds_one_more_run():
     shift = 3 * push + rng.normal(0, 0.5, (400, 6))
     held = 0
     for x, y in zip(push, shift, strict=True):
-        fit = fit_scale(x[:5], y[:5])
-        held += abs(y[5] - fit.factor * x[5]) < fit.half(x[5])
+        predicted = fit_scale(x[:5], y[:5]).at(x[5])
+        held += predicted.low < y[5] < predicted.high
     assert 364 <= held <= 395
 
 
 def test_too_few_runs_predict_nothing(runs):
     rows = predict(paths(runs[:3]))
-    assert all(math.isnan(row.predicted) and row.fitted_on == 2 for row in rows)
+    assert all(math.isnan(row.predicted.value) and row.fitted_on == 2 for row in rows)
     assert rows[0].note == "2 other runs with a known push and shift; a scale takes 3"
     line = calibrate(rows)[0]
     assert math.isnan(line.r2) and line.note == "0 runs with both numbers"
@@ -270,7 +271,7 @@ def test_calibration_by_hand():
     """Observed 2, 4, 6 for predicted 1, 2, 3: slope 2, R2 = 1 - (1 + 4 + 9) / 8."""
     ends = [(0.0, 1.0), (3.0, 5.0), (6.0, 9.0)]  # hold the second and, at its end, the third
     rows = [
-        Predicted(str(n), "a", "x", 2.0 * n, float(n), 0.0, 0.0, 1.0, 3, *ends[n - 1])
+        Predicted(str(n), "a", "x", 2.0 * n, Estimate(n, *ends[n - 1]), 0.0, 0.0, 1.0, 3)
         for n in (1, 2, 3)
     ]
     (line,) = calibrate(rows)
@@ -302,7 +303,7 @@ def test_the_figure_has_a_panel_per_feature_that_moved(predicted):
     import matplotlib.pyplot as plt
     import pandas as pd
 
-    rows = pd.DataFrame([row.__dict__ for row in predicted])
+    rows = pd.DataFrame([row.row() for row in predicted])
     lines = pd.DataFrame([columns(line, slope="") for line in calibrate(predicted)])
     made = figure(rows, lines)
     titles = [axes.get_title(loc="left") for axes in made.axes]
