@@ -26,7 +26,7 @@ from analysis.arm.calibration import FEWEST as FEWEST_OTHERS
 from analysis.arm.propagation import kl_limit, paths, predict
 from analysis.records.behaviour import shift
 from analysis.records.runs import read_runs, step_means
-from analysis.statistics.estimate import Estimate, columns
+from analysis.statistics.estimate import NAN, Estimate, columns
 from analysis.statistics.intervals import mean_interval
 from study.errors import UserError
 
@@ -58,11 +58,11 @@ class Curve:
     it could not be fitted, or bends so late that its parameters mean nothing.
     """
 
-    e0: float
-    emax: float
-    ed50: float
-    aic: float
-    aic_line: float
+    e0: float = NAN
+    emax: float = NAN
+    ed50: float = NAN
+    aic: float = NAN
+    aic_line: float = NAN
     note: str = ""
 
 
@@ -91,11 +91,7 @@ def complete(dose: np.ndarray, seed: np.ndarray) -> bool:
 def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> Estimate:
     """The mean of the seeds' own slopes where each ran every dose, else the line over runs.
 
-    The seed is the unit where each ran every dose: what seeds have in common and differ in is then
-    no noise of the slope. It is the run elsewhere, with why in ``note``.
-
-    Args:
-        dose, response, seed: of each run, shape (R,).
+    What seeds differ in is then no noise of the slope. All arguments are of shape (R,).
 
     Raises:
         ValueError: fewer than three runs, or one dose only.
@@ -103,11 +99,8 @@ def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> E
     if not complete(dose, seed) or len(np.unique(dose)) < FEWEST:
         why = "seeds did not all run the same doses: runs are taken for independent"
         return replace(line(dose, response).slope, note=why)
-    slopes = [
-        line(dose[seed == number], response[seed == number]).slope.value
-        for number in np.unique(seed)
-    ]
-    return mean_interval(slopes, "seed")
+    of_seed = [seed == number for number in np.unique(seed)]
+    return mean_interval([line(dose[own], response[own]).slope.value for own in of_seed], "seed")
 
 
 def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> float:
@@ -129,7 +122,7 @@ def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> flo
         free -= len(sizes) - 1
     noise = float(left @ left)
     if len(doses) < FEWEST or free < 1 or noise <= 1e-20 * float(response @ response):
-        return float("nan")
+        return NAN
     return float(stats.f.sf(bend / (len(doses) - 2) / (noise / free), len(doses) - 2, free))
 
 
@@ -145,31 +138,26 @@ def steps(dose: np.ndarray, response: np.ndarray) -> list[tuple[float, float]]:
 
 def emax(dose: np.ndarray, response: np.ndarray) -> Curve:
     """The Emax curve by least squares, with the AIC of curve and line (normal errors)."""
-    nan = float("nan")
     straight = line(dose, response)
     aic_line = _aic(response - straight.intercept - straight.slope.value * dose, 3)
     shifted = dose - dose.min()
-    if len(np.unique(dose)) < FEWEST + 1:
-        note = f"{len(np.unique(dose))} doses are too few for three parameters"
-        return Curve(nan, nan, nan, nan, aic_line, note)
+    if (doses := len(np.unique(dose))) < FEWEST + 1:
+        return Curve(aic_line=aic_line, note=f"{doses} doses are too few for three parameters")
 
     def bent(d: np.ndarray, e0: float, most: float, half: float) -> np.ndarray:
         return e0 + most * d / (np.exp(half) + d)
 
-    start = (
-        response[shifted == 0].mean(),
-        straight.slope.value * np.ptp(dose) * 2,
-        np.log(np.ptp(dose)),
-    )
+    span = np.ptp(dose)
+    start = (response[shifted == 0].mean(), straight.slope.value * span * 2, np.log(span))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", OptimizeWarning)
             (e0, most, half), _ = curve_fit(bent, shifted, response, p0=start, maxfev=5000)
     except (RuntimeError, OptimizeWarning) as error:
-        return Curve(nan, nan, nan, nan, aic_line, f"no fit: {str(error).splitlines()[0][:80]}")
+        return Curve(aic_line=aic_line, note=f"no fit: {str(error).splitlines()[0][:80]}")
     aic = _aic(response - bent(shifted, e0, most, half), 4)
-    if np.exp(half) >= 10 * np.ptp(dose):
-        return Curve(nan, nan, nan, aic, aic_line, "as good as straight over these doses")
+    if np.exp(half) >= 10 * span:
+        return Curve(aic=aic, aic_line=aic_line, note="as good as straight over these doses")
     return Curve(float(e0), float(most), float(np.exp(half)), aic, aic_line)
 
 
@@ -187,18 +175,14 @@ def trend_p(
     draws: int = DRAWS,
     blocks: np.ndarray | None = None,
 ) -> float:
-    """Two-sided permutation p of the covariance of dose and response.
+    """Two-sided permutation p of the covariance of dose and response, both of shape (R,).
 
     All orders are counted where there are no more than ``draws``, and so many are drawn elsewhere.
-
-    Args:
-        dose, response: of each run, shape (R,).
-        seed: of the draws.
-        blocks: labels, shape (R,): responses are permuted within a block only, and the covariance
-            is that within blocks. One block by default.
+    Responses are permuted within ``blocks`` (labels, shape (R,); one block by default), and the
+    covariance is that within blocks.
     """
     if len(dose) < FEWEST or np.ptp(dose) == 0 or np.ptp(response) == 0:
-        return float("nan")
+        return NAN
     labels = np.zeros(len(dose)) if blocks is None else blocks
     parts = []
     for label in np.unique(labels):
@@ -226,10 +210,10 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
     """
     runs, problems = read_runs(folder)
     done = [run for run in runs if run.done]
-    found = len(set(doses_of(done, feature).values()))
-    if found < FEWEST:
+    doses = len(set(doses_of(done, feature).values()))
+    if doses < FEWEST:
         raise UserError(
-            f"{folder} has finished runs under {found} doses of {feature}, and a curve takes"
+            f"{folder} has finished runs under {doses} doses of {feature}, and a curve takes"
             f" {FEWEST}. Type: python -m experiments.sweep experiment=dose-response"
         )
     return {"study": folder.name, **response(done, feature), "problems": problems}
@@ -249,9 +233,7 @@ def doses_of(runs: Sequence[Run], feature: str) -> dict[str, float]:
 def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
     """Dose of every run, its shift, the fits and the theory, as plain data.
 
-    ``runs`` has per run: dose, seed, ``beta`` of its KL penalty, the shifts of the feature and of
-    the truth, and the ``first_order`` one of `first_order`. ``unscored`` is the share of rollouts
-    without a judge's score.
+    ``beta`` of a run is its KL penalty, ``unscored`` the share of rollouts without a judge's score.
 
     Args:
         runs: with `FEWEST` doses of the feature or more, see `doses_of`.
@@ -259,8 +241,8 @@ def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
     doses = doses_of(runs, feature)
     dosed = [run for run in runs if run.cell in doses]
     betas = {run.cell: float(run.config.get("trainer.beta") or 0.0) for run in dosed}
-    own = [path for path in paths(dosed) if path.feature == feature]
-    expected = first_order(dosed, own, betas)
+    trajectories = [path for path in paths(dosed) if path.feature == feature]
+    expected = first_order(dosed, trajectories, betas)
     rows = [
         {
             "cell": run.cell,
@@ -271,7 +253,7 @@ def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
             "truth": shift(step_means(run, run.truth)),
             "first_order": expected[run.cell],
         }
-        for run, path in zip(dosed, own, strict=True)
+        for run, path in zip(dosed, trajectories, strict=True)
     ]
     dose, moved, seed = (np.array([row[key] for row in rows]) for key in ("dose", "shift", "seed"))
     slope = slope_by_seed(dose, moved, seed)
@@ -292,20 +274,17 @@ def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
 
 
 def first_order(
-    runs: Sequence[Run], own: Sequence[Trajectory], betas: Mapping[str, float]
+    runs: Sequence[Run], trajectories: Sequence[Trajectory], betas: Mapping[str, float]
 ) -> dict[str, float]:
-    """Cell -> shift of one feature that theory says, NaN where it cannot say any.
+    """Cell -> shift of one feature that theory predicts; NaN where it predicts none.
 
-    Under a KL penalty it is where that holds the feature (`analysis.arm.propagation.kl_limit`);
-    else what the run's steps have pushed, times the scale of the other runs without a penalty.
-
-    Args:
-        own: the path of the feature in each run.
-        betas: cell -> ``trainer.beta``.
+    Under a KL penalty (``betas`` by cell) it is where that holds the feature
+    (`analysis.arm.propagation.kl_limit`); else what the run's steps have pushed, times the scale of
+    the other runs without a penalty.
     """
-    free = predict([path for path in own if betas[path.cell] == 0], "adam")
+    free = predict([path for path in trajectories if betas[path.cell] == 0], "adam")
     expected = {row.cell: row.predicted.value for row in free}
-    for run, path in zip(runs, own, strict=True):
+    for run, path in zip(runs, trajectories, strict=True):
         if betas[run.cell] > 0:
             expected[run.cell] = kl_limit(run, betas[run.cell])[path.feature][0]
     return expected
@@ -317,30 +296,26 @@ def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ``points`` are (dose, mean over runs); ``slope`` is theirs over runs and ``amplification`` the
     observed slope over it, NaN where there is no line; ``note`` says why there are no points.
     """
-    nan = float("nan")
-    found = []
+    lines = []
     for beta in sorted({row["beta"] for row in rows}):
         own = [row for row in rows if row["beta"] == beta]
-        dose, response, expected = (
-            np.array([row[key] for row in own]) for key in ("dose", "shift", "first_order")
-        )
-        known = np.isfinite(expected)
-        dose, response, expected = dose[known], response[known], expected[known]
-        points = [(float(one), float(expected[dose == one].mean())) for one in np.unique(dose)]
-        one = {"beta": beta, "points": points, "slope": nan, "amplification": nan, "note": ""}
+        columns = np.array([[row[key] for key in ("dose", "shift", "first_order")] for row in own])
+        dose, response, expected = columns[np.isfinite(columns[:, 2])].T
+        points = [(float(d), float(expected[dose == d].mean())) for d in np.unique(dose)]
+        fit = {"beta": beta, "points": points, "slope": NAN, "amplification": NAN, "note": ""}
         if len(dose) >= FEWEST and np.ptp(dose) > 0:
-            one["slope"] = line(dose, expected).slope.value
-            if one["slope"] != 0:
-                one["amplification"] = line(dose, response).slope.value / one["slope"]
+            fit["slope"] = line(dose, expected).slope.value
+            if fit["slope"] != 0:
+                fit["amplification"] = line(dose, response).slope.value / fit["slope"]
         if not points:
-            one["note"] = f"No first-order prediction at beta = {beta:g}: " + (
+            fit["note"] = f"No first-order prediction at beta = {beta:g}: " + (
                 "the first step has no two rewards and answers to compare within a group."
                 if beta > 0
                 else f"its scale is fitted on the other runs without a KL penalty, at least "
                 f"{FEWEST_OTHERS} with a logged gradient norm, and there are {len(own) - 1}."
             )
-        found.append(one)
-    return found
+        lines.append(fit)
+    return lines
 
 
 def straight(p: float) -> str:

@@ -9,7 +9,6 @@ differ in more than this bias), Deming's and SIMEX, beside the plain line. The j
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from scipy import stats
 
 from analysis.records.behaviour import shift
 from analysis.records.runs import read_runs, step_means
-from analysis.statistics.estimate import Estimate, columns
+from analysis.statistics.estimate import NAN, Estimate, columns
 from analysis.step.transmission import within_regression
 from study.errors import UserError
 
@@ -65,7 +64,7 @@ def moments(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.n
     Source: Fuller 1987, Measurement Error Models, section 1.2.
     """
     share = reliability(bias, error)
-    return plain(bias, error, shift, spread) / share if share > 0 else float("nan")
+    return plain(bias, error, shift, spread) / share if share > 0 else NAN
 
 
 def deming(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray) -> float:
@@ -99,13 +98,7 @@ def simex(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.nda
     return float(np.polyval(np.polyfit(ADDED, slopes, 2), -1.0))
 
 
-Method = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], float]
-METHODS: dict[str, Method] = {
-    "plain": plain,
-    "moments": moments,
-    "deming": deming,
-    "simex": simex,
-}
+METHODS = {method.__name__: method for method in (plain, moments, deming, simex)}
 
 
 def slopes(
@@ -122,14 +115,13 @@ def slopes(
     lines = []
     for name, method in METHODS.items():
         whole = method(bias, error, shift, spread)
-        low = high = float("nan")
+        half = NAN
         if count > FEWEST:
             rows = (bias, error, shift, spread)
             left = [method(*(np.delete(row, j) for row in rows)) for j in range(count)]
             pseudo = count * whole - (count - 1) * np.array(left)
             half = float(stats.t.ppf((1 + level) / 2, count - 1) * pseudo.std(ddof=1)) / count**0.5
-            low, high = whole - half, whole + half
-        slope = Estimate(whole, low, high, count, "judge", level)
+        slope = Estimate(whole, whole - half, whole + half, count, "judge", level)
         lines.append(Slope(name, slope, count))
     return lines
 
@@ -156,12 +148,10 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
         if len(own) < 2:
             problems.append(f"{arm} has {len(own)} runs with a shift, and its error takes two")
             continue
-        early = [np.isin(run.step_P, np.unique(run.step_P)[:steps]) for run in own]
-        gap, z = (
-            np.concatenate([values[rows] for values, rows in zip(arrays, early, strict=True)])
-            for arrays in ([run.judge - run.truth for run in own], [run.features for run in own])
-        )
-        fit = within_regression(gap, z, names)
+        early = [run.step_P <= np.unique(run.step_P)[:steps].max() for run in own]
+        gaps = [(run.judge - run.truth)[rows] for run, rows in zip(own, early, strict=True)]
+        features = [run.features[rows] for run, rows in zip(own, early, strict=True)]
+        fit = within_regression(np.concatenate(gaps), np.concatenate(features), names)
         shifts = np.array([moved[run.cell] for run in own])
         judges.append(
             {
@@ -173,9 +163,9 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
                 "runs": len(shifts),
             }
         )
-    measured = [np.array([j[key] for j in judges]) for key in ("bias", "error", "shift", "spread")]
-    known = np.isfinite(measured).all(axis=0)
-    bias, error, mean_shift, spread = (column[known] for column in measured)
+    numbers = ("bias", "error", "shift", "spread")
+    measured = np.array([[judge[key] for key in numbers] for judge in judges]).reshape(-1, 4)
+    bias, error, mean_shift, spread = measured[np.isfinite(measured).all(axis=1)].T
     try:
         lines = slopes(bias, error, mean_shift, spread)
     except ValueError as wrong:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from statsmodels.regression.linear_model import OLS
 
 from analysis.arm.dose import study as doses
-from analysis.statistics.estimate import Estimate, columns
+from analysis.statistics.estimate import NAN, Estimate, columns
 from study.errors import UserError
 
 FEWEST = 8
@@ -68,44 +68,35 @@ def mediate(
     x, m, y = x[known], m[known], y[known]
     if len(x) < FEWEST or min(np.ptp(x), np.ptp(m), np.ptp(y)) == 0:
         raise ValueError(f"mediation takes {FEWEST} runs in which all three vary, not {len(x)}")
-    total, total_se, of_y = _slopes(y, x[:, None])
-    on_x, a_se, of_m = _slopes(m, x[:, None])
-    both, both_se, _ = _slopes(y, np.stack([x, m], axis=1))
-    a, b = on_x[0], both[1]
+    n, constant = len(x), np.ones(len(x))
+    y_on_x = OLS(y, np.stack([constant, x], axis=1)).fit()
+    m_on_x = OLS(m, np.stack([constant, x], axis=1)).fit()
+    y_on_both = OLS(y, np.stack([constant, x, m], axis=1)).fit()
+    total, a, b = y_on_x.params[1], m_on_x.params[1], y_on_both.params[2]
     rng = np.random.default_rng(seed)
-    drawn_a = a + a_se[0] * rng.standard_t(len(x) - 2, DRAWS)
-    drawn_b = b + both_se[1] * rng.standard_t(len(x) - 3, DRAWS)
+    drawn_a = a + m_on_x.bse[1] * rng.standard_t(n - 2, DRAWS)
+    drawn_b = b + y_on_both.bse[2] * rng.standard_t(n - 3, DRAWS)
     low, high = np.quantile(drawn_a * drawn_b, [0.025, 0.975])
-    t2, t3 = (float(stats.t.ppf(0.975, len(x) - lost)) for lost in (2, 3))
-    seen = abs(total[0]) > t2 * total_se[0]
+    ends = y_on_x.conf_int()[1]
+    seen = ends[0] > 0 or ends[1] < 0
     notes = [] if seen else ["the total effect is not told from 0, so it has no share"]
     if np.corrcoef(x, m)[0, 1] ** 2 > 0.95:
         notes.append("treatment and mediator move together: their effects cannot be told apart")
 
-    def around(slope: float, half: float) -> Estimate:
-        return Estimate(float(slope), float(slope - half), float(slope + half), len(x), "run")
+    def over_runs(value: float, low: float, high: float) -> Estimate:
+        return Estimate(float(value), float(low), float(high), n, "run")
 
     return Mediation(
-        len(x),
-        around(total[0], t2 * total_se[0]),
-        Estimate(float(a * b), float(low), float(high), len(x), "run"),
-        float(total[0] - a * b),
-        float(a * b / total[0]) if seen else float("nan"),
-        around(a, t2 * a_se[0]),
-        around(b, t3 * both_se[1]),
-        float(np.corrcoef(of_m, of_y)[0, 1]),
+        n,
+        over_runs(total, *ends),
+        over_runs(a * b, low, high),
+        float(total - a * b),
+        float(a * b / total) if seen else NAN,
+        over_runs(a, *m_on_x.conf_int()[1]),
+        over_runs(b, *y_on_both.conf_int()[2]),
+        float(np.corrcoef(m_on_x.resid, y_on_x.resid)[0, 1]),
         "; ".join(notes),
     )
-
-
-def _slopes(y: np.ndarray, x_R_K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Least squares with an intercept: slopes, their standard errors, residuals."""
-    design = np.column_stack([np.ones(len(y)), x_R_K])
-    coef, *_ = np.linalg.lstsq(design, y, rcond=None)
-    residuals = y - design @ coef
-    variance = residuals @ residuals / (len(y) - design.shape[1])
-    errors = np.sqrt(np.diag(np.linalg.pinv(design.T @ design)) * variance)
-    return coef[1:], errors[1:], residuals
 
 
 def study(folder: Path, feature: str) -> dict[str, Any]:
@@ -115,9 +106,7 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
         UserError: too few runs, or no truth.
     """
     rows = doses(folder, feature)["runs"]
-    dose, shift, truth = (
-        np.array([row[key] for row in rows]) for key in ("dose", "shift", "truth")
-    )
+    dose, shift, truth = np.array([[row[k] for k in ("dose", "shift", "truth")] for row in rows]).T
     try:
         split = mediate(dose, shift, truth)
     except ValueError as error:

@@ -2,7 +2,8 @@
 
 A statistic that the data cannot give is NaN with the reason in words. Ratings without spread give
 NaN, never the 0 or 1 that a formula happens to leave; a value of exactly 1 means that all ratings
-agreed and did differ between items. Every interval is at the 95 % level unless told.
+agreed and did differ between items. Every interval is at the 95 % level unless told. Tables of
+ratings are of shape (N items, R raters), and NaN is a missing score.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 from scipy.stats import f
-from statsmodels.stats.inter_rater import cohens_kappa
-from statsmodels.stats.inter_rater import fleiss_kappa as formula
+from statsmodels.stats import inter_rater
 
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
 from analysis.statistics.intervals import mean_interval
@@ -35,6 +35,9 @@ FEW_RATERS, MANY_ITEMS = 5, 300
 and .77 with 1,000 (`analysis.selfcheck`): the raters' variance rests on the raters alone."""
 ICC_TYPES = ("ICC(1,1)", "ICC(A,1)", "ICC(C,1)", "ICC(1,k)", "ICC(A,k)", "ICC(C,k)")
 KINDS = ("pearson", "spearman", "kendall")
+Kind = Literal["pearson", "spearman", "kendall"]
+Scores = Sequence[float] | np.ndarray
+ALL_AGREE = "the raters agree on every item: no interval"
 
 
 @dataclass(frozen=True)
@@ -49,20 +52,16 @@ class WithinGroups:
 
 
 def cohen_kappa(
-    a: Sequence[float] | np.ndarray,
-    b: Sequence[float] | np.ndarray,
+    a: Scores,
+    b: Scores,
     weights: Literal["linear", "quadratic"] | None = None,
     level: float = LEVEL,
 ) -> Estimate:
-    """Cohen's kappa of two raters over the items that both scored.
+    """Cohen's kappa of two raters over the items that both scored, shapes (N,).
 
     Weights are distances between the scores themselves, so 1-2-5 is not 1-2-3. The interval uses
     the large-sample standard error (statsmodels), cut at [-1, 1]. NaN if either rater gave one
     score only: the formula's 0 would say "no better than chance" where nothing was tested.
-
-    Args:
-        a: Scores, shape (N,); NaN is missing.
-        b: The other rater's, shape (N,).
     """
     x, y = complete(a, b)
     n = len(x)
@@ -78,33 +77,28 @@ def cohen_kappa(
     if weights is None and not np.intersect1d(x, y).size:
         return Estimate(NAN, n=n, note="the raters have no score in common")
     with np.errstate(divide="ignore", invalid="ignore"):  # its z, where the variance is 0
-        if weights is None:
-            found = cohens_kappa(table)
-        else:
-            found = cohens_kappa(table, weights=levels, wt=weights)
-    value = float(found.kappa)
+        kappa = inter_rater.cohens_kappa(table, weights=levels if weights else None, wt=weights)
+    value = float(kappa.kappa)
     if value == 1.0:
-        return Estimate(1.0, n=n, note="the raters agree on every item: no interval")
-    half = z_value(level) * float(np.sqrt(max(float(found.var_kappa), 0.0)))
+        return Estimate(1.0, n=n, note=ALL_AGREE)
+    half = z_value(level) * float(np.sqrt(max(float(kappa.var_kappa), 0.0)))
     return Estimate(value, max(value - half, -1.0), min(value + half, 1.0), n, "item", level)
 
 
 def fleiss_kappa(ratings: np.ndarray, level: float = LEVEL) -> Estimate:
     """Fleiss' kappa over the items that every rater scored, with a jackknife interval over items.
 
-    Args:
-        ratings: Scores, shape (N, R); NaN is missing. NaN for one rater, or one score only.
+    NaN for one rater, or one score only.
     """
-    kept = np.asarray(ratings, dtype=float)
-    kept = kept[~np.isnan(kept).any(axis=1)] if kept.size else kept[:0]
-    refused = _refuse(kept)
-    if refused:
-        return Estimate(NAN, n=len(kept), note=refused)
-    counts = _counts(kept, np.unique(kept))
+    scores, why = _complete_items(ratings)
+    if why:
+        return Estimate(NAN, n=len(scores), note=why)
+    counts = _counts(scores, np.unique(scores))
     blocks = min(len(counts), BLOCKS)
     block = np.arange(len(counts)) % blocks
+    formula = inter_rater.fleiss_kappa
     with np.errstate(divide="ignore", invalid="ignore"):  # without a block none may differ
-        left = [float(formula(counts[block != one])) for one in range(blocks)]
+        left = [float(formula(counts[block != number])) for number in range(blocks)]
     return _jackknife(float(formula(counts)), left, len(counts), level, "fewer than 3 items")
 
 
@@ -118,37 +112,34 @@ def krippendorff_alpha(
     ``n`` counts the items with at least two scores; the others carry no information. NaN where
     no item has two scores, where there is one score only, and at ratio level for negative scores.
     The interval level takes any number of distinct scores, the others `MOST_LEVELS`.
-
-    Args:
-        ratings: Scores, shape (N, R); NaN is missing.
     """
-    given = np.asarray(ratings, dtype=float)
-    kept = given[(~np.isnan(given)).sum(axis=1) >= 2] if given.size else given[:0]
-    n = len(kept)
+    table = np.asarray(ratings, dtype=float)
+    table = table[(~np.isnan(table)).sum(axis=1) >= 2] if table.size else table[:0]
+    n = len(table)
     if n == 0:
         return Estimate(NAN, note="no item has two scores")
-    scores = kept[~np.isnan(kept)]
+    scores = table[~np.isnan(table)]
     if constant(scores):
         return Estimate(NAN, n=n, note="every score is the same")
     if scale == "ratio" and scores.min() < 0:
         return Estimate(NAN, n=n, note="the ratio level needs scores of at least 0")
-    blocks = min(n, BLOCKS)
+    blocks, few = min(n, BLOCKS), "fewer than 3 items"
     if scale == "interval":
-        parts, alpha = _moments(kept - scores.mean(), blocks), _alpha_of_moments
+        parts, alpha = _moments(table - scores.mean(), blocks), _alpha_of_moments
     else:
         levels = np.unique(scores)
         if len(levels) > MOST_LEVELS:
             return Estimate(NAN, n=n, note=f"{len(levels)} distinct scores are too many")
-        # one alpha of 2,000 levels takes seconds at most, a hundred of them minutes
-        blocks = blocks if len(levels) <= MAX_LEVELS else 1
-        parts = _coincidences(_counts(kept, levels), blocks)
+        if blocks > 1 and len(levels) > MAX_LEVELS:
+            # one alpha of 2,000 levels takes seconds at most, a hundred of them minutes
+            blocks, few = 1, "too many distinct scores"
+        parts = _coincidences(_counts(table, levels), blocks)
 
         def alpha(part: np.ndarray) -> float:
             return _alpha_of_coincidences(part, levels, scale)
 
     whole = parts.sum(axis=0)
     left = [alpha(whole - part) for part in parts] if blocks > 1 else []
-    few = "too many distinct scores" if blocks < min(n, BLOCKS) else "fewer than 3 items"
     return _jackknife(alpha(whole), left, n, level, few)
 
 
@@ -156,35 +147,29 @@ def icc_family(ratings: np.ndarray, level: float = LEVEL) -> dict[str, Estimate]
     """The six intraclass correlations over the items that every rater scored, with F intervals.
 
     McGraw and Wong's names: ICC(1,1) raters differ by item, ICC(A,1) agreement and ICC(C,1)
-    consistency of one of the same raters; ``k`` in place of 1 for the mean of all.
-
-    Args:
-        ratings: Scores, shape (N, R); NaN is missing. NaN for one rater, one item or no spread.
+    consistency of one of the same raters; ``k`` in place of 1 for the mean of all. NaN for one
+    rater, one item or no spread.
     """
-    kept = np.asarray(ratings, dtype=float)
-    kept = kept[~np.isnan(kept).any(axis=1)] if kept.size else kept[:0]
-    refused = _refuse(kept)
-    if refused:
-        return {name: Estimate(NAN, n=len(kept), note=refused) for name in ICC_TYPES}
-    n, k = kept.shape
-    rows, columns = kept.mean(axis=1), kept.mean(axis=0)
+    scores, why = _complete_items(ratings)
+    if why:
+        return dict.fromkeys(ICC_TYPES, Estimate(NAN, n=len(scores), note=why))
+    n, k = scores.shape
+    rows, columns = scores.mean(axis=1), scores.mean(axis=0)
     between, raters = k * rows.var(ddof=1), n * columns.var(ddof=1)
-    within = float(((kept - rows[:, None]) ** 2).sum()) / (n * (k - 1))
-    rest = kept - rows[:, None] - columns + kept.mean()
+    within = float(((scores - rows[:, None]) ** 2).sum()) / (n * (k - 1))
+    rest = scores - rows[:, None] - columns + scores.mean()
     error = float((rest**2).sum()) / ((n - 1) * (k - 1))
-    if within <= 1e-20 * float((kept**2).mean()):
-        note = "the raters agree on every item: no interval"
-        return {name: Estimate(1.0, n=n, note=note) for name in ICC_TYPES}
-    if error <= 1e-20 * float((kept**2).mean()):
-        error = 0.0
-    one = _shares(between, within, k), _shares(between, error, k)
+    rounding = 1e-20 * float((scores**2).mean())
+    if within <= rounding:
+        return dict.fromkeys(ICC_TYPES, Estimate(1.0, n=n, note=ALL_AGREE))
+    error = error if error > rounding else 0.0
     agree = float((between - error) / (between + (k - 1) * error + k * (raters - error) / n))
-    values = (one[0], agree, one[1])
-    if error == 0.0:
-        note = "the raters differ by a constant only: no interval"
-        ends = [(NAN, NAN)] * 3
-    else:
-        note = ""
+    consistent = _share(between / error, k) if error else 1.0 if between else NAN
+    values = (_share(between / within, k), agree, consistent)
+    ends, notes = [(NAN, NAN)] * 3, ["the raters differ by a constant only: no interval"] * 3
+    if error:
+        few = k < FEW_RATERS and n > MANY_ITEMS
+        notes = ["", few * "few raters over many items: the interval is too narrow", ""]
         ends = [
             _f_interval(between / within, n - 1, n * (k - 1), k, level),
             _agreement_interval(between, raters, error, (n, k), agree, level),
@@ -194,33 +179,22 @@ def icc_family(ratings: np.ndarray, level: float = LEVEL) -> dict[str, Estimate]
     def of_mean(icc: float) -> float:  # Spearman and Brown's formula; -1/(k-1) is its pole
         return k * icc / (1 + (k - 1) * icc) if 1 + (k - 1) * icc > 1e-12 else NAN
 
-    narrow = "few raters over many items: the interval is too narrow"
-    notes = [note, note or (narrow if k < FEW_RATERS and n > MANY_ITEMS else ""), note]
     single = [
-        Estimate(v, *end, n, "item", level, why)
-        for v, end, why in zip(values, ends, notes, strict=True)
+        Estimate(value, *low_high, n, "item", level, note)
+        for value, low_high, note in zip(values, ends, notes, strict=True)
     ]
     mean = [
-        replace(one, value=of_mean(one.value), low=of_mean(one.low), high=of_mean(one.high))
-        for one in single
+        replace(icc, value=of_mean(icc.value), low=of_mean(icc.low), high=of_mean(icc.high))
+        for icc in single
     ]
     return dict(zip(ICC_TYPES, [*single, *mean], strict=True))
 
 
-def correlation(
-    x: Sequence[float] | np.ndarray,
-    y: Sequence[float] | np.ndarray,
-    kind: Literal["pearson", "spearman", "kendall"] = "pearson",
-    level: float = LEVEL,
-) -> Estimate:
+def correlation(x: Scores, y: Scores, kind: Kind = "pearson", level: float = LEVEL) -> Estimate:
     """Pearson, Spearman or Kendall tau-b over complete pairs; NaN if a side has no spread.
 
     The interval is Fisher's z with the variance 1/(n-3), (1 + r^2/2)/(n-3) (Bonett and Wright) or
     .437/(n-4) (Fieller), so it needs n > 3 or 4, and none is given at exactly -1 or 1.
-
-    Args:
-        x: shape (N,); NaN is missing.
-        y: shape (N,).
     """
     a, b = complete(x, y)
     n = len(a)
@@ -237,37 +211,28 @@ def correlation(
         return Estimate(value, n=n, note="too few pairs" if dof < 1 else "exact order: no interval")
     variance = {"pearson": 1.0, "spearman": 1 + value**2 / 2, "kendall": 0.437}[kind] / dof
     half = z_value(level) * variance**0.5
-    middle = float(np.arctanh(value))
-    return Estimate(
-        value, float(np.tanh(middle - half)), float(np.tanh(middle + half)), n, "item", level
-    )
+    low, high = np.tanh(np.arctanh(value) + np.array([-half, half])).tolist()
+    return Estimate(value, low, high, n, "item", level)
 
 
 def within_groups(
-    x: Sequence[float] | np.ndarray,
-    y: Sequence[float] | np.ndarray,
+    x: Scores,
+    y: Scores,
     groups: Sequence[Any] | np.ndarray,
-    kind: Literal["pearson", "spearman", "kendall"] = "pearson",
+    kind: Kind = "pearson",
     level: float = LEVEL,
 ) -> WithinGroups:
     """Mean over groups of the correlation inside each; groups without spread are counted apart.
 
-    Args:
-        x: shape (N,); NaN is missing.
-        y: shape (N,).
-        groups: Label of each pair, shape (N,).
+    ``groups`` labels each pair, shape (N,).
     """
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    found, flat, small = [], 0, 0
-    for place in pd.Series(range(len(a))).groupby(np.asarray(groups)).indices.values():
-        one = correlation(a[place], b[place], kind)
-        if one.n < 2:
-            small += 1
-        elif np.isnan(one.value):
-            flat += 1
-        else:
-            found.append(one.value)
-    return WithinGroups(mean_interval(found, "group", level), flat, small)
+    places = pd.Series(range(len(a))).groupby(np.asarray(groups)).indices.values()
+    inside = [correlation(a[place], b[place], kind) for place in places]
+    measured = [each.value for each in inside if each.n >= 2]
+    values = [value for value in measured if not np.isnan(value)]
+    flat, small = len(measured) - len(values), len(inside) - len(measured)
+    return WithinGroups(mean_interval(values, "group", level), flat, small)
 
 
 def _jackknife(value: float, left: Sequence[float], n: int, level: float, few: str) -> Estimate:
@@ -278,14 +243,13 @@ def _jackknife(value: float, left: Sequence[float], n: int, level: float, few: s
         few: Why they are fewer, in words.
     """
     if abs(value - 1) < 1e-12:
-        return Estimate(1.0, n=n, note="the raters agree on every item: no interval")
+        return Estimate(1.0, n=n, note=ALL_AGREE)
     if len(left) < 3:
         return Estimate(value, n=n, note=f"{few}: no interval")
-    found = np.asarray(left)
-    if not np.isfinite(found).all():
+    if not np.isfinite(left).all():
         return Estimate(value, n=n, note="hangs on a single item: no interval")
-    blocks = len(found)
-    spread = float(((found - found.mean()) ** 2).sum() * (blocks - 1) / blocks) ** 0.5
+    blocks = len(left)
+    spread = float(np.var(left) * (blocks - 1)) ** 0.5
     half = float(stats.t.ppf((1 + level) / 2, blocks - 1)) * spread
     return Estimate(value, value - half, min(value + half, 1.0), n, "item", level)
 
@@ -312,11 +276,11 @@ def _coincidences(counts: np.ndarray, blocks: int) -> np.ndarray:
     """Pairs of scores (V, V) within the items of each block, an item weighing with its scores."""
     counts = counts.astype(float)
     weights = 1 / (counts.sum(axis=1) - 1)
-    found = np.empty((blocks, counts.shape[1], counts.shape[1]))
+    pairs = np.empty((blocks, counts.shape[1], counts.shape[1]))
     for block in range(blocks):
         part, weight = counts[block::blocks], weights[block::blocks]
-        found[block] = (part * weight[:, None]).T @ part - np.diag(weight @ part)
-    return found
+        pairs[block] = (part * weight[:, None]).T @ part - np.diag(weight @ part)
+    return pairs
 
 
 def _alpha_of_coincidences(pairs: np.ndarray, levels: np.ndarray, scale: str) -> float:
@@ -336,24 +300,19 @@ def _alpha_of_coincidences(pairs: np.ndarray, levels: np.ndarray, scale: str) ->
     return 1 - (float(margin.sum()) - 1) * float((pairs * distance).sum()) / expected
 
 
-def _shares(between: float, error: float, k: int) -> float:
-    return float((between - error) / (between + (k - 1) * error))
+def _share(ratio: float, k: int) -> float:
+    """Share of the variance between items in one rating, of the mean squares' ratio F."""
+    return float((ratio - 1) / (ratio + k - 1))
 
 
 def _f_interval(ratio: float, df: int, rest: int, k: int, level: float) -> tuple[float, float]:
-    """Interval of (F - 1) / (F + k - 1) from the mean squares' ratio F with its two freedoms."""
+    """Interval of `_share` from F with its two degrees of freedom."""
     tail = (1 + level) / 2
-    low, high = ratio / f.ppf(tail, df, rest), ratio * f.ppf(tail, rest, df)
-    return float((low - 1) / (low + k - 1)), float((high - 1) / (high + k - 1))
+    return _share(ratio / f.ppf(tail, df, rest), k), _share(ratio * f.ppf(tail, rest, df), k)
 
 
 def _agreement_interval(
-    between: float,
-    raters: float,
-    error: float,
-    shape: tuple[int, int],
-    icc: float,
-    level: float,
+    between: float, raters: float, error: float, shape: tuple[int, int], icc: float, level: float
 ) -> tuple[float, float]:
     """McGraw and Wong's interval of ICC(A,1), with Satterthwaite's degrees of freedom."""
     n, k = shape
@@ -375,10 +334,12 @@ def _counts(ratings: np.ndarray, levels: np.ndarray) -> np.ndarray:
     return counts
 
 
-def _refuse(kept: np.ndarray) -> str:
-    """Why a complete table (N, R) has no agreement to measure; empty if it has."""
-    if kept.ndim != 2 or kept.shape[1] < 2:
-        return "needs two raters"
-    if len(kept) < 2:
-        return "needs two items that every rater scored"
-    return "every score is the same" if constant(kept) else ""
+def _complete_items(ratings: np.ndarray) -> tuple[np.ndarray, str]:
+    """The items that every rater scored, and why they have no agreement to measure, or ""."""
+    table = np.asarray(ratings, dtype=float)
+    table = table[~np.isnan(table).any(axis=1)] if table.size else table[:0]
+    if table.ndim != 2 or table.shape[1] < 2:
+        return table, "needs two raters"
+    if len(table) < 2:
+        return table, "needs two items that every rater scored"
+    return table, "every score is the same" if constant(table) else ""
