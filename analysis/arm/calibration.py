@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from analysis.statistics.estimate import LEVEL, NAN, Estimate, columns
+from analysis.statistics.estimate import LEVEL, NAN, NO_ESTIMATE, Estimate, columns
 
-NO_ESTIMATE = Estimate(NAN)
 FEWEST = 3
 """Runs that a scale is fitted on, at least."""
 

@@ -12,8 +12,9 @@ unit throughout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,26 +85,23 @@ def matrix(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
     """
     rows = []
     for run in runs:
-        given = {acting[run.cell]: run.judge, **run.shadows, TRUTH: run.truth}
-        for judge, scores in given.items():
+        for judge, scores in _by_judge(run, acting).items():
             both = np.isfinite(scores) & np.isfinite(run.judge)
             means = step_means(run, np.where(both, scores, np.nan))
             first, last = ends(means)
             rows.append(
-                {
-                    "cell": run.cell,
-                    "arm": run.arm,
-                    "seed": run.seed,
-                    "judge": judge,
-                    "own": judge == acting[run.cell],
-                    "first": first,
-                    "last": last,
-                    "gain": shift(means),
-                    "own_gain": shift(step_means(run, np.where(both, run.judge, np.nan))),
-                    "common": float(both.sum() / (run.rollouts or both.size)),
-                }
+                {"cell": run.cell, "arm": run.arm, "seed": run.seed}
+                | {"judge": judge, "own": judge == acting[run.cell]}
+                | {"first": first, "last": last, "gain": shift(means)}
+                | {"own_gain": shift(step_means(run, np.where(both, run.judge, np.nan)))}
+                | {"common": float(both.sum() / (run.rollouts or both.size))}
             )
     return pd.DataFrame(rows)
+
+
+def _by_judge(run: Run, acting: dict[str, str]) -> dict[str, np.ndarray]:
+    """Scores of a run's rollouts by the judge that trained it, by each other, and by the truth."""
+    return {acting[run.cell]: run.judge, **run.shadows, TRUTH: run.truth}
 
 
 def inflation(table: pd.DataFrame) -> list[Inflation]:
@@ -111,10 +109,7 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
 
     The truth is none of the others. Each judge is compared with the own one on the rollouts that
     both scored, and a run's excess is the mean over its other judges; an arm that no other judge
-    looked at has none.
-
-    Args:
-        table: as `matrix` gives it.
+    looked at has none. ``table`` is as `matrix` gives it.
     """
     own_row = table[table["own"]].set_index("cell")["gain"]
     lines = []
@@ -171,24 +166,22 @@ def agreement(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
         runs, ``low``, ``high`` (95 % t interval), ``n`` runs and ``note``. NaN for two that never
         scored the same rollouts, or where one has no spread.
     """
-    found: dict[tuple[str, str], list[float]] = {}
-    judges: dict[str, None] = {}
+    correlations: dict[tuple[str, str], list[float]] = {}
     for run in runs:
-        given = {acting[run.cell]: run.judge, **run.shadows, TRUTH: run.truth}
-        judges |= dict.fromkeys(given)
-        for one, a in given.items():
-            for other, b in given.items():
-                found.setdefault((one, other), []).append(_within_groups(a, b))
-    names = [name for name in judges if name != TRUTH] + [TRUTH]
-    rows = []
-    for one in names:
-        for other in names:
-            mean = mean_interval(found.get((one, other), []))
-            rows.append(
-                {"judge": one, "other": other, "mean": mean.value, "low": mean.low}
-                | {"high": mean.high, "n": mean.n, "note": mean.note}
-            )
-    return pd.DataFrame(rows)
+        scores = _by_judge(run, acting).items()
+        for (judge, a), (other, b) in product(scores, scores):
+            correlations.setdefault((judge, other), []).append(_within_groups(a, b))
+    names = _truth_last(judge for judge, _ in correlations)
+    return pd.DataFrame(
+        {"judge": judge, "other": other}
+        | mean_interval(correlations.get((judge, other), [])).row("mean")
+        for judge, other in product(names, names)
+    )
+
+
+def _truth_last(judges: Iterable[str]) -> list[str]:
+    """Each judge once, in the order given, and the truth after them."""
+    return [*(judge for judge in dict.fromkeys(judges) if judge != TRUTH), TRUTH]
 
 
 def _within_groups(a_P_G: np.ndarray, b_P_G: np.ndarray) -> float:
@@ -212,8 +205,7 @@ def mean_gains(table: pd.DataFrame) -> pd.DataFrame:
 
 def figure(table: pd.DataFrame) -> Any:
     """Heat map of the mean gain over runs of every arm (rows) under every judge (columns)."""
-    judges = [name for name in dict.fromkeys(table["judge"]) if name != TRUTH] + [TRUTH]
-    wide = mean_gains(table)[judges]
+    wide = mean_gains(table)[_truth_last(table["judge"])]
     labels = ("scored by", "trained under", "gain in score, first to last tenth")
     return heat_map(wide, labels, float(abs(wide).max().max()))
 

@@ -299,8 +299,8 @@ def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     lines = []
     for beta in sorted({row["beta"] for row in rows}):
         own = [row for row in rows if row["beta"] == beta]
-        columns = np.array([[row[key] for key in ("dose", "shift", "first_order")] for row in own])
-        dose, response, expected = columns[np.isfinite(columns[:, 2])].T
+        numbers = np.array([[row[key] for key in ("dose", "shift", "first_order")] for row in own])
+        dose, response, expected = numbers[np.isfinite(numbers[:, 2])].T
         points = [(float(d), float(expected[dose == d].mean())) for d in np.unique(dose)]
         fit = {"beta": beta, "points": points, "slope": NAN, "amplification": NAN, "note": ""}
         if len(dose) >= FEWEST and np.ptp(dose) > 0:

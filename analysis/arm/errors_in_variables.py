@@ -9,7 +9,6 @@ differ in more than this bias), Deming's and SIMEX, beside the plain line. The j
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from scipy import stats
 
 from analysis.records.behaviour import shift
 from analysis.records.runs import read_runs, step_means
-from analysis.statistics.estimate import NAN, Estimate, columns
+from analysis.statistics.estimate import LEVEL, NAN, Estimate
 from analysis.step.transmission import within_regression
 from study.errors import UserError
 
@@ -27,18 +26,6 @@ FEWEST = 3
 ADDED = (0.0, 0.5, 1.0, 1.5, 2.0)
 """Variances that SIMEX adds, in units of the error's own."""
 DRAWS = 200
-
-
-@dataclass(frozen=True)
-class Slope:
-    """A slope of shift on bias with its jackknife t interval over judges.
-
-    It has no interval with three judges: leaving one out leaves a line through two points.
-    """
-
-    method: str
-    slope: Estimate
-    judges: int
 
 
 def plain(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray) -> float:
@@ -102,9 +89,11 @@ METHODS = {method.__name__: method for method in (plain, moments, deming, simex)
 
 
 def slopes(
-    bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray, level: float = 0.95
-) -> list[Slope]:
-    """Every method's slope, all arguments of shape (J,).
+    bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray, level: float = LEVEL
+) -> dict[str, Estimate]:
+    """Method -> slope of shift on bias with its jackknife t interval over J judges, shapes (J,).
+
+    There is no interval with three judges: leaving one out leaves a line through two points.
 
     Raises:
         ValueError: fewer than three judges, or biases that do not differ or have no error.
@@ -112,7 +101,7 @@ def slopes(
     count = len(bias)
     if count < FEWEST or np.ptp(bias) == 0 or not (error > 0).all():
         raise ValueError("slopes take three judges whose measured biases differ and have errors")
-    lines = []
+    by_method = {}
     for name, method in METHODS.items():
         whole = method(bias, error, shift, spread)
         half = NAN
@@ -121,9 +110,8 @@ def slopes(
             left = [method(*(np.delete(row, j) for row in rows)) for j in range(count)]
             pseudo = count * whole - (count - 1) * np.array(left)
             half = float(stats.t.ppf((1 + level) / 2, count - 1) * pseudo.std(ddof=1)) / count**0.5
-        slope = Estimate(whole, whole - half, whole + half, count, "judge", level)
-        lines.append(Slope(name, slope, count))
-    return lines
+        by_method[name] = Estimate(whole, whole - half, whole + half, count, "judge", level)
+    return by_method
 
 
 def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
@@ -167,7 +155,7 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
     measured = np.array([[judge[key] for key in numbers] for judge in judges]).reshape(-1, 4)
     bias, error, mean_shift, spread = measured[np.isfinite(measured).all(axis=1)].T
     try:
-        lines = slopes(bias, error, mean_shift, spread)
+        by_method = slopes(bias, error, mean_shift, spread)
     except ValueError as wrong:
         raise UserError(f"{folder}: {wrong}. Train other judges, two seeds or more.") from wrong
     return {
@@ -176,6 +164,10 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
         "unit": "judge",
         "judges": judges,
         "reliability": reliability(bias, error),
-        "slopes": [columns(line, slope="") for line in lines],
+        "slopes": [
+            {"method": method, "slope": slope.value, "low": slope.low, "high": slope.high}
+            | {"judges": slope.n}
+            for method, slope in by_method.items()
+        ],
         "problems": problems,
     }

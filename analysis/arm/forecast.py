@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.arm.ranking import moved_most, rank
 from analysis.records.frames import runs_frame
@@ -24,7 +25,7 @@ from analysis.statistics.intervals import mean_interval
 from analysis.step.transmission import group_cov
 from judges.session import Session, judge_all
 from judges.store import Store
-from study import cells as cells_module
+from study.cells import load_cell, study_cells
 from study.compose import load_presets
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
@@ -67,24 +68,14 @@ class Push:
     unscored: float
 
 
-def covariances(rewards_P_G: np.ndarray, found: Rollouts, scale: str) -> np.ndarray:
-    """Cov(advantage, feature) inside groups, mean over those of one prompt; NaN rewards are left
-    out.
+def covariances(rewards_P_G: np.ndarray, rollouts: Rollouts, scale: str) -> np.ndarray:
+    """Cov(advantage, feature) inside groups, mean over those of one prompt: (prompts, K).
 
-    Args:
-        scale: ``scale_rewards`` of the training that is forecast.
-
-    Returns:
-        Shape (prompts, K): a prompt that came again is no second prompt.
+    NaN rewards are left out; ``scale`` is ``scale_rewards`` of the training that is forecast.
     """
-    made = np.where(np.isfinite(rewards_P_G), advantages(rewards_P_G, scale), np.nan)
-    covariance = group_cov(made, found.features)
-    prompts, of = np.unique([row.prompt_id for row in found.rows], return_inverse=True)
-    known = np.isfinite(covariance)
-    sums, counts = np.zeros((2, len(prompts), len(found.names)))
-    np.add.at(sums, of, np.where(known, covariance, 0.0))
-    np.add.at(counts, of, known)
-    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+    paid = np.where(np.isfinite(rewards_P_G), advantages(rewards_P_G, scale), np.nan)
+    by_group = pd.DataFrame(group_cov(paid, rollouts.features))
+    return by_group.groupby([row.prompt_id for row in rollouts.rows]).mean().to_numpy()
 
 
 def pushes(
@@ -105,7 +96,8 @@ def pushes(
     for k, name in enumerate(rollouts.names):
         push = mean_interval(covariance[:, k].tolist(), unit="prompt")
         values = rollouts.features[..., k]
-        spread = float(values[np.isfinite(values)].std()) if np.isfinite(values).any() else 0.0
+        known = values[np.isfinite(values)]
+        spread = float(known.std()) if known.size else 0.0
         in_sds = push.value / spread if spread > 0 else float("nan")
         lines.append(Push(judge, name, push, in_sds, push.n, missing))
     return lines
@@ -121,7 +113,7 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
         UserError: nothing is recorded, or groups differ in size.
     """
     task = cells[0].config.task
-    known = {row.prompt_id: row for row in TASKS[task.name].rows(task, "train")}
+    by_prompt = {row.prompt_id: row for row in TASKS[task.name].rows(task, "train")}
     groups: dict[tuple[str | None, ...], tuple[Row, tuple[dict[str, Any], ...]]] = {}
     needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules"]
     for cell in cells:
@@ -133,15 +125,15 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
                 continue
             absent = dict.fromkeys(needed)  # as another version's parts may be
             records = [absent | row for row in table.to_pylist()]
-            if any(r["rollout_id"] is None or r["prompt_id"] not in known for r in records):
+            if any(r["rollout_id"] is None or r["prompt_id"] not in by_prompt for r in records):
                 say(f"{part} is left out: it holds rollouts of no prompt of the task.")
                 continue
             for number in sorted({record["group"] for record in records}):
-                own = [record for record in records if record["group"] == number]
-                own.sort(key=lambda record: record["rollout_id"])
-                name = own[0]["prompt_id"]
-                key = (name, *(record["answer"] for record in own))
-                groups.setdefault(key, (known[name], tuple(own)))
+                group = [record for record in records if record["group"] == number]
+                group.sort(key=lambda record: record["rollout_id"])
+                prompt = group[0]["prompt_id"]
+                key = (prompt, *(record["answer"] for record in group))
+                groups.setdefault(key, (by_prompt[prompt], tuple(group)))
     sizes = {len(members) for _, members in groups.values()}
     if len(sizes) != 1:
         raise UserError(
@@ -155,44 +147,41 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
 
 
 def rewards(
-    judge: Judge, cell: Cell, found: Rollouts, store_path: Path
+    judge: Judge, cell: Cell, rollouts: Rollouts, store_path: Path
 ) -> tuple[np.ndarray, np.ndarray]:
     """The judge's scores of all groups and the rewards that ``cell`` makes of them, each (P, G).
 
-    NaN is a score or reward that is not there. Rows are put to the judge, failures treated and
-    parts added up as in training under the cell's configuration.
+    NaN is a missing score or reward. Rows are put to the judge, failures treated and parts added up
+    as in training under the cell's configuration.
     """
     config = cell.config
-    known = [
+    recorded = [
         compose.recorded(config, row, record)
-        for row, group in zip(found.rows, found.records, strict=True)
+        for row, group in zip(rollouts.rows, rollouts.records, strict=True)
         for record in group
     ]
-    size = len(found.records[0])
+    size = len(rollouts.records[0])
     with Store(store_path) as store, Session(judge, store, oracle(config.task)) as session:
         session.check()
-        items = [one.item for one in known]
+        items = [rollout.item for rollout in recorded]
         scores = [mean_score(votes) for votes in judge_all(session, items, size)]
-    made = compose.recompose(config, known, scores, size, judge.on_failure)
-    given, paid = (
-        np.array([np.nan if value is None else value for value in values]).reshape(-1, size)
-        for values in (scores, made)
-    )
-    return given, paid
+    paid = compose.recompose(config, recorded, scores, size, judge.on_failure)
+    scores_P_G, paid_P_G = np.array([scores, paid], dtype=float).reshape(2, -1, size)
+    return scores_P_G, paid_P_G
 
 
-def candidates(given: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[str, Any]:
+def candidates(names: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[str, Any]:
     """Label -> (judge, cell whose configuration makes the reward): presets by name under that of
     the first run, or with ``study`` the judge of each arm under its own.
 
     Raises:
         UserError: no such preset.
     """
-    if given == "study":
-        found = {arms[cell.name]: (cell.config.judge, cell) for cell in cells}
-        return {arm: found[arm] for arm in dict.fromkeys(arms.values()) if arm in found}
+    if names == "study":
+        by_arm = {arms[cell.name]: (cell.config.judge, cell) for cell in cells}
+        return {arm: by_arm[arm] for arm in dict.fromkeys(arms.values()) if arm in by_arm}
 
-    return {name: (load_presets(name)[0], cells[0]) for name in given.split(",")}
+    return {name: (load_presets(name)[0], cells[0]) for name in names.split(",")}
 
 
 def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
@@ -201,14 +190,14 @@ def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
     Raises:
         UserError: no runs with rollouts, or judges that cannot be asked.
     """
-    found_cells = []
-    for folder in cells_module.study_cells(study_dir):
+    cells = []
+    for folder in study_cells(study_dir):
         if parts(folder / "rollouts"):
             try:
-                found_cells.append(cells_module.load_cell(folder))
+                cells.append(load_cell(folder))
             except Damaged as error:
                 say(f"{folder.name} is left out. {error}")
-    if not found_cells:
+    if not cells:
         raise UserError(
             f"{study_dir} has no recorded rollouts that can be read. Run one cell for one step "
             "first."
@@ -217,17 +206,17 @@ def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
     for problem in runs.attrs["problems"]:
         say(f"{problem}.")
     arms = dict(zip(runs["cell"].astype("str"), runs["arm"].astype("str"), strict=True))
-    chosen = candidates(judges, found_cells, arms)
-    asked = [cell.config.judge for cell in found_cells] + [judge for judge, _ in chosen.values()]
+    chosen = candidates(judges, cells, arms)
+    asked = [cell.config.judge for cell in cells] + [judge for judge, _ in chosen.values()]
     keyword = shared_keyword(judge.simulated.keyword for judge in asked if judge.simulated)
-    rollouts = first_rollouts(found_cells, steps, keyword)
+    rollouts = first_rollouts(cells, steps, keyword)
     lines: list[Push] = []
     by_judge = {}
     for label, (judge, cell) in chosen.items():
-        scores, made = rewards(judge, cell, rollouts, study_dir.parent / "verdicts.db")
+        scores, paid = rewards(judge, cell, rollouts, study_dir.parent / "verdicts.db")
         scale = cell.config.trainer.scale_rewards
-        lines += pushes(label, made, rollouts, scale, float(np.isnan(scores).mean()))
-        by_judge[label] = covariances(made, rollouts, scale)
+        lines += pushes(label, paid, rollouts, scale, float(np.isnan(scores).mean()))
+        by_judge[label] = covariances(paid, rollouts, scale)
     return {
         "study": study_dir.name,
         "steps": steps,

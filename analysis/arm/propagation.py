@@ -73,11 +73,7 @@ def paths(runs: Sequence[Run]) -> list[Trajectory]:
     ``trainer.max_grad_norm``.
     """
     rated = any("policy/learning_rate" in run.logged for run in runs)
-
-    def unlogged(run: Run) -> np.ndarray | float:
-        return np.full(len(run.steps), np.nan) if rated else 1.0
-
-    found = []
+    trajectories = []
     for run in runs:
         at = np.searchsorted(run.steps, run.step_P)
         recorded = np.bincount(at, minlength=len(run.steps)) > 0
@@ -88,29 +84,27 @@ def paths(runs: Sequence[Run]) -> list[Trajectory]:
             covariance = group_cov(part, run.features)
             means = [step_means(run, covariance[:, [k]]) for k in range(len(run.names))]
             pushes.append([np.where(recorded & ~live, 0.0, mean) for mean in means])
-        gradient = run.logged.get("policy/grad_norm", np.full(len(run.steps), np.nan))
-        rate = run.logged.get("policy/learning_rate", unlogged(run))
+        unlogged = np.full(len(run.steps), np.nan)
+        gradient = run.logged.get("policy/grad_norm", unlogged)
+        rate = run.logged.get("policy/learning_rate", unlogged if rated else 1.0)
         clip = float(run.config.get("trainer.max_grad_norm") or 0.0)
         spread = _spread(run.features[run.step_P == run.step_P.min()])
         for k, name in enumerate(run.names):
             columns = (step_means(run, run.features[..., k]), pushes[0][k], pushes[1][k])
             logs = (gradient, rate, clip, float(spread[k]))
-            found.append(Trajectory(run.cell, run.arm, name, *columns, *logs))
-    return found
+            trajectories.append(Trajectory(run.cell, run.arm, name, *columns, *logs))
+    return trajectories
 
 
 def _parts(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Advantages of all steps and the truth's part of them, each (P, G); a batch is a step."""
     if run.scale != "batch":
         return split(run.reward, run.truth, run.scale)[:2]
-    parts = (np.full(run.reward.shape, np.nan), np.full(run.reward.shape, np.nan))
+    total, of_truth = np.full((2, *run.reward.shape), np.nan)
     for step in np.unique(run.step_P):
-        here = run.step_P == step
-        for out, part in zip(
-            parts, split(run.reward[here], run.truth[here], run.scale), strict=False
-        ):
-            out[here] = part
-    return parts
+        rows = run.step_P == step
+        total[rows], of_truth[rows], _ = split(run.reward[rows], run.truth[rows], run.scale)
+    return total, of_truth
 
 
 def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
@@ -138,11 +132,11 @@ def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
 def pushed(path: Trajectory, part: np.ndarray, scale: str) -> float:
     """`cumulative` between the tenths that a shift compares; NaN where any step is unknown: the
     steps that are known do not say where a run went after one that is not."""
-    found = cumulative(path, part, scale)
-    return shift(found) if np.isfinite(found).all() else float("nan")
+    before = cumulative(path, part, scale)
+    return shift(before) if np.isfinite(before).all() else float("nan")
 
 
-def predict(found: Sequence[Trajectory], scale: str = "plain") -> list[Predicted]:
+def predict(trajectories: Sequence[Trajectory], scale: str = "plain") -> list[Predicted]:
     """Observed and predicted shift of every run and feature, the scale from the other runs.
 
     The observed shift is that of `analysis.records.behaviour.shift`: last tenth of the steps minus
@@ -155,8 +149,8 @@ def predict(found: Sequence[Trajectory], scale: str = "plain") -> list[Predicted
     if scale not in SCALES:
         raise UserError(f"scale={scale} is not known. Legal are {', '.join(SCALES)}.")
     rows = []
-    for feature in dict.fromkeys(path.feature for path in found):
-        own = [path for path in found if path.feature == feature]
+    for feature in dict.fromkeys(path.feature for path in trajectories):
+        own = [path for path in trajectories if path.feature == feature]
         push = np.array([pushed(path, path.push, scale) for path in own])
         moved = np.array([shift(path.level) for path in own])
         arms = np.array([path.arm for path in own])
@@ -216,14 +210,12 @@ def kl_limit(run: Run, beta: float) -> dict[str, tuple[float, float]]:
 
     Source: derivative of E[z] at the optimum pi0 exp(A / beta).
     """
-    first = run.at(min(run.step_P.tolist()))
+    first = run.at(run.step_P.min())
     parts = split(first.reward, first.truth, run.scale)[:2]
     total, truth = (group_cov(part, first.features) for part in parts)
-    nan = float("nan")
+    held = beta if beta > 0 else float("nan")
     return {
-        name: (known_mean(total[:, k]) / beta, known_mean(truth[:, k]) / beta)
-        if beta > 0
-        else (nan, nan)
+        name: (known_mean(total[:, k]) / held, known_mean(truth[:, k]) / held)
         for k, name in enumerate(run.names)
     }
 

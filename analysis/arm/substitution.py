@@ -141,13 +141,9 @@ def _shifts(runs: Sequence[Run]) -> pd.DataFrame:
     The SD is the root mean square over runs, so that both runs of a pair are in one unit; a
     behaviour that no first rollout varies in has no column.
     """
-    variances: dict[str, list[float]] = {}
-    for run in runs:
-        first = run.at(min(run.step_P.tolist())).features
-        for k, name in enumerate(run.names):
-            known = first[..., k][np.isfinite(first[..., k])]
-            variances.setdefault(name, []).append(float(known.var()) if known.size else np.nan)
-    sd = pd.Series(variances).map(lambda v: np.nanmean(v) ** 0.5 if np.isfinite(v).any() else 0.0)
+    first = [run.at(run.step_P.min()).features.reshape(-1, len(run.names)) for run in runs]
+    tables = [pd.DataFrame(z, columns=run.names) for run, z in zip(runs, first, strict=True)]
+    sd = pd.DataFrame([table.var(ddof=0) for table in tables]).mean() ** 0.5
     table = run_shifts(runs, feature_values)
     wide = table.groupby(["arm", "seed", "metric"])["shift"].mean().unstack("metric")
     return wide.reindex(columns=list(sd.index[sd > 0])) / sd[sd > 0]

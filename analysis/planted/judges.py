@@ -171,7 +171,7 @@ def models(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     taste = 0.3 + rng.normal(0, 0.5, items).repeat(4)
     score = taste * own + quality + rng.normal(0, 0.7, len(own))
     liking, _ = preferences(frame.assign(score=score, quality=quality))
-    return Estimate(fit.coef[1], fit.low[1], fit.high[1]), liking.effect
+    return fit.estimate(1), liking.effect
 
 
 def order(rng: np.random.Generator, count: int) -> dict[str, Trials]:

@@ -8,15 +8,15 @@ evaluation takes no row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize
 
+from analysis.statistics.estimate import LEVEL, Estimate
 from analysis.statistics.fixed_effects import grouped, independent, split, varying
+from analysis.statistics.proportions import z_value
 
-LEVEL = 0.95
 DISTINCT = 1e-7
 """Smallest share of a column's length that no earlier column has, as in R's lm."""
 EXACT = 1e-26
@@ -25,46 +25,40 @@ EXACT = 1e-26
 
 @dataclass(frozen=True)
 class RandomIntercept:
-    """Fixed effects with Wald intervals, and the two variances.
+    """Fixed effects with their standard errors, shapes (K,), and the two variances.
 
     Attributes:
-        coef, se, low, high: of each column, shape (K,).
         between: variance of the intercepts; 0 where the likelihood has its peak at the edge.
         within: variance of the residuals.
-        icc: between / (between + within).
         loglike: restricted (or full) log-likelihood at the peak.
         note: why not to trust it; empty where nothing is wrong.
     """
 
-    names: tuple[str, ...]
     coef: np.ndarray
     se: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
     between: float
     within: float
-    icc: float
     loglike: float
     rows: int
     clusters: int
     note: str = ""
 
+    def estimate(self, k: int) -> Estimate:
+        """Coefficient ``k`` with its 95 % Wald interval."""
+        half = z_value(LEVEL) * self.se[k]
+        value = self.coef[k]
+        return Estimate(value, value - half, value + half, self.clusters, "cluster", note=self.note)
+
 
 def random_intercept(
-    y_N: np.ndarray,
-    x_N_K: np.ndarray,
-    cluster_N: np.ndarray,
-    names: Sequence[str] = (),
-    *,
-    reml: bool = True,
+    y_N: np.ndarray, x_N_K: np.ndarray, cluster_N: np.ndarray, *, reml: bool = True
 ) -> RandomIntercept:
-    """Fit by (restricted) maximum likelihood.
+    """Fit by (restricted) maximum likelihood; rows with a NaN in y or X are left out.
 
     Args:
-        y_N: outcomes, shape (N,); rows with a NaN in y or X are left out.
+        y_N: outcomes, shape (N,).
         x_N_K: fixed effects, shape (N, K), a column of ones included where an intercept is wanted.
         cluster_N: labels, shape (N,).
-        names: of the columns.
 
     Raises:
         ValueError: fewer than two clusters, columns that depend on each other, or no row left over.
@@ -73,9 +67,7 @@ def random_intercept(
     """
     columns = [np.asarray(y_N, dtype=float), *np.asarray(x_N_K, dtype=float).T]
     labels = np.asarray(cluster_N)
-    known = np.isfinite(columns[0])
-    for column in columns[1:]:
-        known &= np.isfinite(column)
+    known = np.logical_and.reduce([np.isfinite(column) for column in columns])
     if not known.all():
         columns, labels = [column[known] for column in columns], labels[known]
     by = grouped(labels)
@@ -107,37 +99,24 @@ def random_intercept(
             value += float(np.linalg.slogdet(inner)[1]) - volume
         return inner, coef, rss / free, float(value)
 
-    found = optimize.minimize_scalar(
+    peak = optimize.minimize_scalar(
         lambda log_ratio: solved(np.exp(log_ratio))[3], bounds=(-18, 12), method="bounded",
         options={"xatol": 1e-10},
     )  # fmt: skip
-    ratio = float(np.exp(found.x))
+    ratio = float(np.exp(peak.x))
     none_left = solved(0.0)[2] * free <= EXACT * (yy + counts @ mean_y**2)
     edge = none_left or solved(0.0)[3] <= solved(ratio)[3]
     ratio = 0.0 if edge else ratio
     inner, turned, within, value = solved(ratio)
-    coef = axes @ turned
     se = np.sqrt(np.diag(axes @ np.linalg.inv(inner) @ axes.T) * within)
-    half = float(stats.norm.ppf((1 + LEVEL) / 2)) * se
-    between = ratio * within
     notes = ["no variance between clusters is seen"] if edge else []
     if none_left:
         notes = ["the columns explain the outcome to the last digit: its variances are rounding"]
     if groups < 30:
         notes.append(f"{groups} clusters: Wald intervals are too narrow, take run-level means")
+    variances = (ratio * within, within)
     return RandomIntercept(
-        tuple(names) or tuple(f"x{j}" for j in range(k)),
-        coef,
-        se,
-        coef - half,
-        coef + half,
-        between,
-        within,
-        between / (between + within),
-        -value / 2,
-        n,
-        groups,
-        "; ".join(notes),
+        axes @ turned, se, *variances, -value / 2, n, groups, note="; ".join(notes)
     )
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import comb, lgamma
+from itertools import combinations
+from math import comb
 
 import numpy as np
+from scipy.special import gammaln, softmax
 
 from analysis.step.transmission import FLAT
 from study.rewards.advantages import EPS, advantages
@@ -31,8 +33,7 @@ class Tabular:
 
     def policy(self) -> np.ndarray:
         """Probability of every answer, shape (A,)."""
-        weights = np.exp(self.logits - self.logits.max())
-        return weights / weights.sum()
+        return softmax(self.logits)
 
     def behaviour(self) -> np.ndarray:
         """Expected features under the policy, shape (K,)."""
@@ -53,15 +54,16 @@ class Tabular:
         """Exact E Cov(advantage, feature) over all groups of ``group`` rollouts, shape (K,).
 
         Args:
-            reward: of every answer, shape (A,); its spread is what divides.
-            group: G.
-            scale: group or none.
+            reward: of every answer, shape (A,); its spread is what divides under scale ``group``,
+                and nothing under ``none``.
             part: additive part of the reward whose share is wanted; the whole reward by default.
-                Under ``group`` it is 0 where the rewards are equal: nothing is left to share.
+                Under ``group`` it is 0 where the rewards are equal.
 
         Raises:
             ValueError: another scale, or more groups than can be enumerated.
         """
+        if scale not in ("group", "none"):
+            raise ValueError(f"scale is group or none, not {scale!r}")
         counts, weights = self.every_group(group)
         part = reward if part is None else part
         mean_reward = counts @ reward / group
@@ -70,8 +72,6 @@ class Tabular:
         divisor = np.where(sd > FLAT, sd + EPS, np.inf) if scale == "group" else np.ones_like(sd)
         products = counts @ (part[:, None] * self.features)
         products -= (counts @ part)[:, None] * (counts @ self.features) / group
-        if scale not in ("group", "none"):
-            raise ValueError(f"scale is group or none, not {scale!r}")
         return weights @ (products / (group - 1) / divisor[:, None])
 
     def step(self, reward: np.ndarray, group: int, rate: float, scale: str = "group") -> Tabular:
@@ -85,29 +85,22 @@ class Tabular:
         np.add.at(gradient, members, scaled * weights[:, None] / group)
         return Tabular(self.truth, self.features, self.logits + rate * gradient)
 
-    def kl_optimum(self, reward: np.ndarray, b: float) -> Tabular:
-        """The policy that maximises E[reward] - b KL(. || this one): logits + reward / b."""
-        return Tabular(self.truth, self.features, self.logits + reward / b)
-
     def every_group(self, group: int) -> tuple[np.ndarray, np.ndarray]:
         """Every multiset of ``group`` answers as counts (C, A), with its probability (C,)."""
         answers = len(self.logits)
         if comb(group + answers - 1, group) > MAX_GROUPS:
             raise ValueError(f"{answers} answers in groups of {group} are too many to enumerate")
         counts = _compositions(group, answers)
-        ways = lgamma(group + 1) - np.vectorize(lgamma)(counts + 1).sum(axis=1)
+        ways = gammaln(group + 1) - gammaln(counts + 1).sum(axis=1)
         return counts, np.exp(ways + counts @ np.log(self.policy()))
 
 
 @lru_cache(maxsize=8)
 def _compositions(total: int, parts: int) -> np.ndarray:
-    if parts == 1:
-        return np.array([[float(total)]])
-    blocks = []
-    for first in range(total + 1):
-        rest = _compositions(total - first, parts - 1)
-        blocks.append(np.column_stack([np.full(len(rest), float(first)), rest]))
-    return np.concatenate(blocks)
+    """Every way to make ``total`` of ``parts`` counts, in the order of the first: (C, parts)."""
+    bars = np.array(list(combinations(range(total + parts - 1), parts - 1)), dtype=float)
+    ends = np.pad(bars, ((0, 0), (1, 1)), constant_values=((0, 0), (-1, total + parts - 1)))
+    return np.diff(ends, axis=1) - 1
 
 
 @dataclass(frozen=True)
@@ -190,8 +183,7 @@ def sampled_runs(
     seen = np.empty((runs, steps, start.features.shape[1]))
     row = np.arange(runs)[:, None, None]
     for step in range(steps):
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        edges = (weights / weights.sum(axis=1, keepdims=True)).cumsum(axis=1)
+        edges = softmax(logits, axis=1).cumsum(axis=1)
         draws = rng.random((runs, prompts, group))
         members = (draws[..., None] > edges[:, None, None, :-1]).sum(axis=-1)
         seen[:, step] = start.features[members].mean(axis=(1, 2))

@@ -18,6 +18,7 @@ from statsmodels.stats.multitest import multipletests
 from analysis.records.behaviour import TAIL, ends, shift, unit
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.records.runs import step_means
+from analysis.statistics.bootstrap import group_sums, ratio_se
 from analysis.statistics.intervals import grouped_intervals, mean_interval, paired_difference
 from study.verdict import Outcome
 
@@ -74,9 +75,9 @@ def run_curves(
     """
     parts = []
     for run in runs:
-        for metric, given in values(run).items():
-            axes = {"cell": run.cell, "arm": run.arm, "seed": run.seed, "step": run.steps}
-            parts.append(pd.DataFrame({**axes, "metric": metric, "value": step_means(run, given)}))
+        axes = {"cell": run.cell, "arm": run.arm, "seed": run.seed, "step": run.steps}
+        for metric, scores in values(run).items():
+            parts.append(pd.DataFrame({**axes, "metric": metric, "value": step_means(run, scores)}))
     columns = ["cell", "arm", "seed", "step", "metric", "value"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
@@ -94,27 +95,29 @@ def run_shifts(
     """How far each run moved, as `analysis.records.behaviour.shift` defines it, one row per metric.
 
     Columns: cell, arm, seed, metric, first, last, shift, naive_var (of the shift, were the rollouts
-    of both ends independent), group_var (were the groups), unscored (share of the places at both
-    ends without a value), and for what a judge gives worst_low and worst_high: the shift if every
-    score that is missing had been the end of the ``scale`` that lowers or raises it most.
+    of both ends independent), group_var (were the groups; CR1, Cameron and Miller 2015, eq. 11),
+    unscored (share of the places at both ends without a value), and for what a judge gives
+    worst_low and worst_high: the shift if every missing score had been the end of the ``scale``
+    that lowers or raises it most.
     """
     rows = []
     for run in runs:
         steps = run.steps
         window = math.ceil(len(steps) * TAIL)
         at = [np.isin(run.step_P, part) for part in (steps[:window], steps[-window:])]
-        for metric, given in values(run).items():
-            means = step_means(run, given)
+        for metric, scores in values(run).items():
+            means = step_means(run, scores)
             first, last = ends(means)
-            tails = [given[here] for here in at]
+            tails = [scores[here] for here in at]
             known = [tail[np.isfinite(tail)] for tail in tails]
             noise = [k.var(ddof=1) / k.size if k.size > 1 else np.nan for k in known]
-            clustered = [_clustered_var(tail) for tail in tails]
+            by_group = [group_sums(tail) for tail in tails]
+            clustered = sum(ratio_se(sums[sums[:, 1] > 0]) ** 2 for sums in by_group)
             lost = 1 - sum(k.size for k in known) / max(1, sum(tail.size for tail in tails))
             row: dict[str, Any] = {
                 **{"cell": run.cell, "arm": run.arm, "seed": run.seed, "metric": metric},
                 **{"first": first, "last": last, "shift": shift(means)},
-                **{"naive_var": float(sum(noise)), "group_var": sum(clustered), "unscored": lost},
+                **{"naive_var": float(sum(noise)), "group_var": clustered, "unscored": lost},
             }
             if metric in JUDGED:
                 less = run.truth if metric == "gap" else 0.0
@@ -126,20 +129,6 @@ def run_shifts(
             rows.append(row)
     columns = ["cell", "arm", "seed", "metric", "first", "last", "shift", "naive_var", "group_var"]
     return pd.DataFrame(rows, columns=[*columns, "unscored", "worst_low", "worst_high"])
-
-
-def _clustered_var(values_P_G: np.ndarray) -> float:
-    """Variance of the mean of all known values, groups as clusters (CR1); NaN for one group.
-
-    Source: Cameron and Miller 2015, eq. 11 with a constant as the only column.
-    """
-    known = np.isfinite(values_P_G)
-    n, groups = int(known.sum()), int(known.any(axis=1).sum())
-    if groups < 2:
-        return float("nan")
-    mean = np.where(known, values_P_G, 0.0).sum() / n
-    sums = np.where(known, values_P_G - mean, 0.0).sum(axis=1)
-    return float((sums**2).sum() / n**2 * groups / (groups - 1))
 
 
 def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
@@ -158,42 +147,30 @@ def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     }
     rows = []
     for (arm, metric), part in by_arm.items():
-        own = mean_interval(part["shift"])
         moved = part[part["shift"].notna()]
+        runs = max(1, len(moved))
         row = {
-            "arm": arm,
-            "metric": metric,
+            **{"arm": arm, "metric": metric},
             "unit": unit(metric) if metric not in SCORES else "score",
             "first": mean_interval(part["first"]).value,
             "last": mean_interval(part["last"]).value,
-            "shift": own.value,
-            "low": own.low,
-            "high": own.high,
-            "se": float(moved["shift"].std(ddof=1) / max(1, len(moved)) ** 0.5),
-            "group_se": float(moved["group_var"].sum(min_count=1) ** 0.5 / max(1, len(moved))),
-            "naive_se": float(moved["naive_var"].sum(min_count=1) ** 0.5 / max(1, len(moved))),
-            "n": own.n,
+            **mean_interval(part["shift"]).row("shift"),
+            "se": float(moved["shift"].std(ddof=1) / runs**0.5),
+            "group_se": float(moved["group_var"].sum(min_count=1) ** 0.5 / runs),
+            "naive_se": float(moved["naive_var"].sum(min_count=1) ** 0.5 / runs),
             "unscored": float(part["unscored"].mean()),
             "worst_low": float(moved["worst_low"].mean()),
             "worst_high": float(moved["worst_high"].mean()),
-            "note": own.note,
         }
         other = by_arm.get((base, metric)) if base is not None and arm != base else None
         if other is not None:
-            found = paired_difference(part["shift"], other["shift"])
+            difference = paired_difference(part["shift"], other["shift"]).row("diff", "pairs")
+            names = {"low": "diff_low", "high": "diff_high", "note": "diff_note"}
+            names["p"] = "p_sign_flip"
+            row |= {names.get(key, key): value for key, value in difference.items()}
             lowest = paired_difference(part["worst_low"], other["worst_high"])
             highest = paired_difference(part["worst_high"], other["worst_low"])
-            row |= {
-                "diff": found.value,
-                "diff_low": found.low,
-                "diff_high": found.high,
-                "pairs": found.n,
-                "p_sign_flip": found.p,
-                "p_t": found.p_t,
-                "diff_worst_low": lowest.value,
-                "diff_worst_high": highest.value,
-                "diff_note": found.note,
-            }
+            row |= {"diff_worst_low": lowest.value, "diff_worst_high": highest.value}
         rows.append(row)
     table = pd.DataFrame(rows, columns=[*_SHIFT_COLUMNS])
     table["p_holm"] = np.nan
@@ -255,16 +232,14 @@ def failures_by_length(outcomes: pd.DataFrame) -> pd.DataFrame:
         by_run = part.groupby(["cell", "bin"])[["lost", "verdicts"]].sum().reset_index()
         table = grouped_intervals(by_run.assign(value=by_run["lost"] / by_run["verdicts"]), ["bin"])
         in_bin = part.groupby("bin").agg(
-            low=("words", "min"), high=("words", "max"), verdicts=("verdicts", "sum")
+            words_low=("words", "min"), words_high=("words", "max"), verdicts=("verdicts", "sum")
         )
-        table.insert(0, "judge", judge)
-        table.insert(2, "words_low", in_bin["low"].to_numpy())
-        table.insert(3, "words_high", in_bin["high"].to_numpy())
-        table.insert(4, "verdicts", in_bin["verdicts"].to_numpy())
-        tables.append(table)
+        tables.append(in_bin.reset_index().merge(table, on="bin").assign(judge=judge))
     columns = ["judge", "bin", "words_low", "words_high", "verdicts"]
     columns += ["mean", "low", "high", "n", "missing"]
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
+    return (
+        pd.concat(tables, ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
+    )
 
 
 def sample_rollouts(records: Records, cells: Sequence[str]) -> pd.DataFrame:
@@ -290,8 +265,7 @@ def sample_completions(rollouts: pd.DataFrame, ranks: int = 2) -> pd.DataFrame:
     """Completions of the same prompts under every arm at the first, middle and last step.
 
     Nothing is picked for its looks: the first ``ranks`` prompt groups of the step and their first
-    member. Where an arm lacks that group, its nearest one stands in. Columns: when, step, rank,
-    arm, seed, cell, rollout_id, prompt, completion, judge_score, truth, reward.
+    member. Where an arm lacks that group, its nearest one stands in.
 
     Args:
         rollouts: of one seed, as `sample_rollouts` gives them.
@@ -300,13 +274,11 @@ def sample_completions(rollouts: pd.DataFrame, ranks: int = 2) -> pd.DataFrame:
     columns += ["completion", "judge_score", "truth", "reward"]
     if rollouts.empty:
         return pd.DataFrame(columns=columns)
-    ours = rollouts.sort_values(["step", "group", "member"])
     picked = []
-    for _, run in ours.groupby("arm", observed=True):
+    for _, run in rollouts.sort_values(["step", "group", "member"]).groupby("arm", observed=True):
         steps = run["step"].unique()
-        moments = {"first": steps[0], "middle": steps[(len(steps) - 1) // 2], "last": steps[-1]}
-        for when, step in moments.items():
-            now = run[run["step"] == step]
+        for when, at in {"first": 0, "middle": (len(steps) - 1) // 2, "last": -1}.items():
+            now = run[run["step"] == steps[at]]
             groups = now["group"].unique()
             for rank in range(min(ranks, len(groups))):
                 nearest = groups[abs(groups - rank).argmin()]

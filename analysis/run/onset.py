@@ -23,14 +23,13 @@ from analysis.run.threshold_grid import (
     grid_of,
     own_high,
 )
-from analysis.statistics.bootstrap import step_noise
-from analysis.statistics.estimate import Estimate
+from analysis.statistics.bootstrap import group_sums, step_noise
+from analysis.statistics.estimate import LEVEL, NAN, Estimate
 from analysis.step.transmission import FLAT
 
 if TYPE_CHECKING:
     from analysis.records.runs import Run
 
-LEVEL = 0.95
 REPLICATES = 1_000
 FEWEST_STEPS = 8
 KNOTS = 48
@@ -44,10 +43,10 @@ class Onset:
     """When the gap begins to rise; ``step`` is NaN where it is not seen to rise."""
 
     step: Estimate
-    p: float
+    p: float = NAN
     """Chance of as good a ramp from group-sampling noise around a constant gap."""
-    before: float
-    rise: float
+    before: float = NAN
+    rise: float = NAN
     """Gap before the ramp, and how much it rose by the end of it; score units."""
     note: str = ""
 
@@ -71,17 +70,17 @@ def change_point(
         step_P: the step of every group.
         gap_P_2: sum of judge - truth over each group's rollouts that have both, and their number.
     """
-    nan, unseen = float("nan"), Estimate(float("nan"), unit="step", level=level)
-    given = gap_P_2[:, 1] > 0
+    unseen = Estimate(NAN, unit="step", level=level)
+    known = gap_P_2[:, 1] > 0
     rng = np.random.default_rng(seed)
-    steps, means, errors, noise = step_noise(step_P[given], gap_P_2[given], replicates, rng)
+    steps, means, errors, noise = step_noise(step_P[known], gap_P_2[known], replicates, rng)
     if len(steps) < FEWEST_STEPS:
         few = f"{len(steps)} steps with judge and truth, at least {FEWEST_STEPS} are needed"
-        return Onset(unseen, nan, nan, nan, few)
+        return Onset(unseen, note=few)
     if not np.isfinite(errors).all():
-        return Onset(unseen, nan, nan, nan, "steps of one group: no noise to compare with")
+        return Onset(unseen, note="steps of one group: no noise to compare with")
     if np.ptp(means) < FLAT:
-        return Onset(unseen, nan, float(means.mean()), nan, "the gap is constant")
+        return Onset(unseen, before=float(means.mean()), note="the gap is constant")
     begins, shapes, ramps = _ramps(steps)
     best, fitted = _best(means, shapes)
     by_chance = _best(noise, shapes)[1]
@@ -89,16 +88,16 @@ def change_point(
     ramp = ramps[best]
     rise = float(fitted / np.sqrt(((ramp - ramp.mean()) ** 2).sum()))
     before = float(means.mean() - rise * ramp.mean())
-    note = "" if len(steps) <= KNOTS else f"searched on {KNOTS} of {len(steps)} steps"
+    notes = [] if len(steps) <= KNOTS else [f"searched on {KNOTS} of {len(steps)} steps"]
     if not (fitted > 0 and p < 1 - level):
-        seen = "the gap is not seen to rise"
-        return Onset(unseen, p, before, nan, "; ".join(filter(None, [seen, note])))
+        note = "; ".join(["the gap is not seen to rise", *notes])
+        return Onset(unseen, p, before, note=note)
     if _squares(means, fitted) > np.quantile(_squares(noise, by_chance), MISFIT):
         bent = "the rise is no straight ramp, its begin is known less well than the interval says"
-        note = "; ".join(filter(None, [bent, note]))
-    kept = _not_refuted(means, noise, begins, shapes, level)
-    begin = Estimate(float(begins[best]), *_ends(kept, steps), len(steps), "step", level)
-    return Onset(begin, p, before, rise, note)
+        notes.insert(0, bent)
+    ends = _ends(_not_refuted(means, noise, begins, shapes, level), steps)
+    begin = Estimate(float(begins[best]), *ends, len(steps), "step", level)
+    return Onset(begin, p, before, rise, "; ".join(notes))
 
 
 def _ramps(steps_T: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -114,8 +113,7 @@ def _ramps(steps_T: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _best(values: np.ndarray, shapes_M_T: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Which ramp leaves the smallest squares for each row of values, and its projection."""
     products = values @ shapes_M_T.T
-    best = products.argmax(axis=-1)
-    return best, products.max(axis=-1)
+    return products.argmax(axis=-1), products.max(axis=-1)
 
 
 def _squares(values: np.ndarray, explained: np.ndarray) -> np.ndarray:
@@ -150,12 +148,11 @@ def _not_refuted(
 
 def _ends(kept: np.ndarray, steps_T: np.ndarray) -> tuple[float, float]:
     """First and last begin kept; one knot further where there are steps between the knots."""
-    knots = _knots(steps_T)
-    if len(knots) == len(steps_T):
-        return float(kept[0]), float(kept[-1])
-    return float(knots[knots < kept[0]].max(initial=knots[0])), float(
-        knots[knots > kept[-1]].min(initial=knots[-1])
-    )
+    knots, first, last = _knots(steps_T), kept[0], kept[-1]
+    if len(knots) < len(steps_T):
+        first = knots[knots < first].max(initial=knots[0])
+        last = knots[knots > last].min(initial=knots[-1])
+    return float(first), float(last)
 
 
 def _knots(steps_T: np.ndarray) -> np.ndarray:
@@ -166,9 +163,7 @@ def _knots(steps_T: np.ndarray) -> np.ndarray:
 
 def group_gaps(run: Run) -> np.ndarray:
     """Sum of judge - truth over the rollouts of each group that have both, and their number."""
-    gap = run.judge - run.truth
-    known = np.isfinite(gap)
-    return np.stack([np.where(known, gap, 0.0).sum(axis=1), known.sum(axis=1)], axis=1)
+    return group_sums(run.judge - run.truth)
 
 
 @dataclass(frozen=True)
@@ -193,35 +188,25 @@ class Line:
 def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH) -> Line:
     """Onset by all three definitions for one run; see `change_point` for what cannot be had."""
     sums = group_gaps(run)
-    given = sums[:, 1] > 0
+    known = sums[:, 1] > 0
     steps, means, errors, _ = step_noise(
-        run.step_P[given], sums[given], 1, np.random.default_rng(0)
+        run.step_P[known], sums[known], 1, np.random.default_rng(0)
     )
     tail = max(1, len(steps) // 10)
-    ends = (means[:tail].mean(), means[-tail:].mean()) if len(steps) else (float("nan"),) * 2
+    ends = (float(means[:tail].mean()), float(means[-tail:].mean())) if len(steps) else (NAN, NAN)
     gaps = dict(zip(steps.tolist(), means.tolist(), strict=True))
     grid = grid_of(run, features, gaps, high, fewest)
     own_grid = grid_of(run, features, gaps, own_high(run), OWN_FEWEST)
-    rule, stop = None, None
+    rule, alarm = None, None
     if len(steps) >= FEWEST_STEPS and np.isfinite(errors).all():
-        groups = int(np.bincount(np.searchsorted(steps, run.step_P[given])).min())
+        groups = int(np.bincount(np.searchsorted(steps, run.step_P[known])).min())
         rule = calibrated(len(steps), groups)
         at = int(first_alarms(means[None], errors[None], rule)[0])
-        stop = int(steps[at]) if at >= 0 else None
-    return Line(
-        run.cell,
-        run.arm,
-        run.seed,
-        len(steps),
-        float(ends[0]),
-        float(ends[1]),
-        change_point(run.step_P, sums),
-        grid,
-        own_grid,
-        stop,
-        rule,
-        "+".join(name for name in features if name in run.names),
-    )
+        alarm = int(steps[at]) if at >= 0 else None
+    shortcut = "+".join(name for name in features if name in run.names)
+    axes = (run.cell, run.arm, run.seed, len(steps))
+    onset = change_point(run.step_P, sums)
+    return Line(*axes, *ends, onset, grid, own_grid, alarm, rule, shortcut)
 
 
 def planted_false_alarms(run: Run, rule: Rule, runs: int = 500) -> Estimate:
@@ -238,11 +223,8 @@ def planted_false_alarms(run: Run, rule: Rule, runs: int = 500) -> Estimate:
 def dosed(run: Run) -> list[str]:
     """Features that the run's simulated judge has a dose for: the shortcuts that are known."""
     prefix = "judge.simulated.doses."
-    return sorted(
-        key.removeprefix(prefix)
-        for key, dose in run.config.items()
-        if key.startswith(prefix) and dose
-    )
+    doses = {key: dose for key, dose in run.config.items() if key.startswith(prefix)}
+    return sorted(key.removeprefix(prefix) for key, dose in doses.items() if dose)
 
 
 def own_line(run: Run) -> Line:

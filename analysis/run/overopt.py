@@ -18,15 +18,14 @@ import numpy as np
 
 from analysis.planted.truth import Fault, Tabular, simulate
 from analysis.reports.markup import number
-from analysis.statistics.bootstrap import step_noise
-from analysis.statistics.estimate import Estimate
+from analysis.statistics.bootstrap import group_sums, step_noise
+from analysis.statistics.estimate import LEVEL, NAN, NO_ESTIMATE, Estimate
 from analysis.statistics.proportions import wilson
 from analysis.step.transmission import FLAT
 
 if TYPE_CHECKING:
     from analysis.records.runs import Run
 
-LEVEL = 0.95
 REPLICATES = 2_000
 FEWEST_STEPS = 8
 SLACK = 0.5
@@ -51,14 +50,14 @@ class Fit:
 class Overopt:
     """The better form of one run and score, and where it peaks, in sqrt(nats)."""
 
-    fits: tuple[Fit, ...]
-    best: Fit | None
+    fits: tuple[Fit, ...] = ()
+    best: Fit | None = None
     """The form with the least AIC of the two that can turn down; the line is beside them."""
-    peak: Estimate
+    peak: Estimate = NO_ESTIMATE
     """d of the best form's highest point, interval over resampled groups; inf is "not reached"."""
-    reached: float
+    reached: float = NAN
     """Share of the resampled curves that turn down before the largest d."""
-    d_max: float
+    d_max: float = NAN
     note: str = ""
 
 
@@ -80,14 +79,10 @@ class Rule:
     slack: float = SLACK
 
 
-def _log(d: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(d, 1e-12))
-
-
-FORMS: dict[str, Callable[[np.ndarray], np.ndarray] | None] = {
-    "rl": _log,
+FORMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "rl": lambda d: np.log(np.maximum(d, 1e-12)),
     "bon": lambda d: d,
-    "line": None,
+    "line": np.zeros_like,
 }
 """g(d) of d (alpha - beta g(d)): log d for reinforcement learning, d for best-of-n, none."""
 
@@ -100,12 +95,13 @@ def fit(d_T: np.ndarray, score_T: np.ndarray, form: str) -> Fit:
     solve, design = _solver(d_T, form)
     coefficients = solve @ score_T
     rss = float(((score_T - design @ coefficients) ** 2).sum())
-    steps, used = design.shape
+    steps, bent = len(d_T), form != "line"
     # Residuals of rounding alone are a perfect fit, not the better of two such.
     floor = steps * (1e-12 * max(1.0, float(np.abs(score_T).max()))) ** 2
-    aic = steps * float(np.log(max(rss, floor) / steps)) + 2 * (used + 1)
-    start, alpha, beta = [*coefficients.tolist(), float("nan")][:3]
-    return Fit(form, start, alpha, beta, aic, float(_peaks(d_T, coefficients[None], form)[0]))
+    aic = steps * float(np.log(max(rss, floor) / steps)) + 2 * (3 + bent)
+    start, alpha, beta = coefficients.tolist()
+    peak = float(_peaks(d_T, coefficients[None], form)[0])
+    return Fit(form, start, alpha, beta if bent else NAN, aic, peak)
 
 
 def overoptimisation(
@@ -128,28 +124,25 @@ def overoptimisation(
         step_P: the step of every group.
         score_P_2: sum of the score over each group's rollouts that have one, and their number.
     """
-    nan = float("nan")
-    given = score_P_2[:, 1] > 0
-    known = np.isin(step_P, np.unique(step_P)[np.isfinite(d_T)])
-    kept = given & known
-    d = d_T[np.isin(np.unique(step_P), step_P[kept])]
+    known = np.isin(step_P, np.unique(step_P)[np.isfinite(d_T)]) & (score_P_2[:, 1] > 0)
+    d = d_T[np.isin(np.unique(step_P), step_P[known])]
     rng = np.random.default_rng(seed)
-    steps, means, errors, noise = step_noise(step_P[kept], score_P_2[kept], replicates, rng)
-    d_max = float(d.max()) if len(d) else nan
+    steps, means, errors, noise = step_noise(step_P[known], score_P_2[known], replicates, rng)
+    d_max = float(d.max()) if len(d) else NAN
     if len(steps) < FEWEST_STEPS:
         why = f"{len(steps)} steps with a score and a KL, at least {FEWEST_STEPS} are needed"
-        return Overopt((), None, Estimate(nan), nan, d_max, why)
+        return Overopt(d_max=d_max, note=why)
     if np.ptp(d) < 1e-6 or len(np.unique(d)) < 4:
-        return Overopt((), None, Estimate(nan), nan, d_max, "the policy did not move away")
+        return Overopt(d_max=d_max, note="the policy did not move away")
     fits = tuple(fit(d, means, form) for form in FORMS)
-    best = min(fits[:2], key=lambda one: one.aic)
+    best = min(fits[:2], key=lambda bent: bent.aic)
     notes = []
     if fits[2].aic <= best.aic:
         notes.append("a straight line fits as well: no turn is seen")
     if not np.isfinite(errors).all():
         notes.append("steps of one group: no interval")
-        return Overopt(fits, best, Estimate(best.peak), nan, d_max, "; ".join(notes))
-    peaks = _refitted_peaks(d, means + noise, [one.form for one in fits[:2]])
+        return Overopt(fits, best, Estimate(best.peak), NAN, d_max, "; ".join(notes))
+    peaks = _refitted_peaks(d, means + noise, [bent.form for bent in fits[:2]])
     # Quantiles that are one of the replicates: between a peak and "not reached" lies nothing.
     tails = [(1 - level) / 2, (1 + level) / 2]
     low, high = np.quantile(peaks, tails, method="inverted_cdf")
@@ -171,34 +164,24 @@ def _refitted_peaks(d_T: np.ndarray, scores_B_T: np.ndarray, forms: Sequence[str
 
 
 def _solver(d_T: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Pseudo-inverse (C, T) and design (T, C) of one form: 1, d, - d g(d)."""
-    shape = FORMS[form]
-    columns = [np.ones_like(d_T), d_T]
-    if shape is not None:
-        columns.append(-d_T * shape(d_T))
-    design = np.stack(columns, axis=1)
+    """Pseudo-inverse (3, T) and design (T, 3) of one form: 1, d, - d g(d)."""
+    design = np.stack([np.ones_like(d_T), d_T, -d_T * FORMS[form](d_T)], axis=1)
     return np.linalg.pinv(design), design
 
 
-def _peaks(d_T: np.ndarray, coefficients_B_C: np.ndarray, form: str) -> np.ndarray:
+def _peaks(d_T: np.ndarray, coefficients_B_3: np.ndarray, form: str) -> np.ndarray:
     """d of the highest point of each curve over 0 .. largest d; inf where that is its end.
 
     Inside it is alpha / (2 beta) for d (alpha - beta d) and exp(alpha / beta - 1) for
     d (alpha - beta log d), a top where beta > 0; else one of the ends is higher, d = 0 or the last.
     """
     last = d_T.max()
-    alpha = coefficients_B_C[:, 1]
-    beta = coefficients_B_C[:, 2] if form != "line" else np.zeros_like(alpha)
-    shape = FORMS[form]
-    at_end = last * (alpha - beta * (shape(last) if shape is not None else 0.0))
-    peaks = np.where(at_end > 0, np.inf, 0.0)
+    _, alpha, beta = coefficients_B_3.T
+    ends = np.where(last * (alpha - beta * FORMS[form](last)) > 0, np.inf, 0.0)
     bends = beta > 0
-    if form == "bon":
-        top = np.divide(alpha, 2 * beta, out=np.full_like(alpha, np.inf), where=bends)
-    else:
-        ratio = np.divide(alpha, beta, out=np.full_like(alpha, np.inf), where=bends)
-        top = np.exp(np.minimum(ratio - 1, 700.0))
-    return np.where(bends & (top > 0) & (top < last), top, peaks)
+    ratio = np.divide(alpha, beta, out=np.full_like(alpha, np.inf), where=bends)
+    top = ratio / 2 if form == "bon" else np.exp(np.minimum(ratio - 1, 700.0))
+    return np.where(bends & (top > 0) & (top < last), top, ends)
 
 
 def kl_path(run: Run) -> Kl:
@@ -310,18 +293,15 @@ def rows(run: Run) -> list[dict[str, Any]]:
     """Truth and judge of one run over d: cell, arm, seed, score, where d is from, `Overopt`."""
     kl = kl_path(run)
     by_step = dict(zip(kl.steps.tolist(), kl.kl.tolist(), strict=True))
-    nan = float("nan")
-    d = np.sqrt([by_step.get(step, nan) for step in np.unique(run.step_P).tolist()])
-    found = []
+    d = np.sqrt([by_step.get(step, NAN) for step in np.unique(run.step_P).tolist()])
+    lines = []
     for name, scores in (("truth", run.truth), ("judge", run.judge)):
-        known = np.isfinite(scores)
-        sums = np.stack([np.where(known, scores, 0.0).sum(axis=1), known.sum(axis=1)], axis=1)
-        fitted = overoptimisation(d, run.step_P, sums)
+        fitted = overoptimisation(d, run.step_P, group_sums(scores))
         note = fitted.note if len(kl.steps) else kl.source
         axes = {"cell": run.cell, "arm": run.arm, "seed": run.seed, "score": name}
         ends = {"low": fitted.peak.low, "high": fitted.peak.high}
-        found.append({**axes, "kl": kl.source, **asdict(fitted), **ends, "note": note})
-    return found
+        lines.append({**axes, "kl": kl.source, **asdict(fitted), **ends, "note": note})
+    return lines
 
 
 def place(value: float) -> str:

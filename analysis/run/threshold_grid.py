@@ -6,9 +6,9 @@ docs/onset.md says what that assumes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import multimode
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,16 +62,15 @@ def threshold_grid(
         met = (gap >= at_least - 1e-9) & (rate >= share - 1e-9)
         return int(steps_T[int(met.argmax())]) if met.any() else None
 
-    found = [one for g in GAPS for r in RATES if (one := first(g, r)) is not None]
+    onsets = [onset for g in GAPS for r in RATES if (onset := first(g, r)) is not None]
     severe = first(SEVERE_GAP, SEVERE_RATE)
-    if not found:
+    if not onsets:
         why = "thresholds not reached"
         if not np.isfinite(rate).any():
             why = "no step has enough rollouts in the high-score bucket (options high, fewest)"
         return Grid(None, None, None, 0, severe, why)
-    counts = Counter(found)
-    mode = min(counts, key=lambda step: (-counts[step], step))
-    return Grid(mode, min(found), max(found), len(found), severe)
+    mode = min(multimode(onsets))
+    return Grid(mode, min(onsets), max(onsets), len(onsets), severe)
 
 
 def smoothed(values_T: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -101,8 +100,7 @@ def shortcut_rate(
     shown = np.asarray((columns > usual).any(axis=-1))
     rates = np.full(len(steps), np.nan)
     for t, step in enumerate(steps):
-        here = run.step_P == step
-        bucket = here[:, None] & (run.judge >= high)
+        bucket = (run.step_P == step)[:, None] & (run.judge >= high)
         if bucket.sum() >= fewest:
             rates[t] = shown[bucket].mean()
     return steps, rates
@@ -115,12 +113,9 @@ def grid_of(
     high: float = HIGH,
     fewest: int = FEWEST_HIGH,
 ) -> Grid:
-    """`threshold_grid` of one run.
+    """`threshold_grid` of one run, see `shortcut_rate`.
 
-    Args:
-        features: its shortcuts.
-        gap_T: step -> mean judge - truth, of the steps that have one.
-        high, fewest: see `shortcut_rate`.
+    ``features`` are its shortcuts, ``gap_T`` the mean judge - truth of the steps that have one.
     """
     named = [name for name in features if name in run.names]
     if not named or not gap_T:

@@ -39,6 +39,12 @@ def draws(rng: np.random.Generator, units: int, replicates: int) -> np.ndarray:
     return draws + np.arange(0, replicates * units, units)[:, None]
 
 
+def group_sums(values_P_G: np.ndarray) -> np.ndarray:
+    """Sum over the rollouts of each group that have a value, and their number: (P, 2)."""
+    known = np.isfinite(values_P_G)
+    return np.stack([np.where(known, values_P_G, 0.0).sum(axis=1), known.sum(axis=1)], axis=1)
+
+
 def step_noise(
     step_P: np.ndarray, sums_P_2: np.ndarray, replicates: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -46,6 +46,9 @@ class Estimate:
         }
 
 
+NO_ESTIMATE = Estimate(NAN)
+
+
 def columns(record: Any, **prefixes: str) -> dict[str, Any]:
     """A dataclass that holds Estimates as one row of a table, in the order of its fields.
 
