@@ -1,13 +1,10 @@
 """Every final policy under every judge: who likes what it taught, and what was given up for it.
 
-    python -m analysis.crossjudge study=quickstart [least=0.25] [out=FILE] [figure=FILE]
-
 The matrix scores the last tenth of each run's steps by the acting judge, by every other judge
-that looked on or came later (`analysis.records.replays`), and by the rule truth, each beside the
-acting judge on the rollouts that both scored: a judge that fails on bad answers would else gain by
-failing less. What a policy gained with its own judge beyond the others is inflation only as far
-as it is beyond the truth too. What was given up is in `analysis.arm.substitution`. The run is the
-unit throughout.
+(`analysis.records.replays`), and by the rule truth, each beside the acting judge on the rollouts
+that both scored: a judge that fails on bad answers would else gain by failing less. A gain with the
+own judge beyond the others is inflation only as far as it is beyond the truth too. What was given
+up is in `analysis.arm.substitution`. The run is the unit throughout.
 """
 
 from __future__ import annotations
@@ -52,8 +49,8 @@ intervals 95 % t over runs."""
 class Inflation:
     """What an arm's runs gained with their own judge beyond the others and beyond the truth.
 
-    `COLUMNS` says what each number is. ``inflation`` alone does not accuse a judge: where it is
-    right and the others are blind, policies gain with it too, and ``beyond_truth`` is 0.
+    `COLUMNS` says what each number is. ``inflation`` alone does not accuse a judge that is right
+    where the others are blind: ``beyond_truth`` is then 0.
     """
 
     arm: str
@@ -261,14 +258,13 @@ def study(folder: Path, least: float = LEAST) -> dict[str, Any]:
         raise UserError(f"{folder} has no finished run with rollouts. Train one, or wait for it.")
     table = matrix(runs, acting)
     return {
-        "study": folder.name,
-        "unit": "run",
+        **{"study": folder.name, "unit": "run"},
         "matrix": table.to_dict("records"),
         "inflation": [line.row() for line in inflation(table)],
         "inflation_columns": COLUMNS,
         "agreement": agreement(runs, acting).to_dict("records"),
         "base_arm": base_of(runs),
-        "substitutions": [asdict(one) for one in substitutions(runs, least)],
+        "substitutions": [asdict(swap) for swap in substitutions(runs, least)],
         "substitutions_untold": untold(runs),
         "problems": records.problems + unread,
     }

@@ -1,7 +1,5 @@
 """Dose and response over runs: how much behaviour, or gap, a unit of injected bias makes.
 
-    python -m analysis.dose study=dose-response [feature=length] [out=FILE] [figure=FILE]
-
 A line, a monotone step function and an Emax curve are fitted to the shift of each run against the
 dose of its judge. Where every seed ran every dose the seed is the unit: the slope's interval is
 over the seeds' own slopes, and the trend test permutes doses within seeds. Natural judges, whose
@@ -128,12 +126,11 @@ def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> flo
 
 def steps(dose: np.ndarray, response: np.ndarray) -> list[tuple[float, float]]:
     """The monotone fit: (dose, response) for each dose, rising or falling as the line does."""
-    doses = np.unique(dose)
-    means = np.array([response[dose == one].mean() for one in doses])
-    counts = np.array([(dose == one).sum() for one in doses], dtype=float)
+    doses, counts = np.unique(dose, return_counts=True)
+    means = np.array([response[dose == d].mean() for d in doses])
     rising = np.corrcoef(dose, response)[0, 1] >= 0
     fitted = isotonic_regression(means, weights=counts, increasing=bool(rising)).x
-    return [(float(one), float(value)) for one, value in zip(doses, fitted, strict=True)]
+    return list(zip(doses.tolist(), fitted.tolist(), strict=True))
 
 
 def emax(dose: np.ndarray, response: np.ndarray) -> Curve:
@@ -163,9 +160,8 @@ def emax(dose: np.ndarray, response: np.ndarray) -> Curve:
 
 def _aic(residuals: np.ndarray, parameters: int) -> float:
     """n log(RSS / n) + 2 k, the variance counted among the parameters."""
-    n = len(residuals)
-    rss = float(residuals @ residuals)
-    return n * float(np.log(max(rss, 1e-300) / n)) + 2 * parameters
+    mean_square = max(float(residuals @ residuals), 1e-300) / len(residuals)
+    return len(residuals) * float(np.log(mean_square)) + 2 * parameters
 
 
 def trend_p(

@@ -1,7 +1,5 @@
 """Natural judges: the slope of behaviour on a bias that is itself measured, its error taken out.
 
-    python -m analysis.natural study=quickstart [feature=length] [steps=1] [out=FILE]
-
 The bias of a judge nobody dosed is an estimate, and noise in it flattens the slope of the runs'
 shift on it. Three corrections from the stated errors: by moments (which allows for judges that
 differ in more than this bias), Deming's and SIMEX, beside the plain line. The judge is the unit.
@@ -139,7 +137,7 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
         early = [run.step_P <= np.unique(run.step_P)[:steps].max() for run in own]
         gaps = [(run.judge - run.truth)[rows] for run, rows in zip(own, early, strict=True)]
         features = [run.features[rows] for run, rows in zip(own, early, strict=True)]
-        fit = within_regression(np.concatenate(gaps), np.concatenate(features), names)
+        fit = within_regression(np.concatenate(gaps), np.concatenate(features))
         shifts = np.array([moved[run.cell] for run in own])
         judges.append(
             {

@@ -1,7 +1,5 @@
 """Does the truth fall because of the behaviour that the judge paid for? Descriptive, over runs.
 
-    python -m analysis.mediation study=dose-response feature=length
-
 Treatment is the dose of a run's judge, mediator the run's shift in a behaviour, outcome its shift
 in truth. Two lines (mediator on treatment; outcome on both) split the total effect into one through
 the behaviour and a rest. The dose is assigned by us, the behaviour is not: whatever moves behaviour

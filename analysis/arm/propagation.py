@@ -2,12 +2,11 @@
 
 ``python -m analysis.propagation study=NAME`` prints predicted beside observed, run by run.
 
-To first order a GRPO step moves E[z] by scale x E Cov(A, z), where the covariance is within groups
-and known from the run's own rollouts (`analysis.step.transmission`). The scale is not: it depends
-on optimiser, clipping and how the network shares weights, and it differs several times over between
-runs. So the steps are weighed with what the optimiser logged, and what is left is fitted on the
-*other* runs of the study, never on the run that it explains. The covariance is a sum over the
-truth's and the bias's part, and so is the prediction.
+To first order a GRPO step moves E[z] by scale x E Cov(A, z). The covariance is within groups and
+known from the run's own rollouts (`analysis.step.transmission`). The scale is not: it depends on
+optimiser, clipping and weight sharing. So steps are weighed with what the optimiser logged, and the
+rest is fitted on the *other* runs of the study. The covariance is a sum of the truth's and the
+bias's part, and so is the prediction.
 """
 
 from __future__ import annotations
@@ -108,14 +107,10 @@ def _parts(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
-    """What has been pushed before each step, shape (T,), 0 at the first; NaN from a step on that
-    is not known to have pushed this or that much.
+    """What has been pushed before each step, shape (T,), 0 at the first; NaN after an unknown push.
 
-    A step without a push needs no gradient norm, and a gradient of 0 moves nothing.
-
-    Args:
-        part: a push of the path, whole or one part.
-        scale: see `SCALES`; ``adam`` divides each step by its gradient norm.
+    A step without a push needs no gradient norm, and a gradient of 0 moves nothing. ``part`` is a
+    push of the path, whole or one part of it; ``scale`` is one of `SCALES`.
     """
     unknown = np.isnan(path.gradient)
     if scale == "adam":
@@ -130,8 +125,7 @@ def cumulative(path: Trajectory, part: np.ndarray, scale: str) -> np.ndarray:
 
 
 def pushed(path: Trajectory, part: np.ndarray, scale: str) -> float:
-    """`cumulative` between the tenths that a shift compares; NaN where any step is unknown: the
-    steps that are known do not say where a run went after one that is not."""
+    """`cumulative` between the tenths that a shift compares; NaN where any step is unknown."""
     before = cumulative(path, part, scale)
     return shift(before) if np.isfinite(before).all() else float("nan")
 
@@ -139,9 +133,8 @@ def pushed(path: Trajectory, part: np.ndarray, scale: str) -> float:
 def predict(trajectories: Sequence[Trajectory], scale: str = "plain") -> list[Predicted]:
     """Observed and predicted shift of every run and feature, the scale from the other runs.
 
-    The observed shift is that of `analysis.records.behaviour.shift`: last tenth of the steps minus
-    first tenth. The push is taken over the same tenths, and so is what the scale is fitted on. A
-    run whose push is not known all the way is neither predicted nor fitted on.
+    Shifts and pushes are taken between the same tenths (`analysis.records.behaviour.shift`). A run
+    whose push is not known all the way is neither predicted nor fitted on.
 
     Raises:
         UserError: an unknown scale.
@@ -237,22 +230,14 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
     problems += [f"{cell} is not predicted: {why}" for cell, why in unpredicted(rows).items()]
     observed = {(row.cell, row.feature): row.observed for row in rows}
     limits = [
-        {
-            "cell": run.cell,
-            "feature": name,
-            "observed": observed[run.cell, name],
-            "limit": limit,
-            "of_truth": truth,
-            "of_bias": limit - truth,
-        }
+        {"cell": run.cell, "feature": name, "observed": observed[run.cell, name]}
+        | {"limit": limit, "of_truth": truth, "of_bias": limit - truth}
         for run in kept
         if (beta := float(run.config.get("trainer.beta") or 0.0)) > 0
         for name, (limit, truth) in kl_limit(run, beta).items()
     ]
     return {
-        "study": folder.name,
-        "scale": scale,
-        "unit": "run",
+        **{"study": folder.name, "scale": scale, "unit": "run"},
         "runs": [row.row() for row in rows],
         "calibration": [columns(line, slope="") for line in calibrate(rows)],
         "kl_limit": limits,

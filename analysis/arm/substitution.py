@@ -78,15 +78,12 @@ def substitutions(
 ) -> list[Substitution]:
     """Arms in which one behaviour rose and another fell beyond the base arm, in every pair of runs.
 
-    What all training does is no substitution: shifts are those of a run minus those of the base
-    arm's run of the same seed, in SDs of the feature within the first step. Each of the pairs, at
-    least `FEWEST_PAIRS`, has to show ``least`` SDs or more. At .25 SD and 11 behaviours whose
-    shifts scatter by .3 SD between runs, a bias-free arm shows any in .33 of studies with two
-    pairs, .042 with three, .0037 with four and .0003 with five (`false_alarm`).
-
-    Args:
-        base: the arm compared with, `base_of` by default. Without one nothing can be told and
-            nothing is returned; `untold` says so.
+    Shifts are those of a run minus those of the base arm's run of the same seed (``base``, by
+    default `base_of`), in SDs of the feature within the first step. Each of the pairs, at least
+    `FEWEST_PAIRS`, has to show ``least`` SDs or more. At .25 SD and 11 behaviours whose shifts
+    scatter by .3 SD between runs, a bias-free arm shows any in .33 of studies with two pairs, .042
+    with three, .0037 with four and .0003 with five (`false_alarm`). `untold` says why nothing can
+    be told.
     """
     base = base or base_of(runs)
     if base is None:
@@ -114,7 +111,7 @@ def substitutions(
 
 
 def false_alarm(scatter_K: np.ndarray, pairs: int | np.ndarray, least: float = LEAST) -> float:
-    """Chance that an arm without any effect shows a substitution, in closed form.
+    """Chance that an arm without any effect shows a substitution, in closed form; NaN unknown.
 
     A pair's difference is normal with SD sqrt(2) times the scatter between runs, and behaviours
     are taken as independent: 1 - P(none rose) - P(none fell) + P(neither). A seed that moves both
@@ -122,7 +119,7 @@ def false_alarm(scatter_K: np.ndarray, pairs: int | np.ndarray, least: float = L
 
     Args:
         scatter_K: SD between runs of one arm of each behaviour's shift, in SDs of first rollouts;
-            behaviours whose scatter is not known are left out, and none known gives NaN.
+            behaviours whose scatter is not known are left out.
         pairs: of runs, one number or one of each behaviour.
     """
     scatter = np.asarray(scatter_K, dtype=float)
@@ -130,8 +127,8 @@ def false_alarm(scatter_K: np.ndarray, pairs: int | np.ndarray, least: float = L
     if not known.any():
         return float("nan")
     with np.errstate(divide="ignore"):
-        one = norm.sf(least / (2**0.5 * scatter[known]))
-    every = one ** np.broadcast_to(pairs, scatter.shape)[known]
+        in_one_pair = norm.sf(least / (2**0.5 * scatter[known]))
+    every = in_one_pair ** np.broadcast_to(pairs, scatter.shape)[known]
     return float(1 - 2 * np.prod(1 - every) + np.prod(1 - 2 * every))
 
 

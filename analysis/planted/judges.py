@@ -25,7 +25,7 @@ from analysis.records.runs import Run
 from analysis.statistics.agreement import cohen_kappa, icc_family, krippendorff_alpha
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.proportions import confusion, rogan_gladen
-from judges.probes import Source, mini, variants
+from judges.probes import Source, Variant, mini, variants
 from judges.probes.asking import ask
 from study.schema import Judge, Sampling, Simulated, Task
 from study.tasks import instruct_mini, oracle
@@ -264,19 +264,11 @@ def _simulated_votes(scale: float, votes: int) -> list[pd.DataFrame]:
     hedged."""
     task, bases = Task(name="instruct-mini", train_rows=1, eval_rows=40), ("partial", "policy")
     truth = oracle(task)
-    probes = [
-        probe
-        for row in instruct_mini.rows(task, "eval")
-        for probe in variants(
-            Source(
-                row,
-                {base: text for base, text in mini.contents(row).items() if base in bases},
-                truth=lambda text, row=row: truth(row.prompt_text(), text),
-            ),
-            bases,
-            ["hedged"],
-        )[0]
-    ]
+    probes: list[Variant] = []
+    for row in instruct_mini.rows(task, "eval"):
+        contents = {base: mini.contents(row)[base] for base in bases}
+        source = Source(row, contents, truth=lambda text, row=row: truth(row.prompt_text(), text))
+        probes += variants(source, bases, ["hedged"])[0]
     # between .2 and .7, and the noise small: no score comes to an end of the scale
     bias = Simulated(doses={"length": 0.05}, noise_sd=0.03, leniency=0.2, scale=scale)
     judge = Judge(name="sim", simulated=bias, sampling=Sampling(temperature=1.0, votes=votes))

@@ -97,7 +97,7 @@ def regression(rng: np.random.Generator, number: int) -> list[Estimate]:
     mixed = data.features.copy()
     mixed[..., 1] += 0.5 * mixed[..., 0]
     by_prompt = 0.2 * rng.standard_normal((prompts, 1)) * mixed[..., 0]
-    fit = within_regression(data.judge + by_prompt - data.truth, mixed, ("a", "b"))
+    fit = within_regression(data.judge + by_prompt - data.truth, mixed)
     return [Estimate(*ends) for ends in zip(fit.coef_K, *fit.interval(), strict=True)]
 
 

@@ -1,7 +1,5 @@
 """When a run's judge and truth part: a change point, the threshold grid of CHERRL, an alarm.
 
-    python -m analysis.onset study=NAME [runs_dir=runs] [feature=NAME] [high=0.99] [fewest=20]
-
 The gap is judge - truth of the same rollouts. Everything is per run: groups of rollouts within a
 step are what is resampled. docs/onset.md has the definitions and how they were checked.
 """

@@ -1,7 +1,5 @@
 """How far a judge can be followed: over-optimisation over sqrt(KL), and an alarm that stops a run.
 
-    python -m analysis.overopt study=NAME [runs_dir=runs] [out=FILE.json]
-
 Truth and judge of a run against d = sqrt(KL(policy || start)), fitted with the forms of Gao,
 Schulman and Hilton (arXiv 2210.10760). Where the KL of a run was not recorded there is no d, and
 that is said: nothing in a run's own log-probabilities alone tells it. docs/onset.md has the why.

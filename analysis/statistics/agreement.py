@@ -21,7 +21,7 @@ from statsmodels.stats import inter_rater
 
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
 from analysis.statistics.intervals import mean_interval
-from analysis.statistics.proportions import complete, constant, z_value
+from analysis.statistics.proportions import Scores, complete, constant, z_value
 
 MAX_LEVELS = 200
 """More distinct scores than this make no categories: kappas are not computed for them."""
@@ -36,7 +36,6 @@ and .77 with 1,000 (`analysis.selfcheck`): the raters' variance rests on the rat
 ICC_TYPES = ("ICC(1,1)", "ICC(A,1)", "ICC(C,1)", "ICC(1,k)", "ICC(A,k)", "ICC(C,k)")
 KINDS = ("pearson", "spearman", "kendall")
 Kind = Literal["pearson", "spearman", "kendall"]
-Scores = Sequence[float] | np.ndarray
 ALL_AGREE = "the raters agree on every item: no interval"
 
 

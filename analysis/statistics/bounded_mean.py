@@ -39,12 +39,9 @@ class Rare:
         if not self.apart:
             share = 1 - tail ** (1 / self.still)
             low, high = (self.value + share * (end - self.value) for end in self.ends)
-            return low, high
-
-        low, high = (
-            float(np.quantile(self._means(end), at))
-            for end, at in zip(self.ends, (tail, 1 - tail), strict=True)
-        )
+        else:
+            quantiles = zip(self.ends, (tail, 1 - tail), strict=True)
+            low, high = (float(np.quantile(self._means(end), at)) for end, at in quantiles)
         return low, high
 
     def at_least(self, mean: float) -> float:

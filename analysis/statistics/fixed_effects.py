@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy import stats
+
+from analysis.statistics.estimate import LEVEL
 
 APART = 1e-5
 """A column of which a smaller share of the length is its own is a combination of earlier ones."""
@@ -46,6 +49,11 @@ class Within:
     groups: int
     kept: tuple[int, ...]
     free: int
+
+    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+        """Low and high of every coefficient, shape (K,): t with groups - 1 degrees of freedom."""
+        half = float(stats.t.ppf((1 + level) / 2, max(self.groups - 1, 1))) * self.se_K
+        return self.coef_K - half, self.coef_K + half
 
 
 def fixed_effects(
@@ -100,17 +108,12 @@ def fixed_effects(
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows by group, numbered 0..P-1, each with a row.
-
-    Attributes:
-        codes_N: group of each row.
-        counts_P: rows per group.
-        starts_P: first row of each group where the rows lie in the order of the groups, else None.
-    """
+    """Group of each row, 0..P-1, and rows per group, none of them 0."""
 
     codes_N: np.ndarray
     counts_P: np.ndarray
     starts_P: np.ndarray | None
+    """First row of each group where the rows lie in the order of the groups, else None."""
 
     def sums(self, column_N: np.ndarray) -> np.ndarray:
         """Sum over the rows of each group, shape (P,)."""
@@ -124,26 +127,16 @@ def grouped(labels_N: np.ndarray) -> Groups:
 
     Integers within a range of few times N are counted in place; other labels are hashed.
     """
-    codes, counts = _codes(labels_N)
+    n, whole = len(labels_N), labels_N.dtype.kind in "iu"
+    if n and whole and int(labels_N.max()) - int(low := labels_N.min()) <= 4 * n + 1000:
+        codes = (labels_N - low).astype(np.intp, copy=False)
+    else:
+        codes, _ = pd.factorize(labels_N, use_na_sentinel=False)
+    counts = np.bincount(codes)
+    if not (seen := counts > 0).all():
+        codes, counts = (np.cumsum(seen) - 1)[codes], counts[seen]
     ordered = len(codes) > 0 and bool((codes[1:] >= codes[:-1]).all())
     return Groups(codes, counts, np.cumsum(counts) - counts if ordered else None)
-
-
-def _codes(labels_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Group of each row, shape (N,), and rows per group, shape (P,), none of them 0."""
-    n = len(labels_N)
-    if n and labels_N.dtype.kind in "iu":
-        low = labels_N.min()
-        if int(labels_N.max()) - int(low) <= 4 * n + 1000:
-            codes = (labels_N - low).astype(np.intp, copy=False)
-            counts = np.bincount(codes)
-            seen = counts > 0
-            if seen.all():
-                return codes, counts
-            return (np.cumsum(seen) - 1)[codes], counts[seen]
-
-    codes, _ = pd.factorize(labels_N, use_na_sentinel=False)
-    return codes, np.bincount(codes)
 
 
 def split(
@@ -187,8 +180,8 @@ def independent(unit_K_K: np.ndarray, among: Sequence[int]) -> tuple[list[int], 
         among: the columns to look at; others are left out.
 
     Returns:
-        The columns kept, and the factor L, shape (K, K), with L L' the products of ``among``; the
-        own part of a column that was not kept is 0 in it.
+        The columns kept, and L, shape (K, K), with L L' the products of ``among``; a column that
+        was not kept has no part of its own in it.
     """
     kept: list[int] = []
     factor = np.zeros_like(unit_K_K)

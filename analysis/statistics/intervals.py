@@ -32,10 +32,9 @@ class Paired(Estimate):
 
 
 def mean_interval(values: Sequence[float], unit: str = "run", level: float = LEVEL) -> Estimate:
-    """Mean over units with a two-sided t interval; NaN entries are left out and counted in note.
+    """Mean over units, shape (S,), with a two-sided t interval.
 
-    Args:
-        values: One number per unit, shape (S,). n = 0 gives NaN, n = 1 a mean without interval.
+    NaN entries are left out and counted in note; one value gives a mean without interval.
     """
     whole = np.asarray(values, dtype=float)
     finite = whole[np.isfinite(whole)]
@@ -60,9 +59,7 @@ def paired_difference(
 ) -> Paired:
     """Mean of treated - base over the seeds that both have, with t interval and sign-flip p.
 
-    Args:
-        treated: One number per run, indexed by seed; runs of one seed are averaged first.
-        base: The same for the arm compared with.
+    Each has one number per run, indexed by seed; runs of one seed are averaged first.
     """
     a, b = (runs.astype(float).groupby(level=0).mean() for runs in (treated, base))
     shared = a.index.intersection(b.index)

@@ -7,6 +7,7 @@ prints this.
 
 from __future__ import annotations
 
+from itertools import count
 from math import comb
 
 from scipy import special
@@ -50,13 +51,11 @@ def smallest_effect(
         return float("nan")
     low, high = 0.0, 1.0
     while power(high, seeds, paired=paired, alpha=alpha) < wanted:
-        low, high = high, 2 * high
+        high *= 2
     for _ in range(60):
         middle = (low + high) / 2
-        if power(middle, seeds, paired=paired, alpha=alpha) < wanted:
-            low = middle
-        else:
-            high = middle
+        enough = power(middle, seeds, paired=paired, alpha=alpha) >= wanted
+        low, high = (low, middle) if enough else (middle, high)
     return high
 
 
@@ -71,21 +70,17 @@ def smallest_p(seeds: int, *, paired: bool) -> float:
 
 def fewest_seeds(*, paired: bool, alpha: float = ALPHA) -> int:
     """Fewest seeds per arm with which the exact test can go below ``alpha``: 6 paired, 4 not."""
-    seeds = 1
-    while smallest_p(seeds, paired=paired) >= alpha:
-        seeds += 1
-    return seeds
+    return next(seeds for seeds in count(1) if smallest_p(seeds, paired=paired) < alpha)
 
 
 def power_lines(seeds: int, arms: int, sd: float | None = None, unit: str = "score") -> list[str]:
-    """Sentences on what a sweep of ``arms`` arms with ``seeds`` seeds each can see.
+    """Sentences on what a sweep of ``arms`` arms with ``seeds`` runs each can see.
+
+    Each arm is compared with the first, paired by seed.
 
     Args:
-        seeds: runs per arm.
-        arms: what is compared, each with the first, paired by seed.
-        sd: SD between runs of one arm, where an earlier study tells; the paired effect is then
-            given for runs of one seed that have nothing in common, which is its largest.
-        unit: of ``sd``.
+        sd: between runs of one arm in ``unit``, where an earlier study tells; the paired effect is
+            then given for runs of one seed that have nothing in common, which is its largest.
 
     Raises:
         ValueError: no seed, no arm, or an sd that is not above 0.

@@ -16,6 +16,8 @@ from scipy.stats import rankdata
 
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
 
+Scores = Sequence[float] | np.ndarray
+
 
 @dataclass(frozen=True)
 class Confusion:
@@ -49,29 +51,25 @@ def wilson(successes: float, n: float, level: float = LEVEL) -> Estimate:
     return Estimate(share, low, high, int(n), level=level)
 
 
-def auc(
-    score: Sequence[float] | np.ndarray, truth: Sequence[float] | np.ndarray, level: float = LEVEL
-) -> Estimate:
+def auc(score: Scores, truth: Scores, level: float = LEVEL) -> Estimate:
     """P(a true item scores above a false one), ties half, with DeLong's interval cut at [0, 1].
 
-    Args:
-        score: shape (N,); NaN is missing.
-        truth: 0 or 1, shape (N,). NaN unless both occur, or if the scores have no spread.
+    Shapes (N,), NaN is missing, truth 0 or 1. NaN unless both occur and the scores have a spread.
     """
     s, t = complete(score, truth)
-    one, zero = s[t == 1], s[t == 0]
-    if len(one) == 0 or len(zero) == 0:
+    true, false = s[t == 1], s[t == 0]
+    if len(true) == 0 or len(false) == 0:
         return Estimate(NAN, n=len(s), note="truth has one class only")
     if constant(s):
         return Estimate(NAN, n=len(s), note="every score is the same")
-    ranks = rankdata(np.concatenate([one, zero]))
+    ranks = rankdata(np.concatenate([true, false]))
     # share of the other class that each item beats
-    beats = (ranks[: len(one)] - rankdata(one)) / len(zero)
-    beaten = 1 - (ranks[len(one) :] - rankdata(zero)) / len(one)
+    beats = (ranks[: len(true)] - rankdata(true)) / len(false)
+    beaten = 1 - (ranks[len(true) :] - rankdata(false)) / len(true)
     value = float(beats.mean())
-    if min(len(one), len(zero)) < 2:
+    if min(len(true), len(false)) < 2:
         return Estimate(value, n=len(s), note="a class has one item: no interval")
-    variance = beats.var(ddof=1) / len(one) + beaten.var(ddof=1) / len(zero)
+    variance = beats.var(ddof=1) / len(true) + beaten.var(ddof=1) / len(false)
     half = z_value(level) * float(variance) ** 0.5
     note = "no spread between items: interval without width" if half == 0 else ""
     return Estimate(
@@ -79,22 +77,14 @@ def auc(
     )
 
 
-def confusion(
-    verdict: Sequence[float] | np.ndarray,
-    truth: Sequence[float] | np.ndarray,
-    level: float = LEVEL,
-) -> Confusion:
+def confusion(verdict: Scores, truth: Scores, level: float = LEVEL) -> Confusion:
     """TPR, FPR (Wilson), Youden J (Newcombe's hybrid of the two) and phi (delta method).
 
-    A rate whose class does not occur is NaN, and so is phi when a side has one value only.
-
-    Args:
-        verdict: 0 or 1, shape (N,); NaN is missing, and left out of every rate.
-        truth: 0 or 1, shape (N,).
+    Both are 0 or 1, shapes (N,); NaN is missing, and left out of every rate. A rate whose class
+    does not occur is NaN, and so is phi when a side has one value only.
     """
     v, t = complete(verdict, truth)
-    tp, fp = int(((v == 1) & (t == 1)).sum()), int(((v == 1) & (t == 0)).sum())
-    fn, tn = int(((v == 0) & (t == 1)).sum()), int(((v == 0) & (t == 0)).sum())
+    tp, fp, fn, tn = (int(((v == a) & (t == b)).sum()) for a, b in ((1, 1), (1, 0), (0, 1), (0, 0)))
     tpr, fpr = wilson(tp, tp + fn, level), wilson(fp, fp + tn, level)
     if tpr.n == 0 or fpr.n == 0:
         j = Estimate(NAN, n=len(v), note="truth has one class only")

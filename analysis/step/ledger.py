@@ -35,15 +35,12 @@ from study.rewards.failure import REPLAY_POLICIES
 def step_row(run: Run) -> dict[str, float]:
     """One line of the ledger from the groups given; missing numbers are NaN.
 
-    ``bias/<feature>`` with ``bias_se/<feature>`` is the judge's within-group bias;
-    ``cov/``, ``cov_truth/``, ``cov_bias/`` the push on the feature and its parts under the run's
-    own scaling and ``cov_bias_none/`` without division; ``unique/`` the advantage variance that the
-    feature alone explains. ``check/<scale>`` is the largest difference to the recorded advantages.
+    docs/planted-truth.md says what each column is.
     """
     reward, truth = run.reward, run.truth
     total, of_truth, of_bias = split(reward, truth, run.scale)
-    bias = within_regression(run.judge - truth, run.features, run.names)
-    push = within_regression(total, run.features, run.names)
+    bias = within_regression(run.judge - truth, run.features)
+    push = within_regression(total, run.features)
     row: dict[str, float] = {
         "groups": float(len(reward)),
         "rollouts": float(reward.size),
@@ -68,19 +65,18 @@ def step_row(run: Run) -> dict[str, float]:
     for k, name in enumerate(run.names):
         row[f"bias/{name}"], row[f"bias_se/{name}"] = bias.coef_K[k], bias.se_K[k]
         row[f"unique/{name}"] = push.unique_K[k]
-        row |= {f"{key}/{name}": known_mean(found[:, k]) for key, found in covariances.items()}
+        row |= {f"{key}/{name}": known_mean(pushed[:, k]) for key, pushed in covariances.items()}
     with_rewards, with_judge = comparing(reward, run.scale), comparing(run.judge, run.scale)
     for policy in REPLAY_POLICIES:
         other = under_policy(run, policy)
-        found = with_rewards(other)
-        row |= {f"{policy}/{key}": found[key] for key in ("cosine", "flips", "silenced")}
+        changed = with_rewards(other)
+        row |= {f"{policy}/{key}": changed[key] for key in ("cosine", "flips", "silenced")}
         moved = covariances["cov"]
         if other is not reward:
             moved = group_cov(split(other, truth, run.scale)[0], run.features)
         row |= {f"{policy}/cov/{name}": known_mean(moved[:, k]) for k, name in enumerate(run.names)}
     for judge, scores in {"truth": truth, **run.shadows}.items():
-        found = with_judge(scores)
-        row |= {f"align/{judge}/{key}": value for key, value in found.items()}
+        row |= {f"align/{judge}/{key}": value for key, value in with_judge(scores).items()}
     return row
 
 
@@ -107,8 +103,7 @@ def ledger(source: Path | str | Sequence[Run]) -> pd.DataFrame:
     rows = []
     for run, own in zip(runs, on_each_core(_rows, runs, size), strict=True):
         rows += own
-        off = [row[f"check/{run.scale}"] for row in own]
-        worst = max((value for value in off if value == value), default=0.0)
+        worst = np.nanmax([0.0, *(row[f"check/{run.scale}"] for row in own)])
         if worst > MISFIT:
             problems.append(
                 f"{run.cell}: recorded advantages differ by up to {worst:.3g} from those of its "
@@ -137,7 +132,7 @@ def judge_table(runs: Sequence[Run], steps: pd.DataFrame) -> pd.DataFrame:
         own = steps[steps["cell"] == run.cell]
         plain = own.drop(columns=["cell", "arm", "seed", "done", "step"])
         means = plain[[c for c in plain if not c.startswith("bias_se/")]].mean()
-        pooled = within_regression(run.judge - run.truth, run.features, run.names)
+        pooled = within_regression(run.judge - run.truth, run.features)
         means.update(pd.Series({f"bias/{n}": pooled.coef_K[k] for k, n in enumerate(run.names)}))
         means["bias_r2"] = pooled.r2
         rows += [(run.arm, metric, value) for metric, value in means.items()]

@@ -7,13 +7,11 @@ to a study; docs/planted-truth.md says what each column is and how it was checke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
-from scipy import stats
 
-from analysis.statistics.fixed_effects import fixed_effects
+from analysis.statistics.fixed_effects import Within, fixed_effects
 from study.rewards.advantages import (
     EPS,
     advantages,
@@ -29,66 +27,22 @@ THRESHOLD = 0.5
 """A score or a truth counts as a yes from here on, for phi and J."""
 FLAT = 1e-6
 """Scores of a group that lie closer together than this are tied (float32 rounds at 1e-7)."""
-FEW_GROUPS = 20
-"""Below, a cluster-robust standard error is too small to be trusted."""
 MISFIT = 1e-3
 """Recomputed advantages that differ by more than this from the recorded ones are a problem."""
 
 
-@dataclass(frozen=True)
-class Regression:
-    """A regression inside groups: K features, NaN where a feature was dropped."""
-
-    names: tuple[str, ...]
-    coef_K: np.ndarray
-    se_K: np.ndarray
-    """Cluster-robust by group, with the small-sample factor P/(P-1) * (N-1)/(N-K)."""
-    unique_K: np.ndarray
-    """Share of the variance within groups that this feature explains and no other can."""
-    r2: float
-    """Share that all of them explain; the unique shares sum to less where features overlap."""
-    n: int
-    groups: int
-    dropped: tuple[str, ...]
-    """Features that are constant within every group, or the sum of earlier ones."""
-    note: str = ""
-
-    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Low and high of every coefficient, shape (K,): t with groups - 1 degrees of freedom."""
-        half = float(stats.t.ppf((1 + level) / 2, max(self.groups - 1, 1))) * self.se_K
-        return self.coef_K - half, self.coef_K + half
-
-
-def within_regression(
-    values_P_G: np.ndarray, features_P_G_K: np.ndarray, names: Sequence[str]
-) -> Regression:
+def within_regression(values_P_G: np.ndarray, features_P_G_K: np.ndarray) -> Within:
     """Least squares of values on features, both centred in their group.
 
     A rollout without a value or without features is left out before centring. With judge - truth
     as values the coefficients are the judge's bias in score units per unit of the feature.
     """
-    y = np.asarray(values_P_G, dtype=float)
-    x = np.asarray(features_P_G_K, dtype=float)
-    measured = np.flatnonzero(np.isfinite(x).any(axis=(0, 1)))
-    x = x[..., measured]
+    y, x = np.asarray(values_P_G, dtype=float), np.asarray(features_P_G_K, dtype=float)
+    # a feature that nobody measured is constant: it is dropped, and loses no rollout
+    x = np.where(np.isfinite(x).any(axis=(0, 1)), x, 0.0)
     known = np.isfinite(y) & np.isfinite(x).all(axis=-1)
     group = np.broadcast_to(np.arange(len(y))[:, None], y.shape)
-    found = fixed_effects(y[known], x[known], group[known], flat=FLAT)
-    kept = measured[list(found.kept)]
-    dropped = tuple(name for k, name in enumerate(names) if k not in kept)
-    coef, se, unique = (np.full(len(names), np.nan) for _ in range(3))
-    coef[measured], se[measured], unique[measured] = found.coef_K, found.se_K, found.unique_K
-    few = found.groups < max(FEW_GROUPS, 2 * len(kept))
-    notes = [f"{found.groups} groups, SE too small"] if few else []
-    if found.n and not len(kept):
-        notes = ["no feature varies within a group"]
-    elif found.free <= 0 or not len(kept):
-        notes = ["too few rollouts"]
-    elif not np.isfinite(found.r2):
-        notes.append("nothing varies within a group")
-    return Regression(
-        tuple(names), coef, se, unique, found.r2, found.n, found.groups, dropped, "; ".join(notes)
-    )
+    return fixed_effects(y[known], x[known], group[known], flat=FLAT)
 
 
 def group_cov(advantages_P_G: np.ndarray, features_P_G_K: np.ndarray) -> np.ndarray:
@@ -157,13 +111,10 @@ def yes_no(
     """
     both = np.isfinite(judge_P_G) & np.isfinite(truth_P_G)
     says, is_so = judge_P_G[both] >= threshold, truth_P_G[both] >= threshold
-    nan = float("nan")
-    tpr = float(says[is_so].mean()) if is_so.any() else nan
-    fpr = float(says[~is_so].mean()) if (~is_so).any() else nan
-    out = {"tpr": tpr, "fpr": fpr, "j": tpr - fpr, "phi": nan}
-    if len(says) and says.std() > 0 and is_so.std() > 0:
-        out["phi"] = float(np.corrcoef(says, is_so)[0, 1])
-    return out
+    tpr, fpr = known_mean(says[is_so]), known_mean(says[~is_so])
+    varies = len(says) > 0 and 0 < says.mean() < 1 and 0 < is_so.mean() < 1
+    phi = float(np.corrcoef(says, is_so)[0, 1]) if varies else float("nan")
+    return {"tpr": tpr, "fpr": fpr, "j": tpr - fpr, "phi": phi}
 
 
 def gains(rewards_P_G: np.ndarray, truth_P_G: np.ndarray, eps: float = EPS) -> dict[str, float]:
@@ -173,15 +124,12 @@ def gains(rewards_P_G: np.ndarray, truth_P_G: np.ndarray, eps: float = EPS) -> d
     tied truth, and ``amplification`` gain_tied over the gain of the others: how many times more a
     point of bias weighs where the truth has nothing to say.
     """
-    sd = group_sd(np.asarray(rewards_P_G, dtype=float))[:, 0]
     live = dead_groups(rewards_P_G) == 0
-    tied = tied_groups(truth_P_G, rewards_P_G)
-    found = {
-        "gain": known_mean(1 / (sd[live] + eps)),
-        "gain_tied": known_mean(1 / (sd[live & (tied == 1)] + eps)),
-    }
-    found["amplification"] = found["gain_tied"] / known_mean(1 / (sd[live & (tied == 0)] + eps))
-    return found
+    gain = 1 / (group_sd(np.asarray(rewards_P_G, dtype=float))[live, 0] + eps)
+    tied = tied_groups(truth_P_G, rewards_P_G)[live]
+    gain_tied, gain_else = known_mean(gain[tied == 1]), known_mean(gain[tied == 0])
+    amplification = gain_tied / gain_else
+    return {"gain": known_mean(gain), "gain_tied": gain_tied, "amplification": amplification}
 
 
 def comparing(before_P_G: np.ndarray, scale: str) -> Callable[[np.ndarray], dict[str, float]]:
