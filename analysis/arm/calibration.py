@@ -13,6 +13,7 @@ import numpy as np
 from scipy import stats
 
 from analysis.statistics.estimate import LEVEL, NAN, NO_ESTIMATE, Estimate, columns
+from analysis.statistics.intervals import line
 
 FEWEST = 3
 """Runs that a scale is fitted on, at least."""
@@ -140,11 +141,8 @@ def calibrate(rows: Sequence[Predicted], level: float = LEVEL) -> list[Calibrati
             blank = (NAN, NAN, NO_ESTIMATE, NAN)
             lines.append(Calibration(feature, len(x), *blank, *others, why))
             continue
-        fit = stats.linregress(x, y)
-        half = float(stats.t.ppf((1 + level) / 2, len(x) - 2) * fit.stderr)
-        value = float(fit.slope)
-        slope = Estimate(value, value - half, value + half, len(x), "run", level)
-        fitted = (_r2(observed, predicted[0]), float(fit.rvalue), slope)
+        correlation = float(np.corrcoef(x, y)[0, 1])
+        fitted = (_r2(observed, predicted[0]), correlation, line(x, y, level).slope)
         lines.append(Calibration(feature, len(x), *fitted, _inside(observed, predicted), *others))
     return lines
 

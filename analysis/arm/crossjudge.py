@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,14 +21,12 @@ import pandas as pd
 from analysis.arm.substitution import LEAST, base_of, substitutions, untold
 from analysis.records.behaviour import ends, shift
 from analysis.records.replays import with_replays
-from analysis.records.runs import read_study, step_means
+from analysis.records.runs import Run, read_study, step_means
 from analysis.reports.figures import style
 from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
+from analysis.step.transmission import centred
 from study.errors import UserError
-
-if TYPE_CHECKING:
-    from analysis.records.runs import Run
 
 TRUTH = "truth"
 ROUNDING = 1e-6
@@ -184,12 +182,7 @@ def _truth_last(judges: Iterable[str]) -> list[str]:
 def _within_groups(a_P_G: np.ndarray, b_P_G: np.ndarray) -> float:
     """Correlation over all groups of what is left when each group's mean is taken away."""
     both = np.isfinite(a_P_G) & np.isfinite(b_P_G)
-    count = np.maximum(both.sum(axis=1, keepdims=True), 1)
-    centred = []
-    for scores in (a_P_G, b_P_G):
-        mean = np.where(both, scores, 0.0).sum(axis=1, keepdims=True) / count
-        centred.append(np.where(both, scores - mean, 0.0))
-    a, b = centred
+    a, b = centred(a_P_G, both), centred(b_P_G, both)
     size = ((a**2).sum() * (b**2).sum()) ** 0.5
     # what centring leaves of equal scores is rounding, not spread
     return float((a * b).sum() / size) if size > 1e-12 * both.sum() else float("nan")

@@ -11,41 +11,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import permutations
+from itertools import permutations, product
 from math import factorial, isfinite, prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import stats
 from scipy.optimize import OptimizeWarning, curve_fit, isotonic_regression
 
 from analysis.arm.calibration import FEWEST as FEWEST_OTHERS
-from analysis.arm.propagation import kl_limit, paths, predict
+from analysis.arm.propagation import Trajectory, kl_limit, paths, predict
 from analysis.records.behaviour import shift
-from analysis.records.runs import read_runs, step_means
+from analysis.records.runs import Run, read_runs, step_means
 from analysis.statistics.estimate import NAN, Estimate, columns
-from analysis.statistics.intervals import mean_interval
+from analysis.statistics.intervals import line, mean_interval
 from study.errors import UserError
-
-if TYPE_CHECKING:
-    from analysis.arm.propagation import Trajectory
-    from analysis.records.runs import Run
 
 DRAWS = 10_000
 """Permutations of the trend test; all are counted where there are no more."""
 FEWEST = 3
 """Different doses that a curve takes."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """response = intercept + slope x dose; the slope's t interval is over runs."""
-
-    intercept: float
-    slope: Estimate
-    r2: float
-    runs: int
 
 
 @dataclass(frozen=True)
@@ -64,26 +50,10 @@ class Curve:
     note: str = ""
 
 
-def line(dose: np.ndarray, response: np.ndarray, level: float = 0.95) -> Line:
-    """Least squares over runs, shapes (R,).
-
-    Raises:
-        ValueError: fewer than three runs, or one dose only.
-    """
-    if len(dose) < FEWEST or np.ptp(dose) == 0:
-        raise ValueError("a line takes three runs and two doses")
-    fit = stats.linregress(dose, response)
-    half = float(stats.t.ppf((1 + level) / 2, len(dose) - 2) * fit.stderr)
-    value = float(fit.slope)
-    slope = Estimate(value, value - half, value + half, len(dose), "run", level)
-    return Line(float(fit.intercept), slope, float(fit.rvalue**2), len(dose))
-
-
 def complete(dose: np.ndarray, seed: np.ndarray) -> bool:
     """Whether there are two seeds or more, and each ran the same doses once."""
-    runs = sorted(zip(seed.tolist(), dose.tolist(), strict=True))
-    seeds, doses = sorted({s for s, _ in runs}), sorted({d for _, d in runs})
-    return len(seeds) > 1 and runs == [(s, d) for s in seeds for d in doses]
+    runs = zip(seed.tolist(), dose.tolist(), strict=True)
+    return len(set(seed)) > 1 and sorted(runs) == list(product(np.unique(seed), np.unique(dose)))
 
 
 def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> Estimate:
@@ -180,10 +150,8 @@ def trend_p(
     if len(dose) < FEWEST or np.ptp(dose) == 0 or np.ptp(response) == 0:
         return NAN
     labels = np.zeros(len(dose)) if blocks is None else blocks
-    parts = []
-    for label in np.unique(labels):
-        own = labels == label
-        parts.append((dose[own] - dose[own].mean(), response[own] - response[own].mean()))
+    blocks_of = [labels == label for label in np.unique(labels)]
+    parts = [(dose[b] - dose[b].mean(), response[b] - response[b].mean()) for b in blocks_of]
     seen = abs(sum(x @ y for x, y in parts))
     least = seen - 1e-9 * sum(abs(x) @ abs(y) for x, y in parts)  # equal on paper is equal here
     if prod(factorial(len(y)) for _, y in parts) <= draws:
@@ -316,7 +284,7 @@ def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def straight(p: float) -> str:
     """What the lack-of-fit test says, in words."""
-    if p != p:
+    if not isfinite(p):
         return "whether it is straight cannot be tested"
     verdict = "a straight line does not hold" if p < 0.05 else "no bend is seen"
     return f"{verdict} (lack of fit p {p:.2g})"

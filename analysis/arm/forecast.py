@@ -1,10 +1,9 @@
 """Which behaviour each judge would teach, before anybody trains: from the first rollouts alone.
 
-``python -m analysis.forecast study=NAME judges=sim-fair,sim-verbose`` has every candidate score the
-rollouts of a study's first step, makes of the scores the rewards and advantages that training would
-have made, and ranks the judges by the push E Cov(A, z) on each behaviour, with intervals over
-prompts. No training, no GPU. ``judges=study`` takes the judges of the study's own runs and compares
-the forecast with what became of them (``validate=true``).
+Every candidate scores the rollouts of a study's first step, the scores become the rewards and
+advantages that training would have made, and judges are ranked by the push E Cov(A, z) on each
+behaviour, with intervals over prompts. The judges of the study's own runs can be compared with what
+became of them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,7 @@ from analysis.statistics.intervals import mean_interval
 from analysis.step.transmission import group_cov
 from judges.session import Session, judge_all
 from judges.store import Store
-from study.cells import load_cell, study_cells
+from study.cells import Cell, load_cell, study_cells
 from study.compose import load_presets
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
@@ -33,13 +32,10 @@ from study.files import Damaged, say
 from study.records import parts, read_part
 from study.rewards import compose
 from study.rewards.advantages import advantages
+from study.rows import Row
+from study.schema import Judge
 from study.tasks import TASKS, oracle
 from study.verdict import mean_score
-
-if TYPE_CHECKING:
-    from study.cells import Cell
-    from study.rows import Row
-    from study.schema import Judge
 
 
 @dataclass(frozen=True)
@@ -56,8 +52,8 @@ class Rollouts:
 class Push:
     """What one judge would do to one behaviour at the first step.
 
-    ``push`` is the mean over prompts of the within-group Cov(advantage, feature) with its t
-    interval over prompts; ``in_sds`` the same in SDs of the feature over rollouts.
+    ``push`` is the mean within-group Cov(advantage, feature) with its t interval over prompts;
+    ``in_sds`` the same in SDs of the feature over rollouts.
     """
 
     judge: str
@@ -85,11 +81,7 @@ def pushes(
     scale: str,
     unscored: float | None = None,
 ) -> list[Push]:
-    """The push of one judge on every feature.
-
-    Args:
-        unscored: share of rollouts without a score; without it, that of those without a reward.
-    """
+    """The push of one judge on every feature; ``unscored`` is the share of NaN rewards if None."""
     covariance = covariances(rewards_P_G, rollouts, scale)
     missing = float(1 - np.isfinite(rewards_P_G).mean()) if unscored is None else unscored
     lines = []

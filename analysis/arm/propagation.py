@@ -1,7 +1,5 @@
 """From what a step pushes to where a run ends: the behaviour's shift, predicted from the ledger.
 
-``python -m analysis.propagation study=NAME`` prints predicted beside observed, run by run.
-
 To first order a GRPO step moves E[z] by scale x E Cov(A, z). The covariance is within groups and
 known from the run's own rollouts (`analysis.step.transmission`). The scale is not: it depends on
 optimiser, clipping and weight sharing. So steps are weighed with what the optimiser logged, and the
@@ -14,22 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.arm.calibration import FEWEST, Predicted, calibrate, fit_scale
 from analysis.records.behaviour import shift, unit
-from analysis.records.runs import read_runs, step_means
+from analysis.records.runs import Run, read_runs, step_means
 from analysis.reports.figures import looks, style
 from analysis.statistics.estimate import columns
 from analysis.step.transmission import group_cov, known_mean, split
 from study.errors import UserError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from analysis.records.runs import Run
 
 SCALES = ("plain", "adam")
 """How much of its push a step takes: ``plain`` the learning rate, less what gradient clipping took;
@@ -87,10 +81,11 @@ def paths(runs: Sequence[Run]) -> list[Trajectory]:
         gradient = run.logged.get("policy/grad_norm", unlogged)
         rate = run.logged.get("policy/learning_rate", unlogged if rated else 1.0)
         clip = float(run.config.get("trainer.max_grad_norm") or 0.0)
-        spread = _spread(run.features[run.step_P == run.step_P.min()])
+        first = run.features[run.step_P == run.step_P.min()].reshape(-1, len(run.names))
+        spread = pd.DataFrame(first).std(ddof=0)
         for k, name in enumerate(run.names):
             columns = (step_means(run, run.features[..., k]), pushes[0][k], pushes[1][k])
-            logs = (gradient, rate, clip, float(spread[k]))
+            logs = (gradient, rate, clip, float(spread.iloc[k]))
             trajectories.append(Trajectory(run.cell, run.arm, name, *columns, *logs))
     return trajectories
 
@@ -186,12 +181,6 @@ def _lacking(path: Trajectory, scale: str) -> str:
     )
 
 
-def _spread(features_P_G_K: np.ndarray) -> np.ndarray:
-    """SD of each feature over rollouts, shape (K,); NaN for one that was not measured."""
-    flat = features_P_G_K.reshape(-1, features_P_G_K.shape[-1])
-    return np.array([np.std(z[np.isfinite(z)]) if np.isfinite(z).any() else np.nan for z in flat.T])
-
-
 def kl_limit(run: Run, beta: float) -> dict[str, tuple[float, float]]:
     """Where a KL penalty of ``beta`` would hold each feature, to first order: Cov(A, z) / beta.
 
@@ -220,19 +209,19 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
         UserError: too few runs that trained for two steps or more.
     """
     runs, problems = read_runs(folder)
-    kept = [run for run in runs if run.done and len(set(run.step_P.tolist())) > 1]
-    if len(kept) <= FEWEST:
+    trained = [run for run in runs if run.done and len(np.unique(run.step_P)) > 1]
+    if len(trained) <= FEWEST:
         raise UserError(
-            f"{folder} has {len(kept)} finished runs of two steps or more. The scale of a run is"
+            f"{folder} has {len(trained)} finished runs of two steps or more. The scale of a run is"
             f" fitted on the others, and that takes {FEWEST + 1} runs. Train more seeds or judges."
         )
-    rows = predict(paths(kept), scale)
+    rows = predict(paths(trained), scale)
     problems += [f"{cell} is not predicted: {why}" for cell, why in unpredicted(rows).items()]
     observed = {(row.cell, row.feature): row.observed for row in rows}
     limits = [
         {"cell": run.cell, "feature": name, "observed": observed[run.cell, name]}
         | {"limit": limit, "of_truth": truth, "of_bias": limit - truth}
-        for run in kept
+        for run in trained
         if (beta := float(run.config.get("trainer.beta") or 0.0)) > 0
         for name, (limit, truth) in kl_limit(run, beta).items()
     ]

@@ -61,12 +61,10 @@ def rank(
         whole = means[:, :, k][np.isfinite(means[:, :, k]).all(axis=1)]
         places = rankdata(-whole, method="min", axis=1)
         low, high = np.quantile(places[1:], [0.025, 0.975], axis=0, method="closest_observation")
+        by_judge = zip(places[0].tolist(), low.tolist(), high.tolist(), strict=True)
         lines += [
-            Ranked(
-                *(judge, name),
-                Estimate(int(places[0, j]), int(low[j]), int(high[j]), prompts, "prompt"),
-            )
-            for j, judge in enumerate(covariances)
+            Ranked(judge, name, Estimate(*ends, prompts, "prompt"))
+            for judge, ends in zip(covariances, by_judge, strict=True)
         ]
     return lines
 
@@ -80,24 +78,23 @@ def moved_most(pushes: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted(spread, key=lambda name: -spread[name])[:SHOWN]
 
 
-def validate(study_dir: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
+def validate(study_dir: Path, forecast: dict[str, Any]) -> list[dict[str, Any]]:
     """Rank correlation of forecast push and observed shift over arms, per behaviour.
 
     The observed shift of an arm is the mean over its finished runs. Spearman's rho with its
     two-sided permutation p (exact up to seven arms) and Kendall's tau; NaN where fewer than three
-    arms have both.
+    arms have both. ``forecast`` is what `analysis.arm.forecast.forecast` gives.
     """
-    runs = [run for run in read_runs(study_dir)[0] if run.done]
     moved: dict[tuple[str, str], list[float]] = {}
-    for run in runs:
-        for k, name in enumerate(run.names):
+    for run in read_runs(study_dir)[0]:
+        for k, name in enumerate(run.names if run.done else ()):
             level = step_means(run, run.features[..., k])
             moved.setdefault((run.arm, name), []).append(shift(level))
     lines = []
-    for feature in dict.fromkeys(push["feature"] for push in found["pushes"]):
+    for feature in dict.fromkeys(push["feature"] for push in forecast["pushes"]):
         pairs = [
             (push["push"], known_mean(np.array(moved[push["judge"], feature])))
-            for push in found["pushes"]
+            for push in forecast["pushes"]
             if push["feature"] == feature and (push["judge"], feature) in moved
         ]
         x, y = np.array([p for p in pairs if np.isfinite(p).all()]).reshape(-1, 2).T

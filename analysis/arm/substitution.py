@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
+from analysis.records.runs import Run
 from analysis.run.drift import base_arm, feature_values, run_shifts
-
-if TYPE_CHECKING:
-    from analysis.records.runs import Run
 
 LEAST = 0.25
 """SDs of first rollouts beyond the base arm, in every pair of runs, that count as moved."""
@@ -65,7 +62,7 @@ def untold(runs: Sequence[Run], base: str | None = None) -> str:
             "base arm to compare it with."
         )
     beyond = _beyond(_shifts(runs), base).values()
-    if not any((one.count() >= FEWEST_PAIRS).any() for one in beyond):
+    if not any((shifts.count() >= FEWEST_PAIRS).any() for shifts in beyond):
         return (
             f"Substitution cannot be told: no arm has {FEWEST_PAIRS} seeds in common with {base} "
             "of which both shifts are known, and fewer show one by chance."
@@ -92,14 +89,14 @@ def substitutions(
     within = moved.groupby("arm").var().mul(moved.groupby("arm").count() - 1)
     freedom = (moved.groupby("arm").count() - 1).clip(lower=0).sum()
     scatter = (within.sum() / freedom.where(freedom > 0)) ** 0.5
-    found = []
+    swaps = []
     for arm, beyond in _beyond(moved, base).items():
         pairs = beyond.count()
         told = beyond.loc[:, pairs >= FEWEST_PAIRS]
         risen, fallen = told.min(), told.max()
         known = scatter[told.columns].to_numpy(dtype=float)
         chance = false_alarm(known, pairs[told.columns].to_numpy(dtype=int), least)
-        found += [
+        swaps += [
             Substitution(
                 *(arm, str(up), str(down), float(risen[up]), float(fallen[down])),
                 *(int(np.minimum(pairs[up], pairs[down])), base, chance),
@@ -107,7 +104,7 @@ def substitutions(
             for up in risen[risen >= least].sort_values(ascending=False).index
             for down in fallen[fallen <= -least].sort_values().index
         ]
-    return found
+    return swaps
 
 
 def false_alarm(scatter_K: np.ndarray, pairs: int | np.ndarray, least: float = LEAST) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.statistics.bootstrap import FEWEST, draws, ratio, resampled_sums, widened
+from analysis.statistics.bootstrap import FEWEST, draw_weights, ratio, resampled_sums, widened
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
 from analysis.statistics.fixed_effects import grouped
 
@@ -59,8 +59,8 @@ def crossed_bootstrap(
     columns = [np.bincount(cell, column, shape[0] * shape[1]) for column in (values_N, None)]
     sums_R_P = np.stack(columns, axis=1).reshape(*shape, 2)
     rng = np.random.default_rng(seed)
-    by_run = draw_weights(rng, shape[0], replicates) @ sums_R_P.reshape(shape[0], -1)
-    weights = draw_weights(rng, shape[1], replicates)
+    by_run = draw_weights(rng, np.empty((replicates, shape[0]))) @ sums_R_P.reshape(shape[0], -1)
+    weights = draw_weights(rng, np.empty((replicates, shape[1])))
     drawn = np.einsum("bpm,bp->bm", by_run.reshape(replicates, shape[1], 2), weights)
     counts = dict(zip(("run", "prompt"), shape, strict=True))
     return _result(ratio(sums_R_P.sum(axis=(0, 1))), ratio(drawn), counts, level)
@@ -97,13 +97,6 @@ def cluster_sums(values_N: np.ndarray, clusters_N: np.ndarray) -> np.ndarray:
     """Sum of the values and number of rows of each cluster, shape (C, 2)."""
     by = grouped(clusters_N)
     return np.stack([by.sums(values_N), by.counts_P], axis=1)
-
-
-def draw_weights(rng: np.random.Generator, units: int, replicates: int) -> np.ndarray:
-    """How often each unit is drawn in ``units`` draws with replacement, shape (B, C)."""
-    weights = np.zeros(replicates * units)
-    np.add.at(weights, draws(rng, units, replicates).ravel(), 1.0)
-    return weights.reshape(replicates, units)
 
 
 def _result(

@@ -74,25 +74,31 @@ def rare_flips(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     return effect, silent(tost(effect, MARGIN))
 
 
-def profile_rates(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+TPR, FPR = 0.85, 0.2
+
+
+def planted_phi(prevalence: float) -> float:
+    """Matthews correlation of verdicts with these rates and the truth."""
+    q = prevalence * TPR + (1 - prevalence) * FPR
+    return (TPR - FPR) * (prevalence * (1 - prevalence) / (q * (1 - q))) ** 0.5
+
+
+@replicated(
+    {"profile TPR, clustered": TPR, "profile Youden J, clustered": TPR - FPR}
+    | {"profile phi, clustered": planted_phi(0.5)}
+)
+def profile_rates(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     """TPR, J and phi of a profile where both rates differ by prompt (intraclass correlation .2)."""
-    prompts, texts, tpr, fpr = 30, 8, 0.85, 0.2
+    prompts, texts = 30, 8
     truth = np.tile([1.0, 0.0], prompts * texts // 2)
+    tpr, fpr = (np.repeat(_by_prompt(rng, rate, prompts), texts) for rate in (TPR, FPR))
     table = pd.DataFrame(
         {"judge": "j", "pairwise": False, "truth": truth}
         | {"prompt_id": np.repeat(np.arange(prompts), texts)}
+        | {"score": (rng.random(len(truth)) < np.where(truth > 0, tpr, fpr)).astype(float)}
     )
-    by_measure: dict[str, list[Estimate]] = {}
-    for _ in range(count):
-        chance = np.where(
-            truth > 0, *(np.repeat(_by_prompt(rng, one, prompts), texts) for one in (tpr, fpr))
-        )
-        table["score"] = (rng.random(len(truth)) < chance).astype(float)
-        for row in rates(table).to_dict("records"):
-            ends = Estimate(row["value"], row["low"], row["high"])
-            by_measure.setdefault(row["measure"], []).append(ends)
-    truths = {"TPR": tpr, "Youden J": tpr - fpr, "phi": _phi(tpr, fpr, 0.5)}
-    return {f"profile {name}, clustered": trials(truths[name], by_measure[name]) for name in truths}
+    by_measure = rates(table).set_index("measure")[["value", "low", "high"]]
+    return tuple(Estimate(*by_measure.loc[name]) for name in ("TPR", "Youden J", "phi"))
 
 
 @replicated({"clustered Wilson, share .97": 0.97}, at_least=True)
@@ -105,18 +111,18 @@ def rates_at_the_end(rng: np.random.Generator, number: int) -> tuple[Estimate, .
 
 def binary(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """phi and J of independent verdicts, and the prevalence that they are corrected to."""
-    tpr, fpr, prevalence, items = 0.85, 0.2, 0.4, 300
+    prevalence, items = 0.4, 300
     truth = (np.arange(items) < prevalence * items).astype(float)
-    passed = rng.binomial(items, prevalence * tpr + (1 - prevalence) * fpr, count)
-    hits, alarms = rng.binomial(150, tpr, count), rng.binomial(150, fpr, count)
-    rates = [confusion(rng.random(items) < np.where(truth > 0, tpr, fpr), truth) for _ in passed]
+    passed = rng.binomial(items, prevalence * TPR + (1 - prevalence) * FPR, count)
+    hits, alarms = rng.binomial(150, TPR, count), rng.binomial(150, FPR, count)
+    rates = [confusion(rng.random(items) < np.where(truth > 0, TPR, FPR), truth) for _ in passed]
     corrected = (
         rogan_gladen(tested, items, hit, 150, alarm, 150)
         for tested, hit, alarm in zip(passed, hits, alarms, strict=True)
     )
     return {
-        "phi, 300 items": trials(_phi(tpr, fpr, prevalence), (one.phi for one in rates)),
-        "Youden J, 300 items": trials(tpr - fpr, (one.youden_j for one in rates)),
+        "phi, 300 items": trials(planted_phi(prevalence), (rate.phi for rate in rates)),
+        "Youden J, 300 items": trials(TPR - FPR, (rate.youden_j for rate in rates)),
         "Rogan-Gladen, 300 items": trials(prevalence, corrected),
     }
 
@@ -187,8 +193,8 @@ def order(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     p = []
     for leaning in range(13):
         shown_first = place == (item >= leaning)
-        found = judge_pairs(table.assign(verdict=np.where(shown_first, "first", "second")))
-        p.append(found["j"]["position_p_items"])
+        judged = judge_pairs(table.assign(verdict=np.where(shown_first, "first", "second")))
+        p.append(judged["j"]["position_p_items"])
     p_values = map(silent, np.array(p)[rng.binomial(12, 0.5, count)])
     return {"position p > .05, by items": trials(0.0, p_values, at_least=True)}
 
@@ -272,12 +278,12 @@ def _simulated_votes(scale: float, votes: int) -> list[pd.DataFrame]:
     # between .2 and .7, and the noise small: no score comes to an end of the scale
     bias = Simulated(doses={"length": 0.05}, noise_sd=0.03, leniency=0.2, scale=scale)
     judge = Judge(name="sim", simulated=bias, sampling=Sampling(temperature=1.0, votes=votes))
-    said = pd.DataFrame(ask(judge, probes, None, truth).rows)
+    verdicts = pd.DataFrame(ask(judge, probes, None, truth).rows)
     table = pd.DataFrame([probe.as_row() for probe in probes])
     table = table.rename(columns=lambda name: name.removeprefix("component/"))
     manifest = {"command": {"judges": ["sim"]}, "judges": {"sim": {"simulated": asdict(bias)}}}
     return [
-        scores(Evidence("", table, said[said["sample_index"] == vote], manifest))
+        scores(Evidence("", table, verdicts[verdicts["sample_index"] == vote], manifest))
         for vote in range(votes)
     ]
 
@@ -296,8 +302,3 @@ def _strict(rng: np.random.Generator, items: int) -> np.ndarray:
     """Scores of three raters, some stricter: variances 1 of items, .16 of raters, .49 of errors."""
     values, raters = rng.normal(0, 1, (items, 1)), rng.normal(0, 0.4, (1, 3))
     return values + raters + rng.normal(0, 0.7, (items, 3))
-
-
-def _phi(tpr: float, fpr: float, p: float) -> float:
-    q = p * tpr + (1 - p) * fpr
-    return (tpr - fpr) * (p * (1 - p) / (q * (1 - q))) ** 0.5

@@ -55,7 +55,7 @@ def change_points(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         path = 0.4 * np.clip((steps - begin) / (end - begin), 0, 1)
         out[f"onset, {name} rise"] = trials(begin, (onset.step for onset in onsets(path)))
     flat = onsets(np.zeros(24))
-    return {**out, "onset p <= .05, constant gap": trials(0.0, (silent(one.p) for one in flat))}
+    return {**out, "onset p <= .05, constant gap": trials(0.0, (silent(onset.p) for onset in flat))}
 
 
 def alarms(rng: np.random.Generator, count: int) -> dict[str, Trials]:

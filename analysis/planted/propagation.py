@@ -8,13 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.arm.calibration import fit_scale
-from analysis.arm.dose import line, trend_p
+from analysis.arm.dose import trend_p
 from analysis.arm.errors_in_variables import slopes
 from analysis.arm.forecast import Rollouts, pushes
 from analysis.arm.mediation import mediate
 from analysis.planted.trials import Trials, replicated, silent, trials
 from analysis.planted.truth import Tabular
 from analysis.statistics.estimate import Estimate
+from analysis.statistics.intervals import line
 from study.rows import Row
 
 

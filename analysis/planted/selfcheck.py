@@ -148,12 +148,12 @@ def coarse_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 def noise_columns(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """phi, J and what each failure policy does, under a noisy judge that fails on long answers."""
-    tpr, fpr, p, miss, slope = 0.85, 0.2, 0.4, 0.2, 0.15
+    tpr, fpr, p, miss, slope = judges.TPR, judges.FPR, 0.4, 0.2, 0.15
     q = p * tpr + (1 - p) * fpr
     # E z clip(miss + slope z, 0, 1) is the slope times the chance of not being clipped (Stein).
     lost = slope * float(norm.cdf((1 - miss) / slope) - norm.cdf(-miss / slope))
     truths = {
-        "phi": (tpr - fpr) * np.sqrt(p * (1 - p) / (q * (1 - q))),
+        "phi": judges.planted_phi(p),
         "j": tpr - fpr,
         "zero/cov/z": -q * lost,
         "unscored/cov/z": 0.0,

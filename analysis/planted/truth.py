@@ -77,12 +77,10 @@ class Tabular:
     def step(self, reward: np.ndarray, group: int, rate: float, scale: str = "group") -> Tabular:
         """The policy after one expected on-policy GRPO step: logits + rate * E[A grad log pi]."""
         counts, weights = self.every_group(group)
-        members = np.repeat(
-            np.tile(np.arange(len(reward)), len(counts)), counts.ravel().astype(int)
-        ).reshape(len(counts), group)
-        scaled = advantages(reward[members], scale)
-        gradient = np.zeros(len(reward))
-        np.add.at(gradient, members, scaled * weights[:, None] / group)
+        answers = np.tile(np.arange(len(reward)), len(counts))
+        members = np.repeat(answers, counts.ravel().astype(int)).reshape(-1, group)
+        pushed = advantages(reward[members], scale) * weights[:, None] / group
+        gradient = np.bincount(members.ravel(), pushed.ravel(), len(reward))
         return Tabular(self.truth, self.features, self.logits + rate * gradient)
 
     def every_group(self, group: int) -> tuple[np.ndarray, np.ndarray]:

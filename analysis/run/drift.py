@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,13 +17,10 @@ from statsmodels.stats.multitest import multipletests
 
 from analysis.records.behaviour import TAIL, ends, shift, unit
 from analysis.records.frames import NAMELESS, rollouts_frame
-from analysis.records.runs import step_means
+from analysis.records.runs import Records, Run, step_means
 from analysis.statistics.bootstrap import group_sums, ratio_se
 from analysis.statistics.intervals import grouped_intervals, mean_interval, paired_difference
 from study.verdict import Outcome
-
-if TYPE_CHECKING:
-    from analysis.records.runs import Records, Run
 
 SCORES = ("judge_score", "truth", "reward", "gap")
 """Metrics of a learning curve, in score units; gap is judge_score - truth of the same rollout."""
@@ -34,10 +31,9 @@ _SHOWN = ("rollout_id", "step", "group", "member", "prompt", "completion", "answ
 
 
 def usable_cells(runs: pd.DataFrame) -> list[str]:
-    """Finished cells; where there are none, every cell, so that something can be looked at.
+    """Finished cells; where there are none, every cell. Cells that name no judge are left out.
 
-    Runs cut short are not averaged with finished ones: they stand at another training step. Cells
-    that name no judge are under no treatment that could be compared.
+    Runs cut short are not averaged with finished ones: they stand at another training step.
     """
     named = runs[runs["judge"].ne(NAMELESS)]
     done = named.loc[named["done"], "cell"]
@@ -57,8 +53,8 @@ def base_arm(runs: pd.DataFrame) -> str | None:
 
 def score_values(run: Run) -> dict[str, np.ndarray]:
     """`SCORES` of every rollout, each (P, G); ``gap`` is known where judge and truth are."""
-    gap = run.judge - run.truth
-    return {"judge_score": run.judge, "truth": run.truth, "reward": run.reward, "gap": gap}
+    values = (run.judge, run.truth, run.reward, run.judge - run.truth)
+    return dict(zip(SCORES, values, strict=True))
 
 
 def feature_values(run: Run) -> dict[str, np.ndarray]:
@@ -134,12 +130,9 @@ def run_shifts(
 def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     """How far each arm moved, and how far beyond ``base``, for every metric of `run_shifts`.
 
-    Columns: arm, metric, unit, first, last (means over runs), shift with low and high (t interval
-    over runs), se (over runs), group_se and naive_se (within these runs, groups or rollouts taken
-    for independent: what other seeds would do is in neither), n (runs), unscored, worst_low,
-    worst_high (means over runs), note; and against the base arm, paired by seed: diff, diff_low,
-    diff_high, pairs, p_sign_flip (exact), p_t, p_holm (of p_t, over the metrics of one arm),
-    diff_worst_low, diff_worst_high, diff_note.
+    Columns are `_SHIFT_COLUMNS`: means over runs with the t interval over runs; se is over runs,
+    group_se and naive_se take the groups or rollouts of these runs for independent. Columns from
+    diff on are against the base arm, paired by seed; p_holm corrects p_t over an arm's metrics.
     """
     by_arm = {
         (part["arm"].iloc[0], part["metric"].iloc[0]): part.set_index("seed")
@@ -189,13 +182,9 @@ _SHIFT_COLUMNS = (
 
 
 def failure_table(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """Verdicts by judge, role and outcome; ``verdicts`` sums to all that were counted.
+    """Verdicts by judge, role and outcome (those that occurred, scored always) with their sum.
 
-    Args:
-        outcomes: as in `analysis.records.runs.OUTCOMES`.
-
-    Columns: judge, role, one count per outcome that occurred (scored always), verdicts, unscored
-    (share).
+    ``outcomes`` is as in `analysis.records.runs.OUTCOMES`; ``unscored`` is a share.
     """
     keys = ["judge", "role"]
     counts = outcomes.pivot_table(
@@ -216,10 +205,7 @@ def failures_by_length(outcomes: pd.DataFrame) -> pd.DataFrame:
 
     Deciles are cut per judge over all of its verdicts whose answer has a length; equal lengths stay
     together, so there may be fewer than ten bins. Each share is a mean over runs with its t
-    interval. Columns: judge, bin, words_low, words_high, verdicts, mean, low, high, n, missing.
-
-    Args:
-        outcomes: as in `analysis.records.runs.OUTCOMES`.
+    interval. ``outcomes`` is as in `analysis.records.runs.OUTCOMES`.
     """
     tables = []
     for judge, part in outcomes[outcomes["words"].notna()].groupby("judge"):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analysis.records.runs import Run
 from analysis.run.overopt import Rule, bias_free_gaps, calibrated, false_alarms, first_alarms
 from analysis.run.threshold_grid import (
     FEWEST_HIGH,
@@ -24,9 +24,6 @@ from analysis.run.threshold_grid import (
 from analysis.statistics.bootstrap import group_sums, step_noise
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
 from analysis.step.transmission import FLAT
-
-if TYPE_CHECKING:
-    from analysis.records.runs import Run
 
 REPLICATES = 1_000
 FEWEST_STEPS = 8
@@ -61,8 +58,7 @@ def change_point(
 
     The interval spans the begins that the data do not refute: a begin is refuted where its best
     ramp leaves more squares over the best of all than it would in 95 % of refits to that ramp plus
-    resampled group noise. p compares the best ramp with the best one through that noise alone, so
-    the search is paid for. A policy's wander beyond group sampling is in neither.
+    resampled group noise. p compares the best ramp with the best one through that noise alone.
 
     Args:
         step_P: the step of every group.
@@ -128,25 +124,24 @@ def _not_refuted(
 ) -> np.ndarray:
     """Begins of the confidence set of `change_point`, in order; the best is always among them."""
     places, starts = np.unique(begins_M, return_index=True)
-    ends = [*starts[1:], len(begins_M)]
-    own = np.maximum(means_T @ shapes_M_T.T, 0.0)
+    fitted = np.maximum(means_T @ shapes_M_T.T, 0.0)
     by_noise = noise_B_T @ shapes_M_T.T
-    kept = []
-    for place, start, end in zip(places, starts, ends, strict=True):
-        here = start + int(own[start:end].argmax())
-        lost = own.max() ** 2 - own[here] ** 2
+    plausible = []
+    for place, start, end in zip(places, starts, [*starts[1:], len(begins_M)], strict=True):
+        here = start + int(fitted[start:end].argmax())
+        lost = fitted.max() ** 2 - fitted[here] ** 2
         # Products are linear, so those of ramp plus noise are those of noise moved along.
-        again = by_noise + own[here] * (shapes_M_T @ shapes_M_T[here])
-        best, there = again.max(axis=1), again[:, start:end].max(axis=1)
+        refitted = by_noise + fitted[here] * (shapes_M_T @ shapes_M_T[here])
+        best, there = refitted.max(axis=1), refitted[:, start:end].max(axis=1)
         usual = np.maximum(best, 0.0) ** 2 - np.maximum(there, 0.0) ** 2
         if lost <= np.quantile(usual, level):
-            kept.append(place)
-    return np.array(kept)
+            plausible.append(place)
+    return np.array(plausible)
 
 
-def _ends(kept: np.ndarray, steps_T: np.ndarray) -> tuple[float, float]:
-    """First and last begin kept; one knot further where there are steps between the knots."""
-    knots, first, last = _knots(steps_T), kept[0], kept[-1]
+def _ends(begins: np.ndarray, steps_T: np.ndarray) -> tuple[float, float]:
+    """First and last of the begins; one knot further where there are steps between the knots."""
+    knots, first, last = _knots(steps_T), begins[0], begins[-1]
     if len(knots) < len(steps_T):
         first = knots[knots < first].max(initial=knots[0])
         last = knots[knots > last].min(initial=knots[-1])

@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from analysis.planted.truth import Fault, Tabular, simulate
+from analysis.records.runs import Run
 from analysis.reports.markup import number
 from analysis.statistics.bootstrap import group_sums, step_noise
 from analysis.statistics.estimate import LEVEL, NAN, NO_ESTIMATE, Estimate
 from analysis.statistics.proportions import wilson
-from analysis.step.transmission import FLAT
-
-if TYPE_CHECKING:
-    from analysis.records.runs import Run
+from analysis.step.transmission import FLAT, known_mean
 
 REPLICATES = 2_000
 FEWEST_STEPS = 8
@@ -114,8 +112,7 @@ def overoptimisation(
     """Both forms fitted to a run's step means of a score, and an interval of the peak.
 
     The interval fits both forms again to step means of resampled groups and takes the better one's
-    peak, so it holds the doubt about the form; d is taken as known. It is about this run's curve:
-    other runs of the arm peak elsewhere.
+    peak: it holds the doubt about the form, takes d as known, and is about this run alone.
 
     Args:
         d_T: sqrt(KL) of each step that occurs in ``step_P``, in order; NaN is unknown.
@@ -170,8 +167,8 @@ def _solver(d_T: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray]:
 def _peaks(d_T: np.ndarray, coefficients_B_3: np.ndarray, form: str) -> np.ndarray:
     """d of the highest point of each curve over 0 .. largest d; inf where that is its end.
 
-    Inside it is alpha / (2 beta) for d (alpha - beta d) and exp(alpha / beta - 1) for
-    d (alpha - beta log d), a top where beta > 0; else one of the ends is higher, d = 0 or the last.
+    Where beta > 0 a top inside is at alpha / (2 beta) for d (alpha - beta d) and at
+    exp(alpha / beta - 1) for d (alpha - beta log d); else the higher end is the peak.
     """
     last = d_T.max()
     _, alpha, beta = coefficients_B_3.T
@@ -185,10 +182,9 @@ def _peaks(d_T: np.ndarray, coefficients_B_3: np.ndarray, form: str) -> np.ndarr
 def kl_path(run: Run) -> Kl:
     """KL per step of one run, with the words for where it is from, or for why there is none.
 
-    From the trainer's policy/kl, nats per token, times the mean tokens of a completion: the
-    trainer adds up exp(-r) - 1 + r token by token, r = log policy - log start, which takes out most
-    of the noise. It measures it where trainer.beta > 0 only. Else from the start policy's
-    log-probabilities of whole completions where the rollouts have them, see `_whole`.
+    From the trainer's policy/kl (nats per token, measured where trainer.beta > 0) times the mean
+    tokens of a completion; else from the start policy's log-probabilities of whole completions
+    where the rollouts have them, see `_whole`. docs/onset.md says why in this order.
     """
     nothing = np.full(len(run.steps), np.nan)
     tokens = run.logged.get("policy/length_tokens", nothing)
@@ -200,24 +196,22 @@ def kl_path(run: Run) -> Kl:
         ratios = [run.log_ratio[run.step_P == step] for step in steps]
         whole = np.array([_whole(ratio[np.isfinite(ratio)]) for ratio in ratios])
         return Kl(steps, whole, "log-probabilities of the start")
-    return Kl(
-        np.empty(0, dtype=int),
-        np.empty(0),
+    why = (
         "no KL was recorded, so d = sqrt(KL) is unknown: neither policy/kl, which is measured "
-        "where trainer.beta is above 0, nor log-probabilities under the start policy",
+        "where trainer.beta is above 0, nor log-probabilities under the start policy"
     )
+    return Kl(np.empty(0, dtype=int), np.empty(0), why)
 
 
 def _whole(r_N: np.ndarray) -> float:
     """KL from log policy - log start of whole completions; NaN of none.
 
-    Their mean and the mean of exp(-r) - 1 + r are both unbiased. The second is the less noisy below
-    about a nat and never negative; beyond, a rare completion that the start liked better makes
-    nearly all of it.
+    Their mean and the mean of exp(-r) - 1 + r are both unbiased. The second is less noisy below
+    about a nat and never negative; beyond, a rare completion makes nearly all of it.
     """
-    if not len(r_N):
-        return float("nan")
-    mean = float(r_N.mean())
+    mean = known_mean(r_N)
+    if np.isnan(mean):
+        return mean
     return mean if mean > 1 else float((np.exp(-r_N) - 1 + r_N).mean())
 
 

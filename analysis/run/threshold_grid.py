@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import multimode
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
-if TYPE_CHECKING:
-    from analysis.records.runs import Run
+from analysis.records.runs import Run
 
 GAPS, RATES = (0.08, 0.10, 0.12), (0.15, 0.20, 0.25, 0.30)
 SEVERE_GAP, SEVERE_RATE = 0.30, 0.50
@@ -75,13 +74,8 @@ def threshold_grid(
 
 def smoothed(values_T: Sequence[float] | np.ndarray) -> np.ndarray:
     """Mean over the steps within `RADIUS` of each, NaN where fewer than three have a value."""
-    values = np.asarray(values_T, dtype=float)
-    known = np.isfinite(values)
-    window = np.ones(2 * RADIUS + 1)
-    middle = slice(RADIUS, RADIUS + len(values))
-    total = np.convolve(np.where(known, values, 0.0), window)[middle]
-    count = np.convolve(known.astype(float), window)[middle]
-    return np.divide(total, count, out=np.full(len(values), np.nan), where=count >= FEWEST_NEAR)
+    near = pd.Series(values_T, dtype=float).rolling(2 * RADIUS + 1, FEWEST_NEAR, center=True)
+    return near.mean().to_numpy()
 
 
 def shortcut_rate(

@@ -22,21 +22,21 @@ def resampled_sums(sums_C_M: np.ndarray, replicates: int, rng: np.random.Generat
     out = np.empty((replicates, sums_C_M.shape[1]))
     step = min(max(1, CHUNK // max(1, units)), max(1, replicates))
     # One buffer for all chunks: fresh pages would cost as much as the draws.
-    weights = np.empty(step * units)
+    buffer = np.empty((step, units))
     for start in range(0, replicates, step):
-        count = min(step, replicates - start)
-        used = weights[: count * units]
-        used[:] = 0.0
-        np.add.at(used, draws(rng, units, count).ravel(), 1.0)
-        out[start : start + count] = used.reshape(count, units) @ sums_C_M
+        chunk = out[start : start + step]
+        chunk[:] = draw_weights(rng, buffer[: len(chunk)]) @ sums_C_M
     return out
 
 
-def draws(rng: np.random.Generator, units: int, replicates: int) -> np.ndarray:
-    """Units drawn with replacement as places in a flat (B, C) table."""
+def draw_weights(rng: np.random.Generator, out_B_C: np.ndarray) -> np.ndarray:
+    """How often each of C units is drawn in C draws with replacement, B times, into ``out_B_C``."""
+    replicates, units = out_B_C.shape
     kind = np.uint16 if units <= 1 << 16 else np.int64
-    draws = rng.integers(0, units, (replicates, units), dtype=kind)
-    return draws + np.arange(0, replicates * units, units)[:, None]
+    places = rng.integers(0, units, (replicates, units), dtype=kind)
+    out_B_C[:] = 0.0
+    np.add.at(out_B_C.ravel(), (places + np.arange(replicates)[:, None] * units).ravel(), 1.0)
+    return out_B_C
 
 
 def group_sums(values_P_G: np.ndarray) -> np.ndarray:

@@ -31,9 +31,9 @@ class Within:
 
     Attributes:
         coef_K: slopes.
-        se_K: cluster-robust by group with the factor P/(P-1) * (N-1)/(N-K) over the K columns kept.
-            The absorbed means are not counted: they are nested in the clusters (Cameron and Miller
-            2015, sec. III.B). NaN with one group.
+        se_K: cluster-robust by group, factor P/(P-1) * (N-1)/(N-K) over the K columns kept. The
+            absorbed means are nested in the clusters and not counted (Cameron and Miller 2015,
+            sec. III.B). NaN with one group.
         unique_K: share of the outcome's variance in groups that no other column explains.
         r2: share that all explain; NaN where the outcome does not vary inside any group.
         n, groups: rows and groups used, those with a single row left out.
@@ -154,8 +154,8 @@ def split(
     gram = np.zeros((total, total))
     for start in range(0, n, BLOCK):
         codes = groups.codes_N[start : start + BLOCK]
-        kept = block if centred_K_N is None else centred_K_N[:, start:]
-        rows = kept[:, : len(codes)]
+        target = block if centred_K_N is None else centred_K_N[:, start:]
+        rows = target[:, : len(codes)]
         for k, column in enumerate(columns_K):
             # "clip" spares the copy that a check of the indices takes; all of them are in range
             np.take(means[k], codes, out=rows[k], mode="clip")

@@ -31,6 +31,16 @@ class Paired(Estimate):
     p_t: float = NAN
 
 
+@dataclass(frozen=True)
+class Line:
+    """y = intercept + slope x; the slope's t interval is over ``runs``."""
+
+    intercept: float
+    slope: Estimate
+    r2: float
+    runs: int
+
+
 def mean_interval(values: Sequence[float], unit: str = "run", level: float = LEVEL) -> Estimate:
     """Mean over units, shape (S,), with a two-sided t interval.
 
@@ -52,6 +62,21 @@ def mean_interval(values: Sequence[float], unit: str = "run", level: float = LEV
             notes.append(f"no spread between {unit}s")
         half = float(stats.t.ppf((1 + level) / 2, n - 1)) * spread / n**0.5
     return Estimate(mean, mean - half, mean + half, n, unit, level, "; ".join(notes))
+
+
+def line(x: np.ndarray, y: np.ndarray, level: float = LEVEL) -> Line:
+    """Least squares of y on x over R runs, shapes (R,).
+
+    Raises:
+        ValueError: fewer than three runs, or one x only.
+    """
+    if len(x) < 3 or np.ptp(x) == 0:
+        raise ValueError("a line takes three runs and two doses")
+    fit = stats.linregress(x, y)
+    half = float(stats.t.ppf((1 + level) / 2, len(x) - 2) * fit.stderr)
+    value = float(fit.slope)
+    slope = Estimate(value, value - half, value + half, len(x), "run", level)
+    return Line(float(fit.intercept), slope, float(fit.rvalue**2), len(x))
 
 
 def paired_difference(

@@ -100,7 +100,7 @@ def power_lines(seeds: int, arms: int, sd: float | None = None, unit: str = "sco
             "compare it with."
         ]
         return [*lines, *_floor(seeds, 1)]
-    paired, unpaired = (smallest_effect(seeds, paired=one) for one in (True, False))
+    paired, unpaired = (smallest_effect(seeds, paired=by_seed) for by_seed in (True, False))
     lines = [
         f"Power: with {seeds} seeds per arm, the smallest difference between two arms that is seen "
         f"({_SAID}) is {paired:.2f} SD of the differences by seed, paired"

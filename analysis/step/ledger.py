@@ -1,7 +1,4 @@
-"""The ledger of a study: `analysis.step.transmission` applied to every run and step on record.
-
-``python -m analysis.ledger study=NAME`` prints it per judge, with intervals over runs.
-"""
+"""The ledger of a study: `analysis.step.transmission` applied to every run and step on record."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def group_cov(advantages_P_G: np.ndarray, features_P_G_K: np.ndarray) -> np.ndar
     z = np.asarray(features_P_G_K, dtype=float)
     known = np.isfinite(a) & np.isfinite(z)
     count = known.sum(axis=1)
-    products = (_centred(np.where(known, a, 0.0), known) * _centred(z, known)).sum(axis=1)
+    products = (centred(np.where(known, a, 0.0), known) * centred(z, known)).sum(axis=1)
     return np.divide(products, count - 1, out=np.full(count.shape, np.nan), where=count > 1)
 
 
@@ -81,9 +81,9 @@ def split(
         flat = _range(rewards, scored)[:, None] <= FLAT
     elif scale == "batch":
         flat |= _range(rewards.reshape(1, -1), np.isfinite(rewards).reshape(1, -1)) <= FLAT
-    of_truth = np.where(flat, 0.0, _centred(truth, known) / divided_by)
+    of_truth = np.where(flat, 0.0, centred(truth, known) / divided_by)
     # what rounding left of a flat group's total is the judge's, so that the parts still add up
-    of_bias = np.where(flat, total, _centred(rewards - truth, known) / divided_by)
+    of_bias = np.where(flat, total, centred(rewards - truth, known) / divided_by)
     return total, np.where(known, of_truth, np.nan), np.where(known, of_bias, np.nan)
 
 
@@ -161,7 +161,7 @@ def comparing(before_P_G: np.ndarray, scale: str) -> Callable[[np.ndarray], dict
     return compare
 
 
-def _centred(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+def centred(values: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Values less their group's mean over ``known``, 0 where not known; groups are the rows.
 
     ``values`` is (P, G) or (P, G, K) and ``known`` broadcasts over K.
@@ -182,8 +182,8 @@ def _range(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 def known_mean(values: np.ndarray) -> float:
     """Mean of the finite values, NaN for none."""
-    kept = values[np.isfinite(values)]
-    return float(kept.mean()) if len(kept) else float("nan")
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else float("nan")
 
 
 def bias_share(of_truth: np.ndarray, of_bias: np.ndarray) -> float:

@@ -16,8 +16,8 @@ from functools import partial
 
 import numpy as np
 
-from analysis.planted.bootstrap import cluster_bootstrap, cluster_sums, draw_weights
-from analysis.statistics.bootstrap import resampled_sums
+from analysis.planted.bootstrap import cluster_bootstrap, cluster_sums
+from analysis.statistics.bootstrap import draw_weights, resampled_sums
 from benchmarks.race import race, read_sizes
 
 ROUNDS = 5
@@ -81,7 +81,7 @@ def arch_peer() -> Callable[[Rows, int, int], np.ndarray] | None:
 
 def equal(values: np.ndarray, labels: np.ndarray, rows: Rows) -> None:
     """The same draws give the same means, as weights and as gathered rows."""
-    weights = draw_weights(np.random.default_rng(1), len(rows.of), 5)
+    weights = draw_weights(np.random.default_rng(1), np.empty((5, len(rows.of))))
     sums = cluster_sums(values, labels)
     drawn = resampled_sums(sums, 5, np.random.default_rng(1))
     for (total, count), counts in zip(drawn, weights, strict=True):

@@ -12,13 +12,12 @@ from analysis.planted.bootstrap import (
     cluster_bootstrap,
     cluster_sums,
     crossed_bootstrap,
-    draw_weights,
     nested_bootstrap,
 )
 from analysis.planted.onset import resampling
 from analysis.planted.selfcheck import judge_coverage
 from analysis.statistics import bootstrap
-from analysis.statistics.bootstrap import ratio, ratio_se, resampled_sums, widened
+from analysis.statistics.bootstrap import draw_weights, ratio, ratio_se, resampled_sums, widened
 
 
 def unbalanced(seed: int, clusters: int = 40) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +36,7 @@ def test_sums_by_hand_and_labels_of_any_kind() -> None:
 def test_replicates_are_those_of_a_gather() -> None:
     """The same draws, once as weights and once as rows put together: the same means."""
     values, labels = unbalanced(0)
-    weights = draw_weights(np.random.default_rng(5), 40, 50)
+    weights = draw_weights(np.random.default_rng(5), np.empty((50, 40)))
     sums = cluster_sums(values, labels)
     drawn = resampled_sums(sums, 50, np.random.default_rng(5))
     for row, counts in zip(drawn, weights, strict=True):
@@ -48,7 +47,7 @@ def test_replicates_are_those_of_a_gather() -> None:
 
 
 def test_weights_are_multinomial() -> None:
-    weights = draw_weights(np.random.default_rng(1), 5, 40_000)
+    weights = draw_weights(np.random.default_rng(1), np.empty((40_000, 5)))
     # mean 1, variance 1 - 1/5, covariance -1/5; 40,000 draws give 3 digits
     assert weights.mean(axis=0) == pytest.approx(np.ones(5), abs=0.02)
     expected = np.eye(5) - 0.2

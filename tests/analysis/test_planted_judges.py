@@ -48,7 +48,7 @@ def test_the_planted_phi_is_that_of_the_joint_table():
     """p = 1/2, TPR .85, FPR .2: cells .425, .1, .075, .4."""
     table = [0.425, 0.1, 0.075, 0.4]
     by_hand = (table[0] * table[3] - table[1] * table[2]) / (0.525 * 0.5 * 0.475 * 0.5) ** 0.5
-    assert judges._phi(0.85, 0.2, 0.5) == pytest.approx(by_hand)
+    assert judges.planted_phi(0.5) == pytest.approx(by_hand)
 
 
 def test_rates_of_prompts_have_the_intraclass_correlation_that_is_said():
