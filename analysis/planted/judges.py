@@ -108,10 +108,9 @@ def profile_rates(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 def rates_at_the_end(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """A share of .97 where the 30 texts of a prompt are right or wrong together, 64 prompts."""
     prompts = np.repeat(np.arange(64), 30)
-    shares = []
+    shares: list[Estimate] = []
     for _ in range(count):
-        share = wilson((rng.random(64) < 0.97).astype(float)[prompts], prompts)
-        shares.append(Estimate(share["share"], share["low"], share["high"]))
+        shares.append(wilson((rng.random(64) < 0.97)[prompts], prompts))
     return {"clustered Wilson, share .97": replace(trials(0.97, shares), at_least=True)}
 
 
