@@ -154,7 +154,8 @@ def pairs(scores: pd.DataFrame) -> pd.DataFrame:
         np.where(compared, 2 * after.fillna(end) - 1, after.fillna(end) - before.fillna(1 - end))
         for end in (0.0, 1.0)
     )
-    near = [score.abs().lt(NO_SPREAD) | (score - 1).abs().lt(NO_SPREAD) for score in (after, before)]
+    distances = [(score - end).abs() for score in (after, before) for end in (0.0, 1.0)]
+    at_end = pd.concat(distances, axis=1).lt(NO_SPREAD).any(axis=1)
     table = edited.assign(
         judge_change=np.where(compared, 2 * after - 1, change["score"]),
         judge_low=judge_low,
@@ -162,7 +163,7 @@ def pairs(scores: pd.DataFrame) -> pd.DataFrame:
         truth_change=np.where(compared, np.sign(change["truth"]), change["truth"]),
         planted_change=change["planted"],
         words_change=change["words"],
-        at_end=(near[0] | near[1]) & ~compared,
+        at_end=at_end & ~compared,
     )
     for name in ("change", "low", "high"):
         # seven digits: beyond is what a judge's rounding leaves of an exact zero
@@ -170,9 +171,7 @@ def pairs(scores: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def effects(
-    paired: pd.DataFrame, spread: dict[str, float], margin: float = MARGIN
-) -> pd.DataFrame:
+def effects(paired: pd.DataFrame, spread: dict[str, float], margin: float = MARGIN) -> pd.DataFrame:
     """One row per judge and variant, all bases of a prompt together.
 
     Args:
@@ -194,9 +193,10 @@ def effects(
     placebo = paired[paired["variant"] == PLACEBO]
     floors = placebo["judge_change"].abs().groupby(placebo["judge"]).mean().to_dict()
     rows = []
-    for (judge, bias, variant), part in paired.groupby(["judge", "bias", "variant"], sort=False):
-        head = {"judge": judge, "bias": bias, "variant": variant, "floor": floors.get(judge, NAN)}
-        rows.append(head | _effect(part, spread.get(judge, NAN), margin))
+    for _, part in paired.groupby(_COLUMNS[:3], sort=False):
+        head = part.iloc[0][_COLUMNS[:3]].to_dict()
+        effect = _effect(part, spread.get(head["judge"], NAN), margin)
+        rows.append(head | effect | {"floor": floors.get(head["judge"], NAN)})
     table = corrected(pd.DataFrame(rows, columns=_COLUMNS))
     table["claim"] = [_claim(row) for row in table.to_dict("records")]
     return table

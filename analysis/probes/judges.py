@@ -159,7 +159,9 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
             continue
         if math.isnan(taste.effect.value) or taste.items < FEWEST:
             why = taste.note or f"{taste.items} prompts are fewer than {FEWEST}"
-            notes.append(f"Nothing is claimed of {taste.judge}'s taste for {taste.kind} texts: {why}.")
+            notes.append(
+                f"Nothing is claimed of {taste.judge}'s taste for {taste.kind} texts: {why}."
+            )
             continue
         rows.append(
             {"judge": taste.judge, "own": taste.kind, "texts by": author, "p": taste.p}

@@ -1,4 +1,4 @@
-"""What a judge does to contents as they are: rates against truth, leniency, scale, length, failures.
+"""What a judge does to contents as they are: rates against truth, scale, length, failures.
 
 Shares have Wilson intervals on the effective number of texts: texts of one prompt are not
 independent, so their number is divided by the design effect of the prompts where that is above 1.
