@@ -81,22 +81,22 @@ def rewritten(
         for slot in INSTRUCTIONS
         if slot not in source.given and "correct" in source.contents
     ]
-    found = [dict(source.given) for source in sources]
+    filled = [dict(source.given) for source in sources]
     lost: Counter[str] = Counter()
     with Session(judge, store, allowance=allowance) as session:
         session.check()
         asked = []
         for place, slot in wanted:
-            grading = _Rewrite({"instruction": INSTRUCTIONS[slot]})
-            (request,) = grading.requests(sources[place].row, sources[place].contents["correct"])
+            grading, source = _Rewrite({"instruction": INSTRUCTIONS[slot]}), sources[place]
+            (request,) = grading.requests(source.row, source.contents["correct"])
             asked.append((grading, request))
         replies = session.replies(asked)
         calls = session.calls
     for (place, slot), fetched in zip(wanted, replies, strict=True):
         text = readable(fetched.reply) if fetched.reply is not None else None
         if isinstance(text, str):
-            found[place][slot] = (text, "model")
+            filled[place][slot] = (text, "model")
         else:
             lost[f"{slot}: {fetched.parsed.outcome} from the rewriter"] += 1
-    filled = [replace(source, given=given) for source, given in zip(sources, found, strict=True)]
-    return filled, [f"{count} x {why}" for why, count in sorted(lost.items())], calls
+    new = [replace(source, given=given) for source, given in zip(sources, filled, strict=True)]
+    return new, [f"{count} x {why}" for why, count in sorted(lost.items())], calls
