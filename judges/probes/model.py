@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from judges.grading.base import NOTHING, OneRequest, readable
-from judges.grading.delimiters import delimit, fill
+from judges.grading.delimiters import delimit
 from judges.probes.rewriters import TEXTS
 from judges.probes.variants import Source
 from judges.session import Session
@@ -38,13 +38,8 @@ class _Rewrite(OneRequest):
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
         """One user turn with the delimited prompt and answer."""
-        content = fill(
-            self._template,
-            instruction=self.options["instruction"],
-            prompt=delimit("prompt", row.prompt_text()),
-            answer=delimit("answer", answer),
-        )
-        return [{"role": "user", "content": content}]
+        instruction = self.options["instruction"]
+        return self.turn(row, instruction=instruction, answer=delimit("answer", answer))
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a long answer."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges.grading import GRADINGS
-from judges.grading.checks import check_row, check_rows
+from judges.grading.checks import check_rows
 from judges.grading.delimiters import undelimit
 from judges.grading.rubric import Rubric, rubric_score
 from judges.grading.vocabulary import LONGEST, VOCABULARIES, read_labels
@@ -489,7 +489,7 @@ def test_a_rubric_without_a_score_is_refused_before_and_typed_at_the_verdict(
     assert grading.requests(row, "hi") == ()
     parsed = grading.combine(row, [])
     assert (parsed.outcome, parsed.score) == (Outcome.unparsed, None) and named in parsed.reason
-    check_row(grading, ROW)
+    check_rows(grading, [ROW])
 
 
 def real_rubrics(path: str) -> list[Row]:
