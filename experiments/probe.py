@@ -40,7 +40,6 @@ from study.tasks import oracle
 
 if TYPE_CHECKING:
     from judges.probes import Source, Variant
-    from judges.probes.allowance import Allowance
     from study.schema import Judge, Task
 
 SPENT = "spent.json"
@@ -58,8 +57,14 @@ PROBE = {
     "text": "string",
     "truth": "float64",
 }
+ASKED = {
+    "probe_id": "string",
+    "setting": "string",
+    "temperature": "float64",
+    "order": "float64",
+} | {name: kind for name, kind in VERDICT.items() if name not in ("rollout_id", "step", "role")}
 FORMAT = 1
-BESIDE = ("max_calls", "max_usd", "runs_dir", "report", "out", "margin", "threshold")
+NOT_COMPARED = ("max_calls", "max_usd", "runs_dir", "report", "out", "margin", "threshold")
 """Settings of a command that the tables do not depend on."""
 
 
@@ -134,8 +139,7 @@ def run(options: Options) -> Done:
             probes of other settings.
     """
     judges, task = _load(options)
-    _refuse_strangers(options, judges)
-    writer = _writer(options)
+    writer = load_presets(options.rewriter)[0] if options.rewriter else None
     folder = options.folder
     with cells.lock(folder) or _busy(folder):
         _refuse_others(options, judges)
@@ -158,19 +162,24 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
     )
     sources = [prompt_set.sources[place] for place in chosen]
     notes, calls, hits = list(prompt_set.notes), 0, 0
+    probes: list[Variant] = []
+    missing: Counter[str] = Counter()
+    rows: list[dict[str, Any]] = []
     if len(sources) < options.n:
         notes.append(f"the set has {len(sources)} prompts, and {options.n} were asked for")
     options.runs_dir.mkdir(parents=True, exist_ok=True)
     with Store(options.runs_dir / "verdicts.db") as store, _kept(allowance, folder):
         if writer is not None:
-            sources, lost, calls = rewritten(writer, sources, store, allowance)
-            notes += lost
-        probes, missing = _variants(options, sources)
+            sources, unfilled, calls = rewritten(writer, sources, store, allowance)
+            notes += unfilled
+        for source in sources:
+            made, lost = variants(source, options.bases, options.variants, options.keyword)
+            probes += made
+            missing += lost
         notes += [f"{count} x {why}" for why, count in sorted(missing.items())]
         print(f"{len(probes)} texts of {len(sources)} prompts for each judge", flush=True)
-        rows: list[dict[str, Any]] = []
         for judge in judges:
-            truth_of = _oracle(judge, task)
+            truth_of = oracle(task) if judge.simulated is not None else None
             asked = ask(
                 judge, probes, store, truth_of, options.repeats, options.temperatures, allowance
             )
@@ -180,9 +189,8 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
     notes += unasked
     folder.mkdir(parents=True, exist_ok=True)
     write_part(folder / "probes.parquet", [p.as_row(options.keyword) for p in probes], PROBE)
-    write_part(folder / "verdicts.parquet", rows, _verdict_columns())
-    manifest = _manifest(options, judges, sources, probes, notes)
-    write_json(folder / "manifest.json", manifest)
+    write_part(folder / "verdicts.parquet", rows, ASKED)
+    write_json(folder / "manifest.json", _manifest(options, judges, sources, len(probes), notes))
     return Done(folder, calls, hits, notes, not unasked)
 
 
@@ -195,10 +203,7 @@ def _load(options: Options) -> tuple[list[Judge], Task]:
             f" {', '.join(preset_names('task'))}."
         )
     loaded = [load_presets(name, task, overrides=options.overrides) for name in options.judges]
-    return [judge for judge, _ in loaded], loaded[0][1]
-
-
-def _refuse_strangers(options: Options, judges: Sequence[Judge]) -> None:
+    judges = [judge for judge, _ in loaded]
     for judge in judges:
         if judge.simulated is not None and options.set != BUILT_IN:
             raise UserError(
@@ -206,6 +211,7 @@ def _refuse_strangers(options: Options, judges: Sequence[Judge]) -> None:
                 f" other prompts. Probe it with set={BUILT_IN}, or name a real judge for"
                 f" set={options.set}."
             )
+    return judges, loaded[0][1]
 
 
 def _busy(folder: Path) -> NoReturn:
@@ -242,19 +248,11 @@ def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
 
 def _settings(options: dict[str, Any]) -> dict[str, Any]:
     """What decides the tables of a command; the rest says where, at what cost and how shown."""
-    return {key: value for key, value in options.items() if key not in BESIDE}
+    return {key: value for key, value in options.items() if key not in NOT_COMPARED}
 
 
 def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _oracle(judge: Judge, task: Task) -> Any:
-    return oracle(task) if judge.simulated is not None else None
-
-
-def _writer(options: Options) -> Judge | None:
-    return load_presets(options.rewriter)[0] if options.rewriter else None
 
 
 @contextmanager
@@ -290,41 +288,19 @@ def _unasked(rows: Sequence[dict[str, Any]], cost: Cost, allowance: Allowance) -
     ]
 
 
-def _variants(options: Options, sources: Sequence[Source]) -> tuple[list[Variant], Counter[str]]:
-    probes: list[Variant] = []
-    missing: Counter[str] = Counter()
-    for source in sources:
-        made, lost = variants(source, options.bases, options.variants, options.keyword)
-        probes += made
-        missing += lost
-    return probes, missing
-
-
-def _verdict_columns() -> dict[str, str]:
-    added = {
-        "probe_id": "string",
-        "setting": "string",
-        "temperature": "float64",
-        "order": "float64",
-    }
-    left_out = ("rollout_id", "step", "role")
-    return added | {name: kind for name, kind in VERDICT.items() if name not in left_out}
-
-
 def _manifest(
     options: Options,
     judges: Sequence[Judge],
     sources: Sequence[Source],
-    probes: Sequence[Variant],
+    probes: int,
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """What was probed and how; enough to do it again."""
-    settings = dataclasses.asdict(options) | {"runs_dir": str(options.runs_dir)}
     return {
         "format": FORMAT,
-        "command": settings,
+        "command": dataclasses.asdict(options) | {"runs_dir": str(options.runs_dir)},
         "prompts": [source.row.prompt_id for source in sources],
-        "probes": len(probes),
+        "probes": probes,
         "judges": {
             judge.name: dataclasses.asdict(judge) | {"judge_id": judge_id(judge)}
             for judge in judges
