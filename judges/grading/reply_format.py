@@ -108,12 +108,11 @@ def read_question(body: dict[str, Any]) -> Question:
 
 
 def _answers(text: str) -> tuple[str, ...]:
-    single = undelimit("answer", text)
-    if single is not None:
+    if (single := undelimit("answer", text)) is not None:
         return (single,)
     shown: list[str] = []
-    while (found := undelimit(group.kind(len(shown)), text)) is not None:
-        shown.append(found)
+    while (answer := undelimit(group.kind(len(shown)), text)) is not None:
+        shown.append(answer)
     return tuple(shown)
 
 

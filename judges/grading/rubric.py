@@ -22,7 +22,6 @@ from judges.grading.vocabulary import (
     form,
     largest_number,
     read_labels,
-    spelled,
 )
 from study.errors import UserError
 from study.rows import Criterion, Row
@@ -71,10 +70,11 @@ class Rubric(base.AnswerGrading):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.option("structured") and self.reason != "none":
+        reason = self.option("reason")
+        if self.option("structured") and reason != "none":
             raise UserError(
                 f"judge.grading.options.structured=true forces a {self.name} reply to be the"
-                f" verdict alone, so reason={self.reason} cannot be given. Type"
+                f" verdict alone, so reason={reason} cannot be given. Type"
                 " +judge.grading.options.reason=none, or leave structured out."
             )
 
@@ -84,25 +84,15 @@ class Rubric(base.AnswerGrading):
         return self.option("vocabulary")
 
     @cached_property
-    def reason(self) -> str:
-        """Where the judge explains itself."""
-        return self.option("reason")
-
-    @cached_property
-    def shown(self) -> bool:
-        """Whether the judge sees the points."""
-        return self.option("points") == "shown"
-
-    @cached_property
     def _template(self) -> str:
         """The sections of the prompt that the options call for, without anything of a row."""
         prompt = self.options.get("prompt", "default")
         _, *parts = _SECTION.split(self.load_prompt(FAMILY, prompt))
         sections = dict(zip(parts[::2], parts[1::2], strict=True))
         wanted = ["instructions"]
-        wanted += ["points"] if self.shown else []
+        wanted += ["points"] if self.option("points") == "shown" else []
         wanted += ["polarity"] if self.option("polarity_guidance") == "on" else []
-        wanted += [f"reason_{self.reason}", "form"]
+        wanted += [f"reason_{self.option('reason')}", "form"]
         missing = [section for section in wanted if section not in sections]
         if missing:
             raise UserError(
@@ -110,7 +100,8 @@ class Rubric(base.AnswerGrading):
                 f" '### {missing[0]}', which its options call for. It needs"
                 f" {', '.join(wanted)}; judges/prompts/{FAMILY}-default.txt shows them."
             )
-        yes, no = map(spelled, VOCABULARIES[self.vocabulary])
+        words = VOCABULARIES[self.vocabulary]
+        yes, no = (str(word).lower() if isinstance(word, bool) else word for word in words)
         joined = "\n\n".join(sections[section].strip() for section in wanted)
         return fill(joined, yes=yes, no=no, form=form(self.vocabulary))
 
@@ -160,26 +151,24 @@ class Rubric(base.AnswerGrading):
 
     def _line(self, number: int, item: Criterion) -> str:
         """A numbered criterion; further lines of its text are indented, so numbers stand alone."""
-        points = f"(points: {item.points:g}) " if self.shown else ""
+        points = f"(points: {item.points:g}) " if self.option("points") == "shown" else ""
         return f"{number}. {points}{item.text.strip()}".replace("\n", "\n   ")
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for every label, and a JSON schema if asked for."""
-        each = TOKENS_PER_LABEL + (TOKENS_PER_REASON if self.reason != "none" else 0)
-        wanted: dict[str, Any] = {
-            "max_tokens_at_least": TOKENS_BESIDE + each * len(request.criteria)
+        each = TOKENS_PER_LABEL + (TOKENS_PER_REASON if self.option("reason") != "none" else 0)
+        wanted = {"max_tokens_at_least": TOKENS_BESIDE + each * len(request.criteria)}
+        if not self.option("structured"):
+            return wanted
+        names = [str(place + 1) for place in request.criteria]
+        word = {"enum": list(VOCABULARIES[self.vocabulary])}
+        schema = {
+            "type": "object",
+            "properties": dict.fromkeys(names, word),
+            "required": names,
+            "additionalProperties": False,
         }
-        if self.option("structured"):
-            names = [str(place + 1) for place in request.criteria]
-            word = {"enum": list(VOCABULARIES[self.vocabulary])}
-            schema = {
-                "type": "object",
-                "properties": dict.fromkeys(names, word),
-                "required": names,
-                "additionalProperties": False,
-            }
-            wanted["structured_outputs"] = {"json": schema}
-        return wanted
+        return wanted | {"structured_outputs": {"json": schema}}
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """Labels of the criteria asked about. The score of a part is its share of met criteria,
