@@ -39,7 +39,7 @@ from study.schema import Cost
 from study.tasks import oracle
 
 if TYPE_CHECKING:
-    from judges.probes import Source, Variant
+    from judges.probes import Variant
     from study.schema import Judge, Task
 
 SPENT = "spent.json"
@@ -190,7 +190,19 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
     folder.mkdir(parents=True, exist_ok=True)
     write_part(folder / "probes.parquet", [p.as_row(options.keyword) for p in probes], PROBE)
     write_part(folder / "verdicts.parquet", rows, ASKED)
-    write_json(folder / "manifest.json", _manifest(options, judges, sources, len(probes), notes))
+    manifest = {
+        "format": FORMAT,
+        "command": dataclasses.asdict(options) | {"runs_dir": str(options.runs_dir)},
+        "prompts": [source.row.prompt_id for source in sources],
+        "probes": len(probes),
+        "judges": {
+            judge.name: dataclasses.asdict(judge) | {"judge_id": judge_id(judge)}
+            for judge in judges
+        },
+        "notes": notes,
+        "packages": {name: version(name) for name in ("judgedrift", "numpy", "scipy")},
+    }
+    write_json(folder / "manifest.json", manifest)
     return Done(folder, calls, hits, notes, not unasked)
 
 
@@ -230,13 +242,13 @@ def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
     manifest = read_json(options.folder / "manifest.json")
     if not manifest:
         return
-    before, now = _settings(manifest["command"]), _settings(dataclasses.asdict(options))
+    before, now = manifest["command"], dataclasses.asdict(options)
     before["judges"] = sorted(judge["judge_id"] for judge in manifest["judges"].values())
     now["judges"] = sorted(judge_id(judge) for judge in judges)
     differ = [
         f"{key} = {_shown(before[key])} | {_shown(now[key])}"
         for key in before
-        if key in now and before[key] != now[key]
+        if key in now and key not in NOT_COMPARED and before[key] != now[key]
     ]
     if differ:
         raise UserError(
@@ -244,11 +256,6 @@ def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
             "value is theirs), and their tables would be lost. Give these a name of their own, for "
             f"example out={options.folder.name}-2"
         )
-
-
-def _settings(options: dict[str, Any]) -> dict[str, Any]:
-    """What decides the tables of a command; the rest says where, at what cost and how shown."""
-    return {key: value for key, value in options.items() if key not in NOT_COMPARED}
 
 
 def _shown(value: Any) -> str:
@@ -272,42 +279,19 @@ def _unasked(rows: Sequence[dict[str, Any]], cost: Cost, allowance: Allowance) -
     lost = Counter(
         (row["judge"], row["setting"]) for row in rows if allowance.reason in row["reason"]
     )
-    if not lost:
-        return []
-    limits = {name: limit for name, limit in dataclasses.asdict(cost).items() if limit is not None}
-    more = " ".join(f"cost.{name}={2 * limit:g}" for name, limit in limits.items())
-    spent = f"{allowance.spent.calls} calls and ${allowance.spent.usd:.4f}"
     lines = [
         f"{count} of {asked[judge, setting]} verdicts of {judge} ({setting}) were not asked for"
         for (judge, setting), count in lost.items()
     ]
-    return [
-        *lines,
-        f"the limits of cost had no room for them: this folder has spent {spent}. To go on, raise"
-        f" the limit and run the same command again: {more}",
-    ]
-
-
-def _manifest(
-    options: Options,
-    judges: Sequence[Judge],
-    sources: Sequence[Source],
-    probes: int,
-    notes: Sequence[str],
-) -> dict[str, Any]:
-    """What was probed and how; enough to do it again."""
-    return {
-        "format": FORMAT,
-        "command": dataclasses.asdict(options) | {"runs_dir": str(options.runs_dir)},
-        "prompts": [source.row.prompt_id for source in sources],
-        "probes": probes,
-        "judges": {
-            judge.name: dataclasses.asdict(judge) | {"judge_id": judge_id(judge)}
-            for judge in judges
-        },
-        "notes": list(notes),
-        "packages": {name: version(name) for name in ("judgedrift", "numpy", "scipy")},
-    }
+    if lines:
+        limits = dataclasses.asdict(cost).items()
+        more = " ".join(f"cost.{name}={2 * limit:g}" for name, limit in limits if limit is not None)
+        lines.append(
+            "the limits of cost had no room for them: this folder has spent"
+            f" {allowance.spent.calls} calls and ${allowance.spent.usd:.4f}. To go on, raise"
+            f" the limit and run the same command again: {more}"
+        )
+    return lines
 
 
 @command("experiments.probe judge=sim-verbose,sim-fair", __doc__, Options)

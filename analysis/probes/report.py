@@ -30,9 +30,9 @@ METHOD = (
     "judge is said to have no bias only where two one-sided tests put it within the margin. A "
     "verdict that could not be had is missing, never 0."
 )
-
-
 MEASURES = ("TPR", "FPR", "Youden J", "phi")
+EFFECTS_HIDDEN = ("p (BH)", "p (equivalent)", "prompts", "truth from")
+"""Columns of a judge's effects that the screen has no room for."""
 
 
 def effects_table(profile: Profile, judge: str) -> pd.DataFrame:
@@ -146,37 +146,34 @@ def sentences(profile: Profile) -> list[str]:
     """What was found, judge by judge, with the numbers."""
     lines = []
     for judge in profile.evidence.judges:
-        own = profile.effects[
-            (profile.effects["judge"] == judge) & (profile.effects["prompts"] > 0)
-        ]
-        own = own[own["variant"] != "placebo"]
-        pays = own[own["claim"].isin(["bias for it", "bias against it"])]
-        pays = pays.loc[pays["effect"].abs().sort_values(ascending=False).index]
+        effects = profile.effects.query("judge == @judge and prompts > 0 and variant != 'placebo'")
+        biases = effects[effects["claim"].isin(["bias for it", "bias against it"])]
+        biases = biases.loc[biases["effect"].abs().sort_values(ascending=False).index]
         lines += [
             f"{judge} changes by {markup.estimate(row['effect'], row['low'], row['high'])}"
             f" beyond the truth for {row['variant']} ({row['bias']}; Holm p"
             f" {markup.p_value(row['p_holm'])}, {row['pairs']} pairs of {row['prompts']} prompts)."
-            for row in pays.head(3).to_dict("records")
+            for row in biases.head(3).to_dict("records")
         ]
-        if len(pays) > 3:
-            lines.append(f"{judge} has {len(pays) - 3} more biases; the table below has them all.")
-        claimed = own.groupby("claim")["variant"].agg(", ".join)
+        if len(biases) > 3:
+            more = len(biases) - 3
+            lines.append(f"{judge} has {more} more biases; the table below has them all.")
+        claimed = effects.groupby("claim")["variant"].agg(", ".join)
         if "no bias" in claimed:
-            lines.append(
-                f"{judge} has no bias beyond +-{profile.margin:g} for {claimed['no bias']}."
-            )
+            margin = f"+-{profile.margin:g}"
+            lines.append(f"{judge} has no bias beyond {margin} for {claimed['no bias']}.")
         if END in claimed:
             lines.append(
                 f"{judge} scores {claimed[END]} as their counterparts, but at an end"
                 " of its scale: a bias beyond that end would not show."
             )
         if "undecided" in claimed:
-            seen = markup.number(own["smallest"][own["claim"] == "undecided"].max())
+            seen = markup.number(effects["smallest"][effects["claim"] == "undecided"].max())
             lines.append(
                 f"{judge}: undecided for {claimed['undecided']}; these prompts would show"
                 f" an effect of {seen} with a chance of 80 %."
             )
-        if own.empty:
+        if effects.empty:
             lines.append(f"{judge} has no scored pair, so nothing can be said of its biases.")
     lines += [
         f"{row['judge']} scores {row['own']} texts (by {row['texts by']}) by"
@@ -231,22 +228,19 @@ def _undone(row: dict[str, Any], margin: float) -> bool:
     low, high = row["bound_low"], row["bound_high"]
     if row["unscored"] == 0 or row["claim"] in ("cannot tell", "undecided", TOO_FEW):
         return False
-    if row["claim"] in ("bias for it", "bias against it"):
-        return low <= 0 <= high
-    return low < -margin or high > margin
+    biased = row["claim"] in ("bias for it", "bias against it")
+    return low <= 0 <= high if biased else low < -margin or high > margin
 
 
 def show(profile: Profile) -> None:
     """Print the profile."""
-    hidden = ("p (BH)", "p (equivalent)", "prompts", "truth from")
-    for judge in profile.evidence.judges:
-        table = effects_table(profile, judge)
-        if len(table):
-            print_table(_texts(table), f"What {judge} pays for beyond the truth", hidden)
-    levels = levels_table(profile)
-    if len(levels):
-        print_table(_texts(levels), "Contents as they are", ("entropy (bits)",))
+    tables = [
+        (f"What {judge} pays for beyond the truth", effects_table(profile, judge))
+        for judge in profile.evidence.judges
+    ]
     for title, table in (
+        *tables,
+        ("Contents as they are", levels_table(profile)),
         ("All probes", probes_table(profile)),
         ("Judges beside each other", agreement_table(profile)),
         ("Own texts", profile.preference),
@@ -254,7 +248,8 @@ def show(profile: Profile) -> None:
         ("Order swapped", profile.positions),
     ):
         if len(table):
-            print_table(_texts(table), title)
+            hidden = EFFECTS_HIDDEN if "claim" in table else ("entropy (bits)",)
+            print_table(_texts(table), title, hidden)
     for line in sentences(profile) + agreement_sentences(profile) + limits(profile):
         print(line)
 
