@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from analysis.probes.profile import profile
 from analysis.probes.report import show, write_report
 from experiments import selection
 from judges.budget import Spent
 from judges.identity import judge_id
-from judges.probes import variants
+from judges.probes import Variant, variants
 from judges.probes.allowance import Allowance
 from judges.probes.asking import ask
 from judges.probes.model import rewritten
@@ -35,12 +35,8 @@ from study.compose import load_presets, preset_names
 from study.errors import UserError
 from study.files import read_json, write_json
 from study.records import VERDICT, write_part
-from study.schema import Cost
+from study.schema import Cost, Judge, Task
 from study.tasks import oracle
-
-if TYPE_CHECKING:
-    from judges.probes import Variant
-    from study.schema import Judge, Task
 
 SPENT = "spent.json"
 """What all commands on one folder spent; a limit of ``cost`` is on the sum."""

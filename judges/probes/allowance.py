@@ -10,14 +10,11 @@ import asyncio
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from judges.budget import Spent, check_limits, usd_of
 from judges.endpoint.client import Fetched
+from study.schema import Cost, Judge
 from study.verdict import Outcome
-
-if TYPE_CHECKING:
-    from study.schema import Cost, Judge
 
 MOST = 64
 """Requests of a batch, at most; the limits are looked at between batches."""

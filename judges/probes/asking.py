@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from judges.probes.allowance import Allowance
 from judges.probes.variants import Variant
 from judges.session import Session
+from judges.store import Store
 from study.errors import UserError
+from study.rows import Truth
+from study.schema import Judge
 from study.verdict import Verdict
 
-if TYPE_CHECKING:
-    from judges.probes.allowance import Allowance
-    from judges.session import Session
-    from judges.store import Store
-    from study.rows import Truth
-    from study.schema import Judge
-
-    Oracle = Callable[[str, str], Truth | None]
-
+Oracle = Callable[[str, str], Truth | None]
 PROFILE = "profile"
 """The setting of verdicts by the judge as it is configured."""
 AS_GIVEN, SWAPPED = 0, 1

@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from judges.grading.base import NOTHING, OneRequest, readable
 from judges.grading.delimiters import delimit
+from judges.probes.allowance import Allowance
 from judges.probes.rewriters import TEXTS
 from judges.probes.variants import Source
 from judges.session import Session
+from judges.store import Store
 from study.errors import UserError
+from study.rows import Row
+from study.schema import Judge
 from study.verdict import Outcome, Parsed, Reply, Request
-
-if TYPE_CHECKING:
-    from judges.probes.allowance import Allowance
-    from judges.store import Store
-    from study.rows import Row
-    from study.schema import Judge
 
 INSTRUCTIONS: dict[str, str] = TEXTS["instructions"]
 TOKENS = 2048

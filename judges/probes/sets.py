@@ -11,18 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from judges.probes import mini
 from judges.probes.variants import BASES, SLOTS, Source
 from study.answers import answer_of
 from study.errors import UserError
+from study.rows import Row
+from study.schema import Task
 from study.tasks import task_module
 from study.tasks.prompts import Options, parse
-
-if TYPE_CHECKING:
-    from study.rows import Row
-    from study.schema import Task
 
 BUILT_IN = "instruct-mini"
 CONTENTS = {slot: base for base, slot in BASES.items()}
