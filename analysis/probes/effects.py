@@ -210,8 +210,8 @@ _COLUMNS = [
 
 
 def _effect(part: pd.DataFrame, sd: float, margin: float) -> dict[str, Any]:
-    known = part["truth_change"].notna().any()
-    content_kept = not known and bool(part["keeps"].all())
+    has_truth = part["truth_change"].notna().any()
+    content_kept = not has_truth and bool(part["keeps"].all())
     measured = "judge" if content_kept else "bias"
     value, prompts = part[f"{measured}_change"].to_numpy(dtype=float), part["prompt_id"].to_numpy()
     effect = clustered_mean(value, prompts, ends=_ends(part, measured))
@@ -228,7 +228,7 @@ def _effect(part: pd.DataFrame, sd: float, margin: float) -> dict[str, Any]:
         "at_end": scored["at_end"].mean(),
         "pairs": effect.rows,
         "unscored": len(part) - len(scored),
-        "truth_by": "rule" if known else "content kept" if content_kept else "unknown",
+        "truth_by": "rule" if has_truth else "content kept" if content_kept else "unknown",
     }
 
 

@@ -16,14 +16,13 @@ import pandas as pd
 from analysis.probes import judges, levels, repeats
 from analysis.probes.effects import MARGIN, effects, pairs
 from analysis.probes.levels import THRESHOLD
+from judges.probes.asking import PROFILE
 from judges.simulated.bias import Bias
 from study.errors import UserError
 from study.files import first_line, read_json
 from study.schema import Simulated, freeze
 
 PROBES, VERDICTS, MANIFEST = "probes.parquet", "verdicts.parquet", "manifest.json"
-PROFILE = "profile"
-"""The setting of verdicts by a judge as it is configured."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def read(folder: Path | str) -> Evidence:
     for name in (PROBES, VERDICTS, MANIFEST):
         if not (folder / name).is_file():
             raise UserError(
-                f"{folder} holds no {name}, so it is no folder of probes. Make one, for example:"
+                f"{folder} holds no {name}, so it is not a folder of probes. Make one, for example:"
                 " python -m experiments.probe judge=sim-verbose,sim-fair"
             )
     remedy = "Run the same experiments.probe again: what was asked is in the store"
@@ -145,17 +144,17 @@ def profile(folder: Path | str, margin: float = MARGIN, threshold: float = THRES
         threshold: the score from which a text is called good.
 
     Raises:
-        UserError: no folder of probes, or a margin that is not above 0.
+        UserError: not a folder of probes, or a margin that is not above 0.
     """
     if not margin > 0:
-        raise UserError(f"margin={margin} is no margin: give score units above 0, such as 0.05.")
+        raise UserError(f"margin={margin} is not above 0. Give score units, such as 0.05.")
     evidence = read(folder)
     table = scores(evidence)
     scale = levels.scale_use(table)
     spread = dict(zip(scale["judge"], scale["sd"], strict=True)) if len(scale) else {}
     paired = pairs(table)
     words = evidence.probes.set_index("probe_id")["length"]
-    own, no_own = judges.own_texts(table, evidence.manifest)
+    preference, no_preference = judges.own_texts(table, evidence.manifest)
     reasons, failed = levels.failures(evidence.verdicts, words)
     return Profile(
         evidence=evidence,
@@ -172,8 +171,8 @@ def profile(folder: Path | str, margin: float = MARGIN, threshold: float = THRES
         reasons=reasons,
         failures=failed,
         agreement=judges.agreement(table),
-        preference=own,
-        no_preference=no_own,
+        preference=preference,
+        no_preference=no_preference,
         margin=margin,
         threshold=threshold,
     )

@@ -69,13 +69,16 @@ class Pairwise(base.GroupGrading):
             if answers[i] == answers[j]:
                 first, second = 0.5, 0.5
             else:
-                one, other = said[i, j], said[j, i]
-                if one.score is None or other.score is None:
+                forward, back = said[i, j], said[j, i]
+                if forward.score is None or back.score is None:
+                    without = forward if forward.score is None else back
                     for member in (i, j):
                         lost[member] += 1
-                        failed[member] = failed[member] or (one if one.score is None else other)
+                        failed[member] = failed[member] or (
+                            forward if forward.score is None else back
+                        )
                     continue
-                first, second = one.score, 1.0 - other.score
+                first, second = forward.score, 1.0 - back.score
             if first != second:
                 first = 0.5
                 turned[i] += 1

@@ -39,7 +39,7 @@ class _Open:
     """A container that is being read."""
 
     start: int
-    found: list[Any]
+    items: list[Any]
     """`Pairs` of an object, items of a list."""
     key: str = ""
     inside: list[Any] = field(default_factory=list)
@@ -61,7 +61,7 @@ def values(text: str) -> Iterator[tuple[int, int, list[Any]]]:
             yield opening.start(), end, [whole]
         else:
             rest = list(_rest(text, stack))
-            if isinstance(stack[-1].found, Pairs):
+            if isinstance(stack[-1].items, Pairs):
                 following = _BRACE.search(text, stack[-1].start + 1)
                 end = max(end, len(text) if following is None else following.start())
             if rest:
@@ -75,9 +75,9 @@ def _read(text: str, start: int, stack: list[_Open]) -> tuple[int, list[Any] | N
     position, awaited = start, "value"
     while True:
         mark = text[position : position + 1]
-        is_object = bool(stack) and isinstance(stack[-1].found, Pairs)
+        is_object = bool(stack) and isinstance(stack[-1].items, Pairs)
         if awaited in ("first", "end") and mark == ("}" if is_object else "]"):
-            whole = stack.pop().found
+            whole = stack.pop().items
             position += 1
             if not stack:
                 return position, whole
@@ -118,13 +118,13 @@ def _next(text: str, position: int) -> int:
 
 
 def _keep(top: _Open, value: Any) -> None:
-    top.found.append((top.key, value) if isinstance(top.found, Pairs) else value)
+    top.items.append((top.key, value) if isinstance(top.items, Pairs) else value)
 
 
 def _rest(text: str, stack: list[_Open]) -> Iterator[Any]:
     """What is sound in containers that break off, in the order of the text."""
     for container in stack:
-        if isinstance(container.found, Pairs):
+        if isinstance(container.items, Pairs):
             following = _BRACE.search(text, container.start + 1)
             end = len(text) if following is None else following.end()
             said = _numbers(text[container.start : end])

@@ -33,7 +33,6 @@ MOST_AWAY = 2048
 class ProbeSet:
     """Prompts that can be probed, and what should be kept away from."""
 
-    name: str
     sources: list[Source]
     away: list[str]
     """Training prompts of the same task."""
@@ -83,7 +82,7 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
         )
     without = len(rows) - len(sources)
     notes = [f"{without} of {len(rows)} prompts have no reference answer"] if without else []
-    return ProbeSet(name, sources, away, notes)
+    return ProbeSet(sources, away, notes)
 
 
 def read_slots(path: Path) -> ProbeSet:
@@ -117,7 +116,7 @@ def read_slots(path: Path) -> ProbeSet:
             f"{'; '.join(lost[:3])}. Fill responses.ycorrect or responses.ypolicy_raw, or give a"
             " reference."
         )
-    return ProbeSet(path.stem, list(sources.values()), [], lost)
+    return ProbeSet(list(sources.values()), [], lost)
 
 
 def _object(line: str, where: str) -> dict[str, Any]:
