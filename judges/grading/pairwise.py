@@ -74,9 +74,7 @@ class Pairwise(base.GroupGrading):
                     without = forward if forward.score is None else back
                     for member in (i, j):
                         lost[member] += 1
-                        failed[member] = failed[member] or (
-                            forward if forward.score is None else back
-                        )
+                        failed[member] = failed[member] or without
                     continue
                 first, second = forward.score, 1.0 - back.score
             if first != second:
