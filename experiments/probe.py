@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from analysis.probes.profile import profile
 from analysis.probes.report import show, write_report
@@ -122,7 +122,6 @@ class Done:
     folder: Path
     calls: int
     hits: int
-    notes: list[str]
     whole: bool
     """Whether everything was asked: no limit of ``cost`` was in the way."""
 
@@ -137,7 +136,13 @@ def run(options: Options) -> Done:
     judges, task = _load(options)
     writer = load_presets(options.rewriter)[0] if options.rewriter else None
     folder = options.folder
-    with cells.lock(folder) or _busy(folder):
+    lock = cells.lock(folder)
+    if lock is None:
+        raise UserError(
+            f"Another process is probing into {folder}. Wait until it has ended, or give these"
+            f" probes a name of their own: out={folder.name}-2"
+        )
+    with lock:
         _refuse_others(options, judges)
         return _run_held(options, judges, task, writer)
 
@@ -199,7 +204,7 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
         "packages": {name: version(name) for name in ("judgedrift", "numpy", "scipy")},
     }
     write_json(folder / "manifest.json", manifest)
-    return Done(folder, calls, hits, notes, not unasked)
+    return Done(folder, calls, hits, not unasked)
 
 
 def _load(options: Options) -> tuple[list[Judge], Task]:
@@ -220,13 +225,6 @@ def _load(options: Options) -> tuple[list[Judge], Task]:
                 f" set={options.set}."
             )
     return judges, loaded[0][1]
-
-
-def _busy(folder: Path) -> NoReturn:
-    raise UserError(
-        f"Another process is probing into {folder}. Wait until it has ended, or give these probes "
-        f"a name of their own: out={folder.name}-2"
-    )
 
 
 def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:

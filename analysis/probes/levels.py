@@ -175,11 +175,11 @@ def length_preference(scores: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFram
         Per judge: ``judge_longer``, ``truth_longer``, ``excess`` with interval and p, ``pairs``.
     """
     rows = []
-    columns = ["words_change", "judge_change", "truth_change"]
+    moved = ["words_change", "judge_change", "truth_change"]
     for judge, part in scores[scores["base"] != "none"].groupby("judge", sort=False):
         if part["pairwise"].any():
             shown = paired[(paired["judge"] == judge) & (paired["base"] != "none")]
-            prompts, changes = shown["prompt_id"], shown[columns]
+            prompts, changes = shown["prompt_id"], shown[moved]
         else:
             both = _text_pairs(part.dropna(subset=["score", "truth"]))
             of = ("words", "score", "truth")
@@ -192,20 +192,11 @@ def length_preference(scores: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFram
         excess = clustered_mean(
             (in_judge.astype(float) - in_truth).to_numpy(), prompts.to_numpy()[told]
         )
-        rows.append(
-            {
-                "judge": judge,
-                "judge_longer": in_judge.mean(),
-                "truth_longer": in_truth.mean(),
-                "excess": excess.value,
-                "low": excess.low,
-                "high": excess.high,
-                "p": excess.p,
-                "pairs": excess.rows,
-                "prompts": excess.n,
-            }
-        )
-    return pd.DataFrame(rows)
+        shares = {"judge_longer": in_judge.mean(), "truth_longer": in_truth.mean()}
+        row = excess.row("excess", "prompts") | {"pairs": excess.rows}
+        rows.append({"judge": judge} | shares | row)
+    columns = ["judge", "judge_longer", "truth_longer", "excess", "low", "high", "p", "pairs"]
+    return pd.DataFrame(rows, columns=[*columns, "prompts"])
 
 
 def hacks(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
