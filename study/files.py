@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
@@ -198,6 +199,12 @@ def read_yaml(path: Path, remedy: str = "") -> dict[str, Any]:
     if not isinstance(content, dict):
         raise Damaged(path, "holds no keys and values", remedy)
     return {str(key): value for key, value in content.items()}
+
+
+def sha256(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def first_line(error: BaseException) -> str:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,10 +24,6 @@ from analysis.external.pairwise import exact_p
 from analysis.statistics.bounded_mean import STILL, Rare
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
 from analysis.statistics.power import POWER, smallest_effect
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
 
 ALPHA = 0.05
 MARGIN = 0.05
@@ -73,9 +69,9 @@ def clustered_mean(
         ends: of the scale that the values are on.
     """
     values = np.asarray(values_N, dtype=float)
-    kept = np.isfinite(values)
-    values = values[kept]
-    _, codes = np.unique(np.asarray(prompts_N)[kept], return_inverse=True)
+    scored = np.isfinite(values)
+    values = values[scored]
+    _, codes = np.unique(np.asarray(prompts_N)[scored], return_inverse=True)
     n, units = len(values), int(codes.max(initial=-1)) + 1
     mean = float(values.mean()) if n else NAN
     if units < 2:
@@ -83,27 +79,24 @@ def clustered_mean(
     se = clustered_se(values, codes)
     se = se if se > NO_SPREAD else 0.0
     half = float(stats.t.ppf((1 + level) / 2, units - 1)) * se
-    low, high = mean - half, mean + half
-    p = float(2 * stats.t.sf(abs(mean) / se, units - 1)) if se else 0.0
-    smallest = _smallest(units) * se * units**0.5
+    student = Clustered(
+        value=mean, low=mean - half, high=mean + half, n=units, unit="prompt", level=level, se=se,
+        rows=n, p=float(2 * stats.t.sf(abs(mean) / se, units - 1)) if se else 0.0,
+        smallest=_smallest(units) * se * units**0.5,
+    )  # fmt: skip
     middle = float(np.median(np.bincount(codes, values) / np.bincount(codes)))
     # what each prompt is in the mean over all rows: the C parts have that very mean
     parts = middle + np.bincount(codes, values - middle) * units / n
     still = np.abs(parts - middle) <= STILL
     if 2 * still.sum() <= units:
-        return Clustered(
-            value=mean, low=low, high=high, n=units, unit="prompt", level=level,
-            se=se, rows=n, p=p, smallest=smallest,
-        )  # fmt: skip
+        return student
     reached = min(ends[0], float(parts.min())), max(ends[1], float(parts.max()))
     rare = Rare(float(parts[still].mean()), int(still.sum()), tuple(parts[~still]), reached)
     least, most = rare.bounds(level)
-    p = max(p, exact_p(int((parts > NO_SPREAD).sum()), int((parts < -NO_SPREAD).sum()), units))
-    unseen = rare.smallest(POWER)
-    smallest = NAN if math.isnan(unseen) else max(smallest, unseen)
-    return Clustered(
-        value=mean, low=min(low, least), high=max(high, most), n=units, unit="prompt", level=level,
-        se=se, rows=n, p=p, smallest=smallest, rare=rare,
+    signs = exact_p(int((parts > NO_SPREAD).sum()), int((parts < -NO_SPREAD).sum()), units)
+    return replace(
+        student, low=min(student.low, least), high=max(student.high, most), rare=rare,
+        p=max(student.p, signs), smallest=float(np.maximum(student.smallest, rare.smallest(POWER))),
     )  # fmt: skip
 
 
@@ -127,7 +120,7 @@ def tost(mean: Clustered, margin: float) -> float:
     Student's (Schuirmann 1987), and those of `Rare` where most prompts stand at one value.
     """
     if math.isnan(mean.se):
-        return float("nan")
+        return NAN
     tests = [0.0]
     if mean.se > 0:
         tests.append(float(stats.t.sf((margin - abs(mean.value)) / mean.se, mean.n - 1)))
@@ -151,45 +144,34 @@ def pairs(scores: pd.DataFrame) -> pd.DataFrame:
         that makes it least and most.
     """
     edited = scores[scores["against"].notna()].reset_index(drop=True)
-    other = scores.set_index(["judge", "probe_id"])
     keys = list(zip(edited["judge"], edited["against"], strict=True))
-    base = other.reindex(keys)
-    taken = {name: base[name].to_numpy() for name in ("score", "truth", "planted", "words")}
-    compared = edited["pairwise"].to_numpy(dtype=bool)
-    truth = edited["truth"].to_numpy(dtype=float) - taken["truth"].astype(float)
-    ends = np.array([0.0, 1.0])
-    after, before = edited["score"].to_numpy(dtype=float), taken["score"].astype(float)
+    base = scores.set_index(["judge", "probe_id"]).reindex(keys).reset_index(drop=True)
+    numbers = ["score", "truth", "planted", "words"]
+    new, old = edited[numbers].astype(float), base[numbers].astype(float)
+    change, compared = new - old, edited["pairwise"].to_numpy(dtype=bool)
+    after, before = new["score"], old["score"]
     judge_low, judge_high = (
-        np.where(
-            compared,
-            2 * np.nan_to_num(after, nan=end) - 1,
-            np.nan_to_num(after, nan=end) - np.nan_to_num(before, nan=1 - end),
-        )
-        for end in ends
+        np.where(compared, 2 * after.fillna(end) - 1, after.fillna(end) - before.fillna(1 - end))
+        for end in (0.0, 1.0)
     )
-    near = [(np.abs(column[:, None] - ends) < NO_SPREAD).any(axis=1) for column in (after, before)]
-    return edited.assign(
-        judge_change=np.where(compared, 2 * after - 1, after - before),
+    distances = [(score - end).abs() for score in (after, before) for end in (0.0, 1.0)]
+    at_end = pd.concat(distances, axis=1).lt(NO_SPREAD).any(axis=1)
+    table = edited.assign(
+        judge_change=np.where(compared, 2 * after - 1, change["score"]),
         judge_low=judge_low,
         judge_high=judge_high,
-        truth_change=np.where(compared, np.sign(truth), truth),
-        planted_change=edited["planted"].to_numpy(dtype=float) - taken["planted"].astype(float),
-        words_change=edited["words"].to_numpy() - taken["words"].astype(float),
-        at_end=(near[0] | near[1]) & ~compared,
-    ).assign(
-        # seven digits: beyond is what a judge's rounding leaves of an exact zero
-        bias_change=lambda frame: (frame["judge_change"] - frame["truth_change"]).round(7),
-        bias_low=lambda frame: (frame["judge_low"] - frame["truth_change"]).round(7),
-        bias_high=lambda frame: (frame["judge_high"] - frame["truth_change"]).round(7),
+        truth_change=np.where(compared, np.sign(change["truth"]), change["truth"]),
+        planted_change=change["planted"],
+        words_change=change["words"],
+        at_end=at_end & ~compared,
     )
+    for name in ("change", "low", "high"):
+        # seven digits: beyond is what a judge's rounding leaves of an exact zero
+        table[f"bias_{name}"] = (table[f"judge_{name}"] - table["truth_change"]).round(7)
+    return table
 
 
-def effects(
-    paired: pd.DataFrame,
-    spread: dict[str, float],
-    margin: float = MARGIN,
-    by: tuple[str, ...] = ("judge", "bias", "variant"),
-) -> pd.DataFrame:
+def effects(paired: pd.DataFrame, spread: dict[str, float], margin: float = MARGIN) -> pd.DataFrame:
     """One row per judge and variant, all bases of a prompt together.
 
     Args:
@@ -211,55 +193,42 @@ def effects(
     placebo = paired[paired["variant"] == PLACEBO]
     floors = placebo["judge_change"].abs().groupby(placebo["judge"]).mean().to_dict()
     rows = []
-    for _, part in paired.groupby(list(by), sort=False):
-        first = part.iloc[0]
-        floor = floors.get(first["judge"], float("nan"))
-        rows.append({key: first[key] for key in by} | _effect(part, spread, margin))
-        rows[-1]["floor"] = floor
-    columns = [*by, *_EMPTY, "floor"]
-    table = corrected(pd.DataFrame(rows, columns=columns))
+    for _, part in paired.groupby(_COLUMNS[:3], sort=False):
+        head = part.iloc[0][_COLUMNS[:3]].to_dict()
+        effect = _effect(part, spread.get(head["judge"], NAN), margin)
+        rows.append(head | effect | {"floor": floors.get(head["judge"], NAN)})
+    table = corrected(pd.DataFrame(rows, columns=_COLUMNS))
     table["claim"] = [_claim(row) for row in table.to_dict("records")]
     return table
 
 
-_EMPTY = (
-    "effect", "se", "low", "high", "bound_low", "bound_high", "effect_sd", "p", "smallest",
-    "p_equivalent", "judge_change", "truth_change", "planted", "words_change", "at_end", "pairs",
-    "prompts", "unscored", "truth_by",
-)  # fmt: skip
+_COLUMNS = [
+    "judge", "bias", "variant", "effect", "se", "low", "high", "bound_low", "bound_high",
+    "effect_sd", "p", "smallest", "p_equivalent", "judge_change", "truth_change", "planted",
+    "words_change", "at_end", "pairs", "prompts", "unscored", "truth_by", "floor",
+]  # fmt: skip
 
 
-def _effect(part: pd.DataFrame, spread: dict[str, float], margin: float) -> dict[str, Any]:
-    known = part["truth_change"].notna()
-    truth_by, measured = "rule", "bias"
-    if not known.any():
-        kept = bool(part["keeps"].all())
-        truth_by, measured = ("content kept", "judge") if kept else ("unknown", "bias")
-    value, low, high = (part[f"{measured}_{name}"] for name in ("change", "low", "high"))
-    prompts = part["prompt_id"].to_numpy()
-    effect = clustered_mean(value.to_numpy(dtype=float), prompts, ends=_ends(part, measured))
-    sd = spread.get(part["judge"].iloc[0], float("nan"))
-    scored = part["judge_change"].notna()
-    return {
-        "effect": effect.value,
-        "se": effect.se,
-        "low": effect.low,
-        "high": effect.high,
-        "bound_low": _mean(low),
-        "bound_high": _mean(high),
-        "effect_sd": effect.value / sd if sd > NO_SPREAD else float("nan"),
-        "p": effect.p,
-        "smallest": effect.smallest,
+def _effect(part: pd.DataFrame, sd: float, margin: float) -> dict[str, Any]:
+    has_truth = part["truth_change"].notna().any()
+    content_kept = not has_truth and bool(part["keeps"].all())
+    measured = "judge" if content_kept else "bias"
+    value, prompts = part[f"{measured}_change"].to_numpy(dtype=float), part["prompt_id"].to_numpy()
+    effect = clustered_mean(value, prompts, ends=_ends(part, measured))
+    scored = part[part["judge_change"].notna()]
+    return effect.row("effect", "prompts") | {
+        "bound_low": part[f"{measured}_low"].dropna().mean(),
+        "bound_high": part[f"{measured}_high"].dropna().mean(),
+        "effect_sd": effect.value / sd if sd > NO_SPREAD else NAN,
         "p_equivalent": tost(effect, margin),
-        "judge_change": float(part["judge_change"].mean()),
-        "truth_change": float(part.loc[scored, "truth_change"].mean()),
-        "planted": float(part.loc[scored, "planted_change"].mean()),
-        "words_change": float(part["words_change"].mean()),
-        "at_end": float(part.loc[scored, "at_end"].mean()),
+        "judge_change": scored["judge_change"].mean(),
+        "truth_change": scored["truth_change"].mean(),
+        "planted": scored["planted_change"].mean(),
+        "words_change": part["words_change"].mean(),
+        "at_end": scored["at_end"].mean(),
         "pairs": effect.rows,
-        "prompts": effect.n,
-        "unscored": int((~scored).sum()),
-        "truth_by": truth_by,
+        "unscored": len(part) - len(scored),
+        "truth_by": "rule" if has_truth else "content kept" if content_kept else "unknown",
     }
 
 
@@ -273,12 +242,6 @@ def _ends(part: pd.DataFrame, measured: str) -> tuple[float, float]:
     if measured == "judge" or not part["pairwise"].any() or not truth.notna().any():
         return SCALE
     return SCALE[0] - float(truth.max()), SCALE[1] - float(truth.min())
-
-
-def _mean(values: pd.Series) -> float:
-    """Mean of the finite ones, added up as `clustered_mean` does."""
-    kept = values[values.notna()].to_numpy(dtype=float)
-    return float(kept.mean()) if len(kept) else float("nan")
 
 
 def corrected(table: pd.DataFrame) -> pd.DataFrame:

@@ -27,21 +27,21 @@ def forest(table: pd.DataFrame, margin: float) -> Figure:
         import seaborn as sns
         from matplotlib.figure import Figure
 
-        kept = table[table["effect"].notna()].copy()
-        kept = kept.loc[kept["effect"].sort_values().index].reset_index(drop=True)
-        figure = Figure(figsize=(WIDTH, 1.3 + 0.28 * max(1, len(kept))), layout="constrained")
+        rows = table[table["effect"].notna()].copy()
+        rows = rows.loc[rows["effect"].sort_values().index].reset_index(drop=True)
+        figure = Figure(figsize=(WIDTH, 1.3 + 0.28 * max(1, len(rows))), layout="constrained")
         axes = figure.subplots()
         palette = sns.color_palette("colorblind", 10)
         blue, orange, green, sky = palette[0], palette[1], palette[2], palette[9]
         kinds = {
-            "bias": (kept["claim"].str.startswith("bias"), orange, "s"),
-            "no bias (equivalent)": (kept["claim"] == "no bias", blue, "o"),
-            END: (kept["claim"] == END, sky, "v"),
-            "undecided": (kept["claim"].isin(["undecided", "cannot tell"]), "0.45", "D"),
+            "bias": (rows["claim"].str.startswith("bias"), orange, "s"),
+            "no bias (equivalent)": (rows["claim"] == "no bias", blue, "o"),
+            END: (rows["claim"] == END, sky, "v"),
+            "undecided": (rows["claim"].isin(["undecided", "cannot tell"]), "0.45", "D"),
         }
         axes.axvspan(-margin, margin, color="0.9", label=f"margin of +-{margin:g}", zorder=0)
         for label, (where, colour, marker) in kinds.items():
-            part = kept[where]
+            part = rows[where]
             if part.empty:
                 continue
             sides = [
@@ -52,15 +52,15 @@ def forest(table: pd.DataFrame, margin: float) -> Figure:
                 part["effect"], part.index, xerr=sides, fmt=marker, color=colour, capsize=3,
                 label=label, markersize=5,
             )  # fmt: skip
-        planted = kept[kept["planted"].notna()]
+        planted = rows[rows["planted"].notna()]
         if len(planted):
             axes.plot(
                 planted["planted"], planted.index, "|", color=green, markersize=12,
                 markeredgewidth=2, label="planted dose (unclipped)", zorder=1,
             )  # fmt: skip
         axes.axvline(0, color="0.3", linewidth=1)
-        axes.set_yticks(list(kept.index), list(kept["variant"]))
-        axes.set_ylim(-0.7, max(0, len(kept) - 1) + 0.7)
+        axes.set_yticks(list(rows.index), list(rows["variant"]))
+        axes.set_ylim(-0.7, max(0, len(rows) - 1) + 0.7)
         axes.set_xlabel("judge's change - truth's change (score units)")
         figure.legend(loc="outside upper center", ncols=3)
         return figure

@@ -6,9 +6,10 @@ Texts of one prompt are not independent, so every interval here is over prompts.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,12 +19,9 @@ from analysis.external.preference import preferences
 from analysis.probes.effects import NO_SPREAD
 from analysis.statistics.agreement import krippendorff_alpha, within_groups
 from analysis.statistics.bootstrap import FEWEST
+from analysis.statistics.estimate import NAN, Estimate
 from analysis.statistics.intervals import mean_interval
 from study.compose import CONF
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
 
 ALPHA, WITHIN = "Krippendorff alpha", "correlation within prompts"
 NO_FAMILY = ("", "other")
@@ -57,49 +55,43 @@ def agreement(scores: pd.DataFrame) -> pd.DataFrame:
         if len(judges) < 2:
             continue
         wide = part.pivot(index=["prompt_id", "probe_id"], columns="judge", values="score")
-        table = wide[judges].to_numpy(dtype=float)
+        wide = wide[judges].astype(float)
         prompts = wide.index.get_level_values("prompt_id").to_numpy()
+        scored = wide.notna().sum(axis=1) >= 2
+        alpha = _alpha(wide[scored].to_numpy(), prompts[scored])
         head = {"texts": texts, "judges": ", ".join(judges), "measure": ALPHA}
-        rows.append(head | _alpha(table, prompts))
-        for one, other in combinations(range(len(judges)), 2):
-            found = within_groups(table[:, one], table[:, other], prompts)
-            ends = found.estimate.low, found.estimate.high
-            if ends[1] - ends[0] <= NO_SPREAD:  # alike on every prompt that was drawn
-                ends = math.nan, math.nan
-            both = int((~pd.isna(table[:, [one, other]])).all(axis=1).sum())
-            flat = f"{found.constant} prompts without spread left out" if found.constant else ""
+        rows.append(head | {"scored": scored.sum()} | alpha.row(n="prompts"))
+        for pair in map(list, combinations(judges, 2)):
+            within = within_groups(*wide[pair].to_numpy().T, prompts)
+            estimate = within.estimate
+            if estimate.high - estimate.low <= NO_SPREAD:  # alike on every prompt that was drawn
+                estimate = replace(estimate, low=NAN, high=NAN)
+            flat = f"{within.constant} prompts without spread left out" if within.constant else ""
             rows.append(
-                head
-                | {"judges": f"{judges[one]}, {judges[other]}", "measure": WITHIN, "scored": both}
-                | {"value": found.estimate.value, "low": ends[0], "high": ends[1]}
-                | {"prompts": found.estimate.n}
-                | {"note": "; ".join(filter(None, [found.estimate.note, flat]))}
+                {"texts": texts, "judges": ", ".join(pair), "measure": WITHIN}
+                | {"scored": wide[pair].notna().all(axis=1).sum()}
+                | estimate.row(n="prompts")
+                | {"note": "; ".join(filter(None, [estimate.note, flat]))}
             )
     return pd.DataFrame(rows, columns=columns)
 
 
-def _alpha(table_N_J: np.ndarray, prompts_N: np.ndarray) -> dict[str, Any]:
-    """Alpha with a delete-one-prompt jackknife."""
-    scored = (~np.isnan(table_N_J)).sum(axis=1) >= 2
-    table, prompts = table_N_J[scored], prompts_N[scored]
-    whole, names = krippendorff_alpha(table), np.unique(prompts)
-    found: dict[str, Any] = {"value": whole.value, "low": math.nan, "high": math.nan}
-    found |= {"scored": len(table), "prompts": len(names), "note": ""}
+def _alpha(table_N_J: np.ndarray, prompts_N: np.ndarray) -> Estimate:
+    """Alpha with a delete-one-prompt jackknife; ``n`` counts prompts."""
+    whole, names = krippendorff_alpha(table_N_J), np.unique(prompts_N)
+    alpha = Estimate(whole.value, n=len(names), note=whole.note)
     if math.isnan(whole.value) or whole.value == 1:
-        return found | {"note": whole.note}
+        return alpha
     if len(names) < FEWEST:
-        return found | {"note": f"fewer than {FEWEST} prompts: no interval"}
-    left = np.array([krippendorff_alpha(table[prompts != name]).value for name in names])
+        return replace(alpha, note=f"fewer than {FEWEST} prompts: no interval")
+    left = np.array([krippendorff_alpha(table_N_J[prompts_N != name]).value for name in names])
     pseudo = len(names) * whole.value - (len(names) - 1) * left
     around = mean_interval(pseudo.tolist(), "prompt")
     half = around.high - around.value
+    alpha = replace(alpha, note=around.note)
     if half <= NO_SPREAD:  # alike on every prompt that was drawn
-        return found | {"note": around.note}
-    return found | {
-        "low": whole.value - half,
-        "high": min(1.0, whole.value + half),
-        "note": around.note,
-    }
+        return alpha
+    return replace(alpha, low=whole.value - half, high=min(1.0, whole.value + half))
 
 
 def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFrame, list[str]]:
@@ -160,18 +152,22 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
         }
     )
     rows, notes = [], []
-    for one in preferences(frame):
-        if one.kind == "self" and one.judge != author:
+    for taste in preferences(frame):
+        if taste.kind == "self" and taste.judge != author:
             continue
-        if one.kind == "family" and families[one.judge] in NO_FAMILY:
+        if taste.kind == "family" and families[taste.judge] in NO_FAMILY:
             continue
-        if math.isnan(one.effect.value) or one.items < FEWEST:
-            why = one.note or f"{one.items} prompts are fewer than {FEWEST}"
-            notes.append(f"Nothing is claimed of {one.judge}'s taste for {one.kind} texts: {why}.")
+        if math.isnan(taste.effect.value) or taste.items < FEWEST:
+            why = taste.note or f"{taste.items} prompts are fewer than {FEWEST}"
+            notes.append(
+                f"Nothing is claimed of {taste.judge}'s taste for {taste.kind} texts: {why}."
+            )
             continue
-        effect = one.effect.value, one.effect.low, one.effect.high
-        ends = (*effect, one.p, one.raw.value, one.items, one.own_rows)
-        rows.append(dict(zip(columns, (one.judge, one.kind, author, *ends), strict=True)))
+        rows.append(
+            {"judge": taste.judge, "own": taste.kind, "texts by": author, "p": taste.p}
+            | {"raw": taste.raw.value, "prompts": taste.items, "texts": taste.own_rows}
+            | taste.effect.row("effect")
+        )
     return pd.DataFrame(rows, columns=columns), notes
 
 

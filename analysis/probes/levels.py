@@ -1,4 +1,4 @@
-"""What a judge does to contents as they are: rates against truth, leniency, scale, repeats, order.
+"""What a judge does to contents as they are: rates against truth, scale, length, failures.
 
 Shares have Wilson intervals on the effective number of texts: texts of one prompt are not
 independent, so their number is divided by the design effect of the prompts where that is above 1.
@@ -6,20 +6,16 @@ independent, so their number is divided by the design effect of the prompts wher
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from analysis.probes.effects import NO_SPREAD, clustered_mean, clustered_se
-from analysis.statistics import proportions as binary
+from analysis.statistics import proportions
 from analysis.statistics.bootstrap import FEWEST, resampled_sums, widened
-from analysis.statistics.estimate import LEVEL
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
+from analysis.statistics.estimate import LEVEL, NAN, Estimate
 
 THRESHOLD = 0.5
 """Judge and truth call a text good from this score on."""
@@ -28,9 +24,17 @@ FEW_APART = 5
 BINS = 10
 LENGTHS = 4
 REPLICATES = 4000
+ENDS = ["low", "high", "n"]
 
 
-def wilson(values_N: np.ndarray, prompts_N: np.ndarray) -> dict[str, float]:
+@dataclass(frozen=True, kw_only=True)
+class Share(Estimate):
+    """A share of ``n`` texts; ``design`` is the effect that their prompts have on its variance."""
+
+    design: float = NAN
+
+
+def wilson(values_N: np.ndarray, prompts_N: np.ndarray) -> Share:
     """Share of rows that are true, with a Wilson interval; missing rows (NaN) are left out.
 
     The design effect is the clustered variance of the mean over the plain one, at least 1. Where
@@ -38,58 +42,47 @@ def wilson(values_N: np.ndarray, prompts_N: np.ndarray) -> dict[str, float]:
     counts as one text; a single prompt has no interval.
     """
     values = np.asarray(values_N, dtype=float)
-    kept = np.isfinite(values)
-    _, codes = np.unique(np.asarray(prompts_N)[kept], return_inverse=True)
-    n, prompts = int(kept.sum()), int(codes.max(initial=-1)) + 1
-    share = float(values[kept].mean()) if n else math.nan
+    scored = np.isfinite(values)
+    values = values[scored]
+    _, codes = np.unique(np.asarray(prompts_N)[scored], return_inverse=True)
+    n, prompts = len(values), int(codes.max(initial=-1)) + 1
+    share = float(values.mean()) if n else NAN
     if prompts < 2:
-        return {"share": share, "low": math.nan, "high": math.nan, "n": n, "design": math.nan}
+        return Share(share, n=n)
     plain = share * (1 - share) / n
-    design = max(1.0, clustered_se(values[kept], codes) ** 2 / plain) if plain > 0 else 1.0
-    by_prompt = np.bincount(codes, values[kept]) / np.bincount(codes)
+    design = max(1.0, clustered_se(values, codes) ** 2 / plain) if plain > 0 else 1.0
+    by_prompt = np.bincount(codes, values) / np.bincount(codes)
     alike = int(np.unique(by_prompt.round(6), return_counts=True)[1].max())
     if prompts - alike < FEW_APART:
         design = max(design, n / prompts)
-    ends = binary.wilson(share * n / design, n / design)
-    return {"share": share, "low": ends.low, "high": ends.high, "n": n, "design": design}
+    interval = proportions.wilson(share * n / design, n / design)
+    return Share(share, interval.low, interval.high, n, design=design)
 
 
 def rates(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
     """TPR, FPR, Youden's J and phi of each judge against the truth, over all single texts.
 
     Returns:
-        Rows judge, measure, value, low, high, n. J's interval joins the two Wilson intervals
-        (Newcombe 1998, method 10); phi's is a bootstrap over prompts,
-        and missing where that has no spread.
+        Rows judge, measure, value, low, high, n. J's interval joins the two Wilson intervals; phi's
+        is a bootstrap over prompts, and missing where that has no spread.
     """
-    rows: list[dict[str, Any]] = []
+    rows = []
     for judge, part in _single(scores).groupby("judge", sort=False):
-        known = part[part["truth"].notna() & part["score"].notna()]
-        if known.empty:
+        scored = part.dropna(subset=["truth", "score"])
+        if scored.empty:
             continue
-        good = known["truth"].to_numpy() >= threshold
-        said = (known["score"].to_numpy() >= threshold).astype(float)
-        prompts = known["prompt_id"].to_numpy()
-        tpr, fpr = wilson(said[good], prompts[good]), wilson(said[~good], prompts[~good])
-        for name, found in (("TPR", tpr), ("FPR", fpr)):
-            rows.append(
-                {"judge": judge, "measure": name, "value": found["share"]}
-                | {key: found[key] for key in ("low", "high", "n")}
-            )
-        j = tpr["share"] - fpr["share"]
-        rows.append(
-            {
-                "judge": judge,
-                "measure": "Youden J",
-                "value": j,
-                "low": j - math.hypot(tpr["share"] - tpr["low"], fpr["high"] - fpr["share"]),
-                "high": j + math.hypot(tpr["high"] - tpr["share"], fpr["share"] - fpr["low"]),
-                "n": len(known),
-            }
-        )
-        cells = np.stack([said * good, said * ~good, (1 - said) * good, (1 - said) * ~good], axis=1)
-        rows.append({"judge": judge, "measure": "phi"} | _phi_interval(cells, prompts))
-    return pd.DataFrame(rows, columns=["judge", "measure", "value", "low", "high", "n"])
+        prompts = scored["prompt_id"].to_numpy()
+        good, passed = ((scored[of] >= threshold).to_numpy() for of in ("truth", "score"))
+        tpr, fpr = (wilson(passed[side], prompts[side]) for side in (good, ~good))
+        cells = np.stack([passed & good, passed & ~good, ~passed & good, ~passed & ~good], axis=1)
+        measures = {
+            "TPR": tpr,
+            "FPR": fpr,
+            "Youden J": proportions.youden_j(tpr, fpr),
+            "phi": _phi_interval(cells, prompts),
+        }
+        rows += [{"judge": judge, "measure": name} | one.row() for name, one in measures.items()]
+    return pd.DataFrame(rows, columns=["judge", "measure", "value", *ENDS])
 
 
 def phi(cells: np.ndarray) -> np.ndarray:
@@ -100,20 +93,21 @@ def phi(cells: np.ndarray) -> np.ndarray:
         return np.where(product > 0, (tp * tn - fp * fn) / np.sqrt(product), np.nan)
 
 
-def _phi_interval(cells_N_4: np.ndarray, prompts_N: np.ndarray) -> dict[str, float]:
+def _phi_interval(cells_N_4: np.ndarray, prompts_N: np.ndarray) -> Estimate:
     _, codes = np.unique(prompts_N, return_inverse=True)
     units = int(codes.max()) + 1
     sums = np.stack([np.bincount(codes, column, units) for column in cells_N_4.T], axis=1)
-    found = {"value": float(phi(sums.sum(axis=0))), "low": math.nan, "high": math.nan}
-    if units >= FEWEST:
-        drawn = phi(resampled_sums(sums, REPLICATES, np.random.default_rng(0)))
-        drawn = drawn[np.isfinite(drawn)]
-        tail = widened(LEVEL, units)
-        # without spread (all right, all wrong) a bootstrap knows nothing of what was not drawn
-        if len(drawn) > REPLICATES / 2 and np.ptp(drawn) > NO_SPREAD:
-            low, high = np.quantile(drawn, [tail, 1 - tail])
-            found |= {"low": float(low), "high": float(high)}
-    return found | {"n": len(cells_N_4)}
+    whole = Estimate(float(phi(sums.sum(axis=0))), n=len(cells_N_4))
+    if units < FEWEST:
+        return whole
+    drawn = phi(resampled_sums(sums, REPLICATES, np.random.default_rng(0)))
+    drawn = drawn[np.isfinite(drawn)]
+    # without spread (all right, all wrong) a bootstrap knows nothing of what was not drawn
+    if len(drawn) <= REPLICATES / 2 or np.ptp(drawn) <= NO_SPREAD:
+        return whole
+    tail = widened(LEVEL, units)
+    low, high = map(float, np.quantile(drawn, [tail, 1 - tail]))
+    return replace(whole, low=low, high=high)
 
 
 def scale_use(scores: pd.DataFrame) -> pd.DataFrame:
@@ -128,27 +122,24 @@ def scale_use(scores: pd.DataFrame) -> pd.DataFrame:
     rows = []
     contents = _single(scores)
     for judge, part in contents[contents["bias"] == "content"].groupby("judge", sort=False):
-        kept = part[part["score"].notna()]
-        values = kept["score"].to_numpy(dtype=float)
-        gap = clustered_mean(
-            (kept["score"] - kept["truth"]).to_numpy(dtype=float), kept["prompt_id"].to_numpy()
-        )
-        counts = np.histogram(np.clip(values, 0, 1), BINS, (0.0, 1.0))[0]
-        shares = counts[counts > 0] / max(1, len(values))
-        empty = len(values) == 0
+        scored = part[part["score"].notna()]
+        values = scored["score"].astype(float)
+        gap = (values - scored["truth"]).to_numpy(dtype=float)
+        leniency = clustered_mean(gap, scored["prompt_id"].to_numpy())
+        counts = np.histogram(values.clip(0, 1), BINS, (0.0, 1.0))[0]
         rows.append(
             {
                 "judge": judge,
-                "mean": math.nan if empty else float(values.mean()),
-                "sd": float(values.std(ddof=1)) if len(values) > 1 else math.nan,
-                "leniency": gap.value,
-                "leniency_low": gap.low,
-                "leniency_high": gap.high,
-                "entropy": math.nan if empty else float(-(shares * np.log2(shares)).sum()),
-                "ceiling": math.nan if empty else float((values >= 1 - NO_SPREAD).mean()),
-                "floor": math.nan if empty else float((values <= NO_SPREAD).mean()),
-                "values": len(np.unique(np.round(values, 9))),
-                "ties": _ties(kept),
+                "mean": values.mean(),
+                "sd": values.std(),
+                "leniency": leniency.value,
+                "leniency_low": leniency.low,
+                "leniency_high": leniency.high,
+                "entropy": float(stats.entropy(counts, base=2)) if len(values) else NAN,
+                "ceiling": (values >= 1 - NO_SPREAD).mean(),
+                "floor": (values <= NO_SPREAD).mean(),
+                "values": values.round(9).nunique(),
+                "ties": _ties(scored),
                 "n": len(values),
                 "unscored": len(part) - len(values),
             }
@@ -156,19 +147,16 @@ def scale_use(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _ties(kept: pd.DataFrame) -> float:
+def _ties(scored: pd.DataFrame) -> float:
     """Share of equal scores among two texts of one prompt that the truth tells apart."""
-    both = _text_pairs(kept)
-    apart = both[(both["truth_x"] - both["truth_y"]).abs() > NO_SPREAD]
-    equal = (apart["score_x"] - apart["score_y"]).abs() <= NO_SPREAD
-    return float(equal.mean()) if len(apart) else math.nan
+    apart = _text_pairs(scored).query("abs(truth_x - truth_y) > @NO_SPREAD")
+    return ((apart["score_x"] - apart["score_y"]).abs() <= NO_SPREAD).mean()
 
 
-def _text_pairs(kept: pd.DataFrame) -> pd.DataFrame:
+def _text_pairs(scored: pd.DataFrame) -> pd.DataFrame:
     """Each two texts of one prompt, once, with columns ``_x`` and ``_y``."""
-    slim = kept[["prompt_id", "probe_id", "score", "truth", "words"]]
-    both = slim.merge(slim, on="prompt_id")
-    return both[both["probe_id_x"] < both["probe_id_y"]]
+    slim = scored[["prompt_id", "probe_id", "score", "truth", "words"]]
+    return slim.merge(slim, on="prompt_id").query("probe_id_x < probe_id_y")
 
 
 def length_preference(scores: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFrame:
@@ -187,57 +175,43 @@ def length_preference(scores: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFram
         Per judge: ``judge_longer``, ``truth_longer``, ``excess`` with interval and p, ``pairs``.
     """
     rows = []
+    moved = ["words_change", "judge_change", "truth_change"]
     for judge, part in scores[scores["base"] != "none"].groupby("judge", sort=False):
         if part["pairwise"].any():
             shown = paired[(paired["judge"] == judge) & (paired["base"] != "none")]
-            changes = shown[["words_change", "judge_change", "truth_change", "prompt_id"]]
+            prompts, changes = shown["prompt_id"], shown[moved]
         else:
-            both = _text_pairs(part[part["score"].notna() & part["truth"].notna()])
-            changes = pd.DataFrame(
-                {
-                    f"{name}_change": both[f"{column}_x"] - both[f"{column}_y"]
-                    for name, column in (("words", "words"), ("judge", "score"), ("truth", "truth"))
-                }
-            ).assign(prompt_id=both["prompt_id"])
-        rows.append({"judge": judge} | _longer(changes))
-    return pd.DataFrame(rows)
-
-
-def _longer(changes: pd.DataFrame) -> dict[str, float]:
-    signs = np.sign(changes[["words_change", "judge_change", "truth_change"]].round(7)).to_numpy()
-    told = (np.isfinite(signs) & (signs != 0)).all(axis=1)
-    liked, right = (signs[told, 0] == signs[told, place] for place in (1, 2))
-    found = clustered_mean(
-        liked.astype(float) - right.astype(float), changes["prompt_id"].to_numpy()[told]
-    )
-    return {
-        "judge_longer": float(liked.mean()) if told.any() else math.nan,
-        "truth_longer": float(right.mean()) if told.any() else math.nan,
-        "excess": found.value,
-        "low": found.low,
-        "high": found.high,
-        "p": found.p,
-        "pairs": found.rows,
-        "prompts": found.n,
-    }
+            both = _text_pairs(part.dropna(subset=["score", "truth"]))
+            of = ("words", "score", "truth")
+            prompts = both["prompt_id"]
+            changes = pd.concat([both[f"{name}_x"] - both[f"{name}_y"] for name in of], axis=1)
+        signs = np.sign(changes.round(7)).to_numpy()
+        told = (np.isfinite(signs) & (signs != 0)).all(axis=1)
+        longer, liked, right = signs[told].T
+        in_judge, in_truth = pd.Series(liked == longer), pd.Series(right == longer)
+        excess = clustered_mean(
+            (in_judge.astype(float) - in_truth).to_numpy(), prompts.to_numpy()[told]
+        )
+        shares = {"judge_longer": in_judge.mean(), "truth_longer": in_truth.mean()}
+        row = excess.row("excess", "prompts") | {"pairs": excess.rows}
+        rows.append({"judge": judge} | shares | row)
+    columns = ["judge", "judge_longer", "truth_longer", "excess", "low", "high", "p", "pairs"]
+    return pd.DataFrame(rows, columns=[*columns, "prompts"])
 
 
 def hacks(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
     """Share of texts without content that each judge calls good, by variant."""
+    columns = ["judge", "variant", "mean_score", "called_good", *ENDS, "unscored"]
     single = _single(scores)
     rows = []
-    free = single[single["base"] == "none"]
-    for (judge, variant), part in free.groupby(["judge", "variant"], sort=False):
+    groups = single[single["base"] == "none"].groupby(["judge", "variant"], sort=False)
+    for (judge, variant), part in groups:
         score = part["score"]
-        said = (score >= threshold).where(score.notna()).astype(float)
-        found = wilson(said.to_numpy(dtype=float), part["prompt_id"].to_numpy())
-        rows.append(
-            {"judge": judge, "variant": variant, "mean_score": float(score.mean())}
-            | {"called_good": found["share"]}
-            | {key: found[key] for key in ("low", "high", "n")}
-            | {"unscored": int(score.isna().sum())}
-        )
-    return pd.DataFrame(rows)
+        passed = (score >= threshold).where(score.notna()).astype(float)
+        share = wilson(passed.to_numpy(), part["prompt_id"].to_numpy()).row("called_good")
+        head = {"judge": judge, "variant": variant, "mean_score": score.mean()}
+        rows.append(head | share | {"unscored": score.isna().sum()})
+    return pd.DataFrame(rows, columns=columns)
 
 
 def failures(verdicts: pd.DataFrame, words: pd.Series) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -260,13 +234,11 @@ def failures(verdicts: pd.DataFrame, words: pd.Series) -> tuple[pd.DataFrame, pd
     rows = []
     for judge, part in verdicts.groupby("judge", sort=False):
         quarter = pd.qcut(part["words"].rank(method="first"), min(LENGTHS, len(part)), labels=False)
-        for _, own in part.groupby(quarter):
-            found = wilson(own["missing"].to_numpy(dtype=float), own["prompt_id"].to_numpy())
-            rows.append(
-                {"judge": judge, "words_low": own["words"].min(), "words_high": own["words"].max()}
-                | {key: found[key] for key in ("share", "low", "high", "n")}
-            )
-    return reasons, pd.DataFrame(rows)
+        for _, texts in part.groupby(quarter):
+            head = {"judge": judge, "words_low": texts["words"].min()}
+            share = wilson(texts["missing"].to_numpy(), texts["prompt_id"].to_numpy())
+            rows.append(head | {"words_high": texts["words"].max()} | share.row("share"))
+    return reasons, pd.DataFrame(rows, columns=["judge", "words_low", "words_high", "share", *ENDS])
 
 
 def _single(scores: pd.DataFrame) -> pd.DataFrame:

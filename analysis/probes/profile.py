@@ -9,25 +9,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis.probes import judges, levels, repeats
 from analysis.probes.effects import MARGIN, effects, pairs
 from analysis.probes.levels import THRESHOLD
+from judges.probes.asking import PROFILE
 from judges.simulated.bias import Bias
 from study.errors import UserError
 from study.files import first_line, read_json
 from study.schema import Simulated, freeze
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 PROBES, VERDICTS, MANIFEST = "probes.parquet", "verdicts.parquet", "manifest.json"
-PROFILE = "profile"
-"""The setting of verdicts by a judge as it is configured."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +33,11 @@ class Evidence:
     probes: pd.DataFrame
     verdicts: pd.DataFrame
     manifest: dict[str, Any]
+
+    @property
+    def judges(self) -> list[str]:
+        """The probed judges by name, as they were typed."""
+        return self.manifest["command"]["judges"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def read(folder: Path | str) -> Evidence:
     for name in (PROBES, VERDICTS, MANIFEST):
         if not (folder / name).is_file():
             raise UserError(
-                f"{folder} holds no {name}, so it is no folder of probes. Make one, for example:"
+                f"{folder} holds no {name}, so it is not a folder of probes. Make one, for example:"
                 " python -m experiments.probe judge=sim-verbose,sim-fair"
             )
     remedy = "Run the same experiments.probe again: what was asked is in the store"
@@ -106,39 +106,28 @@ def scores(evidence: Evidence) -> pd.DataFrame:
     """
     parts = []
     probes = evidence.probes.rename(columns={"length": "words"})
-    own = evidence.verdicts[evidence.verdicts["setting"] == PROFILE]
-    for judge in evidence.manifest["command"]["judges"]:
-        settings = evidence.manifest["judges"][judge]
-        mine = own[own["judge"] == judge]
-        compared = mine["order"].notna().any()
-        won = mine["score"].where(mine["order"] != 0, 1 - mine["score"]) if compared else None
-        mine = mine.assign(score=mine["score"] if won is None else won)
-        if compared:
-            votes = mine.groupby(["probe_id", "sample_index"])["score"]
-            whole = votes.mean().where(votes.count() == 2)
-            mean = whole.groupby(level="probe_id").mean()
+    first = evidence.verdicts[evidence.verdicts["setting"] == PROFILE]
+    for judge in evidence.judges:
+        votes = first[first["judge"] == judge]
+        pairwise = bool(votes["order"].notna().any())
+        if pairwise:
+            wins = votes["score"].where(votes["order"] != 0, 1 - votes["score"])
+            orders = wins.groupby([votes["probe_id"], votes["sample_index"]])
+            mean = orders.mean().where(orders.count() == 2).groupby(level="probe_id").mean()
+            planted = math.nan
         else:
-            mean = mine.groupby("probe_id")["score"].mean()
-        parts.append(
-            probes.assign(
-                judge=judge,
-                pairwise=bool(compared),
-                score=probes["probe_id"].map(mean).astype(float),
-                planted=math.nan
-                if compared
-                else _planted(settings.get("simulated"), probes["text"]),
-            )
-        )
-    if not parts:
-        return probes.assign(judge="", pairwise=False, score=np.nan, planted=np.nan).iloc[:0]
+            mean = votes.groupby("probe_id")["score"].mean()
+            simulated = evidence.manifest["judges"][judge].get("simulated")
+            planted = _planted(simulated, probes["text"])
+        score = probes["probe_id"].map(mean).astype(float)
+        parts.append(probes.assign(judge=judge, pairwise=pairwise, score=score, planted=planted))
     return pd.concat(parts, ignore_index=True)
 
 
-def _planted(settings: dict[str, Any] | None, texts: pd.Series) -> Any:
+def _planted(settings: dict[str, Any] | None, texts: pd.Series) -> float | list[float]:
     """Sum of dose x standardised feature of each text; NaN for a real judge."""
     if settings is None:
         return math.nan
-
     simulated = freeze(Simulated, settings)
     bias = Bias(simulated)
     return [
@@ -155,17 +144,17 @@ def profile(folder: Path | str, margin: float = MARGIN, threshold: float = THRES
         threshold: the score from which a text is called good.
 
     Raises:
-        UserError: no folder of probes, or a margin that is not above 0.
+        UserError: not a folder of probes, or a margin that is not above 0.
     """
     if not margin > 0:
-        raise UserError(f"margin={margin} is no margin: give score units above 0, such as 0.05.")
+        raise UserError(f"margin={margin} is not above 0. Give score units, such as 0.05.")
     evidence = read(folder)
     table = scores(evidence)
     scale = levels.scale_use(table)
     spread = dict(zip(scale["judge"], scale["sd"], strict=True)) if len(scale) else {}
     paired = pairs(table)
     words = evidence.probes.set_index("probe_id")["length"]
-    own, no_own = judges.own_texts(table, evidence.manifest)
+    preference, no_preference = judges.own_texts(table, evidence.manifest)
     reasons, failed = levels.failures(evidence.verdicts, words)
     return Profile(
         evidence=evidence,
@@ -182,8 +171,8 @@ def profile(folder: Path | str, margin: float = MARGIN, threshold: float = THRES
         reasons=reasons,
         failures=failed,
         agreement=judges.agreement(table),
-        preference=own,
-        no_preference=no_own,
+        preference=preference,
+        no_preference=no_preference,
         margin=margin,
         threshold=threshold,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,9 +10,6 @@ from scipy import stats
 
 from analysis.probes.effects import clustered_mean
 from analysis.probes.levels import THRESHOLD, wilson
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 REPEAT = "repeat "
 """How the settings of repeated verdicts begin."""
@@ -49,23 +45,21 @@ def repeats(verdicts: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFram
                 "variance": texts.var(ddof=1),
             }
         ).reset_index()
-        kept = table[table["k"] >= 2]
-        flips = 1 - kept["alike"] / (kept["k"] * (kept["k"] - 1))
-        found = clustered_mean(
-            flips.to_numpy(dtype=float), kept["prompt_id"].to_numpy(), ends=(0.0, 1.0)
-        )
+        twice = table[table["k"] >= 2]
+        flips = 1 - twice["alike"] / (twice["k"] * (twice["k"] - 1))
+        flipped = clustered_mean(flips.to_numpy(float), twice["prompt_id"], ends=(0.0, 1.0))
         rows.append(
             {
                 "judge": judge,
                 "temperature": temperature,
-                "flips": found.value,
-                "low": float(np.clip(found.low, 0.0, 1.0)),
-                "high": float(np.clip(found.high, 0.0, 1.0)),
-                "sd": math.sqrt(kept["variance"].mean()) if len(kept) else math.nan,
-                "texts": len(kept),
-                "repeats": f"{kept['k'].min()} to {kept['k'].max()}" if len(kept) else "",
-                "too_few": len(table) - len(kept),
-                "unscored": int(part["score"].isna().sum()),
+                "flips": flipped.value,
+                "low": float(np.clip(flipped.low, 0.0, 1.0)),
+                "high": float(np.clip(flipped.high, 0.0, 1.0)),
+                "sd": twice["variance"].mean() ** 0.5,
+                "texts": len(twice),
+                "repeats": f"{twice['k'].min()} to {twice['k'].max()}" if len(twice) else "",
+                "too_few": len(table) - len(twice),
+                "unscored": part["score"].isna().sum(),
             }
         )
     return pd.DataFrame(rows)
@@ -89,36 +83,28 @@ def positions(verdicts: pd.DataFrame) -> pd.DataFrame:
     repeated = verdicts["setting"].str.startswith(REPEAT)
     asked = verdicts[verdicts["order"].notna() & ~repeated]
     for judge, part in asked.groupby("judge", sort=False):
-        wide = part.pivot_table(
-            index=["prompt_id", "probe_id", "sample_index"],
-            columns="order",
-            values="score",
-            dropna=False,
-            observed=True,
-        ).reindex(columns=[0, 1])
-        every = part.groupby(["prompt_id", "probe_id", "sample_index"]).ngroups
-        wide = wide.dropna()
+        keys = ["prompt_id", "probe_id", "sample_index"]
+        wide = part.pivot_table(index=keys, columns="order", values="score", dropna=False,
+                                observed=True).reindex(columns=[0, 1]).dropna()  # fmt: skip
         given, swapped = wide[0], wide[1]
         # a score is for the text shown first: 1 in both orders chose the place, not the text
-        first, second = ((given == 1) & (swapped == 1)), ((given == 0) & (swapped == 0))
-        same = (given + swapped == 1).to_numpy(dtype=float)
-        turned = int(first.sum() + second.sum())
+        first, second = ((given == place) & (swapped == place) for place in (1, 0))
+        same = given + swapped == 1
         lean = (first.astype(int) - second.astype(int)).groupby(level="prompt_id").sum()
-        found = wilson(same, wide.index.get_level_values("prompt_id").to_numpy())
+        consistent = wilson(same.to_numpy(), wide.index.get_level_values("prompt_id").to_numpy())
+        test = stats.binomtest((lean > 0).sum(), (lean != 0).sum()) if lean.any() else None
         rows.append(
             {
                 "judge": judge,
-                "consistent": found["share"],
-                "low": found["low"],
-                "high": found["high"],
-                "first_first": int(first.sum()),
-                "second_second": int(second.sum()),
-                "p": float(stats.binomtest(int((lean > 0).sum()), int((lean != 0).sum())).pvalue)
-                if lean.any()
-                else math.nan,
-                "half_ties": len(wide) - int(same.sum()) - turned,
+                "consistent": consistent.value,
+                "low": consistent.low,
+                "high": consistent.high,
+                "first_first": first.sum(),
+                "second_second": second.sum(),
+                "p": test.pvalue if test else math.nan,
+                "half_ties": len(wide) - (same | first | second).sum(),
                 "pairs": len(wide),
-                "unscored": every - len(wide),
+                "unscored": part.groupby(keys).ngroups - len(wide),
             }
         )
     return pd.DataFrame(rows)

@@ -86,14 +86,18 @@ def confusion(verdict: Scores, truth: Scores, level: float = LEVEL) -> Confusion
     v, t = complete(verdict, truth)
     tp, fp, fn, tn = (int(((v == a) & (t == b)).sum()) for a, b in ((1, 1), (1, 0), (0, 1), (0, 0)))
     tpr, fpr = wilson(tp, tp + fn, level), wilson(fp, fp + tn, level)
+    j = youden_j(tpr, fpr, level)
     if tpr.n == 0 or fpr.n == 0:
         j = Estimate(NAN, n=len(v), note="truth has one class only")
-    else:
-        value = tpr.value - fpr.value
-        low = value - ((tpr.value - tpr.low) ** 2 + (fpr.high - fpr.value) ** 2) ** 0.5
-        high = value + ((tpr.high - tpr.value) ** 2 + (fpr.value - fpr.low) ** 2) ** 0.5
-        j = Estimate(value, low, high, len(v), "item", level)
     return Confusion(tp, fp, fn, tn, tpr, fpr, j, _phi(tp, fp, fn, tn, level))
+
+
+def youden_j(tpr: Estimate, fpr: Estimate, level: float = LEVEL) -> Estimate:
+    """J = TPR - FPR, its interval joined from theirs (Newcombe 1998, method 10)."""
+    value = tpr.value - fpr.value
+    low = value - ((tpr.value - tpr.low) ** 2 + (fpr.high - fpr.value) ** 2) ** 0.5
+    high = value + ((tpr.high - tpr.value) ** 2 + (fpr.value - fpr.low) ** 2) ** 0.5
+    return Estimate(value, low, high, tpr.n + fpr.n, "item", level)
 
 
 def rogan_gladen(

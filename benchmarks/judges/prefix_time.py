@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks.judges.prefix import GROUP, RESPONSE, SETS
-from judges.grading.rubric_batch import RubricBatch
+from judges.grading.rubric import RubricBatch
 from study.rows import Criterion, make_row
 
 LAYOUTS = ("ancestor", "cacheable")

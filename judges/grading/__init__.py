@@ -7,9 +7,7 @@ from judges.grading.binary import Binary
 from judges.grading.likert import Likert
 from judges.grading.listwise import Listwise
 from judges.grading.pairwise import Pairwise
-from judges.grading.rubric_batch import RubricBatch
-from judges.grading.rubric_chunk import RubricChunk
-from judges.grading.rubric_item import RubricItem
+from judges.grading.rubric import RubricBatch, RubricChunk, RubricItem
 from judges.grading.soft_choice import SoftChoice
 from judges.grading.verif import Verif
 

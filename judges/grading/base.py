@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +21,6 @@ from study.rows import Row
 from study.verdict import DIFFERENT, Outcome, Parsed, Reply, Request
 
 PROMPTS = Path(__file__).parent.parent / "prompts"
-
-
 NOTHING = Request()
 """The request of a grading whose replies are read alike whatever was asked."""
 
@@ -39,16 +37,99 @@ class Grading:
     name: ClassVar[str] = ""
     version: ClassVar[str] = "2"
     """Raised when the same reply would be read differently."""
+    choices: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    """Options of few legal values, the first the default."""
     option_names: ClassVar[tuple[str, ...]] = ("prompt",)
+    """Options of any other value."""
+    needed: ClassVar[tuple[str, ...]] = ()
+    """What a prompt must hold."""
+    optional: ClassVar[tuple[str, ...]] = ("{rubric}",)
+    """Placeholders that it may hold besides."""
 
     def __post_init__(self) -> None:
-        check_options(self.name, self.options, self.option_names)
+        legal = sorted({*self.option_names, *self.choices})
+        unknown = [key for key in self.options if key not in legal]
+        if unknown:
+            raise UserError(
+                f"judge.grading.options has {unknown[0]!r}, which the grading {self.name} does not"
+                f" know. It takes {', '.join(legal)}; type for example"
+                f" +judge.grading.options.prompt=mine.txt."
+            )
+        for key in self.choices:
+            self.option(key)
         _ = self._template
+
+    def option(self, key: str) -> Any:
+        """One of a few values. YAML's words for true, false and null count as ``on``, ``off`` and
+        ``none`` where those are legal.
+
+        Raises:
+            UserError: another value.
+        """
+        legal = self.choices[key]
+        value = self.options.get(key, legal[0])
+        spoken = {True: "on", False: "off", None: "none"}
+        if (value is None or isinstance(value, bool)) and value not in legal:
+            value = spoken[value]
+        if not any(value is item or (value == item and isinstance(value, str)) for item in legal):
+            shown = [str(item).lower() if isinstance(item, bool) else str(item) for item in legal]
+            raise UserError(
+                f"judge.grading.options.{key}={self.options[key]!r} is not a value that the grading"
+                f" {self.name} takes. Give {', '.join(shown)}; type for example"
+                f" +judge.grading.options.{key}={shown[0]}."
+            )
+        return value
 
     @cached_property
     def _template(self) -> str:
         """The prompt, with places for what belongs to a row or an answer."""
-        raise NotImplementedError
+        return self.load_prompt(self.name, self.options.get("prompt", "default"))
+
+    def load_prompt(self, family: str, prompt: Any) -> str:
+        """The template of a shipped prompt (``default``, ``strict``) or of a ``.txt`` file.
+
+        Args:
+            family: the first part of the shipped files' names.
+            prompt: the name or the path.
+
+        Raises:
+            UserError: there is no such prompt, or it lacks something of ``needed``.
+        """
+        name = str(prompt)
+        path = Path(name) if name.endswith(".txt") else PROMPTS / f"{family}-{name}.txt"
+        if not path.is_file():
+            shipped = sorted(file.stem.split("-", 1)[1] for file in PROMPTS.glob(f"{family}-*.txt"))
+            raise UserError(
+                f"judge.grading.options.prompt={name!r} is not a prompt of the grading {family}."
+                f" Give one of {', '.join(shipped)}, or the path of a .txt file; type for example"
+                f" +judge.grading.options.prompt={shipped[0]}."
+            )
+        template = path.read_text(encoding="utf-8")
+        missing = [text for text in self.needed if text not in template]
+        if missing:
+            raise UserError(
+                f"The prompt {name} of the grading {family} does not hold {missing[0]}. It needs"
+                f" {', '.join(self.needed)}; judges/prompts/{family}-*.txt show where they stand."
+            )
+        legal = {text for text in self.needed if text.startswith("{")} | set(self.optional)
+        places = re.findall(r"\{[A-Za-z_]\w*\}", template)
+        strange = [place for place in places if place not in legal]
+        if strange:
+            raise UserError(
+                f"The prompt {name} of the grading {family} holds {strange[0]}, which nothing"
+                f" fills. Give it {', '.join(sorted(legal))} and no other."
+            )
+        return template
+
+    def turn(self, row: Row, **texts: str) -> list[dict[str, str]]:
+        """One user turn: the template with the delimited prompt, rubric (if any) and ``texts``."""
+        rubric = ""
+        if row.criteria:
+            lines = "\n".join(f"- ({item.points:g} points) {item.text}" for item in row.criteria)
+            rubric = f"Criteria:\n{delimit('rubric', lines)}\n\n"
+        prompt = delimit("prompt", row.prompt_text())
+        content = fill(self._template, prompt=prompt, rubric=rubric, **texts)
+        return [{"role": "user", "content": content.rstrip()}]
 
     @cached_property
     def prompt_sha(self) -> str:
@@ -95,7 +176,7 @@ class OneRequest(AnswerGrading):
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
         """The chat turns that ask about one answer; nothing of ``row.spec`` is in them."""
-        raise NotImplementedError
+        return self.turn(row, answer=delimit("answer", answer))
 
     def requests(self, row: Row, answer: str) -> tuple[Request, ...]:
         """The one request; none where the row has a problem."""
@@ -123,103 +204,6 @@ class GroupGrading(Grading):
         raise NotImplementedError
 
 
-def check_options(grading: str, options: dict[str, Any], known: Iterable[str]) -> None:
-    """Refuse options that the grading does not have.
-
-    Raises:
-        UserError: naming the legal ones.
-    """
-    known = sorted(known)
-    unknown = [key for key in options if key not in known]
-    if unknown:
-        raise UserError(
-            f"judge.grading.options has {unknown[0]!r}, which the grading {grading} does not know."
-            f" It takes {', '.join(known)}; type for example"
-            f" +judge.grading.options.prompt=mine.txt."
-        )
-
-
-def choose(grading: str, options: dict[str, Any], key: str, legal: Sequence[Any]) -> Any:
-    """One of a few values; the first is the default. YAML's words for true, false and null count
-    as ``on``, ``off`` and ``none`` where those are legal.
-
-    Raises:
-        UserError: another value.
-    """
-    value = options.get(key, legal[0])
-    spoken = {True: "on", False: "off", None: "none"}
-    if (value is None or isinstance(value, bool)) and value not in legal:
-        value = spoken[value]
-    if not any(value is item or (value == item and isinstance(value, str)) for item in legal):
-        shown = [str(item).lower() if isinstance(item, bool) else str(item) for item in legal]
-        raise UserError(
-            f"judge.grading.options.{key}={options[key]!r} is not a value that the grading"
-            f" {grading} takes. Give {', '.join(shown)}; type for example"
-            f" +judge.grading.options.{key}={shown[0]}."
-        )
-    return value
-
-
-def load_prompt(
-    grading: str, prompt: Any, needed: Sequence[str], optional: Sequence[str] = ("{rubric}",)
-) -> str:
-    """The template of a shipped prompt (``default``, ``strict``) or of a file ending in ``.txt``.
-
-    Args:
-        grading: whose prompts; the first part of the shipped files' names.
-        prompt: the name or the path.
-        needed: what the template must hold.
-        optional: placeholders that it may hold besides.
-
-    Raises:
-        UserError: there is no such prompt, or it lacks something of ``needed``.
-    """
-    name = str(prompt)
-    path = Path(name) if name.endswith(".txt") else PROMPTS / f"{grading}-{name}.txt"
-    if not path.is_file():
-        shipped = sorted(file.stem.split("-", 1)[1] for file in PROMPTS.glob(f"{grading}-*.txt"))
-        raise UserError(
-            f"judge.grading.options.prompt={name!r} is not a prompt of the grading {grading}. Give"
-            f" one of {', '.join(shipped)}, or the path of a .txt file; type for example"
-            f" +judge.grading.options.prompt={shipped[0]}."
-        )
-    template = path.read_text(encoding="utf-8")
-    missing = [text for text in needed if text not in template]
-    if missing:
-        raise UserError(
-            f"The prompt {name} of the grading {grading} does not hold {missing[0]}. It needs"
-            f" {', '.join(needed)}; judges/prompts/{grading}-*.txt show where they stand."
-        )
-    legal = {text for text in needed if text.startswith("{")} | set(optional)
-    strange = [place for place in re.findall(r"\{[A-Za-z_]\w*\}", template) if place not in legal]
-    if strange:
-        raise UserError(
-            f"The prompt {name} of the grading {grading} holds {strange[0]}, which nothing fills."
-            f" Give it {', '.join(sorted(legal))} and no other."
-        )
-    return template
-
-
-def ask(template: str, row: Row, answer: str, **words: str) -> list[dict[str, str]]:
-    """One user turn: the template with the delimited prompt, rubric (if any) and answer."""
-    content = fill(
-        template,
-        prompt=delimit("prompt", row.prompt_text()),
-        rubric=rubric_block(row),
-        answer=delimit("answer", answer),
-        **words,
-    )
-    return [{"role": "user", "content": content.rstrip()}]
-
-
-def rubric_block(row: Row) -> str:
-    """The row's criteria with their points, delimited, for gradings that do not label them."""
-    if not row.criteria:
-        return ""
-    lines = "\n".join(f"- ({item.points:g} points) {item.text}" for item in row.criteria)
-    return f"Criteria:\n{delimit('rubric', lines)}\n\n"
-
-
 def readable(reply: Reply) -> str | Parsed:
     """The reply's answer without thinking, or the result where there is nothing to read."""
     if reply.finish_reason == "length":
@@ -241,10 +225,7 @@ def unparsed(reason: str, text: str) -> Parsed:
     return Parsed(Outcome.unparsed, reason=f"{reason}: …{shown[-60:]!r}" if shown else reason)
 
 
-def different(one: str, other: str, text: str) -> Parsed:
+def different(*verdicts: str, text: str) -> Parsed:
     """A reply with two verdicts: one of them may be a quotation, and nothing tells which."""
-    return unparsed(f"{DIFFERENT}: {_short(one)} and {_short(other)}", text)
-
-
-def _short(said: str) -> str:
-    return said if len(said) <= 40 else f"{said[:40]}…"
+    short = [said if len(said) <= 40 else f"{said[:40]}…" for said in verdicts]
+    return unparsed(f"{DIFFERENT}: {' and '.join(short)}", text)

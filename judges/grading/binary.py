@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from judges.grading import base, bracket
 from judges.grading.base import NOTHING
-from judges.grading.delimiters import delimit, fill
+from judges.grading.delimiters import delimit
 from study.rows import Row
-from study.verdict import Outcome, Parsed, Reply, Request
+from study.verdict import Parsed, Reply, Request
 
 YES, NO = "1", "0"
 
 
-@dataclass(frozen=True, eq=False)
 class Binary(base.OneRequest):
     """The reference is ``row.reference``. Options: ``prompt`` default, or a .txt file;
     ``structured`` false | true, forces the verdict alone.
@@ -25,16 +22,9 @@ class Binary(base.OneRequest):
     """
 
     name = "binary"
-    option_names = ("prompt", "structured")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        base.choose(self.name, self.options, "structured", (False, True))
-
-    @cached_property
-    def _template(self) -> str:
-        needed = ["{prompt}", "{reference}", "{answer}", f"[[{YES}]]", f"[[{NO}]]"]
-        return base.load_prompt(self.name, self.options.get("prompt", "default"), needed, ())
+    choices: ClassVar = {"structured": (False, True)}
+    needed = ("{prompt}", "{reference}", "{answer}", f"[[{YES}]]", f"[[{NO}]]")
+    optional = ()
 
     def problem(self, row: Row) -> str:
         """Why the row cannot be graded so; empty where it can."""
@@ -42,19 +32,13 @@ class Binary(base.OneRequest):
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
         """One user turn that ends with the delimited answer."""
-        content = fill(
-            self._template,
-            prompt=delimit("prompt", row.prompt_text()),
-            reference=delimit("reference", row.reference or ""),
-            answer=delimit("answer", answer),
-        )
-        return [{"role": "user", "content": content.rstrip()}]
+        reference = delimit("reference", row.reference or "")
+        return self.turn(row, reference=reference, answer=delimit("answer", answer))
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a sentence, or the forced verdict."""
-        return bracket.binary_body(self.options.get("structured", False), [YES, NO])
+        return bracket.binary_body(self.option("structured"), [YES, NO])
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """1 for the same, 0 for another answer."""
-        found = bracket.choice(reply, {YES: 1.0, NO: 0.0})
-        return found if isinstance(found, Parsed) else Parsed(Outcome.scored, score=found)
+        return bracket.choice(reply, {YES: 1.0, NO: 0.0})

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from judges.grading import base
 from judges.grading.vocabulary import LONGEST
-from study.verdict import Parsed, Reply
+from study.verdict import Outcome, Parsed, Reply
 
 T = TypeVar("T")
 _BRACKETS = re.compile(r"\[\[([^\[\]]*)\]\]")
@@ -28,7 +28,7 @@ def read(reply: Reply, legal: Callable[[str], T | None], expected: str) -> T | P
     text = base.readable(reply)
     if isinstance(text, Parsed):
         return text
-    said = [found.strip().casefold() for found in _BRACKETS.findall(text[-LONGEST:])]
+    said = [inside.strip().casefold() for inside in _BRACKETS.findall(text[-LONGEST:])]
     if not said:
         return base.unparsed("no [[verdict]]", text)
     verdicts = [(word, value) for word in said if (value := legal(word)) is not None]
@@ -37,13 +37,19 @@ def read(reply: Reply, legal: Callable[[str], T | None], expected: str) -> T | P
     word, last = verdicts[-1]
     other = next((word for word, value in verdicts if value != last), None)
     if other is not None:
-        return base.different(f"[[{other}]]", f"[[{word}]]", text)
+        return base.different(f"[[{other}]]", f"[[{word}]]", text=text)
     return last
 
 
-def choice(reply: Reply, scores: dict[str, float]) -> Parsed | float:
-    """The score of the word in the brackets; why there is none otherwise."""
-    return read(reply, scores.get, f"one of {', '.join(f'[[{word}]]' for word in scores)}")
+def scored(reply: Reply, legal: Callable[[str], float | None], expected: str) -> Parsed:
+    """The verdict in the brackets as a score."""
+    score = read(reply, legal, expected)
+    return score if isinstance(score, Parsed) else Parsed(Outcome.scored, score=score)
+
+
+def choice(reply: Reply, scores: dict[str, float]) -> Parsed:
+    """The score of the word in the brackets."""
+    return scored(reply, scores.get, f"one of {', '.join(f'[[{word}]]' for word in scores)}")
 
 
 def binary_body(structured: bool, words: list[str]) -> dict[str, object]:

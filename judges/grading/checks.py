@@ -27,7 +27,12 @@ def check_rows(
             check_group(grading.name, group_size)
         return
     for row in rows:
-        check_row(grading, row)
+        if problem := grading.problem(row):
+            raise UserError(
+                f"The grading {grading.name} cannot grade the row with prompt_id={row.prompt_id}:"
+                f" {problem}. Mend or drop the row in the task's data, or choose another grading,"
+                " for example judge.grading.name=likert."
+            )
 
 
 def check_group(name: str, size: int) -> None:
@@ -41,19 +46,4 @@ def check_group(name: str, size: int) -> None:
             f"The grading {name} needs a group; trainer.group_size is {size}. Give 2 or more, for"
             " example trainer.group_size=8, or a grading of single answers, for example"
             " judge.grading.name=likert."
-        )
-
-
-def check_row(grading: AnswerGrading, row: Row) -> None:
-    """Refuse a row that the grading cannot turn into a score.
-
-    Raises:
-        UserError: with the row's prompt id and what is wrong with it.
-    """
-    problem = grading.problem(row)
-    if problem:
-        raise UserError(
-            f"The grading {grading.name} cannot grade the row with prompt_id={row.prompt_id}:"
-            f" {problem}. Mend or drop the row in the task's data, or choose another grading, for"
-            " example judge.grading.name=likert."
         )

@@ -60,18 +60,6 @@ def _nonce(kind: str, text: str) -> str:
     return hashlib.blake2b(content, digest_size=8, person=b"judge-fence").hexdigest()
 
 
-def _neutralised(text: str) -> str:
-    for forged in _FORGED:
-        text = forged.sub(r"\1\2\\", text)
-    return text
-
-
-def _restored(text: str) -> str:
-    for forged in reversed(_FORGED):
-        text = forged.sub(lambda found: found[1] + found[2][1:], text)
-    return text
-
-
 def delimit(kind: str, text: str) -> str:
     """The text between two lines that name its kind and its hash.
 
@@ -81,7 +69,9 @@ def delimit(kind: str, text: str) -> str:
     if not re.fullmatch("[a-z]+", kind):
         raise ValueError(f"the kind of delimiters is a lower-case word, not {kind!r}")
     nonce = _nonce(kind, text)
-    return f"<<<{kind} {nonce}>>>\n{_neutralised(text)}\n<<</{kind} {nonce}>>>"
+    for forged in _FORGED:
+        text = forged.sub(r"\1\2\\", text)
+    return f"<<<{kind} {nonce}>>>\n{text}\n<<</{kind} {nonce}>>>"
 
 
 def _spans(message: str) -> list[tuple[re.Match[str], re.Match[str]]]:
@@ -93,7 +83,7 @@ def _spans(message: str) -> list[tuple[re.Match[str], re.Match[str]]]:
     pairs = []
     for opening in _OPENING.finditer(message):
         fitting = closings[opening[1], opening[2]]
-        place = bisect_left(fitting, opening.end(), key=lambda found: found.start())
+        place = bisect_left(fitting, opening.end(), key=re.Match.start)
         if place < len(fitting):
             pairs.append((opening, fitting[place]))
     return pairs
@@ -106,7 +96,9 @@ def undelimit(kind: str, message: str) -> str | None:
     """
     pairs = [pair for pair in _spans(message) if pair[0][1] == kind]
     for opening, closing in pairs[:_TRIES]:
-        text = _restored(message[opening.end() : closing.start()])
+        text = message[opening.end() : closing.start()]
+        for forged in reversed(_FORGED):
+            text = forged.sub(lambda mark: mark[1] + mark[2][1:], text)
         if _nonce(kind, text) == opening[2]:
             return text
     return None
@@ -128,4 +120,4 @@ def fill(template: str, **values: str) -> str:
     Raises:
         KeyError: a placeholder that got no value.
     """
-    return _PLACEHOLDER.sub(lambda found: values[found[1]], template)
+    return _PLACEHOLDER.sub(lambda name: values[name[1]], template)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from judges.grading import base, bracket, group
 from judges.grading.base import NOTHING
-from judges.grading.delimiters import delimit, fill
 from study.rows import Row
 from study.verdict import Outcome, Parsed, Reply, Request
 
@@ -26,7 +24,6 @@ class Ranking(Parsed):
     """Members of the group, best first."""
 
 
-@dataclass(frozen=True, eq=False)
 class Listwise(base.GroupGrading):
     """Options: ``prompt`` default, or a .txt file. The answers are shown in an order that follows
     from their texts; an answer of rank r among n scores (n - r) / (n - 1), and equal answers
@@ -37,22 +34,13 @@ class Listwise(base.GroupGrading):
     """
 
     name = "listwise"
-
-    @cached_property
-    def _template(self) -> str:
-        needed = ["{prompt}", "{answers}", MARKER]
-        return base.load_prompt(self.name, self.options.get("prompt", "default"), needed)
+    needed = ("{prompt}", "{answers}", MARKER)
 
     def group_requests(self, row: Row, answers: Sequence[str]) -> tuple[Request, ...]:
         """One request about the whole group."""
         order = group.shuffled(row.prompt_text(), answers)
-        content = fill(
-            self._template,
-            prompt=delimit("prompt", row.prompt_text()),
-            rubric=base.rubric_block(row),
-            answers=group.shown([answers[member] for member in order]),
-        )
-        return (Request([{"role": "user", "content": content.rstrip()}], members=order),)
+        answers = group.shown([answers[member] for member in order])
+        return (Request(self.turn(row, answers=answers), members=order),)
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a sentence and the ranking."""
@@ -60,18 +48,16 @@ class Listwise(base.GroupGrading):
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """The one ``[[B > A > C]]`` that names every answer once."""
-        names = {
-            group.letters(place).lower(): member for place, member in enumerate(request.members)
-        }
+        names = {group.letters(k).lower(): member for k, member in enumerate(request.members)}
 
         def legal(said: str) -> tuple[int, ...] | None:
             order = tuple(names.get(name.strip(), -1) for name in said.split(">"))
             return order if sorted(order) == sorted(request.members) else None
 
-        found = bracket.read(reply, legal, "a ranking that names every answer once")
-        if isinstance(found, Parsed):
-            return found
-        return Ranking(Outcome.scored, score=1.0, order=found)
+        order = bracket.read(reply, legal, "a ranking that names every answer once")
+        if isinstance(order, Parsed):
+            return order
+        return Ranking(Outcome.scored, score=1.0, order=order)
 
     def group_combine(
         self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Request, Parsed]]

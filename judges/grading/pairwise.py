@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from judges.grading import base, bracket, group
 from judges.grading.base import NOTHING
-from judges.grading.delimiters import delimit, fill
 from study.rows import Row
 from study.verdict import Outcome, Parsed, Reply, Request
 
@@ -18,7 +15,6 @@ MARKER = "[[tie]]"
 """How a prompt offers a tie; no other grading has one."""
 
 
-@dataclass(frozen=True, eq=False)
 class Pairwise(base.GroupGrading):
     """Options: ``against`` all (each pair) | next (a ring: each answer and the one behind it);
     ``prompt`` default, or a .txt file; ``structured`` false | true, forces the verdict alone.
@@ -31,26 +27,12 @@ class Pairwise(base.GroupGrading):
     """
 
     name = "pairwise"
-    option_names = ("against", "prompt", "structured")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        base.choose(self.name, self.options, "structured", (False, True))
-        _ = self.against
-
-    @cached_property
-    def against(self) -> str:
-        """Whom an answer is compared with."""
-        return base.choose(self.name, self.options, "against", ("all", "next"))
-
-    @cached_property
-    def _template(self) -> str:
-        needed = ["{prompt}", "{answers}", "[[A]]", "[[B]]", MARKER]
-        return base.load_prompt(self.name, self.options.get("prompt", "default"), needed)
+    choices: ClassVar = {"against": ("all", "next"), "structured": (False, True)}
+    needed = ("{prompt}", "{answers}", "[[A]]", "[[B]]", MARKER)
 
     def pairs(self, count: int) -> list[tuple[int, int]]:
         """The pairs (i < j) of a group that are compared."""
-        if self.against == "all":
+        if self.option("against") == "all":
             return [(i, j) for i in range(count) for j in range(i + 1, count)]
         ring = {tuple(sorted((i, (i + 1) % count))) for i in range(count)}
         return sorted((i, j) for i, j in ring if i != j)
@@ -58,29 +40,22 @@ class Pairwise(base.GroupGrading):
     def group_requests(self, row: Row, answers: Sequence[str]) -> tuple[Request, ...]:
         """Two requests per pair of different answers."""
         return tuple(
-            self._request(row, answers, members)
+            Request(
+                self.turn(row, answers=group.shown([answers[member] for member in members])),
+                members=members,
+            )
             for i, j in self.pairs(len(answers))
             if answers[i] != answers[j]
             for members in ((i, j), (j, i))
         )
 
-    def _request(self, row: Row, answers: Sequence[str], members: tuple[int, int]) -> Request:
-        content = fill(
-            self._template,
-            prompt=delimit("prompt", row.prompt_text()),
-            rubric=base.rubric_block(row),
-            answers=group.shown([answers[member] for member in members]),
-        )
-        return Request([{"role": "user", "content": content.rstrip()}], members=members)
-
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a sentence, or the forced verdict."""
-        return bracket.binary_body(self.options.get("structured", False), ["A", "B", "tie"])
+        return bracket.binary_body(self.option("structured"), ["A", "B", "tie"])
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """1 where the first shown is better, 0.5 for a tie, 0 where the second is."""
-        found = bracket.choice(reply, {FIRST: 1.0, SECOND: 0.0, TIE: 0.5})
-        return found if isinstance(found, Parsed) else Parsed(Outcome.scored, score=found)
+        return bracket.choice(reply, {FIRST: 1.0, SECOND: 0.0, TIE: 0.5})
 
     def group_combine(
         self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Request, Parsed]]
@@ -94,20 +69,21 @@ class Pairwise(base.GroupGrading):
             if answers[i] == answers[j]:
                 first, second = 0.5, 0.5
             else:
-                one, other = said[i, j], said[j, i]
-                if one.score is None or other.score is None:
+                forward, back = said[i, j], said[j, i]
+                if forward.score is None or back.score is None:
+                    without = forward if forward.score is None else back
                     for member in (i, j):
                         lost[member] += 1
-                        failed[member] = failed[member] or (one if one.score is None else other)
+                        failed[member] = failed[member] or without
                     continue
-                first, second = one.score, 1.0 - other.score
+                first, second = forward.score, 1.0 - back.score
             if first != second:
                 first = 0.5
                 turned[i] += 1
                 turned[j] += 1
             wins[i].append(first)
             wins[j].append(1.0 - first)
-        return [_verdict(*found) for found in zip(wins, turned, lost, failed, strict=True)]
+        return list(map(_verdict, wins, turned, lost, failed))
 
 
 def _verdict(wins: list[float], turned: int, lost: int, failed: Parsed | None) -> Parsed:

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from judges.grading import group, likert, listwise, pairwise, verif
+from judges.grading import binary, group, likert, listwise, pairwise
 from judges.grading.delimiters import undelimit, without_delimited
 from judges.grading.vocabulary import VOCABULARIES, form
 from judges.simulated.bias import Bias
@@ -76,9 +76,9 @@ def read_question(body: dict[str, Any]) -> Question:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Unanswerable(400, "`messages` must be a list of chat turns.", "invalid_messages")
-    found = [turn.get("content") if isinstance(turn, dict) else None for turn in messages]
-    turns = [content for content in found if isinstance(content, str)]
-    if len(turns) < len(found):
+    contents = [turn.get("content") if isinstance(turn, dict) else None for turn in messages]
+    turns = [content for content in contents if isinstance(content, str)]
+    if len(turns) < len(contents):
         raise Unanswerable(400, "The content of every turn must be text.", "invalid_messages")
     if body.get("n") not in (None, 1):
         raise Unanswerable(400, "`n` must be 1.", "invalid_n")
@@ -108,12 +108,11 @@ def read_question(body: dict[str, Any]) -> Question:
 
 
 def _answers(text: str) -> tuple[str, ...]:
-    single = undelimit("answer", text)
-    if single is not None:
+    if (single := undelimit("answer", text)) is not None:
         return (single,)
     shown: list[str] = []
-    while (found := undelimit(group.kind(len(shown)), text)) is not None:
-        shown.append(found)
+    while (answer := undelimit(group.kind(len(shown)), text)) is not None:
+        shown.append(answer)
     return tuple(shown)
 
 
@@ -142,7 +141,7 @@ def _reply_format(instructions: str, answers: int, words: tuple[str, str] | None
             return "ranking"
     elif likert.MARKER in instructions:
         return "number"
-    elif f"[[{verif.YES}]]" in instructions and f"[[{verif.NO}]]" in instructions:
+    elif f"[[{binary.YES}]]" in instructions and f"[[{binary.NO}]]" in instructions:
         return "binary"
     raise Unanswerable(
         400,
@@ -172,10 +171,9 @@ def judged(
 def _spoken(values: list[float], question: Question) -> Said:
     value = values[0]
     if question.reply_format == "number":
-        number = f"{100 * value:.6f}".rstrip("0").rstrip(".")
-        return Said(f"[[{number}]]")
+        return Said(f"[[{f'{100 * value:.6f}'.rstrip('0').rstrip('.')}]]")
     if question.reply_format == "binary":
-        return Said(f"[[{verif.YES if value >= 0.5 else verif.NO}]]")
+        return Said(f"[[{binary.YES if value >= 0.5 else binary.NO}]]")
     if question.reply_format == "pair":
         better = "A" if value > values[1] else "B" if value < values[1] else pairwise.TIE
         return Said(f"[[{better}]]")
@@ -198,12 +196,10 @@ def _spoken(values: list[float], question: Question) -> Said:
 
 def spoil(failure: str | None, said: Said) -> Said:
     """What is left of a reply after a failure that still gives one."""
-    if failure == "unparsed":
-        return Said(OFF_FORMAT)
-    if failure == "empty":
-        return Said("")
-    if failure == "truncated":
-        return Said(said.text[: len(said.text) // 2], "length")
-    if failure == "refused":
-        return Said("", "content_filter")
-    return said
+    left = {
+        "unparsed": Said(OFF_FORMAT),
+        "empty": Said(""),
+        "truncated": Said(said.text[: len(said.text) // 2], "length"),
+        "refused": Said("", "content_filter"),
+    }
+    return left.get(failure or "", said)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from judges.grading import base
 from judges.grading.base import NOTHING
@@ -22,7 +22,6 @@ from judges.grading.vocabulary import (
     form,
     largest_number,
     read_labels,
-    spelled,
 )
 from study.errors import UserError
 from study.rows import Criterion, Row
@@ -40,7 +39,6 @@ _ORDERS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
 class Rubric(base.AnswerGrading):
     """Options (first value: the default):
 
@@ -55,52 +53,46 @@ class Rubric(base.AnswerGrading):
         UserError: an unknown option, a value that it does not take, or an unfit prompt.
     """
 
-    option_names = (
-        *("vocabulary", "points", "polarity_guidance", "reason", "clip", "layout"),
-        *("partial", "structured", "prompt"),
-    )
+    choices: ClassVar = {
+        "vocabulary": tuple(VOCABULARIES),
+        "points": ("hidden", "shown"),
+        "polarity_guidance": ("on", "off"),
+        "reason": ("none", "before", "after"),
+        "clip": ("zero", "none"),
+        "layout": tuple(_ORDERS),
+        "partial": ("none", "renormalise"),
+        "structured": (False, True),
+    }
+    needed = ("{yes}", "{no}", "{form}")
+    optional = ()
+    per_request: ClassVar[int | None] = None
+    """The most criteria of one request; None for all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self._option("structured", (False, True)) and self.reason != "none":
+        reason = self.option("reason")
+        if self.option("structured") and reason != "none":
             raise UserError(
                 f"judge.grading.options.structured=true forces a {self.name} reply to be the"
-                f" verdict alone, so reason={self.reason} cannot be given. Type"
+                f" verdict alone, so reason={reason} cannot be given. Type"
                 " +judge.grading.options.reason=none, or leave structured out."
             )
-        for key, legal in (("clip", ("zero", "none")), ("partial", ("none", "renormalise")),
-                           ("layout", tuple(_ORDERS))):  # fmt: skip
-            self._option(key, legal)
-
-    def _option(self, key: str, legal: Sequence[Any]) -> Any:
-        return base.choose(self.name, self.options, key, legal)
 
     @cached_property
     def vocabulary(self) -> str:
         """Which words the judge says."""
-        return self._option("vocabulary", tuple(VOCABULARIES))
-
-    @cached_property
-    def reason(self) -> str:
-        """Where the judge explains itself."""
-        return self._option("reason", ("none", "before", "after"))
-
-    @cached_property
-    def shown(self) -> bool:
-        """Whether the judge sees the points."""
-        return self._option("points", ("hidden", "shown")) == "shown"
+        return self.option("vocabulary")
 
     @cached_property
     def _template(self) -> str:
         """The sections of the prompt that the options call for, without anything of a row."""
         prompt = self.options.get("prompt", "default")
-        text = base.load_prompt(FAMILY, prompt, ["{yes}", "{no}", "{form}"], optional=())
-        _, *parts = _SECTION.split(text)
+        _, *parts = _SECTION.split(self.load_prompt(FAMILY, prompt))
         sections = dict(zip(parts[::2], parts[1::2], strict=True))
         wanted = ["instructions"]
-        wanted += ["points"] if self.shown else []
-        wanted += ["polarity"] if self._option("polarity_guidance", ("on", "off")) == "on" else []
-        wanted += [f"reason_{self.reason}", "form"]
+        wanted += ["points"] if self.option("points") == "shown" else []
+        wanted += ["polarity"] if self.option("polarity_guidance") == "on" else []
+        wanted += [f"reason_{self.option('reason')}", "form"]
         missing = [section for section in wanted if section not in sections]
         if missing:
             raise UserError(
@@ -108,19 +100,21 @@ class Rubric(base.AnswerGrading):
                 f" '### {missing[0]}', which its options call for. It needs"
                 f" {', '.join(wanted)}; judges/prompts/{FAMILY}-default.txt shows them."
             )
-        yes, no = map(spelled, VOCABULARIES[self.vocabulary])
+        words = VOCABULARIES[self.vocabulary]
+        yes, no = (str(word).lower() if isinstance(word, bool) else word for word in words)
         joined = "\n\n".join(sections[section].strip() for section in wanted)
         return fill(joined, yes=yes, no=no, form=form(self.vocabulary))
 
     @cached_property
     def prompt_sha(self) -> str:
         """16 hex digits of SHA-256 over all of the prompt that is not the row's or the answer."""
-        layout = self._option("layout", tuple(_ORDERS))
-        return hashlib.sha256(f"{layout}\n{self._template}".encode()).hexdigest()[:16]
+        content = f"{self.option('layout')}\n{self._template}"
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def chunks(self, count: int) -> list[tuple[int, ...]]:
-        """Which criteria go into each request."""
-        raise NotImplementedError
+        """Which criteria go into each request, in the order of the rubric."""
+        step = self.options.get("k", self.per_request) or max(count, 1)
+        return [tuple(range(start, min(start + step, count))) for start in range(0, count, step)]
 
     def problem(self, row: Row) -> str:
         """Why the row has no rubric score; empty where it has one."""
@@ -151,32 +145,30 @@ class Rubric(base.AnswerGrading):
             "rubric": "Rubric:\n" + delimit("rubric", "\n".join(lines)),
             "response": "Response:\n" + delimit("answer", answer),
         }
-        order = _ORDERS[self._option("layout", tuple(_ORDERS))]
+        order = _ORDERS[self.option("layout")]
         content = "\n\n".join(blocks[block] for block in order)
         return Request([{"role": "user", "content": content}], criteria)
 
     def _line(self, number: int, item: Criterion) -> str:
         """A numbered criterion; further lines of its text are indented, so numbers stand alone."""
-        points = f"(points: {item.points:g}) " if self.shown else ""
+        points = f"(points: {item.points:g}) " if self.option("points") == "shown" else ""
         return f"{number}. {points}{item.text.strip()}".replace("\n", "\n   ")
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for every label, and a JSON schema if asked for."""
-        each = TOKENS_PER_LABEL + (TOKENS_PER_REASON if self.reason != "none" else 0)
-        wanted: dict[str, Any] = {
-            "max_tokens_at_least": TOKENS_BESIDE + each * len(request.criteria)
+        each = TOKENS_PER_LABEL + (TOKENS_PER_REASON if self.option("reason") != "none" else 0)
+        wanted = {"max_tokens_at_least": TOKENS_BESIDE + each * len(request.criteria)}
+        if not self.option("structured"):
+            return wanted
+        names = [str(place + 1) for place in request.criteria]
+        word = {"enum": list(VOCABULARIES[self.vocabulary])}
+        schema = {
+            "type": "object",
+            "properties": dict.fromkeys(names, word),
+            "required": names,
+            "additionalProperties": False,
         }
-        if self._option("structured", (False, True)):
-            names = [str(place + 1) for place in request.criteria]
-            word = {"enum": list(VOCABULARIES[self.vocabulary])}
-            schema = {
-                "type": "object",
-                "properties": dict.fromkeys(names, word),
-                "required": names,
-                "additionalProperties": False,
-            }
-            wanted["structured_outputs"] = {"json": schema}
-        return wanted
+        return wanted | {"structured_outputs": {"json": schema}}
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """Labels of the criteria asked about. The score of a part is its share of met criteria,
@@ -184,19 +176,17 @@ class Rubric(base.AnswerGrading):
         text = base.readable(reply)
         blank = ("unknown",) * len(request.criteria)
         if isinstance(text, Parsed):
-            return Parsed(text.outcome, blank, reason=text.reason)
+            return replace(text, labels=blank)
         numbers = [place + 1 for place in request.criteria]
-        found = read_labels(text, numbers, self.vocabulary)
-        twice = None if found else disagreement(text, numbers, self.vocabulary)
+        by_number = read_labels(text, numbers, self.vocabulary)
+        twice = None if by_number else disagreement(text, numbers, self.vocabulary)
         if twice is not None:
-            reason = base.unparsed(f"{DIFFERENT}: criterion {twice}", text).reason
-            return Parsed(Outcome.unparsed, blank, reason=reason)
-        labels = tuple(found.get(place + 1, "unknown") for place in request.criteria)
-        missing = [place for place, label in zip(request.criteria, labels, strict=True)
-                   if label == "unknown"]  # fmt: skip
+            return replace(base.unparsed(f"{DIFFERENT}: criterion {twice}", text), labels=blank)
+        labels = tuple(by_number.get(number, "unknown") for number in numbers)
+        missing = _unknown(request.criteria, labels)
         if missing or not labels:
             reason = f"no label for {_listed(missing)}" if missing else "no verdict"
-            return Parsed(Outcome.unparsed, labels, reason=base.unparsed(reason, text).reason)
+            return replace(base.unparsed(reason, text), labels=labels)
         return Parsed(Outcome.scored, labels, labels.count("met") / len(labels))
 
     def count(self, reply: Reply) -> tuple[int, bool]:
@@ -208,16 +198,9 @@ class Rubric(base.AnswerGrading):
     def follow_up(self, row: Row, answer: str, request: Request, parsed: Parsed) -> Request | None:
         """Ask again for what a partial reply left out; a reply without any label is the client's
         to repeat."""
-        missing = tuple(
-            place
-            for place, label in zip(request.criteria, parsed.labels, strict=True)
-            if label == "unknown"
-        )
-        return (
-            self._request(row, answer, missing)
-            if 0 < len(missing) < len(request.criteria)
-            else None
-        )
+        missing = _unknown(request.criteria, parsed.labels)
+        partial = 0 < len(missing) < len(request.criteria)
+        return self._request(row, answer, tuple(missing)) if partial else None
 
     def combine(self, row: Row, parts: Sequence[tuple[Request, Parsed]]) -> Parsed:
         """K labels; the score, or ``unparsed`` (the failure of a request, if one failed)."""
@@ -229,19 +212,53 @@ class Rubric(base.AnswerGrading):
         problem = self.problem(row)
         if problem:
             return Parsed(Outcome.unparsed, tuple(labels), reason=f"{problem}: nothing to score")
-        missing = {place for place, label in enumerate(labels) if label == "unknown"}
+        missing = set(_unknown(range(len(labels)), labels))
         outcome, reason = _failure(parts, missing) if missing else (Outcome.scored, "")
         score = rubric_score(row.criteria, labels)
-        if missing and self._option("partial", ("none", "renormalise")) == "none":
+        if missing and self.option("partial") == "none":
             return Parsed(outcome, tuple(labels), reason=reason)
         if score is None:
             reason = f"no criterion with positive points is known; {reason}"
             return Parsed(outcome, tuple(labels), reason=reason)
         if missing:
             reason = f"renormalised over the known; {reason}"
-        if self._option("clip", ("zero", "none")) == "zero":
+        if self.option("clip") == "zero":
             score = max(0.0, score)
         return Parsed(Outcome.scored, tuple(labels), score, reason)
+
+
+class RubricBatch(Rubric):
+    """All criteria of a rubric in one request: the cheapest, and one bad reply loses the most."""
+
+    name = "rubric_batch"
+
+
+class RubricItem(Rubric):
+    """One request per criterion: no criterion colours another, at K times the requests."""
+
+    name = "rubric_item"
+    per_request = 1
+
+
+class RubricChunk(Rubric):
+    """Requests of at most ``k`` (10) criteria; ``k`` is one option more.
+
+    Raises:
+        UserError: as ``Rubric``, or k is not a whole number above 0.
+    """
+
+    name = "rubric_chunk"
+    option_names = (*Rubric.option_names, "k")
+    per_request = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        k = self.options.get("k", self.per_request)
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise UserError(
+                f"judge.grading.options.k={k!r} is not a number of criteria per request;"
+                " give a whole number from 1, for example +judge.grading.options.k=10."
+            )
 
 
 def rubric_score(criteria: Sequence[Criterion], labels: Sequence[str]) -> float | None:
@@ -265,6 +282,11 @@ def _failure(parts: Sequence[tuple[Request, Parsed]], missing: set[int]) -> tupl
     outcome = first.outcome if failed else Outcome.unparsed
     named = f"no label for {_listed(sorted(missing))}"
     return outcome, reason if reason.startswith(named) else ": ".join(filter(None, [named, reason]))
+
+
+def _unknown(places: Iterable[int], labels: Sequence[str]) -> list[int]:
+    """The places whose label is not known."""
+    return [place for place, label in zip(places, labels, strict=True) if label == "unknown"]
 
 
 def _listed(places: Sequence[int]) -> str:

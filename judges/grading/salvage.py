@@ -39,7 +39,7 @@ class _Open:
     """A container that is being read."""
 
     start: int
-    found: list[Any]
+    items: list[Any]
     """`Pairs` of an object, items of a list."""
     key: str = ""
     inside: list[Any] = field(default_factory=list)
@@ -61,7 +61,7 @@ def values(text: str) -> Iterator[tuple[int, int, list[Any]]]:
             yield opening.start(), end, [whole]
         else:
             rest = list(_rest(text, stack))
-            if isinstance(stack[-1].found, Pairs):
+            if isinstance(stack[-1].items, Pairs):
                 following = _BRACE.search(text, stack[-1].start + 1)
                 end = max(end, len(text) if following is None else following.start())
             if rest:
@@ -72,83 +72,59 @@ def values(text: str) -> Iterator[tuple[int, int, list[Any]]]:
 def _read(text: str, start: int, stack: list[_Open]) -> tuple[int, list[Any] | None]:
     """The container that begins at ``start`` and where it ends; or where it breaks, and None, with
     what is open there on the stack."""
-    position = start
+    position, awaited = start, "value"
     while True:
         mark = text[position : position + 1]
-        if mark and mark in "{[":
-            stack.append(_Open(position, Pairs() if mark == "{" else []))
-            position = _next(text, position + 1)
-            closing = "}" if mark == "{" else "]"
-            if text[position : position + 1] != closing:
-                if mark == "[":
-                    continue
-                position, sound = _key(text, position, stack[-1])
-                if sound:
-                    continue
-                return position, None
-        elif mark == '"':
-            said = _TEXT.match(text, position)
-            if said is None:
-                return position, None
-            # Escapes stay as they are: no verdict is written in them.
-            _keep(stack[-1], said[1])
-            position = said.end()
-        else:
-            scalar = _SCALAR.match(text, position)
-            if scalar is None:
-                return position, None
-            _keep(stack[-1], scalar[1] == "true" if scalar[1] else None)
-            position = scalar.end()
-        # a value is complete, or an empty container stands before its end
-        while True:
-            position = _next(text, position)
-            mark = text[position : position + 1]
-            top = stack[-1]
-            is_object = isinstance(top.found, Pairs)
-            if mark == ("}" if is_object else "]"):
-                stack.pop()
-                position += 1
-                if not stack:
-                    return position, top.found
-                _keep(stack[-1], top.found)
-                stack[-1].inside.append(top.found)
-                continue
+        is_object = bool(stack) and isinstance(stack[-1].items, Pairs)
+        if awaited in ("first", "end") and mark == ("}" if is_object else "]"):
+            whole = stack.pop().items
+            position += 1
+            if not stack:
+                return position, whole
+            _keep(stack[-1], whole)
+            stack[-1].inside.append(whole)
+            awaited = "end"
+        elif awaited == "end":
             if mark != ",":
                 return position, None
-            position = _next(text, position + 1)
-            if is_object:
-                position, sound = _key(text, position, top)
-                if not sound:
-                    return position, None
-            break
-
-
-def _key(text: str, position: int, top: _Open) -> tuple[int, bool]:
-    """Read a key and its colon: where its value begins, or where it breaks and False."""
-    said = _TEXT.match(text, position)
-    if said is None:
-        return position, False
-    top.key = said[1]
-    after = _next(text, said.end())
-    if text[after : after + 1] != ":":
-        return after, False
-    return _next(text, after + 1), True
+            position, awaited = position + 1, "next"
+        elif is_object and awaited in ("first", "next"):
+            key = _TEXT.match(text, position)
+            if key is None:
+                return position, None
+            stack[-1].key = key[1]
+            position = _next(text, key.end())
+            if text[position : position + 1] != ":":
+                return position, None
+            position, awaited = position + 1, "value"
+        elif mark and mark in "{[":
+            stack.append(_Open(position, Pairs() if mark == "{" else []))
+            position, awaited = position + 1, "first"
+        else:
+            value = (_TEXT if mark == '"' else _SCALAR).match(text, position)
+            if value is None:
+                return position, None
+            # Escapes stay as they are: no verdict is written in them.
+            literal = value[1] == "true" if value[1] else None
+            _keep(stack[-1], value[1] if mark == '"' else literal)
+            position, awaited = value.end(), "end"
+        position = _next(text, position)
 
 
 def _next(text: str, position: int) -> int:
     """Where the next character is that is no blank."""
-    found = _BLANK.match(text, position)
-    return found.end() if found else position
+    blank = _BLANK.match(text, position)
+    return blank.end() if blank else position
 
 
 def _keep(top: _Open, value: Any) -> None:
-    top.found.append((top.key, value) if isinstance(top.found, Pairs) else value)
+    top.items.append((top.key, value) if isinstance(top.items, Pairs) else value)
 
 
 def _rest(text: str, stack: list[_Open]) -> Iterator[Any]:
     """What is sound in containers that break off, in the order of the text."""
     for container in stack:
-        if isinstance(container.found, Pairs):
+        if isinstance(container.items, Pairs):
             following = _BRACE.search(text, container.start + 1)
             end = len(text) if following is None else following.end()
             said = _numbers(text[container.start : end])
@@ -158,10 +134,10 @@ def _rest(text: str, stack: list[_Open]) -> Iterator[Any]:
 
 
 def _numbers(text: str) -> list[tuple[int, Any]]:
-    found: list[tuple[int, Any]] = []
+    values: list[tuple[int, Any]] = []
     position = 0
     while (number := _NUMBER.search(text, position)) is not None:
         value = _VALUE.match(text, number.end())
-        found.append((int(number[1]), value[0].strip("\"' ") if value else None))
+        values.append((int(number[1]), value[0].strip("\"' ") if value else None))
         position = value.end() if value else number.end()
-    return found
+    return values

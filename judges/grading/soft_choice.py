@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from judges.grading import base
 from judges.grading.base import NOTHING
+from judges.grading.delimiters import delimit
 from study.answers import answer_spans
 from study.errors import UserError
 from study.rows import Row
@@ -24,7 +23,6 @@ MAX_TOKENS = 8
 """Room for a word of several tokens and the end of the turn."""
 
 
-@dataclass(frozen=True, eq=False)
 class SoftChoice(base.OneRequest):
     """Options: ``prompt`` (default, strict, or a .txt file), ``positive`` and ``negative`` (Yes
     and No) and ``soft`` (true; false scores the word itself as 1 or 0).
@@ -36,6 +34,7 @@ class SoftChoice(base.OneRequest):
     name = "soft_choice"
     version = "3"
     option_names = ("prompt", "positive", "negative", "soft")
+    needed = ("{prompt}", "{answer}", "{positive}", "{negative}")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,41 +51,29 @@ class SoftChoice(base.OneRequest):
                     " boolean; type for example"
                     " \"+judge.grading.options={positive:'Good',negative:'Bad'}\"."
                 )
-        if _plain(self.positive) == _plain(self.negative):
+        positive, negative = self.words
+        if _plain(positive) == _plain(negative):
             raise UserError(
-                f"judge.grading.options: positive={self.positive!r} and negative="
-                f"{self.negative!r} are the same word to a reader; give two different ones."
+                f"judge.grading.options: positive={positive!r} and negative={negative!r} are the"
+                " same word to a reader; give two different ones."
             )
 
     @property
-    def positive(self) -> str:
-        """The word that scores 1."""
-        return self.options.get("positive", "Yes")
-
-    @property
-    def negative(self) -> str:
-        """The word that scores 0."""
-        return self.options.get("negative", "No")
-
-    @property
     def words(self) -> tuple[str, str]:
-        """The positive and the negative word."""
-        return self.positive, self.negative
+        """The word that scores 1, and the one that scores 0."""
+        return self.options.get("positive", "Yes"), self.options.get("negative", "No")
 
     @property
     def soft(self) -> bool:
         """Whether the score is a probability."""
         return self.options.get("soft", True)
 
-    @cached_property
-    def _template(self) -> str:
-        needed = ["{prompt}", "{answer}", "{positive}", "{negative}"]
-        return base.load_prompt(self.name, self.options.get("prompt", "default"), needed)
-
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
         """One user turn that ends with the delimited answer."""
-        words = {"positive": self.positive, "negative": self.negative}
-        return base.ask(self._template, row, answer, **words)
+        positive, negative = self.words
+        return self.turn(
+            row, answer=delimit("answer", answer), positive=positive, negative=negative
+        )
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """One forced word, the positive one named first, and its alternatives if soft."""
@@ -101,18 +88,17 @@ class SoftChoice(base.OneRequest):
         text = base.readable(reply)
         if isinstance(text, Parsed):
             return text
-        said = _plain(text)
-        if said not in (_plain(self.positive), _plain(self.negative)):
-            return base.unparsed(f"neither {self.positive} nor {self.negative}", text)
+        said, words = _plain(text), [_plain(word) for word in self.words]
+        if said not in words:
+            return base.unparsed(f"neither {' nor '.join(self.words)}", text)
         if not self.soft:
-            return Parsed(Outcome.scored, score=float(said == _plain(self.positive)))
+            return Parsed(Outcome.scored, score=float(said == words[0]))
         if not reply.logprobs:
             return base.unparsed("the endpoint gave no log-probs", text)
-        alternatives = _carrier(reply.logprobs, said)
-        if alternatives is None:
+        candidates = _carrier(reply.logprobs, said)
+        if candidates is None:
             return base.unparsed("no token of the log-probs is the choice", text)
-        words = (_plain(self.positive), _plain(self.negative))
-        yes, no = (_mass(alternatives, words, index) for index in (0, 1))
+        yes, no = (_mass(candidates, words, index) for index in (0, 1))
         if not yes + no > 0:
             return base.unparsed("the log-probs leave no mass on the choice", text)
         return Parsed(Outcome.scored, score=yes / (yes + no))
@@ -135,11 +121,11 @@ def _token(entry: Any) -> tuple[str, float] | None:
 
 def _carrier(logprobs: list[dict[str, Any]], said: str) -> list[tuple[str, float]] | None:
     """Candidates at the first token outside of thinking that is or begins the word said."""
-    found = [_token(entry) for entry in logprobs]
-    tokens = [pair[0] if pair else "" for pair in found]
+    pairs = [_token(entry) for entry in logprobs]
+    tokens = [pair[0] if pair else "" for pair in pairs]
     spans = deque(answer_spans("".join(tokens))[0])
     offset = 0
-    for entry, pair, token in zip(logprobs, found, tokens, strict=True):
+    for entry, pair, token in zip(logprobs, pairs, tokens, strict=True):
         while spans and spans[0][1] <= offset:
             spans.popleft()
         inside = bool(spans) and spans[0][0] <= offset
@@ -154,7 +140,7 @@ def _carrier(logprobs: list[dict[str, Any]], said: str) -> list[tuple[str, float
     return None
 
 
-def _mass(candidates: list[tuple[str, float]], words: tuple[str, str], index: int) -> float:
+def _mass(candidates: list[tuple[str, float]], words: list[str], index: int) -> float:
     """Probability of ``words[index]``: the sum over the tokens that are it or can only begin it.
 
     A word need not be one token, and under a forced choice what begins a word becomes it: with
@@ -168,9 +154,9 @@ def _mass(candidates: list[tuple[str, float]], words: tuple[str, str], index: in
     )
 
 
-def _begins(token: str, words: tuple[str, str]) -> int | None:
+def _begins(token: str, words: list[str]) -> int | None:
     """Which of two words a token is or begins; None where neither or both could follow."""
     if token in words:
         return words.index(token)
-    found = [index for index, word in enumerate(words) if token and word.startswith(token)]
-    return found[0] if len(found) == 1 else None
+    begun = [index for index, word in enumerate(words) if token and word.startswith(token)]
+    return begun[0] if len(begun) == 1 else None

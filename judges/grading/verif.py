@@ -5,21 +5,18 @@ The reward it makes is sparse: one constraint missed is worth as much as all of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import ClassVar
 
-from judges.grading import base, bracket
 from judges.grading.base import NOTHING
-from judges.grading.delimiters import delimit, fill
+from judges.grading.binary import NO, YES, Binary
+from judges.grading.delimiters import delimit
 from study.rows import Row
-from study.verdict import Outcome, Parsed, Reply, Request
-
-YES, NO = "1", "0"
+from study.verdict import Parsed, Reply, Request
 
 
-@dataclass(frozen=True, eq=False)
-class Verif(base.OneRequest):
+class Verif(Binary):
     """Options: ``language`` en | zh, of the prompt; ``prompt``, a .txt file instead;
     ``vocabulary`` bracket; ``structured`` false | true, forces the verdict alone.
 
@@ -28,18 +25,16 @@ class Verif(base.OneRequest):
     """
 
     name = "verif"
-    option_names = ("language", "prompt", "vocabulary", "structured")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        base.choose(self.name, self.options, "vocabulary", ("bracket",))
-        base.choose(self.name, self.options, "structured", (False, True))
+    choices: ClassVar = {
+        "language": ("en", "zh"),
+        "vocabulary": ("bracket",),
+        "structured": (False, True),
+    }
+    needed = ("{prompt}", "{constraints}", "{answer}", f"[[{YES}]]", f"[[{NO}]]")
 
     @cached_property
     def _template(self) -> str:
-        language = base.choose(self.name, self.options, "language", ("en", "zh"))
-        needed = ["{prompt}", "{constraints}", "{answer}", f"[[{YES}]]", f"[[{NO}]]"]
-        return base.load_prompt(self.name, self.options.get("prompt", language), needed, ())
+        return self.load_prompt(self.name, self.options.get("prompt", self.option("language")))
 
     def problem(self, row: Row) -> str:
         """Why the row cannot be graded so; empty where it can."""
@@ -54,22 +49,13 @@ class Verif(base.OneRequest):
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
         """One user turn that ends with the delimited answer."""
-        lines = "\n".join(f"- {item.text.strip()}" for item in row.criteria)
-        content = fill(
-            self._template,
-            prompt=delimit("prompt", row.prompt_text()),
-            constraints=delimit("rubric", lines),
-            answer=delimit("answer", answer),
+        constraints = "\n".join(f"- {item.text.strip()}" for item in row.criteria)
+        return self.turn(
+            row, constraints=delimit("rubric", constraints), answer=delimit("answer", answer)
         )
-        return [{"role": "user", "content": content.rstrip()}]
-
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
-        """Room for a sentence, or the forced verdict."""
-        return bracket.binary_body(self.options.get("structured", False), [YES, NO])
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """One label for the constraints as a whole, and 1 or 0."""
-        found = bracket.choice(reply, {YES: 1.0, NO: 0.0})
-        if isinstance(found, Parsed):
-            return Parsed(found.outcome, ("unknown",), reason=found.reason)
-        return Parsed(Outcome.scored, ("met" if found else "not_met",), found)
+        verdict = super().parse(reply, request)
+        label = {1.0: "met", 0.0: "not_met", None: "unknown"}[verdict.score]
+        return replace(verdict, labels=(label,))

@@ -65,11 +65,6 @@ def form(vocabulary: str) -> str:
     return json.dumps({"1": yes, "2": no})
 
 
-def spelled(word: str | bool) -> str:
-    """A word as a prompt spells it."""
-    return json.dumps(word) if isinstance(word, bool) else word
-
-
 def label(value: Any, vocabulary: str) -> str:
     """``met``, ``not_met``, or ``unknown`` for anything that is no word of the vocabulary."""
     said = _plain(value)
@@ -85,26 +80,21 @@ def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str
         numbers: the criteria that were asked about, as the judge was shown them.
         vocabulary: a key of ``VOCABULARIES``.
     """
-    pieces = list(_pieces(text[-LONGEST:], vocabulary))
-    if _disagreement(pieces, numbers, vocabulary) is not None:
+    if disagreement(text, numbers, vocabulary) is not None:
         return {}
-    found: dict[int, str] = {}
-    for piece in reversed(pieces):
+    labels: dict[int, str] = {}
+    for piece in reversed(list(_pieces(text[-LONGEST:], vocabulary))):
         named = dict(piece.about(numbers))
-        if found.keys() & named.keys():
+        if labels.keys() & named.keys():
             break
-        found |= {number: label(value, vocabulary) for number, value in named.items()}
-    return {number: found[number] for number in numbers if number in found}
+        labels |= {number: label(value, vocabulary) for number, value in named.items()}
+    return {number: labels[number] for number in numbers if number in labels}
 
 
 def disagreement(text: str, numbers: list[int], vocabulary: str) -> int | None:
     """The first of the numbers of which a reply says two different things, if there is one."""
-    return _disagreement(list(_pieces(text[-LONGEST:], vocabulary)), numbers, vocabulary)
-
-
-def _disagreement(pieces: list[Piece], numbers: list[int], vocabulary: str) -> int | None:
     said: dict[int, set[str]] = {number: set() for number in numbers}
-    for piece in pieces:
+    for piece in _pieces(text[-LONGEST:], vocabulary):
         for number, value in piece.about(numbers):
             if number in said and (seen := label(value, vocabulary)) != "unknown":
                 said[number].add(seen)
@@ -182,11 +172,11 @@ def _lines(text: str, vocabulary: str) -> Iterator[Piece]:
     """
     run: list[tuple[int, Any]] = []
     for line in text.split("\n"):
-        found = _LINE.match(line)
-        if found is None:
+        start = _LINE.match(line)
+        if start is None:
             continue
-        number, value = int(found[1]), line[found.end() :].rstrip(" \t")
-        heading = found[2] in ".)" and label(value, vocabulary) == "unknown"
+        number, value = int(start[1]), line[start.end() :].rstrip(" \t")
+        heading = start[2] in ".)" and label(value, vocabulary) == "unknown"
         if heading or _is_prose(value):
             continue
         if run and number <= run[-1][0]:

@@ -10,14 +10,11 @@ import asyncio
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from judges.budget import Spent, check_limits, usd_of
 from judges.endpoint.client import Fetched
+from study.schema import Cost, Judge
 from study.verdict import Outcome
-
-if TYPE_CHECKING:
-    from study.schema import Cost, Judge
 
 MOST = 64
 """Requests of a batch, at most; the limits are looked at between batches."""
@@ -38,7 +35,8 @@ class Allowance:
 
     def __init__(self, cost: Cost, judges: Iterable[Judge], before: Spent | None = None) -> None:
         check_limits(cost, judges)
-        self.cost = cost
+        limits = {"max_calls": cost.max_calls, "max_usd": cost.max_usd}
+        self._limits = {name: limit for name, limit in limits.items() if limit is not None}
         self.spent = before or Spent()
         self._seen: dict[str, tuple[int, Spent]] = {}
         """Judge -> requests of its last batch, and the dearest mean of a batch."""
@@ -51,8 +49,7 @@ class Allowance:
     @property
     def reason(self) -> str:
         """Why something was not sent."""
-        limits = {"max_calls": self.cost.max_calls, "max_usd": self.cost.max_usd}
-        named = [f"cost.{name}={limit:g}" for name, limit in limits.items() if limit is not None]
+        named = [f"cost.{name}={limit:g}" for name, limit in self._limits.items()]
         return f"not asked: {' and '.join(named)} had no room"
 
     async def spend(self, judge: Judge, send: Callable[[], Awaitable[Fetched]]) -> Fetched:
@@ -83,8 +80,7 @@ class Allowance:
 
     def _admit(self, judge: Judge) -> None:
         """Begin the next batch out of what waits, once the one before has ended."""
-        limited = self.cost.max_calls is not None or self.cost.max_usd is not None
-        if not self._waiting or (limited and self._under_way):
+        if not self._waiting or (self._limits and self._under_way):
             return
         size = self._room(judge)
         waiting = [turn for turn in self._waiting if not turn.done()]
@@ -103,31 +99,24 @@ class Allowance:
 
     def _room(self, judge: Judge) -> int:
         """Requests that may be sent at once now."""
-        if self.cost.max_calls is None and self.cost.max_usd is None:
+        if not self._limits:
             return sys.maxsize
         last, dearest = self._seen.get(judge.name, (0, Spent()))
         size = min(MOST, max(1, 2 * last))
-        for limit, spent, each in (
-            (self.cost.max_calls, self.spent.calls, max(1.0, dearest.calls)),
-            (self.cost.max_usd, self.spent.usd, dearest.usd),
-        ):
-            if limit is None:
-                continue
-            if spent >= limit:
+        each = {"max_calls": max(1.0, dearest.calls), "max_usd": dearest.usd}
+        spent = {"max_calls": self.spent.calls, "max_usd": self.spent.usd}
+        for name, limit in self._limits.items():
+            if spent[name] >= limit:
                 return 0
-            if each:
-                size = min(size, int((limit - spent) / each + ROUNDING))
+            if each[name]:
+                size = min(size, int((limit - spent[name]) / each[name] + ROUNDING))
         return size
 
     def _count(self, judge: Judge, batch: Sequence[Fetched]) -> None:
         sent = [fetched for fetched in batch if not fetched.from_cache]
         rows = [
-            {
-                "from_cache": False,
-                "finish_reason": bool(fetched.replies),
-                "cost_usd": fetched.cost_usd,
-            }
-            for fetched in sent
+            {"from_cache": False, "finish_reason": bool(asked.replies), "cost_usd": asked.cost_usd}
+            for asked in sent
         ]
         spent = Spent(sum(fetched.attempts for fetched in sent), usd_of(rows))
         self.spent += spent

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from judges.probes.allowance import Allowance
 from judges.probes.variants import Variant
 from judges.session import Session
+from judges.store import Store
 from study.errors import UserError
+from study.rows import Truth
+from study.schema import Judge
 from study.verdict import Verdict
 
-if TYPE_CHECKING:
-    from judges.probes.allowance import Allowance
-    from judges.session import Session
-    from judges.store import Store
-    from study.rows import Truth
-    from study.schema import Judge
-
-    Oracle = Callable[[str, str], Truth | None]
-
+Oracle = Callable[[str, str], Truth | None]
 PROFILE = "profile"
 """The setting of verdicts by the judge as it is configured."""
 AS_GIVEN, SWAPPED = 0, 1
 """Orders of a pair: the counterpart shown first, or the edited text."""
-
-
 Pair = tuple[Variant, Variant]
 """A text and its counterpart."""
 
@@ -60,37 +54,32 @@ def ask(
     Raises:
         UserError: the judge cannot be asked, or compares in a way that has no pairs.
     """
+    contents = [probe for probe in probes if probe.bias == "content"]
+    by_id = {probe.probe_id: probe for probe in probes}
+    edited = [(probe, by_id[probe.against]) for probe in probes if probe.against is not None]
     with Session(judge, store, oracle, allowance=allowance) as session:
         session.check()
         pairwise = session.compares
-        rows = _pairs(session, _edited(probes)) if pairwise else _singles(session, probes)
+        rows = _pairs(session, edited) if pairwise else _singles(session, probes)
         calls, hits = session.calls, session.hits
-    again = [probe for probe in probes if probe.bias == "content"]
-    beside = _ranked(again)
-    if repeats < 2 or not (beside if pairwise else again):
+    beside_best = _ranked(contents)
+    if repeats < 2 or not (beside_best if pairwise else contents):
         return Asked(rows, calls, hits)
     for temperature in temperatures:
         sampling = dataclasses.replace(judge.sampling, temperature=temperature, votes=repeats)
         other, setting = dataclasses.replace(judge, sampling=sampling), f"repeat T={temperature:g}"
         with Session(other, store, oracle, allowance=allowance) as session:
-            rows += (
-                _pairs(session, beside, setting) if pairwise else _singles(session, again, setting)
-            )
+            if pairwise:
+                rows += _pairs(session, beside_best, setting)
+            else:
+                rows += _singles(session, contents, setting)
             calls, hits = calls + session.calls, hits + session.hits
     return Asked(rows, calls, hits)
 
 
-def _edited(probes: Sequence[Variant]) -> list[Pair]:
-    """Each edited text with its counterpart."""
-    known = {probe.probe_id: probe for probe in probes}
-    return [(probe, known[probe.against]) for probe in probes if probe.against is not None]
-
-
 def _ranked(contents: Sequence[Variant]) -> list[Pair]:
     """Each content of a prompt with the first one that the prompt has, which is the best."""
-    best: dict[str, Variant] = {}
-    for probe in contents:
-        best.setdefault(probe.row.prompt_id, probe)
+    best = {probe.row.prompt_id: probe for probe in reversed(contents)}
     pairs = [(probe, best[probe.row.prompt_id]) for probe in contents]
     return [(probe, first) for probe, first in pairs if probe.text != first.text]
 
@@ -98,11 +87,11 @@ def _ranked(contents: Sequence[Variant]) -> list[Pair]:
 def _singles(
     session: Session, probes: Sequence[Variant], setting: str = PROFILE
 ) -> list[dict[str, Any]]:
-    found = session.verdicts([(probe.row, probe.text) for probe in probes])
+    votes_of_each = session.verdicts([(probe.row, probe.text) for probe in probes])
     session.stop_if_refused()
     return [
         _record(verdict, session.judge, probe, setting, None)
-        for probe, votes in zip(probes, found, strict=True)
+        for probe, votes in zip(probes, votes_of_each, strict=True)
         for verdict in votes
     ]
 

@@ -23,8 +23,8 @@ def contents(row: Row, seed: int = 0) -> dict[str, str]:
     """
     draw = random.Random(f"probe {seed} {row.prompt_id}")
     spec = row.spec
-    own = [word for word in CATEGORIES[spec["category"]] if word != spec["forbid"]]
-    items = draw.sample(own, spec["n"])
+    words = [word for word in CATEGORIES[spec["category"]] if word != spec["forbid"]]
+    items = draw.sample(words, spec["n"])
     if spec["order"] == "first":
         items = [spec["first"], *(word for word in items if word != spec["first"])][: spec["n"]]
     other = draw.choice([name for name in CATEGORIES if name != spec["category"]])

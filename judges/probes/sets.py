@@ -9,19 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from judges.probes import mini
 from judges.probes.variants import BASES, SLOTS, Source
 from study.answers import answer_of
 from study.errors import UserError
+from study.rows import Row
+from study.schema import Task
 from study.tasks import task_module
 from study.tasks.prompts import Options, parse
-
-if TYPE_CHECKING:
-    from study.rows import Row
-    from study.schema import Task
 
 BUILT_IN = "instruct-mini"
 CONTENTS = {slot: base for base, slot in BASES.items()}
@@ -34,7 +33,6 @@ MOST_AWAY = 2048
 class ProbeSet:
     """Prompts that can be probed, and what should be kept away from."""
 
-    name: str
     sources: list[Source]
     away: list[str]
     """Training prompts of the same task."""
@@ -65,26 +63,16 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
     module = task_module(task.name)
     rows: Sequence[Row] = module.rows(task, "eval")
     away = [row.prompt_text() for row in module.rows(task, "train")[:MOST_AWAY]]
-    if task.name == BUILT_IN:
-        sources = [
-            Source(
-                row,
-                mini.contents(row, seed),
-                stratum=mini.stratum(row),
-                truth=lambda text, row=row: module.truth(row, text),
-            )
-            for row in rows
-        ]
-        return ProbeSet(name, sources, away, [])
+    made = task.name == BUILT_IN
     sources = [
         Source(
             row,
-            {"correct": row.reference},
-            stratum=_stratum(row),
-            truth=lambda text, row=row: module.truth(row, text),
+            mini.contents(row, seed) if made else {"correct": row.reference or ""},
+            stratum=mini.stratum(row) if made else _stratum(row),
+            truth=partial(module.truth, row),
         )
         for row in rows
-        if row.reference
+        if made or row.reference
     ]
     if not sources:
         raise UserError(
@@ -94,7 +82,7 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
         )
     without = len(rows) - len(sources)
     notes = [f"{without} of {len(rows)} prompts have no reference answer"] if without else []
-    return ProbeSet(name, sources, away, notes)
+    return ProbeSet(sources, away, notes)
 
 
 def read_slots(path: Path) -> ProbeSet:
@@ -128,7 +116,7 @@ def read_slots(path: Path) -> ProbeSet:
             f"{'; '.join(lost[:3])}. Fill responses.ycorrect or responses.ypolicy_raw, or give a"
             " reference."
         )
-    return ProbeSet(path.stem, list(sources.values()), [], lost)
+    return ProbeSet(list(sources.values()), [], lost)
 
 
 def _object(line: str, where: str) -> dict[str, Any]:
@@ -137,18 +125,17 @@ def _object(line: str, where: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise UserError(f"{where}: found no JSON ({error}). Give one object per line.") from None
     responses = record.get("responses", {}) if isinstance(record, dict) else None
-    known = {*CONTENTS, *SLOTS}
+    slots = sorted({*CONTENTS, *SLOTS})
     if not isinstance(responses, dict) or not all(
-        isinstance(text, str) or text is None for text in responses.values()
+        isinstance(text, str | None) for text in responses.values()
     ):
         raise UserError(
             f"{where}: found no object with `responses`: {{slot: text}}. Slots are"
-            f" {', '.join(sorted(known))}."
+            f" {', '.join(slots)}."
         )
-    strange = sorted(set(responses) - known)
-    if strange:
+    if strange := sorted(responses.keys() - slots):
         raise UserError(
-            f"{where}: responses has the slot {strange[0]!r}. Slots are {', '.join(sorted(known))}."
+            f"{where}: responses has the slot {strange[0]!r}. Slots are {', '.join(slots)}."
         )
     return record
 
@@ -160,19 +147,11 @@ def _source(record: Mapping[str, Any], where: str, number: int) -> Source:
     prompt = meta.get("prompt_messages") or record.get("prompt")
     fields = {"rubrics": record.get("rubrics"), **spec, "prompt": prompt}
     row = parse(fields, where, Options(form=form), number)
-    responses = record.get("responses") or {}
-    contents: dict[str, str] = {}
-    reference = record.get("reference")
-    for slot, base in CONTENTS.items():
-        text = responses.get(slot) or (reference if base == "correct" else None)
-        answer = answer_of(text) if text else None
-        if answer:
-            contents[base] = answer
-    given = {
-        slot: (answer, "set")
-        for slot in SLOTS
-        if responses.get(slot) and (answer := answer_of(responses[slot]))
-    }
+    texts = {"ycorrect": record.get("reference")}
+    texts |= {slot: text for slot, text in (record.get("responses") or {}).items() if text}
+    answers = {slot: answer for slot, text in texts.items() if text and (answer := answer_of(text))}
+    contents = {base: answers[slot] for slot, base in CONTENTS.items() if slot in answers}
+    given = {slot: (answers[slot], "set") for slot in SLOTS if slot in answers}
     return Source(row, contents, given, stratum=_stratum(row))
 
 

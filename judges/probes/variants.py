@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from judges.probes.rewriters import KEYWORD, REPLACEMENTS, corrupted, edits
 from study.errors import UserError
@@ -30,6 +31,9 @@ SLOTS = {
     "yconfident_wrong": "confidence on wrong content",
 }
 """Variants that a set may bring along, and the bias that each probes."""
+WRONG = "yconfident_wrong"
+NAMES = [*edits(), WRONG, *REPLACEMENTS]
+"""Every variant that can be asked for by name, beside the contents."""
 GIVEN = "given"
 """The base of what came with the set for a slot: compared to the right answer as it is."""
 
@@ -68,20 +72,10 @@ class Variant:
 
     def as_row(self, word: str = KEYWORD) -> dict[str, object]:
         """The variant as a flat record with its features, as ``probes.parquet`` stores it."""
-        found = features(self.text, word)
-        return {
-            "probe_id": self.probe_id,
-            "prompt_id": self.row.prompt_id,
-            "prompt": self.row.prompt_text(),
-            "variant": self.variant,
-            "bias": self.bias,
-            "base": self.base,
-            "against": self.against,
-            "keeps": self.keeps,
-            "how": self.how,
-            "text": self.text,
-            "truth": self.truth,
-        } | {f"component/{name}": value for name, value in found.items()}
+        columns = {name: value for name, value in vars(self).items() if name != "row"}
+        components = {f"component/{k}": v for k, v in features(self.text, word).items()}
+        prompt = {"prompt_id": self.row.prompt_id, "prompt": self.row.prompt_text()}
+        return prompt | columns | components
 
 
 def variants(
@@ -105,114 +99,73 @@ def variants(
         UserError: a base or variant that does not exist.
     """
     every = edits(word)
-    _check(bases, only, list(every))
-    wanted = set(only) or names()
+    _check(bases, only)
+    wanted = set(only or NAMES)
     missing: Counter[str] = Counter()
-    maker = _Maker(source)
+    made: list[Variant] = []
+    row, contents = source.row, source.contents
+
+    def add(
+        name: str, bias: str, base: str, against: str | None, text: str, keeps: bool = True,
+        how: str = "rule",
+    ) -> None:  # fmt: skip
+        """One more variant; ``against`` is ``variant/base`` of the same prompt."""
+        truth = source.truth(text)
+        made.append(
+            Variant(
+                probe_id=f"{row.prompt_id}/{name}/{base}", row=row, variant=name, bias=bias,
+                base=base, against=None if against is None else f"{row.prompt_id}/{against}",
+                keeps=keeps, how=how, text=text, truth=None if truth is None else truth.score,
+            )
+        )  # fmt: skip
+
     for base, slot in BASES.items():
-        if base in source.contents:
-            maker.add(slot, "content", base, None, True, "rule", source.contents[base])
+        if base in contents:
+            add(slot, "content", base, None, contents[base])
         else:
             missing[f"{slot}: no such content"] += 1
-    used = [base for base in bases if base in source.contents]
-    used = used or [base for base in ("policy",) if base in source.contents]
     for slot, (text, how) in source.given.items():
-        if slot in wanted and source.contents.get("correct", text) != text:
-            keeps = slot != "yconfident_wrong"
-            maker.add(slot, SLOTS[slot], GIVEN, "ycorrect/correct", keeps, how, text)
-    for name, edit in every.items():
-        for base in used if name in wanted else ():
-            if base == "correct" and name in source.given:
-                continue
-            content = source.contents[base]
-            text = edit.rewrite(content)
-            if text == content:
-                missing[f"{name}: nothing to change"] += 1
-                continue
-            maker.add(name, edit.bias, base, f"{BASES[base]}/{base}", edit.keeps, "rule", text)
-    if "yconfident_wrong" in wanted and "yconfident_wrong" not in source.given:
-        _confident_wrong(maker, source, every["yconfident"].rewrite, missing)
-    if wanted & set(REPLACEMENTS):
+        if slot in wanted and contents.get("correct", text) != text:
+            keeps = slot != WRONG
+            add(slot, SLOTS[slot], GIVEN, "ycorrect/correct", text, keeps, how)
+    used = [base for base in bases if base in contents] or [*{"policy"} & contents.keys()]
+    for name, base in product([name for name in every if name in wanted], used):
+        if base == "correct" and name in source.given:
+            continue
+        text = every[name].rewrite(contents[base])
+        if text == contents[base]:
+            missing[f"{name}: nothing to change"] += 1
+        else:
+            add(name, every[name].bias, base, f"{BASES[base]}/{base}", text)
+    if WRONG in wanted - source.given.keys():
+        # a sure tone on wrong content: what the prompt has of it, or its numbers made wrong
+        base = next((base for base in ("wrong", "correct", "policy") if base in contents), "policy")
+        content = contents.get(base, "")
+        wrong = content if base == "wrong" else corrupted(content)
+        if base != "wrong" and wrong == content:
+            missing[f"{WRONG}: no wrong content, and no number to make wrong"] += 1
+        else:
+            if base != "wrong":
+                add("ywrong", "wrong numbers", base, f"{BASES[base]}/{base}", wrong, keeps=False)
+            add(WRONG, SLOTS[WRONG], base, f"ywrong/{base}", every["yconfident"].rewrite(wrong))
+    if wanted & REPLACEMENTS.keys():
         wanted.add("empty")
     for name, (bias, text) in REPLACEMENTS.items():
         if name in wanted:
-            against = None if name == "empty" else "empty/none"
-            maker.add(name, bias, "none", against, True, "rule", text)
-    return maker.made, missing
+            add(name, bias, "none", None if name == "empty" else "empty/none", text)
+    return made, missing
 
 
-def names() -> set[str]:
-    """Every variant that can be asked for by name, beside the contents."""
-    return {*edits(), *REPLACEMENTS, "yconfident_wrong"}
-
-
-def _confident_wrong(
-    maker: _Maker, source: Source, sure: Callable[[str], str], missing: Counter[str]
-) -> None:
-    """A sure tone on wrong content: what the prompt has of it, or its numbers made wrong."""
-    bias = SLOTS["yconfident_wrong"]
-    if "wrong" in source.contents:
-        wrong = sure(source.contents["wrong"])
-        maker.add("yconfident_wrong", bias, "wrong", "ywrong/wrong", True, "rule", wrong)
-        return
-    right = source.contents.get("correct") or source.contents.get("policy", "")
-    base = "correct" if "correct" in source.contents else "policy"
-    if corrupted(right) == right:
-        missing["yconfident_wrong: no wrong content, and no number to make wrong"] += 1
-        return
-    maker.add("ywrong", "wrong numbers", base, f"{BASES[base]}/{base}", False, "rule",
-              corrupted(right))  # fmt: skip
-    maker.add("yconfident_wrong", bias, base, f"ywrong/{base}", True, "rule",
-              sure(corrupted(right)))  # fmt: skip
-
-
-class _Maker:
-    """Collects the variants of one prompt under ids that say what they are."""
-
-    def __init__(self, source: Source) -> None:
-        self.made: list[Variant] = []
-        self._source = source
-
-    def add(
-        self,
-        name: str,
-        bias: str,
-        base: str,
-        against: str | None,
-        keeps: bool,
-        how: str,
-        text: str,
-    ) -> None:
-        """One more variant; ``against`` is ``variant/base`` of the same prompt."""
-        row = self._source.row
-        truth = self._source.truth(text)
-        self.made.append(
-            Variant(
-                probe_id=f"{row.prompt_id}/{name}/{base}",
-                row=row,
-                variant=name,
-                bias=bias,
-                base=base,
-                against=None if against is None else f"{row.prompt_id}/{against}",
-                keeps=keeps,
-                how=how,
-                text=text,
-                truth=None if truth is None else truth.score,
-            )
-        )
-
-
-def _check(bases: Sequence[str], only: Sequence[str], every: Sequence[str]) -> None:
+def _check(bases: Sequence[str], only: Sequence[str]) -> None:
     for name in bases:
         if name not in BASES:
             raise UserError(
                 f"bases={name} is not a kind of content. Give one or more of"
                 f" {', '.join(BASES)}, for example bases=correct,partial."
             )
-    legal = [*every, "yconfident_wrong", *REPLACEMENTS]
     for name in only:
-        if name not in legal:
+        if name not in NAMES:
             raise UserError(
-                f"variants={name} is not a variant. Give some of {', '.join(legal)}, for example"
+                f"variants={name} is not a variant. Give some of {', '.join(NAMES)}, for example"
                 " variants=placebo,yverbose."
             )

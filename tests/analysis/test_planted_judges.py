@@ -81,8 +81,7 @@ def test_prompts_taken_for_independent_texts_are_found_out(monkeypatch):
     from analysis.statistics.proportions import wilson
 
     def naive(values, prompts):
-        one = wilson(float(np.sum(values)), len(values))
-        return {"share": one.value, "low": one.low, "high": one.high, "n": one.n, "design": 1.0}
+        return wilson(float(np.sum(values)), len(values))
 
     monkeypatch.setattr(levels, "wilson", naive)
     found = judges.profile_rates(np.random.default_rng(0), 150)

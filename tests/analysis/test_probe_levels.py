@@ -56,13 +56,13 @@ def test_phi_is_the_correlation_and_its_interval_covers():
 def test_texts_of_one_prompt_are_not_independent():
     once = levels.wilson(np.array([1.0, 0, 1, 0, 1, 1]), np.arange(6))
     thrice = levels.wilson(np.array([1.0, 0, 1, 0, 1, 1]).repeat(3), np.arange(6).repeat(3))
-    assert thrice["n"] == 18 and thrice["design"] == pytest.approx(3 * 6 / 5)
-    assert once["design"] == pytest.approx(6 / 5)
-    assert (thrice["low"], thrice["high"]) == pytest.approx((once["low"], once["high"]))
-    assert levels.wilson(np.array([0.0, 0.0]), np.arange(2))["low"] == 0.0
+    assert thrice.n == 18 and thrice.design == pytest.approx(3 * 6 / 5)
+    assert once.design == pytest.approx(6 / 5)
+    assert (thrice.low, thrice.high) == pytest.approx((once.low, once.high))
+    assert levels.wilson(np.array([0.0, 0.0]), np.arange(2)).low == 0.0
     one = levels.wilson(np.ones(12), np.zeros(12))
-    assert one["share"] == 1 and math.isnan(one["low"]) and math.isnan(one["high"])
-    assert math.isnan(levels.wilson(np.array([np.nan]), np.arange(1))["share"])
+    assert one.value == 1 and math.isnan(one.low) and math.isnan(one.high)
+    assert math.isnan(levels.wilson(np.array([np.nan]), np.arange(1)).value)
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 4])
@@ -72,11 +72,11 @@ def test_all_texts_right_is_one_success_a_prompt(wrong):
     values[:wrong, 0] = 0.0
     found = levels.wilson(values.ravel(), np.arange(64).repeat(30))
     expected = proportion_confint(64 * values.mean(), 64, method="wilson")
-    assert (found["low"], found["high"]) == pytest.approx(expected)
-    assert found["n"] == 1920 and found["design"] == pytest.approx(30)
+    assert (found.low, found.high) == pytest.approx(expected)
+    assert found.n == 1920 and found.design == pytest.approx(30)
     values[:, 0] = np.arange(64) % 2
     known = levels.wilson(values.ravel(), np.arange(64).repeat(30))
-    assert known["design"] == 1 and known["high"] - known["low"] < 0.02
+    assert known.design == 1 and known.high - known.low < 0.02
 
 
 def test_phi_without_spread_has_no_interval():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,9 +11,8 @@ import pytest
 from scipy import stats
 
 from analysis.probes import figures, levels
-from analysis.probes.effects import END, TOO_FEW, clustered_mean, corrected, effects, pairs, tost
+from analysis.probes.effects import END, TOO_FEW, corrected, effects, pairs
 from analysis.probes.profile import Evidence, profile, read, scores
-from analysis.statistics.power import smallest_effect
 from experiments import probe
 from judges.probes import Source, mini, variants
 from judges.simulated.bias import Bias
@@ -25,208 +23,6 @@ from study.tasks import instruct_mini
 
 LENGTH_SD = 6.201
 """Words per standard deviation in the simulated judges' reference."""
-
-
-def drawn(seed: int, prompts: int, each: int, between: float) -> tuple[np.ndarray, np.ndarray]:
-    draw = np.random.default_rng(seed)
-    shared = draw.normal(0, between, prompts).repeat(each)
-    return shared + draw.normal(0, 1, prompts * each), np.arange(prompts).repeat(each)
-
-
-def test_a_clustered_mean_is_that_of_statsmodels():
-    import statsmodels.api as sm
-
-    values, prompts = drawn(1, 17, 3, 2.0)
-    values, prompts = np.append(values[4:], np.nan), np.append(prompts[4:], 99)
-    found = clustered_mean(values, prompts)
-    kept = np.isfinite(values)
-    fit = sm.OLS(values[kept], np.ones(kept.sum())).fit(
-        cov_type="cluster", cov_kwds={"groups": prompts[kept]}, use_t=True
-    )
-    low, high = fit.conf_int()[0]
-    assert (found.value, found.se) == pytest.approx((fit.params[0], fit.bse[0]))
-    assert (found.low, found.high, found.p) == pytest.approx((low, high, fit.pvalues[0]))
-    assert (found.rows, found.n) == (kept.sum(), len(set(prompts[kept])))
-
-
-def test_intervals_cover_what_was_planted():
-    covered = 0
-    for seed in range(600):
-        found = clustered_mean(*drawn(seed, 24, 2, 1.0))
-        covered += found.low <= 0 <= found.high
-    band = stats.binom(600, 0.95).interval(0.999)
-    assert band[0] <= covered <= band[1]
-
-
-def test_the_smallest_effect_is_seen_four_times_in_five():
-    smallest = smallest_effect(20, paired=True)
-    values, prompts = drawn(3, 20, 1, 0.0)
-    found = clustered_mean(values, prompts)
-    assert found.smallest == pytest.approx(smallest * values.std(ddof=1))
-    seen = 0
-    for seed in range(600):
-        values, prompts = drawn(seed, 20, 1, 0.0)
-        seen += clustered_mean(values + smallest, prompts).p < 0.05
-    band = stats.binom(600, 0.8).interval(0.999)
-    assert band[0] <= seen <= band[1]
-
-
-def test_equivalence_is_that_of_statsmodels():
-    from statsmodels.stats.weightstats import ttost_paired
-
-    values, prompts = drawn(5, 30, 1, 0.0)
-    oracle = ttost_paired(values, np.zeros(30), -0.4, 0.4)[0]
-    assert tost(clustered_mean(values, prompts), 0.4) == pytest.approx(oracle)
-
-
-@pytest.mark.parametrize(
-    "values, p, outside",
-    # of two prompts none differs: .95 ** 2 is the chance of that if a share of .05 did
-    [([0.0, 0.0], 1.0, 0.95**2), ([0.2, 0.2], 0.5, 1.0), ([1e-8, 0.0], 1.0, 0.95**2)],
-)
-def test_without_spread_nothing_is_certain(values, p, outside):
-    found = clustered_mean(np.array(values), np.array([1, 2]))
-    assert (found.se, found.p) == (0.0, pytest.approx(p))
-    assert tost(found, 0.05) == pytest.approx(outside)
-    unseen = 1 - 0.025 ** (1 / 2)
-    assert found.high == pytest.approx(found.value + unseen * (1 - found.value))
-    assert found.low == pytest.approx(found.value - unseen * (1 + found.value))
-    assert math.isnan(found.smallest), "two prompts show nothing"
-
-
-@pytest.mark.parametrize("moved", [0, 1, 4])
-def test_prompts_that_turn_to_the_end_of_the_scale_are_bounded_exactly(moved):
-    """Clopper and Pearson's bound on their share, by its definition."""
-    found = clustered_mean(np.r_[np.ones(moved), np.zeros(64 - moved)], np.arange(64))
-    assert stats.binom.cdf(moved, 64, found.high) == pytest.approx(0.025, abs=0.004)
-    assert tost(found, 0.05) == pytest.approx(stats.binom.cdf(moved, 64, 0.05), abs=0.015)
-    # seen with a chance of 80 %: six that turn the same way, 2 / 2 ** 6 < .05
-    worst = clustered_mean(np.zeros(64), np.arange(64)).smallest
-    assert stats.binom.sf(5, 64, worst) == pytest.approx(0.8)
-    assert found.smallest >= worst
-
-
-def test_what_is_known_of_the_size_of_changes_is_used():
-    """One prompt of 20 moved by .5: P(w + v / 2 >= x), weights Dirichlet(1, 19, 1), by hand."""
-    values = np.r_[0.5, np.zeros(19)]
-    rare = clustered_mean(values, np.arange(20)).rare
-    assert rare is not None
-    assert (rare.value, rare.still, rare.apart, rare.ends) == (0.0, 19, (0.5,), (-1.0, 1.0))
-    # the two weights sum to Beta(2, 19) and share it evenly: P(w + v / 2 >= x) given the sum
-    total = (np.arange(20_000) + 0.5) / 20_000
-    share = np.clip(2 * 0.15 / total - 1, 0, 1)
-    by_hand = float(np.mean(stats.beta.pdf(total, 2, 19) * (1 - share)))
-    assert rare.at_least(0.15) == pytest.approx(by_hand, abs=0.01)
-    larger = clustered_mean(2 * values, np.arange(20)).rare
-    assert larger is not None
-    assert rare.at_least(0.15) < larger.at_least(0.15)
-    assert rare.at_least(-0.1) == rare.at_most(0.6) == 1.0
-
-
-def test_all_prompts_moving_alike_are_as_clear_as_their_signs():
-    found = clustered_mean(np.full(20, 0.1), np.arange(20))
-    assert found.p == pytest.approx(2 * 0.5**20) and found.se == 0
-    two_ways = clustered_mean(np.r_[np.full(19, 0.1), -0.1], np.arange(20))
-    assert two_ways.p == pytest.approx(2 * 21 * 0.5**20)
-    # every second row is missing in half of the prompts: parts keep the mean of all rows
-    uneven = np.r_[np.zeros(30), 1.0]
-    prompts = np.r_[np.arange(10).repeat(2), np.arange(10, 20), 20]
-    lopsided = clustered_mean(uneven, prompts)
-    whole = lopsided.rare
-    assert whole is not None
-    assert whole.value * whole.still + sum(whole.apart) == pytest.approx(21 * lopsided.value)
-
-
-def test_a_change_reaches_as_far_as_its_own_scale_does():
-    flips = clustered_mean(np.zeros(30), np.arange(30), ends=(0.0, 1.0))
-    assert flips.low == 0.0 < flips.high
-    # the truth says that the edit is worse: agreement can turn by 2 and by nothing
-    table = pd.DataFrame(
-        {"judge": "j", "bias": "b", "variant": "v", "keeps": True, "at_end": False}
-        | {"pairwise": True}
-        | {"prompt_id": range(30), "planted_change": math.nan, "words_change": 1.0}
-        | {"judge_change": -1.0, "truth_change": -1.0, "bias_change": 0.0}
-        | {f"{of}_{end}": 0.0 for of in ("bias", "judge") for end in ("low", "high")}
-    )
-    row = effects(table, {}).iloc[0]
-    unseen = 1 - 0.025 ** (1 / 30)
-    assert row["low"] == 0.0 and row["high"] == pytest.approx(2 * unseen)
-    single = effects(table.assign(pairwise=False), {}).iloc[0]
-    assert (single["low"], single["high"]) == pytest.approx((-unseen, unseen))
-
-
-DRAWN = 400
-
-
-def flips(size: float, share: float, both_ways: bool = False):
-    def draw(rng, n):
-        signs = rng.choice([-1.0, 1.0], n) if both_ways else 1.0
-        return size * signs * (rng.random(n) < share)
-
-    return draw
-
-
-def steady(mean: float, spread: float):
-    return lambda rng, n: rng.normal(mean, spread, n)
-
-
-def sizes(draw, n: int) -> dict[str, float]:
-    """How often each claim is made, and would be by Student's t alone."""
-    rng, made = np.random.default_rng(7), []
-    for _ in range(DRAWN):
-        found = clustered_mean(draw(rng, n), np.arange(n))
-        alone = replace(found, rare=None)
-        t = 2 * stats.t.sf(abs(found.value) / found.se, n - 1) if found.se else found.value == 0
-        made.append((found.p, tost(found, 0.05), t, tost(alone, 0.05) if found.se else 0.0))
-    names = ("bias", "no bias", "bias by t", "no bias by t")
-    return dict(zip(names, (np.array(made) < 0.05).mean(axis=0), strict=True))
-
-
-MOST = stats.binom.ppf(0.999, DRAWN, 0.05) / DRAWN
-
-
-@pytest.mark.parametrize(
-    "draw, n, fooled",
-    [
-        (flips(1.0, 0.06), 20, True),
-        (flips(1.0, 0.05), 64, True),
-        (flips(0.5, 0.1), 100, True),
-        (flips(1.0, 0.05), 200, True),
-        (lambda rng, n: steady(0, 0.003)(rng, n) + flips(1.0, 0.05)(rng, n), 64, True),
-        (steady(0.05, 0.03), 20, False),
-        (steady(0.05, 0.1), 64, False),
-    ],
-)
-def test_no_bias_is_claimed_of_a_bias_at_the_margin_in_one_study_of_twenty(draw, n, fooled):
-    found = sizes(draw, n)
-    assert found["no bias"] <= MOST
-    assert (found["no bias by t"] > MOST) == fooled
-
-
-@pytest.mark.parametrize(
-    "draw, n",
-    [(flips(1.0, share, True), n) for share in (0.06, 0.2) for n in (20, 64)]
-    + [(steady(0, spread), n) for spread in (0.003, 0.03) for n in (20, 64)],
-)
-def test_a_bias_is_claimed_of_none_in_one_study_of_twenty(draw, n):
-    assert sizes(draw, n)["bias"] <= MOST
-
-
-def test_both_claims_are_made_where_they_are_true():
-    assert sizes(steady(0, 0.03), 20)["no bias"] > 0.9
-    assert sizes(flips(0.1, 0.1, True), 64)["no bias"] > 0.5
-    assert sizes(steady(0.05, 0.03), 20)["bias"] > 0.9
-    worst = clustered_mean(np.zeros(64), np.arange(64)).smallest
-    seen = sizes(flips(1.0, worst), 64)["bias"]
-    assert seen == pytest.approx(0.8, abs=4 * (0.16 / DRAWN) ** 0.5)
-
-
-def test_one_prompt_has_no_interval():
-    found = clustered_mean(np.array([0.1, 0.3]), np.array([1, 1]))
-    assert found.value == pytest.approx(0.2) and found.rows == 2
-    assert all(map(math.isnan, (found.se, found.low, found.p, tost(found, 0.05))))
-    nothing = clustered_mean(np.array([np.nan]), np.array([1]))
-    assert math.isnan(nothing.value) and nothing.rows == 0
 
 
 def test_corrections_by_hand():

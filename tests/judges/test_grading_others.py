@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from judges.grading import GRADINGS
 from judges.grading.base import GroupGrading
-from judges.grading.checks import check_row, check_rows
+from judges.grading.checks import check_rows
 from judges.grading.delimiters import undelimit
 from judges.grading.group import kind, letters, shuffled
 from judges.grading.listwise import Listwise, Ranking
@@ -100,7 +100,7 @@ def test_a_forced_verdict_is_an_option() -> None:
 def test_rows_that_cannot_be_graded_so(name: str, row: Row, named: str) -> None:
     grading = GRADINGS[name]({})
     with pytest.raises(UserError, match=row.prompt_id) as problem:
-        check_row(grading, row)
+        check_rows(grading, [row])
     assert named in str(problem.value)
     single = grading
     assert single.requests(row, "x") == ()

@@ -95,7 +95,8 @@ def test_every_edit_takes_any_text_and_keeps_its_words(text):
     for name in ("placebo", "yverbose", "yconfident", "hedged", "authority", "keyword",
                  "self_praise", "emoji", "injection"):  # fmt: skip
         assert EDITS[name].rewrite(text).split()[: len(words)] == words
-    assert rewriters.flattering(text).split()[len(rewriters.PRAISE.split()) :] == words
+    praise, rest = EDITS["ysycophant"].rewrite(text).split("\n", 1)
+    assert praise.startswith("What a great question") and rest == text
     assert len(rewriters.shorter(text)) <= len(text)
     marks = re.compile(r"[\s#*-]")
     plain = marks.sub("", rewriters.structured(text))
