@@ -16,11 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from experiments.evaluation.generate import same_model
-from experiments.evaluation.local import adapted
 from experiments.evaluation.training import NOTE, training_of
+from experiments.policies.load import adapted, read_model, same_model, trained_policy
 from study.bounds import Number
 from study.cli import command, option
 from study.errors import UserError
@@ -38,16 +35,9 @@ def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None
         UserError: no such run or checkpoint, a base model that is not there or another one, or an
             ``out`` that is not empty.
     """
-    if not (cell / "config.yaml").is_file():
-        raise UserError(f"run={cell} is not a cell: it has no config.yaml. Name a run's folder.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} is there and not empty. Give a new folder: nothing is lost.")
-    policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]
-    folder = cell / "policy"
-    if checkpoint is not None:
-        folder = cell / "checkpoints" / f"checkpoint-{checkpoint}"
-    if not folder.is_dir():
-        raise UserError(f"{folder} does not exist. Let the run end, or give checkpoint=STEP.")
+    policy, folder = trained_policy(cell, checkpoint)
     named = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
     if named is None and not (folder / "config.json").is_file():
         raise UserError(f"{folder} holds neither an adapter nor a model, so nothing can be merged.")
@@ -58,29 +48,15 @@ def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None
             f"{folder} was trained on the base model {named}, and {given}. Give model=FOLDER of a"
             " copy of that base model."
         )
-    model, tokenizer = _load(source, folder, policy["dtype"])
+    remedy = (
+        f"Its tokenizer is read from {folder}. Type model=FOLDER where the base model has moved."
+    )
+    model, tokenizer = read_model(source, policy["dtype"], remedy, str(folder))
     if named:
         model = adapted(model, folder, source).merge_and_unload()
     made_from = {"run": cell.name, "folder": folder.name, "base": source}
     _write(model, tokenizer, out, made_from | {"training": training_of(cell)})
     return out
-
-
-def _load(source: str, folder: Path, dtype: str) -> tuple[Any, Any]:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    try:
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
-        tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"The base model {source} or the tokenizer in {folder} cannot be read"
-            f" ({type(error).__name__}). Type model=FOLDER where the base model has moved."
-        ) from error
-    return model, tokenizer
 
 
 def _write(model: Any, tokenizer: Any, out: Path, note: dict[str, Any]) -> None:

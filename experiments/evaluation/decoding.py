@@ -1,8 +1,8 @@
-"""What every way to an evaluation's answers is told: how to decode, and where a model runs."""
+"""How an evaluation's answers are decoded, and how a model is run on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,8 @@ Row = dict[str, Any]
 """One response: its prompt, the response or None, and how it ended."""
 Keep = Callable[[Row], None]
 """Takes a row as soon as it is there."""
-Turns = Callable[[str], Sequence[dict[str, str]]]
-"""Text of a prompt -> the chat turns that it stands for."""
+Turns = Mapping[str, Sequence[dict[str, str]]]
+"""Text of a prompt -> its chat turns."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,6 @@ class Local:
     """Jinja text in place of the one that the model or its adapter brings."""
 
 
-def lone(prompt: str) -> list[dict[str, str]]:
-    """A prompt that is one user turn."""
-    return [{"role": "user", "content": prompt}]
-
-
 def failed(prompt: str, error: str) -> Row:
-    """A response that could not be had: it is missing, which an empty one is not."""
+    """A missing response, which is not the same as an empty one."""
     return {"prompt": prompt, "response": None, "error": error}

@@ -27,16 +27,15 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 from nltk import word_tokenize
 
+from analysis.statistics.proportions import wilson
 from study.answers import answer_of
 from study.errors import UserError
+from study.tasks.where import VARIABLE, data_folder
 
-DATA_VARIABLE = "JUDGEDRIFT_DATA"
 PROMPTS_FILE = Path("ifeval/input_data.jsonl")
 PUNKT_FOLDER = "nltk_punkt_tab_english"
 HUB_REPO, HUB_FILE, HUB_SECONDS = "google/IFEval", "ifeval_input_data.jsonl", 5
 MEASURES = ("prompt_strict", "instruction_strict", "prompt_loose", "instruction_loose")
-Z = 1.959963984540054
-"""Two-sided 95 % of the normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -59,23 +58,22 @@ class Checked:
     """Whether a checker had to draw one of its parameters at random."""
 
 
-def data_root(given: str | None = None) -> Path | None:
-    """The folder of the shared data: as given, from the environment, or beside the checkout.
+def data_root(folder: str | None = None) -> Path | None:
+    """The folder of the shared data: ``folder``, or `data_folder` where that holds IFEval.
 
     Raises:
-        UserError: the folder that was named does not hold IFEval.
+        UserError: the folder that was named, here or in the environment, does not hold IFEval.
     """
-    for name, value in (("data.root", given), (DATA_VARIABLE, os.environ.get(DATA_VARIABLE))):
-        if value:
-            root = Path(value).expanduser()
-            if not (root / PROMPTS_FILE).is_file():
-                raise UserError(
-                    f"{name}={value} has no {PROMPTS_FILE}. Type data.root=FOLDER, where FOLDER"
-                    f" holds {PROMPTS_FILE} and {PUNKT_FOLDER}/."
-                )
-            return root
-    beside = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-    return beside if (beside / PROMPTS_FILE).is_file() else None
+    root = Path(folder).expanduser() if folder else data_folder()
+    if (root / PROMPTS_FILE).is_file():
+        return root
+    if folder or os.environ.get(VARIABLE):
+        name = "data.root" if folder else VARIABLE
+        raise UserError(
+            f"{name}={root} has no {PROMPTS_FILE}. Type data.root=FOLDER, where FOLDER holds"
+            f" {PROMPTS_FILE} and {PUNKT_FOLDER}/."
+        )
+    return None
 
 
 def load_prompts(root: Path | None) -> list[Prompt]:
@@ -116,7 +114,7 @@ def _from_hub() -> Path:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
             f"IFEval's prompts are not here and the hub did not give {HUB_REPO}: {reason} Type"
-            f" data.root=FOLDER, where FOLDER holds {PROMPTS_FILE}, or set {DATA_VARIABLE}."
+            f" data.root=FOLDER, where FOLDER holds {PROMPTS_FILE}, or set {VARIABLE}."
         ) from error
 
 
@@ -267,18 +265,15 @@ def score(
 
 
 def _per_type(results: Sequence[tuple[Prompt, Checked]]) -> dict[str, dict[str, float]]:
-    seen: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
+    passes: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
     for prompt, checked in results:
         for name, *pair in zip(prompt.instructions, checked.strict, checked.loose, strict=True):
-            seen[name].append((pair[0], pair[1]))
-    return {
-        name: {
-            "n": len(pairs),
-            "strict": sum(strict for strict, _ in pairs) / len(pairs),
-            "loose": sum(loose for _, loose in pairs) / len(pairs),
-        }
-        for name, pairs in sorted(seen.items())
-    }
+            passes[name].append((pair[0], pair[1]))
+    measured = {}
+    for name, pairs in sorted(passes.items()):
+        strict, loose = (sum(flags) / len(pairs) for flags in zip(*pairs, strict=True))
+        measured[name] = {"n": len(pairs), "strict": strict, "loose": loose}
+    return measured
 
 
 def proportion(groups: Sequence[Sequence[bool]]) -> tuple[float, float, float]:
@@ -305,7 +300,5 @@ def proportion(groups: Sequence[Sequence[bool]]) -> tuple[float, float, float]:
         variance = clusters / (clusters - 1) * squares / values**2
         # Values that only cancel out inside clusters are no reason for more than all of them.
         effective = min(share * (1 - share) / variance, values) if variance > 0 else values
-    centre = (share + Z**2 / (2 * effective)) / (1 + Z**2 / effective)
-    half = Z / (1 + Z**2 / effective)
-    half *= (share * (1 - share) / effective + Z**2 / (4 * effective**2)) ** 0.5
-    return share, max(0.0, centre - half), min(1.0, centre + half)
+    interval = wilson(share * effective, effective)
+    return share, interval.low, interval.high

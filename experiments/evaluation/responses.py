@@ -1,15 +1,15 @@
 """Files of responses, JSONL ``{prompt, response}``: read strictly, written so that a run resumes.
 
-A response of null is one that could not be generated: it is missing, which an empty one is not.
+A response of null could not be generated: it is missing, which an empty one is not.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from study.errors import UserError
 from study.files import write_text
@@ -59,53 +59,6 @@ def read_responses(path: Path, torn: bool = False) -> list[Response]:
     return responses
 
 
-def model_of(responses: Sequence[Response], path: Path) -> str | None:
-    """The model that the lines name, None where they name none.
-
-    Raises:
-        UserError: the lines are of several models.
-    """
-    models = {
-        str(response.fields["model"]) for response in responses if response.fields.get("model")
-    }
-    if len(models) > 1:
-        raise UserError(
-            f"{path} mixes the responses of {len(models)} models: {', '.join(sorted(models))}."
-            " Give each model its own file."
-        )
-    return models.pop() if models else None
-
-
-def match(responses: Sequence[Response], keys: Mapping[str, int], path: Path) -> dict[int, str]:
-    """Key of the prompt -> its response, without the missing ones.
-
-    Args:
-        keys: text of a prompt -> its key; blanks around a prompt are no difference.
-
-    Raises:
-        UserError: a prompt that is not in ``keys``, or that comes twice, with its line.
-    """
-    stripped = {text.strip(): key for text, key in keys.items()}
-    lines: dict[int, int] = {}
-    texts = {}
-    for response in responses:
-        key = keys.get(response.prompt, stripped.get(response.prompt.strip()))
-        if key is None:
-            raise UserError(
-                f"{path}, line {response.line}: {response.prompt[:60]!r} is not a prompt of this"
-                " evaluation. Every prompt must be one of its own, letter by letter."
-            )
-        if key in lines:
-            raise UserError(
-                f"{path}, line {response.line} answers the prompt of line {lines[key]} again:"
-                f" {response.prompt[:60]!r}. Leave one response per prompt."
-            )
-        lines[key] = response.line
-        if response.text is not None:
-            texts[key] = response.text
-    return texts
-
-
 def reopen(path: Path, model: str, settings: Mapping[str, Any]) -> set[str]:
     """Prompts that ``path`` already answers; failed responses and a torn last line are dropped.
 
@@ -128,15 +81,6 @@ def reopen(path: Path, model: str, settings: Mapping[str, Any]) -> set[str]:
                 f" {dict(settings)}. Give another responses_out=FILE, or the same settings."
             )
     answered = [response for response in responses if response.text is not None]
-    write_text(path, "".join(_line(response.fields) for response in answered))
+    lines = (json.dumps(response.fields, ensure_ascii=False) + "\n" for response in answered)
+    write_text(path, "".join(lines))
     return {response.prompt for response in answered}
-
-
-def append(file: IO[str], row: Mapping[str, Any]) -> None:
-    """Write one row and let go of it, so that a killed run keeps it."""
-    file.write(_line(row))
-    file.flush()
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False) + "\n"

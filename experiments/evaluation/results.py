@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from study.errors import UserError
 from study.files import read_json, write_json
-
-
-def complete(found: int, chosen: int, failed: int, path: Path, allowed: bool) -> None:
-    if not found:
-        raise UserError(f"{path} has no response that could be scored.")
-    if found < chosen and not allowed:
-        again = (
-            f" {failed} could not be generated; the same command asks for them again."
-            if failed
-            else ""
-        )
-        raise UserError(
-            f"{path} answers {found} of {chosen} prompts.{again} Type allow_missing=true to score"
-            " those that are there; the result then says how many are missing."
-        )
 
 
 def guard(
@@ -36,16 +20,11 @@ def guard(
     """
     if target.is_file() and not target.stat().st_size:
         return {}
-    try:
-        before = read_json(target)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"out={target} is there and is no result: {error}. Give another."
-        ) from error
+    before = read_json(target)
     if not before:
         return {}
-    if not isinstance(before, dict) or "evaluation" not in before:
-        raise UserError(f"out={target} is there and is no result. Give another out=FILE.")
+    if "evaluation" not in before:
+        raise UserError(f"out={target} is there and is not a result. Give another out=FILE.")
     if before.get("model") != model:
         raise UserError(
             f"out={target} holds the result of {before.get('model') or 'a model without name'}, and"
@@ -86,7 +65,3 @@ def _file_of(result: Mapping[str, Any]) -> tuple[str, str]:
     named = result["responses"]
     first = named[0] if isinstance(named, list) else named
     return str(first["path"]), str(first["sha256"])
-
-
-def version_of(package: str) -> str:
-    return f"{package} {version(package)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,7 @@ class Graded:
 
     @property
     def score(self) -> float | None:
-        scored = [vote.score for vote in self.votes if vote.score is not None]
-        return sum(scored) / len(scored) if scored else None
+        return _mean(vote.score for vote in self.votes)
 
 
 def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> dict[str, Any]:
@@ -51,7 +50,8 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
     by_row: dict[str, list[Graded]] = defaultdict(list)
     for sample in graded:
         by_row[sample.row.prompt_id].append(sample)
-    means = [mean for samples in by_row.values() if (mean := _mean(samples)) is not None]
+    by_prompt = [_mean(sample.score for sample in samples) for samples in by_row.values()]
+    means = [mean for mean in by_prompt if mean is not None]
     unscored = Counter(
         str(vote.outcome)
         for sample in graded
@@ -90,9 +90,10 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
     }
 
 
-def _mean(samples: Sequence[Graded]) -> float | None:
-    scores = [sample.score for sample in samples if sample.score is not None]
-    return sum(scores) / len(scores) if scores else None
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Mean of the values that are there."""
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None
 
 
 def _clipped(value: float, clip: bool) -> float:
@@ -106,10 +107,9 @@ def _score(row: Row, labels: Sequence[str], signed: bool) -> float:
 
 def _bound(by_row: Mapping[str, Sequence[Graded]], end: str, signed: bool) -> float:
     """The mean were every unscored sample at this end of what its row allows."""
-    means = []
+    bad, means = end == "worst", []
     for samples in by_row.values():
         row = samples[0].row
-        bad = end == "worst"
         labels = ["met" if (item.points < 0) == bad else "not_met" for item in row.criteria]
         extreme = _score(row, labels, signed)
         scores = [extreme if sample.score is None else sample.score for sample in samples]

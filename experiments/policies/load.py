@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from experiments.policies.tiny import load_tiny
 from study.errors import UserError
@@ -57,28 +60,13 @@ def lora_config(policy: Policy) -> LoraConfig | None:
 
 
 def _load_pretrained(policy: Policy) -> tuple[Any, Any]:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    dtype = getattr(torch, policy.dtype, None)
-    if not isinstance(dtype, torch.dtype):
-        raise UserError(
-            f"policy.dtype={policy.dtype} is not a dtype of torch."
-            " Type policy.dtype=float32 or policy.dtype=bfloat16."
-        )
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(policy.path)
-        model = AutoModelForCausalLM.from_pretrained(policy.path, dtype=dtype)
-    except (OSError, ValueError) as error:
-        how = (
-            "Type `python -m experiments.models get smollm2-135m-instruct` to fetch it."
-            if "smollm2-135m-instruct" in f"{policy.path} {policy.name}".lower()
-            else "Give policy.path a folder that has config.json, the weights and the tokenizer,"
-            " or the id of a model that this machine can fetch."
-        )
-        raise UserError(
-            f"There is no model at policy.path={policy.path!r} ({type(error).__name__}). {how}"
-        ) from error
+    remedy = (
+        "Type `python -m experiments.models get smollm2-135m-instruct` to fetch it."
+        if "smollm2-135m-instruct" in f"{policy.path} {policy.name}".lower()
+        else "Give policy.path a folder that has config.json, the weights and the tokenizer,"
+        " or the id of a model that this machine can fetch."
+    )
+    model, tokenizer = read_model(policy.path, policy.dtype, remedy, keys="policy.")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if policy.chat_template is not None:
@@ -90,6 +78,93 @@ def _load_pretrained(policy: Policy) -> tuple[Any, Any]:
             " file."
         )
     return model, tokenizer
+
+
+def read_model(
+    path: str, dtype: str, remedy: str, tokenizer: str | None = None, keys: str = ""
+) -> tuple[Any, Any]:
+    """(model, tokenizer) of a Hugging Face folder or hub id.
+
+    Args:
+        remedy: what to type where there is no model.
+        tokenizer: its folder, where that is another one.
+        keys: how the keys begin that errors name, such as ``policy.``.
+
+    Raises:
+        UserError: no model there, or an unknown dtype.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    torch_dtype = getattr(torch, dtype, None)
+    if not isinstance(torch_dtype, torch.dtype):
+        raise UserError(
+            f"{keys}dtype={dtype} is not a dtype of torch."
+            f" Type {keys}dtype=float32 or {keys}dtype=bfloat16."
+        )
+    try:
+        return (
+            AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype),
+            AutoTokenizer.from_pretrained(tokenizer or path),
+        )
+    except (OSError, ValueError) as error:
+        place = f"{keys}path=" if keys else ""
+        raise UserError(
+            f"There is no model at {place}{path!r} ({type(error).__name__}). {remedy}"
+        ) from error
+
+
+def adapted(model: Any, adapter: Path, base: str) -> Any:
+    """``model``, which is that of ``base``, with a LoRA adapter.
+
+    Raises:
+        UserError: its weights do not fit the model.
+    """
+    from peft import PeftModel
+
+    try:
+        with warnings.catch_warnings():
+            # Weights that found no place would be left out with no more than this warning.
+            warnings.filterwarnings("error", message=".*adapter keys.*")
+            return PeftModel.from_pretrained(model, str(adapter))
+    except (RuntimeError, ValueError, UserWarning) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"adapter={adapter} does not fit {base}: {reason[:200]}") from error
+
+
+def trained_policy(cell: Path, checkpoint: int | None) -> tuple[dict[str, Any], Path]:
+    """A cell's config of its policy, and the folder of that policy.
+
+    Args:
+        checkpoint: the step of a checkpoint; None takes the policy as the run ended.
+
+    Raises:
+        UserError: no cell, or no such checkpoint.
+    """
+    if not (cell / "config.yaml").is_file():
+        raise UserError(f"run={cell} is not a cell: it has no config.yaml. Give runs/STUDY/CELL.")
+    policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]
+    folder = cell / "policy"
+    if checkpoint is not None:
+        folder = cell / "checkpoints" / f"checkpoint-{checkpoint}"
+    if not folder.is_dir():
+        checkpoints = sorted(path.name for path in (cell / "checkpoints").glob("checkpoint-*"))
+        present = ", ".join(checkpoints) or "no checkpoint yet"
+        raise UserError(
+            f"{folder} does not exist; this run has {present}. Give checkpoint=STEP of one of them,"
+            " or let the run end."
+        )
+    return policy, folder
+
+
+def same_model(given: str, named: str) -> bool:
+    """A folder may have been moved, or be the local copy of a hub id: its last name decides."""
+    return (
+        Path(given).resolve() == Path(named).resolve()
+        or Path(given).name.lower() == Path(named).name.lower()
+    )
 
 
 def template_text(name: str) -> str:

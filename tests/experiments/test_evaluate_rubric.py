@@ -153,7 +153,7 @@ def test_a_strange_prompt_is_named_with_its_line(tmp_path, capsys):
     with path.open("a") as file:
         file.write('{"prompt": "Who are you?", "response": "x"}\n')
     assert run(tmp_path, "judge=sim-fair", given)[0] == 2
-    assert "line 2: 'Who are you?' is not a prompt of this task" in capsys.readouterr().err
+    assert "line 2: 'Who are you?' is not a prompt of this evaluation" in capsys.readouterr().err
 
 
 def graded(row, *scores):
@@ -362,10 +362,8 @@ CONVERSATION = tuple({"role": role, "content": text} for role, text in ROLES)
 def test_a_conversation_is_put_to_the_endpoint_turn_by_turn():
     row, kept = make_row(CONVERSATION), []
     with serving(lambda body: "Figs.") as (url, seen):
-        source = generate.from_endpoint(
-            url, "m", generate.Decoding(), 2, 10.0, turns=lambda text: row.messages
-        )
-        source.answer([row.prompt_text()], kept.append)
+        source = generate.from_endpoint(url, "m", generate.Decoding(), 2, 10.0)
+        source.answer({row.prompt_text(): row.messages}, kept.append)
     assert [body["messages"] for body in seen] == [list(CONVERSATION)]
     assert (kept[0]["prompt"], kept[0]["response"]) == (row.prompt_text(), "Figs.")
 

@@ -22,6 +22,11 @@ from study.schema import Endpoint
 from tests.experiments.conftest import PROMPTS
 
 
+def single(*prompts: str) -> dict[str, list[dict[str, str]]]:
+    """Each prompt as one user turn."""
+    return {prompt: [{"role": "user", "content": prompt}] for prompt in prompts}
+
+
 @pytest.fixture(scope="session")
 def adapter(little) -> Path:
     """A LoRA adapter of that model that does not leave it as it was."""
@@ -61,7 +66,7 @@ def test_a_model_answers_and_a_second_call_asks_for_the_rest_only(root, tmp_path
 def test_batches_and_sampling_do_not_change_what_they_should_not(tmp_path, little):
     def answers(decoding: Decoding, batch: int, name: str) -> dict[str, str]:
         source = generate.from_folder(str(little), None, decoding, Local(batch=batch))
-        generate.fill(source, list(PROMPTS), tmp_path / name)
+        generate.fill(source, single(*PROMPTS), tmp_path / name)
         return {one.prompt: str(one.text) for one in read_responses(tmp_path / name)}
 
     greedy = answers(Decoding(max_tokens=6), 1, "one")
@@ -73,7 +78,7 @@ def test_batches_and_sampling_do_not_change_what_they_should_not(tmp_path, littl
 
 def test_a_prompt_longer_than_the_context_is_missing(tmp_path, little):
     source = generate.from_folder(str(little), None, Decoding(max_tokens=4), Local())
-    generate.fill(source, ["Zq " * 90], tmp_path / "r")
+    generate.fill(source, single("Zq " * 90), tmp_path / "r")
     (row,) = read_responses(tmp_path / "r")
     assert row.text is None and "context of 64" in row.fields["error"]
 
@@ -89,7 +94,7 @@ def test_an_adapter_answers_for_itself_and_for_its_own_base_only(tmp_path, littl
     texts = []
     for source in (base, tuned):
         rows: list[dict] = []
-        source.answer(list(PROMPTS), rows.append)
+        source.answer(single(*PROMPTS), rows.append)
         texts.append([row["response"] for row in rows])
     assert texts[0] != texts[1]
     assert template.settings != base.settings
@@ -105,7 +110,7 @@ def test_an_adapter_answers_for_itself_and_for_its_own_base_only(tmp_path, littl
     (tmp_path / "bad" / "adapter_config.json").write_text(json.dumps(config))
     source = generate.from_folder(str(wrong), tmp_path / "bad", decoding, local)
     with pytest.raises(UserError, match="does not fit"):
-        source.answer(list(PROMPTS), rows.append)
+        source.answer(single(*PROMPTS), rows.append)
 
 
 def test_a_cell_answers_with_its_adapter_or_says_what_it_lacks(tmp_path, little, adapter):
@@ -203,7 +208,7 @@ def test_an_endpoint_that_echoes_the_headers_leaves_no_key_in_any_file(
     monkeypatch.setenv("MY_KEY", key)
     prompts = ["Echo the headers", "EchoError them", "EchoDown them"]
     source = generate.from_endpoint(endpoint, "m", Decoding(), 4, 60.0, "MY_KEY")
-    generate.fill(source, prompts, tmp_path / "r.jsonl")
+    generate.fill(source, single(*prompts), tmp_path / "r.jsonl")
     assert Server.keys == {f"Bearer {key}"}  # it was sent, and echoed
     rows = {row.prompt: row for row in read_responses(tmp_path / "r.jsonl")}
     assert "You sent" in str(rows[prompts[0]].text)
@@ -218,7 +223,7 @@ def test_a_request_carries_the_decoding_and_nothing_else(tmp_path, endpoint):
     """Thinking is asked for by the switch of the chat template."""
     decoding = Decoding(temperature=0.5, top_p=0.9, max_tokens=7, seed=3, thinking=False)
     source = generate.from_endpoint(endpoint, "m", decoding, 4, 60.0)
-    generate.fill(source, ["Hello"], tmp_path / "r.jsonl")
+    generate.fill(source, single("Hello"), tmp_path / "r.jsonl")
     assert Server.bodies == [
         {
             "model": "m",
