@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,11 @@ from study.study_file import base, read_study
 
 def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
     """Keys outside the declared factors that differ between flat configs, with their values."""
-    keys = sorted({key for flat in flats for key in flat if not under(key, factors)})
     differing: dict[str, list[Any]] = {}
-    for key in keys:
+    for key in sorted({key for flat in flats for key in flat if not under(key, factors)}):
         values: list[Any] = []
         for flat in flats:
-            value = flat.get(key, left_out(key))
-            if value not in values:
+            if (value := flat.get(key, left_out(key))) not in values:
                 values.append(value)
         if len(values) > 1:
             differing[key] = values
@@ -30,11 +29,7 @@ def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[
 
 
 def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
-    """Arms may differ only in the declared factors.
-
-    Raises:
-        UserError: with each differing key and its values.
-    """
+    """Refuse arms that differ in more than the declared factors."""
     differences = undeclared([identifying(cell.data) for cell in todo], factors)
     if differences:
         raise UserError(
@@ -46,11 +41,7 @@ def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
 
 
 def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -> None:
-    """A study folder keeps its declared factors and everything outside them.
-
-    Raises:
-        UserError: the folder was started with other factors or another base config.
-    """
+    """Refuse a study folder that was started with other factors or another base config."""
     started = read_study(study_dir)
     if not started:
         return
@@ -59,11 +50,10 @@ def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -
         raise UserError(
             f"The study {name} in {study_dir} declared the factors "
             f"{', '.join(started['factors'])}; this command declares {', '.join(factors)}. "
-            "A study keeps its factors. Type another name, for example: "
-            f"study={name}-2"
+            f"A study keeps its factors. Type another name, for example: study={name}-2"
         )
-    shared = started.get("base", base(todo[0], factors))
-    differences = undeclared([shared, *(base(cell, factors) for cell in todo)], factors)
+    bases = [base(cell, factors) for cell in todo]
+    differences = undeclared([started.get("base", bases[0]), *bases], factors)
     if differences:
         raise UserError(
             f"The study {name} in {study_dir} was started with another config: "
@@ -81,9 +71,9 @@ def _told(differences: dict[str, list[Any]]) -> str:
 
 def design(todo: Sequence[Cell]) -> tuple[int, int]:
     """Seeds of the arm that has fewest, and arms: cells that differ in more than their seed."""
-    seeds: dict[str, set[int]] = {}
+    seeds: dict[str, set[int]] = defaultdict(set)
     for cell in todo:
         arm = identifying(cell.data)
         seed = arm.pop("seed", 0)
-        seeds.setdefault(json.dumps(arm, sort_keys=True), set()).add(seed)
-    return min(len(numbers) for numbers in seeds.values()), len(seeds)
+        seeds[json.dumps(arm, sort_keys=True)].add(seed)
+    return min(map(len, seeds.values())), len(seeds)

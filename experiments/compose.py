@@ -48,13 +48,8 @@ def _preset(judge: str) -> dict[str, Any]:
 
 
 def refuse_lists(overrides: Sequence[str]) -> None:
-    """Values of a sweep stand side by side; in brackets they would be one value, a list.
-
-    Hydra would merge the presets of ``judge=[a,b]`` into one judge.
-
-    Raises:
-        UserError: with what to type instead.
-    """
+    """Refuse brackets around the values of a sweep: Hydra would merge the presets of
+    ``judge=[a,b]`` into one judge."""
     for text in overrides:
         key, equals, value = text.partition("=")
         name = key.strip().lstrip("+~").partition("@")[0]
@@ -71,15 +66,10 @@ def _is_single(name: str) -> bool:
     """Whether the schema has no list under ``name``; True for the groups of presets."""
     kind: Any = Study
     for word in name.split("."):
-        kinds = _hints(kind)
+        members = (kind, *typing.get_args(kind))
+        schema = next((member for member in members if dataclasses.is_dataclass(member)), None)
+        kinds = typing.get_type_hints(schema) if schema is not None else {}
         if word not in kinds:
             return name in ("profile", "experiment", "debug")
         kind = kinds[word]
-    text = str(kind)
-    return name in GROUPS or not ("list" in text or "dict" in text or "Any" in text)
-
-
-def _hints(kind: Any) -> dict[str, Any]:
-    members = [kind, *typing.get_args(kind)]
-    schema = next((member for member in members if dataclasses.is_dataclass(member)), None)
-    return typing.get_type_hints(schema) if schema is not None else {}
+    return name in GROUPS or not any(word in str(kind) for word in ("list", "dict", "Any"))

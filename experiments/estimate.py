@@ -77,16 +77,14 @@ def _per_verdict(
     rows = _sample(task_json)
     grading = build_grading(judge)
     answer = (WORD * answer_tokens)[: CHARACTERS_PER_TOKEN * answer_tokens]
+    group = [f"{answer} {member}" for member in range(group_size)]
+    shared_by = group_size if isinstance(grading, GroupGrading) else 1
     calls = tokens_in = tokens_out = 0.0
     for row in (for_judge(row, rules) for row in rows):
         if isinstance(grading, GroupGrading):
-            asks = grading.group_requests(
-                row, [f"{answer} {member}" for member in range(group_size)]
-            )
-            shared_by = group_size
+            asks = grading.group_requests(row, group)
         else:
             asks = grading.requests(row, answer)
-            shared_by = 1
         calls += len(asks) / shared_by
         for ask in asks:
             text = "\n".join(turn["content"] for turn in ask.messages)
@@ -110,8 +108,3 @@ def _sample(task_json: str) -> list[Row]:
     task: Task = freeze(Task, json.loads(task_json))
     rows = TASKS[task.name].rows(task, "train")
     return rows[:: max(1, len(rows) // SAMPLE)]
-
-
-def usd(judge: Judge, tokens_in: float, tokens_out: float) -> float:
-    """US dollars at the judge's price, nothing of the prompt cached."""
-    return (tokens_in * judge.price.input + tokens_out * judge.price.output) / 1e6

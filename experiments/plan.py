@@ -12,7 +12,7 @@ from experiments.arms import design
 from experiments.estimate import expected
 from study import cells
 from study.cells import Cell
-from study.cli import print_table
+from study.cli import COSTS, print_table
 from study.identity import flatten
 from study.status import read_status
 
@@ -23,11 +23,7 @@ def show_plan(todo: Sequence[Cell]) -> int:
     print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
     costs = [expected(cell) for cell in todo]
     total = {name: sum(cost[name] for cost in costs) for name in costs[0]}
-    left = sum(
-        cost["calls"]
-        for cell, cost in zip(todo, costs, strict=True)
-        if cells.state(cell.dir) != "done"
-    )
+    left = sum(expected(cell)["calls"] for cell in todo if cells.state(cell.dir) != "done")
     print(
         f"{total['completions']} completions and {total['calls']} judge calls in all, "
         f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "
@@ -42,21 +38,15 @@ def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
     """One line per cell: its name, the swept factors, its state, steps, time and cost."""
     lines = []
     for cell in todo:
-        status = read_status(cell.dir)
-        estimate = expected(cell)
-        flat = flatten(cell.data)
-        axes = {factor: str(flat.get(factor, flat.get(f"{factor}.name", ""))) for factor in factors}
+        status, estimate, flat = read_status(cell.dir), expected(cell), flatten(cell.data)
         lines.append(
             {
                 "cell": cell.name,
-                **axes,
+                **{name: str(flat.get(name, flat.get(f"{name}.name", ""))) for name in factors},
                 "state": cells.state(cell.dir),
                 "step": f"{status.get('step', 0)}/{cell.config.trainer.steps}",
                 "seconds": f"{status['seconds']:.1f}" if "seconds" in status else "",
-                "completions": str(estimate["completions"]),
-                "judge calls": str(estimate["calls"]),
-                "tokens in": str(estimate["tokens_in"]),
-                "tokens out": str(estimate["tokens_out"]),
+                **{column: str(estimate[key]) for key, column in zip(estimate, COSTS, strict=True)},
                 "error": str(status.get("error", "")),
             }
         )

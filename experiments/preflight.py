@@ -55,9 +55,9 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
         raise _unwritable(runs_dir, "a part of it is a file")
     check_study(study_dir, todo, config.factors)
     for cell in todo:
-        check_limits(cell.config.cost, (cell.config.judge, *cell.config.shadow_judges))
+        check_limits(cell.config.cost, judges_of([cell]))
     if config.tracking.enabled:
-        tracking_uri(config.tracking, study_dir.parent)
+        tracking_uri(config.tracking, runs_dir)
     check_inputs(todo)
     if launcher:
         check_launcher(launcher)
@@ -65,28 +65,20 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
 
 
 def check_factors(todo: Sequence[Cell]) -> None:
-    """Every declared factor is a key of the config.
-
-    Raises:
-        UserError: one is not, so nothing could differ in it.
-    """
+    """Refuse a declared factor that is not a key of the config: nothing could differ in it."""
     keys = {key for cell in todo for key in flatten(cell.data)}
-    for factor in todo[0].config.factors:
+    factors = todo[0].config.factors
+    for factor in factors:
         if not any(under(key, [factor]) for key in keys):
             raise UserError(
-                f"factors={','.join(todo[0].config.factors)} names {factor}, which is not a key "
-                "of the config, so no arm can differ in it. To see every key, type: python -m "
-                "experiments.sweep --cfg job"
+                f"factors={','.join(factors)} names {factor}, which is not a key of the config, so "
+                "no arm can differ in it. To see every key, type: python -m experiments.sweep "
+                "--cfg job"
             )
 
 
 def check_names(config: Study) -> None:
-    """Names that are looked up later are refused now, with the legal ones, and so are numbers that
-    do not go together.
-
-    Raises:
-        UserError: naming the key.
-    """
+    """Refuse unknown names, with the legal ones, and numbers that do not go together."""
     for key, name, legal in (
         ("task.name", config.task.name, TASKS),
         ("reward.name", config.reward.name, REWARDS),
@@ -101,26 +93,21 @@ def check_names(config: Study) -> None:
 
 
 def check_inputs(todo: Sequence[Cell]) -> None:
-    """The prompts can be read, every grading can grade them, and the policy is there.
-
-    Raises:
-        UserError: from the task or the grading, or naming the policy's folder.
-    """
+    """Refuse prompts that cannot be read or graded, and a policy whose folder has no model."""
     gradable: set[str] = set()
     rows_of: dict[str, list[Row]] = {}
     for cell in todo:
-        config = cell.config
-        task, size = config.task, config.trainer.group_size
-        key = json.dumps(cell.data["task"])
-        if key not in rows_of:
-            rows_of[key] = TASKS[task.name].rows(task, "train")
-        rows = rows_of[key]
+        config, size = cell.config, cell.config.trainer.group_size
+        task = json.dumps(cell.data["task"])
+        if task not in rows_of:
+            rows_of[task] = TASKS[config.task.name].rows(config.task, "train")
+        rows = rows_of[task]
         check_reward(config.reward, config.judge, rows, config.trainer.max_completion_length)
         check_scaffold(config.scaffold, rows)
         asked = [for_judge(row, config.reward.rules) for row in rows]
         for judge in judges_of([cell]):
             grading = dataclasses.asdict(judge.grading)
-            pair = json.dumps([cell.data["task"], config.reward.rules, grading, size])
+            pair = json.dumps([task, config.reward.rules, grading, size])
             if pair not in gradable:
                 check_rows(build_grading(judge), asked, size)
                 gradable.add(pair)
@@ -137,20 +124,16 @@ def check_inputs(todo: Sequence[Cell]) -> None:
 
 
 def sandboxed(todo: Sequence[Cell]) -> None:
-    """Find out now whether rule functions can be isolated here.
-
-    Raises:
-        UserError: an unknown ``sandbox``, or nothing that isolates.
-    """
-    ruled = [cell.config.sandbox for cell in todo if cell.config.reward.rules == "run"]
+    """Refuse rule functions that cannot be isolated here, and an unknown ``sandbox``."""
     for name in {cell.config.sandbox for cell in todo}:
         if name not in ("auto", "unsafe"):
             raise UserError(
                 f"sandbox={name} is not known. Type sandbox=auto, which refuses to run rule"
                 " functions without isolation, or sandbox=unsafe."
             )
+    ruled = {cell.config.sandbox for cell in todo if cell.config.reward.rules == "run"}
     if ruled:
-        tiers.find(unsafe=all(name == "unsafe" for name in ruled))
+        tiers.find(unsafe=ruled == {"unsafe"})
 
 
 def writable(runs_dir: Path) -> None:
@@ -187,13 +170,10 @@ def judges_of(todo: Sequence[Cell]) -> list[Judge]:
 
 
 def check_launcher(arguments: Sequence[str]) -> None:
-    """The launcher that was asked for is installed and takes its settings.
+    """Refuse a launcher that is not installed or does not take its settings.
 
     Args:
         arguments: those of the command line that choose it.
-
-    Raises:
-        UserError: with the extra to install.
     """
     from hydra import compose, initialize_config_dir
     from hydra.core.plugins import Plugins
@@ -206,7 +186,7 @@ def check_launcher(arguments: Sequence[str]) -> None:
             composed = compose("sweep", overrides=list(arguments), return_hydra_config=True)
         get_class(composed.hydra.launcher._target_)
     except (HydraException, OmegaConfBaseException, ImportError) as error:
-        found = sorted(
+        others = sorted(
             launcher.__module__.removeprefix("hydra_plugins.hydra_").partition("_launcher")[0]
             for launcher in Plugins.instance().discover(Launcher)
             if launcher.__module__.startswith("hydra_plugins.")
@@ -215,18 +195,14 @@ def check_launcher(arguments: Sequence[str]) -> None:
         extra = "ray" if "ray" in wanted else "launchers"
         raise UserError(
             f"{' '.join(arguments)} cannot be used here ({' '.join(str(error).split())}). "
-            f"Launchers installed beside Hydra's own: {', '.join(found) or 'none'}. To have more, "
+            f"Launchers installed beside Hydra's own: {', '.join(others) or 'none'}. To have more, "
             f"type: pip install -e .[{extra}]; to run the cells on this machine, leave it out."
         ) from error
 
 
 def check_batch(trainer: Trainer) -> None:
-    """Numbers of the trainer that do not go together.
-
-    Raises:
-        UserError: the micro-batch does not divide the P * G rollouts of a step, or the schedule
-            cannot end at the learning rate.
-    """
+    """Refuse a micro-batch that does not divide the P * G rollouts of a step, and a schedule that
+    cannot end at the learning rate."""
     rollouts = trainer.prompts_per_step * trainer.group_size
     if rollouts % trainer.micro_batch:
         raise UserError(

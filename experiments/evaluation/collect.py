@@ -1,22 +1,39 @@
-"""An evaluation's answers: generated where asked to, read from their files, matched to prompts."""
+"""An evaluation's answers: generated where asked to, read from their files, matched to prompts.
+
+A file of responses is JSONL ``{prompt, response}``, written so that a killed run goes on. A
+response of null could not be generated: it is missing, which an empty one is not.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from experiments.evaluation.decoding import Turns
-from experiments.evaluation.generate import Source, fill
+from experiments.evaluation.generate import Source
+from experiments.evaluation.local import Row, Turns
 from experiments.evaluation.options import Options, source_of
-from experiments.evaluation.responses import Response, read_responses
 from experiments.evaluation.results import guard
 from study.errors import UserError
+from study.files import write_text
 
+SHAPE = 'One JSON object per line is legal: {"prompt": TEXT, "response": TEXT}.'
 K = TypeVar("K", bound=str | int)
+
+
+@dataclass(frozen=True)
+class Response:
+    """One line of a file of responses."""
+
+    prompt: str
+    text: str | None
+    line: int
+    fields: Mapping[str, Any]
+    """The whole object; `generate` adds model, settings, stop, tokens and error."""
 
 
 @dataclass(frozen=True)
@@ -156,3 +173,83 @@ def _complete(answered: int, chosen: int, failed: int, path: Path, allowed: bool
             f"{path} answers {answered} of {chosen} prompts.{again} Type allow_missing=true to"
             " score those that are there; the result then says how many are missing."
         )
+
+
+def fill(source: Source, turns: Turns, path: Path) -> None:
+    """Write the responses that ``path`` does not have yet; those it has stay.
+
+    Raises:
+        UserError: ``path`` is of another model or other settings, or the source cannot answer.
+    """
+    done = reopen(path, source.model, source.settings)
+    todo = {prompt: messages for prompt, messages in turns.items() if prompt not in done}
+    if not todo:
+        return
+    print(f"{len(todo)} of {len(turns)} responses to generate into {path}", flush=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shared = {"model": source.model, "settings": source.settings}
+    with path.open("a", encoding="utf-8") as file:
+
+        def keep(row: Row) -> None:
+            file.write(json.dumps(row | shared, ensure_ascii=False) + "\n")
+            file.flush()  # a killed run keeps it
+
+        source.answer(todo, keep)
+
+
+def read_responses(path: Path, torn: bool = False) -> list[Response]:
+    """Every line of ``path``.
+
+    Args:
+        torn: leave out a last line that was cut off, as a killed writer leaves it.
+
+    Raises:
+        UserError: no such file, or a line that is not a response, with its number.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except FileNotFoundError as error:
+        raise UserError(f"There is no file of responses at {path}. {SHAPE}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as UTF-8 JSONL: {error}. {SHAPE}") from error
+    responses = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or (torn and number == len(lines)):
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}, line {number} is not JSON: {error}. {SHAPE}") from error
+        if not isinstance(row, dict) or not {"prompt", "response"} <= row.keys():
+            raise UserError(f"{path}, line {number} lacks prompt or response. {SHAPE}")
+        if not isinstance(row["prompt"], str) or not isinstance(row["response"], str | None):
+            raise UserError(f"{path}, line {number}: prompt and response are texts. {SHAPE}")
+        responses.append(Response(row["prompt"], row["response"], number, row))
+    return responses
+
+
+def reopen(path: Path, model: str, settings: Mapping[str, Any]) -> set[str]:
+    """Prompts that ``path`` already answers; failed responses and a torn last line are dropped.
+
+    Raises:
+        UserError: the file is of another model, or was made with other settings.
+    """
+    if not path.exists():
+        return set()
+    responses = read_responses(path, torn=True)
+    for response in responses:
+        if response.fields.get("model") != model:
+            raise UserError(
+                f"{path}, line {response.line} is a response of {response.fields.get('model')!r},"
+                f" and this is {model!r}. Give another responses_out=FILE, or move that one away."
+            )
+        before = response.fields.get("settings")
+        if before != settings:
+            raise UserError(
+                f"{path}, line {response.line} was made with {before}, and these settings are"
+                f" {dict(settings)}. Give another responses_out=FILE, or the same settings."
+            )
+    answered = [response for response in responses if response.text is not None]
+    lines = (json.dumps(response.fields, ensure_ascii=False) + "\n" for response in answered)
+    write_text(path, "".join(lines))
+    return {response.prompt for response in answered}

@@ -7,15 +7,12 @@ not a policy that said nothing.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.evaluation.decoding import Decoding, Keep, Local, Row, Turns, failed
-from experiments.evaluation.local import answer_all
-from experiments.evaluation.responses import reopen
+from experiments.evaluation.local import Decoding, Keep, Local, Row, Turns, answer_all, failed
 from experiments.policies.load import same_model, trained_policy
 from judges.endpoint.chat_completions import FILTERED
 from judges.endpoint.complete import Fetched, chat_body, complete_all, open_channel
@@ -36,28 +33,6 @@ class Source:
     settings: dict[str, Any]
     answer: Callable[[Turns, Keep], None]
     """Hands a row {prompt, response, ...} of each prompt to the callable, in any order."""
-
-
-def fill(source: Source, turns: Turns, path: Path) -> None:
-    """Write the responses that ``path`` does not have yet; those it has stay.
-
-    Raises:
-        UserError: ``path`` is of another model or other settings, or the source cannot answer.
-    """
-    done = reopen(path, source.model, source.settings)
-    todo = {prompt: messages for prompt, messages in turns.items() if prompt not in done}
-    if not todo:
-        return
-    print(f"{len(todo)} of {len(turns)} responses to generate into {path}", flush=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    shared = {"model": source.model, "settings": source.settings}
-    with path.open("a", encoding="utf-8") as file:
-
-        def keep(row: Row) -> None:
-            file.write(json.dumps(row | shared, ensure_ascii=False) + "\n")
-            file.flush()  # a killed run keeps it
-
-        source.answer(todo, keep)
 
 
 def from_run(cell: Path, checkpoint: int | None, decoding: Decoding, local: Local) -> Source:

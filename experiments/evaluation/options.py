@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from experiments.evaluation import generate
-from experiments.evaluation.decoding import Decoding, Local
 from experiments.evaluation.generate import Source
+from experiments.evaluation.local import Decoding, Local
 from study.bounds import Number
 from study.cli import option, overrides, preset, word
 from study.errors import UserError

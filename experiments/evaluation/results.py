@@ -1,13 +1,22 @@
-"""Results of evaluations: JSON that names its model, and is never overwritten by another one's."""
+"""Results of evaluations: JSON that another model's never overwrites, and metrics in MLflow.
+
+The metrics are those of a checkpoint's LoggedModel: one per cell and step, under the cell's run.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.evaluation.options import Options
+from experiments.track.store import load_mlflow
 from study.errors import UserError
 from study.files import read_json, write_json
+
+TAG = "judgedrift.model"
+"""Tag of a LoggedModel that holds the label of its weights."""
 
 
 def guard(
@@ -65,3 +74,88 @@ def _file_of(result: Mapping[str, Any]) -> tuple[str, str]:
     named = result["responses"]
     first = named[0] if isinstance(named, list) else named
     return str(first["path"]), str(first["sha256"])
+
+
+def track(
+    options: Options, evaluation: str, numbers: Mapping[str, float], result: Mapping[str, Any]
+) -> str | None:
+    """Log ``numbers`` as eval/<evaluation>/<name> on the model that was evaluated.
+
+    Only a run has a place in the tracking store; a model folder, an endpoint or a file of
+    responses has its JSON alone. ``track=false`` switches it off.
+
+    Returns:
+        The LoggedModel's id, None where there is nothing to log it on.
+
+    Raises:
+        UserError: the run was tracked, and the store does not take the metrics.
+    """
+    cell = options.run
+    if cell is None or not options.track:
+        return None
+    run = read_json(cell / "mlflow.json")
+    if not run:
+        print(f"run={cell} is not tracked, so the result is in its JSON alone.")
+        return None
+    step = _step(cell, options)
+
+    mlflow = load_mlflow()
+    try:
+        client = mlflow.MlflowClient(tracking_uri=run["uri"])
+        model_id = _logged_model(client, run, cell.resolve().name, step, result)
+        stamp = int(time.time() * 1000)
+        data = result["dataset"]
+        metrics = [
+            mlflow.entities.Metric(
+                f"eval/{evaluation}/{name}",
+                value,
+                stamp,
+                step,
+                model_id=model_id,
+                dataset_name=data["name"],
+                dataset_digest=data["digest"],
+            )
+            for name, value in numbers.items()
+        ]
+        client.log_batch(run["run_id"], metrics=metrics)
+    except mlflow.exceptions.MlflowException as error:
+        raise UserError(
+            f"The result is written, and the tracking store {run['uri']} does not take it:"
+            f" {str(error).splitlines()[0]} Mend the store and type the command again, or"
+            " track=false."
+        ) from error
+    print(f"logged as eval/{evaluation}/* on the model {model_id} of run {run['run_id']}")
+    return model_id
+
+
+def _step(cell: Path, options: Options) -> int:
+    """The step of the checkpoint that was asked."""
+    if options.checkpoint is not None:
+        return options.checkpoint
+    return int(read_json(cell / "status.json").get("step", 0))
+
+
+def _logged_model(
+    client: Any, run: Mapping[str, str], cell: str, step: int, result: Mapping[str, Any]
+) -> str:
+    """The id of the LoggedModel of these weights of the cell, made on first use.
+
+    Weights that were trained anew under the same name are another model: their fingerprint, which
+    is part of the model's label, decides.
+    """
+    name, label = f"{cell}-step-{step}", str(result["model"])
+    for candidate in client.search_logged_models(
+        [run["experiment_id"]], filter_string=f"name = '{name}'"
+    ):
+        if (candidate.source_run_id, candidate.tags.get(TAG)) == (run["run_id"], label):
+            return str(candidate.model_id)
+    made = client.create_logged_model(
+        run["experiment_id"],
+        name=name,
+        source_run_id=run["run_id"],
+        tags={"judgedrift.cell": cell, TAG: label},
+        params={"step": str(step)},
+        model_type="policy",
+    )
+    client.finalize_logged_model(made.model_id, "READY")
+    return str(made.model_id)

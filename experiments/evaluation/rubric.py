@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.evaluation.collect import collect
 from experiments.evaluation.options import Options
-from experiments.evaluation.results import write_result
+from experiments.evaluation.results import track, write_result
 from experiments.evaluation.summary import Graded, summary
-from experiments.evaluation.tracked import track
 from experiments.evaluation.training import differs, trained_under
 from judges.grading.checks import check_rows
 from judges.identity import build_grading

@@ -26,7 +26,7 @@ def say_nothing_to_run(todo: Sequence[Cell]) -> None:
     study = todo[0].config.study
     done = sum(cells.state(cell.dir) == "done" for cell in todo)
     if done == len(todo):
-        print(f"All {len(todo)} cells of {study} are done; nothing to run.")
+        print(f"All {done} cells of {study} are done; nothing to run.")
     else:
         print(
             f"{done} of {len(todo)} cells of {study} are done, and another sweep runs the others "
@@ -58,7 +58,14 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any]) -> int:
     running = [cell for cell, state in states if state == "running"]
     left = [(cell, state) for cell, state in states if state not in ("done", "running")]
     for cell in running:
-        print(_whereabouts(cell))
+        status, log = read_status(cell.dir), cell.dir / "log.txt"
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.get("started", 0)))
+        whereabouts = (
+            f"{cell.name} is run by process {status.get('pid', '?')} on {status.get('host', '?')} "
+            f"since {began}, at step {status.get('step', 0)} of {status.get('steps', '?')}; "
+            f"to watch it: tail -f {log}"
+        )
+        print(visible(whereabouts))
     for cell, state in left:
         print(f"{cell.name} is {state}; its log: {cell.dir / 'log.txt'}")
     if running:
@@ -69,16 +76,6 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any]) -> int:
     elif left:
         print("Run the same command again to continue where these stopped.")
     return 1 if running or left else 0
-
-
-def _whereabouts(cell: Cell) -> str:
-    """Who runs a cell that is not ours, and how to watch it."""
-    status = read_status(cell.dir)
-    began = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.get("started", 0)))
-    who = f"process {status.get('pid', '?')} on {status.get('host', '?')}"
-    step = f"step {status.get('step', 0)} of {status.get('steps', '?')}"
-    watch = f"tail -f {cell.dir / 'log.txt'}"
-    return visible(f"{cell.name} is run by {who} since {began}, at {step}; to watch it: {watch}")
 
 
 def write_report(study_dir: Path) -> None:
@@ -105,14 +102,13 @@ def summarise(study_dir: Path) -> None:
     path = study_dir / "report" / "summary.json"
     again = f"python -m analysis.report study={study_dir.name} writes it again"
     rows = read_left(path, f"its table is left out, and {again}").get("rows", [])
-    if _is_table(rows):
-        print_table(rows, "What each judge taught (mean over seeds)")
-
-
-def _is_table(rows: Any) -> bool:
-    return (
-        isinstance(rows, list)
-        and bool(rows)
-        and all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows)
-        and all(isinstance(text, str) for row in rows for text in row.values())
+    if not isinstance(rows, list) or not rows:
+        return
+    tabular = all(
+        isinstance(row, dict)
+        and row.keys() == rows[0].keys()
+        and all(isinstance(text, str) for text in row.values())
+        for row in rows
     )
+    if tabular:
+        print_table(rows, "What each judge taught (mean over seeds)")

@@ -11,10 +11,11 @@ from rich.live import Live
 from rich.text import Text
 
 from experiments.launch.pool import ORPHANED, run_pool, threads_of, workers_of
-from experiments.launch.refusals import Refusals
+from experiments.preflight import judges_of
 from experiments.track.runs import mark_killed
 from study import cells, storage
 from study.cells import Cell
+from study.schema import Judge
 from study.screen import visible
 from study.status import read_status
 
@@ -50,23 +51,65 @@ def run_cells(todo: Sequence[Cell]) -> None:
         if code == storage.EXIT:  # the other cells write to the same disk
             raise storage.DiskTrouble(status.get("error") or storage.paragraph(None, folder))
 
-    def skipped(folder: Path) -> bool:
-        return refusals.covers(cell_of[folder])
-
     def tick() -> None:
         if live is not None:
-            live.update(Text(visible("\n".join(_running_lines(todo)))))
+            statuses = [(cell.name, read_status(cell.dir)) for cell in todo]
+            lines = [
+                f"{name}  step {status.get('step', 0)}/{status.get('steps', '?')}"
+                for name, status in statuses
+                if status.get("state") == "running"
+            ]
+            live.update(Text(visible("\n".join(lines))))
 
     with live or nullcontext():
-        run_pool(list(cell_of), workers, threads, ended, tick, skipped)
+        run_pool(
+            list(cell_of),
+            workers,
+            threads,
+            ended,
+            tick,
+            lambda folder: refusals.covers(cell_of[folder]),
+        )
     if refusals.left:
         say(refusals.paragraph())
 
 
-def _running_lines(todo: Sequence[Cell]) -> list[str]:
-    statuses = [(cell.name, read_status(cell.dir)) for cell in todo]
-    return [
-        f"{name}  step {status.get('step', 0)}/{status.get('steps', '?')}"
-        for name, status in statuses
-        if status.get("state") == "running"
-    ]
+class Refusals:
+    """Judges whose endpoint refused key, account or model: no further cell that asks them starts.
+
+    A judge is its address, its key and its model here, since those are what is refused.
+    """
+
+    def __init__(self) -> None:
+        self.left: list[str] = []
+        """Names of the cells that were not started."""
+        self._refused: dict[tuple[str, str, str], str] = {}
+
+    def add(self, cell: Cell, error: str) -> None:
+        """A cell of which ``error`` says that a judge was refused."""
+        asked = [judge for judge in judges_of([cell]) if judge.endpoint.url.startswith("http")]
+        named = [judge for judge in asked if judge.endpoint.url in error]
+        for judge in named or asked:
+            self._refused[_account(judge)] = judge.name
+
+    def covers(self, cell: Cell) -> bool:
+        """Whether the cell asks a judge that was refused; it is then noted as left."""
+        refused = any(_account(judge) in self._refused for judge in judges_of([cell]))
+        if refused:
+            self.left.append(cell.name)
+        return refused
+
+    def paragraph(self) -> str:
+        """What was not started, why, and what to type."""
+        names = ", ".join(dict.fromkeys(self._refused.values()))
+        return (
+            f"The endpoint of {names} refused its key, its account or its model, so "
+            f"{len(self.left)} cells that ask it were not started and stay as they were: "
+            f"{', '.join(self.left)}. Put the key, the account or judge.endpoint.model right, see "
+            f"that it answers with python -m judges.check, and run the same command again."
+        )
+
+
+def _account(judge: Judge) -> tuple[str, str, str]:
+    endpoint = judge.endpoint
+    return endpoint.url, endpoint.api_key_env or "", endpoint.model

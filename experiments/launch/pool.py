@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection
 from multiprocessing.connection import Connection, wait
 from multiprocessing.forkserver import ensure_running
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -69,29 +70,27 @@ def run_pool(
         ensure_running()
     alive, keep = context.Pipe(duplex=False)
     codes: dict[Path, int] = {}
-    running: dict[int, tuple[Path, multiprocessing.process.BaseProcess]] = {}
+    running: dict[int, tuple[Path, BaseProcess]] = {}
     waiting = list(todo)
     elsewhere: set[Path] = set()
     try:
         while waiting or running:
-            while len(running) < workers and (free := _first_free(waiting, elsewhere)):
-                waiting.remove(folder := free)
-                if skipped(folder):
-                    continue
-                child = context.Process(target=_child, args=(folder, threads, alive))
-                child.start()
-                running[child.sentinel] = (folder, child)
+            while len(running) < workers and (folder := _first_free(waiting, elsewhere)):
+                waiting.remove(folder)
+                if not skipped(folder):
+                    child = context.Process(target=_child, args=(folder, threads, alive))
+                    child.start()
+                    running[child.sentinel] = (folder, child)
             on_tick()
             for sentinel in wait(list(running), timeout=1.0):
                 folder, child = running.pop(int(sentinel))  # ty: ignore[invalid-argument-type]
-                child.join()
-                code = child.exitcode if child.exitcode is not None else 1
+                code = _ended(child)
                 child.close()
                 if code == cells.BUSY:
                     waiting.append(folder)
-                    continue
-                codes[folder] = code
-                on_end(folder, code)
+                else:
+                    codes[folder] = code
+                    on_end(folder, code)
     except BaseException:
         _end(running.values(), on_end)
         raise
@@ -99,6 +98,12 @@ def run_pool(
         keep.close()
         alive.close()
     return codes
+
+
+def _ended(child: BaseProcess) -> int:
+    """Exit code of a child that has ended or is about to."""
+    child.join()
+    return child.exitcode if child.exitcode is not None else 1
 
 
 def _first_free(waiting: list[Path], elsewhere: set[Path]) -> Path | None:
@@ -113,8 +118,7 @@ def _first_free(waiting: list[Path], elsewhere: set[Path]) -> Path | None:
 
 
 def _end(
-    running: Collection[tuple[Path, multiprocessing.process.BaseProcess]],
-    on_end: Callable[[Path, int], None],
+    running: Collection[tuple[Path, BaseProcess]], on_end: Callable[[Path, int], None]
 ) -> None:
     """Let every child end its cell and its run in MLflow; kill what has not ended in time."""
     for _, child in running:
@@ -124,16 +128,15 @@ def _end(
         child.join(max(0.0, limit - time.monotonic()))
         if child.is_alive():
             child.kill()
-            child.join()
+        code = _ended(child)
         with contextlib.suppress(Exception):  # why the pool ends is known; each one is told of
-            on_end(folder, child.exitcode if child.exitcode is not None else 1)
+            on_end(folder, code)
 
 
 def _child(folder: Path, threads: int, alive: Connection) -> None:
     """Body of a child: own log, own watchdog, then the cell; its exit code is the cell's."""
     redirect(folder)
     threading.Thread(target=_leave_with_parent, args=(alive,), daemon=True).start()
-
     sys.exit(run_cell(folder, threads))
 
 
@@ -159,8 +162,7 @@ def redirect(folder: Path) -> None:
     sys.stdout = sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(_Log(1, "w", closefd=False)), "utf-8", "backslashreplace", "\n", True
     )
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-    print(f"--- {stamp} pid {os.getpid()} ---", flush=True)
+    print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} pid {os.getpid()} ---", flush=True)
 
 
 def _leave_with_parent(alive: Connection) -> None:

@@ -44,13 +44,10 @@ def run_study(todo: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int
         return _nothing_to_run(todo)
     started = time.perf_counter()
     with leases(judges_of(new), study_dir.parent), _opened(todo, new) as mlflow_ids:
-        if elsewhere is not None:
-            elsewhere()
-        else:
-            run_cells(new)
+        run_cells(new) if elsewhere is None else elsewhere()
         report(todo, stale=True)
     if "running" not in _states(todo):
-        _write_summary(todo)
+        write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
     print(f"{len(new)} cells in {time.perf_counter() - started:.1f} s")
     return conclude(todo, mlflow_ids)
 
@@ -65,12 +62,8 @@ def _nothing_to_run(todo: Sequence[Cell]) -> int:
     report(todo, stale=cut_short)
     if cut_short:
         _close_tracking(mlflow_ids, "FINISHED", todo)
-        _write_summary(todo)
+        write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
     return conclude(todo, mlflow_ids)
-
-
-def _write_summary(todo: Sequence[Cell]) -> None:
-    write_json(todo[0].dir.parent / SUMMARY, plan.rows(todo, todo[0].config.factors))
 
 
 def _states(todo: Sequence[Cell]) -> set[str]:
@@ -99,12 +92,11 @@ def _opened(todo: Sequence[Cell], new: Sequence[Cell]) -> Generator[dict[str, An
         yield mlflow_ids
         if _states(todo) == {"done"}:
             ended = "FINISHED"
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, storage.DiskTrouble) as error:
         ended = "KILLED"
-        _wait_for_last(new)
-        raise
-    except storage.DiskTrouble:
-        ended = "KILLED"
+        limit = time.monotonic() + (LAST_S if isinstance(error, KeyboardInterrupt) else 0)
+        while time.monotonic() < limit and "running" in _states(new):
+            time.sleep(0.2)
         raise
     finally:
         _close_tracking(mlflow_ids, ended, todo)
@@ -118,24 +110,15 @@ def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, Any]) -> None:
         mlflow_ids |= initialise(uri, study_dir.parent, config.study, config.factors)
     study_dir.mkdir(parents=True, exist_ok=True)
     (study_dir / SUMMARY).unlink(missing_ok=True)
-    write_study(
-        study_dir,
-        {
-            "study": config.study,
-            "factors": config.factors,
-            "base": base(first, config.factors),
-            "mlflow": dict(mlflow_ids),
-        },
-    )
+    described = {
+        "study": config.study,
+        "factors": config.factors,
+        "base": base(first, config.factors),
+        "mlflow": dict(mlflow_ids),
+    }
+    write_study(study_dir, described)
     for cell in new:
         cells.save_cell(cell)
-
-
-def _wait_for_last(new: Sequence[Cell]) -> None:
-    """Give cells that another launcher runs the time to end by themselves."""
-    limit = time.monotonic() + LAST_S
-    while "running" in _states(new) and time.monotonic() < limit:
-        time.sleep(0.2)
 
 
 def _close_tracking(mlflow_ids: dict[str, Any], status: str, todo: Sequence[Cell]) -> None:
@@ -150,5 +133,5 @@ def _close_tracking(mlflow_ids: dict[str, Any], status: str, todo: Sequence[Cell
         if state == "killed":
             mark_killed(folder, "its process is gone")
     if status == "KILLED" or "running" not in states.values():
-        reports = [path for path in [todo[0].dir.parent / REPORT] if path.exists()]
-        close_parent(mlflow_ids, status, reports)
+        report_file = todo[0].dir.parent / REPORT
+        close_parent(mlflow_ids, status, [report_file] if report_file.exists() else [])

@@ -12,16 +12,14 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from experiments.track import projection
-from experiments.track.projection import Point
+from experiments.track.projection import Point, points
 from experiments.track.runs import keep_run, one_line, open_run, send
 from experiments.track.store import initialise, load_mlflow, tracking_uri
 from study import cells
 from study.cells import Cell
+from study.clock import boot
 from study.study_file import read_study
 
 PAUSE_S = 60.0
@@ -50,22 +48,16 @@ class RunLog:
         self._steps: set[int] = set()
         self._problem = ""
         self._retry_at = 0.0
-        if cell.config.tracking.enabled:
-            self._guarded(self._open)
+        self._guarded(self._open)
 
     def __enter__(self) -> RunLog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.finish("FINISHED")
-        else:
-            self.finish("FAILED" if issubclass(kind, Exception) else "KILLED")
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        status = "FINISHED"
+        if kind is not None:
+            status = "FAILED" if issubclass(kind, Exception) else "KILLED"
+        self._guarded(lambda: self._end(status))
 
     def add(self, step: int, time_ms: int, metrics: dict[str, Any]) -> None:
         """Buffer one step; a step that an earlier process of this cell has sent is left out.
@@ -77,24 +69,11 @@ class RunLog:
         """
         if not self.cell.config.tracking.enabled or step <= self._sent:
             return
-        self._points.extend(projection.points(step, time_ms, metrics))
+        self._points.extend(points(step, time_ms, metrics))
         self._steps.add(step)
-        if len(self._steps) >= self.cell.config.tracking.flush_steps:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what is buffered; after a failure, wait so that a dead server costs little."""
-        if self._points and time.monotonic() >= self._retry_at:
+        enough = len(self._steps) >= self.cell.config.tracking.flush_steps
+        if enough and time.monotonic() >= self._retry_at:  # a dead server shall cost little
             self._guarded(self._push)
-
-    def finish(self, status: str) -> None:
-        """Send the rest and end the run.
-
-        Args:
-            status: FINISHED, FAILED or KILLED.
-        """
-        if self.cell.config.tracking.enabled:
-            self._guarded(lambda: self._end(status))
 
     def _open(self) -> None:
         config, runs_dir = self.cell.config, self.cell.dir.parent.parent
@@ -106,7 +85,7 @@ class RunLog:
         run_id, self._sent = open_run(self._client, self._ids, self.cell)
         self._client.update_run(run_id, status="RUNNING")
         self._run_id = run_id
-        self._client.log_batch(run_id, tags=_run_tags(_heartbeat()))
+        send(self._client, run_id, [], _heartbeat())
 
     def _push(self) -> None:
         if not self._run_id:
@@ -123,43 +102,37 @@ class RunLog:
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Do ``action``; a failure is noted, and what is buffered stays for the next try."""
+        if not self.cell.config.tracking.enabled:
+            return
         began = time.monotonic()
         try:
             action()
         except Exception as error:
-            took = time.monotonic() - began
-            self._retry_at = time.monotonic() + max(PAUSE_S, 10 * took)
+            now = time.monotonic()
+            self._retry_at = now + max(PAUSE_S, 10 * (now - began))
             if not self._problem:
-                self._problem = one_line(error)
+                self._note(one_line(error))
                 _log.warning(
                     "MLflow failed (%s). Training goes on and everything is recorded; repair with: "
                     "python -m experiments.tracking rebuild study=%s",
                     self._problem,
                     self.cell.config.study,
                 )
-                self._note(self._problem)
         else:
             if self._problem:
-                self._problem = ""
                 self._note("")
 
     def _note(self, problem: str) -> None:
+        self._problem = problem
         with contextlib.suppress(OSError):  # a full disk is for the records to complain of
             cells.set_status(self.cell.dir, tracking_problem=problem)
 
 
-def _run_tags(tags: dict[str, str]) -> list[Any]:
-    from mlflow.entities import RunTag
-
-    return [RunTag(key, value) for key, value in tags.items()]
-
-
 def _heartbeat() -> dict[str, str]:
     """Who writes this run and when it last did, so that a dead writer can be told from a slow."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
     return {
         "judgedrift.host": socket.gethostname(),
         "judgedrift.pid": str(os.getpid()),
-        "judgedrift.boot_id": boot.read_text().strip() if boot.exists() else "-",
+        "judgedrift.boot_id": boot(),
         "judgedrift.heartbeat": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -64,10 +64,13 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         tags["mlflow.source.git.commit"] = str(commit)
     if sandbox := environment.get("sandbox"):
         tags["judgedrift.sandbox"] = sandbox
-    new = {  # parameters are write-once: what a resume changed of them stays as it was
-        key: value for key, value in projection.params(cell).items() if key not in run.data.params
-    }
-    for batch in _chunks([Param(key, value) for key, value in new.items()], 100):
+    # parameters are write-once: what a resume changed of them stays as it was
+    params = [
+        Param(key, value)
+        for key, value in projection.params(cell).items()
+        if key not in run.data.params
+    ]
+    for batch in _chunks(params, 100):
         client.log_batch(run_id, params=batch)
     for batch in _chunks([RunTag(key, value) for key, value in tags.items()], 100):
         client.log_batch(run_id, tags=batch)
@@ -99,7 +102,7 @@ def send(client: Any, run_id: str, points: Iterable[Point], tags: dict[str, str]
     from mlflow.entities import Metric, RunTag
 
     heartbeat = [RunTag(key, value) for key, value in tags.items()]
-    for batch in _chunks(list(points), BATCH):
+    for batch in list(_chunks(list(points), BATCH)) or [[]]:
         client.log_batch(run_id, metrics=[Metric(*point) for point in batch], tags=heartbeat)
 
 
@@ -114,15 +117,14 @@ def mark_killed(folder: Path, reason: str) -> bool:
         True where a run was RUNNING and is KILLED now; False where there is none, it had ended,
         or MLflow failed.
     """
-    known_run = kept_run(folder)
-    if not known_run:
+    if not (run := kept_run(folder)):
         return False
     try:
-        client = load_mlflow().MlflowClient(tracking_uri=known_run["uri"])
-        if client.get_run(known_run["run_id"]).info.status != "RUNNING":
+        client = load_mlflow().MlflowClient(tracking_uri=run["uri"])
+        if client.get_run(run["run_id"]).info.status != "RUNNING":
             return False
-        client.set_tag(known_run["run_id"], "judgedrift.reason", redact(reason))
-        client.set_terminated(known_run["run_id"], "KILLED")
+        client.set_tag(run["run_id"], "judgedrift.reason", redact(reason))
+        client.set_terminated(run["run_id"], "KILLED")
     except Exception as error:
         _log.warning("MLflow could not end the run of %s: %s", folder.name, one_line(error))
         return False
@@ -130,12 +132,11 @@ def mark_killed(folder: Path, reason: str) -> bool:
 
 
 def close_parent(ids: dict[str, str], status: str, artifacts: Iterable[Path] = ()) -> bool:
-    """End the parent run of a study and put files, such as the report, beside it.
+    """End the parent run of a study and put files, such as the report, under its ``report``.
 
     Args:
         ids: what `initialise` returned.
         status: FINISHED, FAILED or KILLED.
-        artifacts: files; they go under ``report``.
 
     Returns:
         Whether MLflow took it all; if not, a warning says why and a rebuild repairs it.

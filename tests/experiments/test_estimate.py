@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from experiments.estimate import ANSWER_SHARE, expected, usd
+from experiments.estimate import ANSWER_SHARE, expected
 from study.cells import Cell
-from study.schema import Endpoint, Grading, Judge, Price, Sampling, Simulated, Study, Trainer
+from study.schema import Endpoint, Grading, Judge, Sampling, Simulated, Study, Trainer
 from study.schema import Task as TaskConfig
 from study.tasks import TASKS, oracle
 
@@ -68,11 +68,6 @@ def test_a_judge_that_thinks_is_expected_to_talk_more() -> None:
     brief = replace(real, sampling=Sampling(max_tokens=8))
     told = [expected(cell(judge))["tokens_out"] / 40 for judge in (real, thinks, always, brief)]
     assert told == pytest.approx([33.4, 533.4, 533.4, 8.0])
-
-
-def test_dollars() -> None:
-    judge = replace(FAIR, price=Price(input=2.0, output=8.0))
-    assert usd(judge, 1e6, 5e5) == pytest.approx(6.0)
 
 
 def test_it_needs_no_torch() -> None:

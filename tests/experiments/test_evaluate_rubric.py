@@ -17,9 +17,9 @@ import yaml
 from experiments.evaluate import main
 from experiments.evaluation import generate
 from experiments.evaluation.options import Options
+from experiments.evaluation.results import track
 from experiments.evaluation.rubric import held_out
 from experiments.evaluation.summary import Graded, summary
-from experiments.evaluation.tracked import track
 from experiments.evaluation.training import NOTE, differs, trained_under, training_of
 from study.compose import load_presets
 from study.errors import UserError

@@ -15,8 +15,8 @@ import pytest
 
 from experiments.evaluate import main
 from experiments.evaluation import generate
-from experiments.evaluation.decoding import Decoding, Local
-from experiments.evaluation.responses import read_responses
+from experiments.evaluation.collect import fill, read_responses
+from experiments.evaluation.local import Decoding, Local
 from study.errors import UserError
 from study.schema import Endpoint
 from tests.experiments.conftest import PROMPTS
@@ -66,7 +66,7 @@ def test_a_model_answers_and_a_second_call_asks_for_the_rest_only(root, tmp_path
 def test_batches_and_sampling_do_not_change_what_they_should_not(tmp_path, little):
     def answers(decoding: Decoding, batch: int, name: str) -> dict[str, str]:
         source = generate.from_folder(str(little), None, decoding, Local(batch=batch))
-        generate.fill(source, single(*PROMPTS), tmp_path / name)
+        fill(source, single(*PROMPTS), tmp_path / name)
         return {one.prompt: str(one.text) for one in read_responses(tmp_path / name)}
 
     greedy = answers(Decoding(max_tokens=6), 1, "one")
@@ -78,7 +78,7 @@ def test_batches_and_sampling_do_not_change_what_they_should_not(tmp_path, littl
 
 def test_a_prompt_longer_than_the_context_is_missing(tmp_path, little):
     source = generate.from_folder(str(little), None, Decoding(max_tokens=4), Local())
-    generate.fill(source, single("Zq " * 90), tmp_path / "r")
+    fill(source, single("Zq " * 90), tmp_path / "r")
     (row,) = read_responses(tmp_path / "r")
     assert row.text is None and "context of 64" in row.fields["error"]
 
@@ -208,7 +208,7 @@ def test_an_endpoint_that_echoes_the_headers_leaves_no_key_in_any_file(
     monkeypatch.setenv("MY_KEY", key)
     prompts = ["Echo the headers", "EchoError them", "EchoDown them"]
     source = generate.from_endpoint(endpoint, "m", Decoding(), 4, 60.0, "MY_KEY")
-    generate.fill(source, single(*prompts), tmp_path / "r.jsonl")
+    fill(source, single(*prompts), tmp_path / "r.jsonl")
     assert Server.keys == {f"Bearer {key}"}  # it was sent, and echoed
     rows = {row.prompt: row for row in read_responses(tmp_path / "r.jsonl")}
     assert "You sent" in str(rows[prompts[0]].text)
@@ -223,7 +223,7 @@ def test_a_request_carries_the_decoding_and_nothing_else(tmp_path, endpoint):
     """Thinking is asked for by the switch of the chat template."""
     decoding = Decoding(temperature=0.5, top_p=0.9, max_tokens=7, seed=3, thinking=False)
     source = generate.from_endpoint(endpoint, "m", decoding, 4, 60.0)
-    generate.fill(source, single("Hello"), tmp_path / "r.jsonl")
+    fill(source, single("Hello"), tmp_path / "r.jsonl")
     assert Server.bodies == [
         {
             "model": "m",

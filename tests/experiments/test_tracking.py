@@ -529,7 +529,6 @@ def test_tracking_off_leaves_no_trace(tmp_path: Path) -> None:
     cell = cell_of(tmp_path, tracking=Tracking(enabled=False))
     with RunLog(cell) as log:
         log.add(1, 5, metrics(1))
-        log.flush()
     assert not (tmp_path / "mlflow.db").exists()
     assert not (cell.dir / "mlflow.json").exists()
 
@@ -723,9 +722,6 @@ def test_close_parent_keeps_the_report_under_runs(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "runs"]
     assert not close_parent(ids, "FINISHED", [tmp_path / "gone.html"])
     assert "gone.html" in caplog.text
-
-
-PLACES = ("/data/runs", "/home/me/runs", "/home/fast/runs", "/homes")
 
 
 def test_network_file_systems_get_no_wal() -> None:
