@@ -129,11 +129,8 @@ def description(task: Task, loaded: Prompts) -> dict[str, Any]:
 
 
 def prepare(task: Task, out: Path) -> dict[str, Any]:
-    """Write rows and manifest; returns the manifest.
-
-    Raises:
-        UserError: ``out`` does not end in .jsonl or is the source, or the rows are not of the form.
-    """
+    """Write rows and manifest, and return the manifest. Raises UserError where ``out`` does not end
+    in .jsonl or is the source, or the rows are not of the form."""
     source = task_path(task)
     if out.suffix != ".jsonl" or out.resolve() == source.resolve():
         raise UserError(f"out={out} must end in .jsonl and be another file than {source}.")
@@ -150,11 +147,8 @@ def prepare(task: Task, out: Path) -> dict[str, Any]:
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """The manifest of a prepared file, after everything in it was found true.
-
-    Raises:
-        UserError: no file or manifest, other bytes, or other rows than the manifest says.
-    """
+    """The manifest of a prepared file. Raises UserError where file or manifest is missing, or says
+    something else than the other."""
     manifest_path = path.with_suffix(MANIFEST)
     manifest = read_json(manifest_path)
     if not path.is_file() or not manifest:

@@ -21,11 +21,7 @@ from study.cli import command
 
 
 def evaluate_ifeval(options: Options) -> None:
-    """Generate responses where asked to, score them, and write the result.
-
-    Raises:
-        UserError: options that do not fit, responses that do not, or a result of another model.
-    """
+    """Collect the responses, score them, and write the result."""
     source_of(options)  # options that do not fit are said before data that are missing
     root = ifeval.data_root(options.root)
     prompts = ifeval.load_prompts(root)

@@ -16,8 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.evaluation.training import NOTE, training_of
-from experiments.policies.load import adapted, read_model, same_model, trained_policy
+from experiments.policies.load import (
+    NOTE,
+    adapted,
+    read_model,
+    same_model,
+    trained_policy,
+    training_of,
+)
 from study.bounds import Number
 from study.cli import command, option
 from study.errors import UserError
@@ -27,13 +33,11 @@ from study.files import read_json, write_json
 def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None = None) -> Path:
     """Merge the policy of a cell and write it to ``out``; returns ``out``.
 
+    Raises UserError where there is no such run, checkpoint or base model, or ``out`` is not empty.
+
     Args:
         checkpoint: the step of a checkpoint; None takes the policy as the run ended.
         base: folder of the base model, where it has moved since the run.
-
-    Raises:
-        UserError: no such run or checkpoint, a base model that is not there or another one, or an
-            ``out`` that is not empty.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} is there and not empty. Give a new folder: nothing is lost.")

@@ -7,10 +7,10 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.arms import check_arms, check_study
 from experiments.track.store import tracking_uri
 from judges.budget import check_limits
 from judges.grading import GRADINGS
@@ -21,7 +21,7 @@ from study import storage
 from study.cells import Cell
 from study.compose import CONF
 from study.errors import UserError
-from study.identity import flatten
+from study.identity import flatten, identifying, left_out
 from study.marks import under
 from study.rewards import REWARDS
 from study.rewards.checks import check_reward, for_judge
@@ -29,19 +29,17 @@ from study.rows import Row
 from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
 from study.schema import Judge, Study, Trainer
+from study.study_file import base, read_study
 from study.tasks import TASKS
 from study.verify import say_problems
 
 
 def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
-    """All that can be checked without touching disk or network much; writes nothing.
+    """Refuse, with a UserError, all that can be found wrong without touching disk or network much.
 
     Args:
         todo: the cells of a sweep.
         launcher: the arguments that choose another launcher than Hydra's own.
-
-    Raises:
-        UserError: the first thing that is not as it must be.
     """
     config, study_dir = todo[0].config, todo[0].dir.parent
     for cell in todo:
@@ -75,6 +73,60 @@ def check_factors(todo: Sequence[Cell]) -> None:
                 "no arm can differ in it. To see every key, type: python -m experiments.sweep "
                 "--cfg job"
             )
+
+
+def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
+    """Keys outside the declared factors that differ between flat configs, with their values."""
+    differing: dict[str, list[Any]] = {}
+    for key in sorted({key for flat in flats for key in flat if not under(key, factors)}):
+        values: list[Any] = []
+        for flat in flats:
+            if (value := flat.get(key, left_out(key))) not in values:
+                values.append(value)
+        if len(values) > 1:
+            differing[key] = values
+    return differing
+
+
+def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
+    """Refuse arms that differ in more than the declared factors."""
+    differences = undeclared([identifying(cell.data) for cell in todo], factors)
+    if differences:
+        raise UserError(
+            f"The arms of this sweep differ in {_told(differences)}, which is not a declared "
+            f"factor (declared: {', '.join(factors)}). A comparison of judges must not change "
+            "anything else by the way. If it is meant, type: "
+            f"'factors=[{','.join([*factors, *differences])}]' study=NEW_NAME"
+        )
+
+
+def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -> None:
+    """Refuse a study folder that was started with other factors or another base config."""
+    started = read_study(study_dir)
+    if not started:
+        return
+    name = study_dir.name
+    if sorted(started["factors"]) != sorted(factors):
+        raise UserError(
+            f"The study {name} in {study_dir} declared the factors "
+            f"{', '.join(started['factors'])}; this command declares {', '.join(factors)}. "
+            f"A study keeps its factors. Type another name, for example: study={name}-2"
+        )
+    bases = [base(cell, factors) for cell in todo]
+    differences = undeclared([started.get("base", bases[0]), *bases], factors)
+    if differences:
+        raise UserError(
+            f"The study {name} in {study_dir} was started with another config: "
+            f"{_told(differences)} (first value: the study's). Its declared factors are "
+            f"{', '.join(factors)}; anything else must stay. Type another name, for example: "
+            f"study={name}-2"
+        )
+
+
+def _told(differences: dict[str, list[Any]]) -> str:
+    return "; ".join(
+        f"{key} = {' | '.join(map(str, values))}" for key, values in differences.items()
+    )
 
 
 def check_names(config: Study) -> None:
@@ -170,11 +222,8 @@ def judges_of(todo: Sequence[Cell]) -> list[Judge]:
 
 
 def check_launcher(arguments: Sequence[str]) -> None:
-    """Refuse a launcher that is not installed or does not take its settings.
-
-    Args:
-        arguments: those of the command line that choose it.
-    """
+    """Refuse a launcher, chosen by these arguments, that is not installed or does not take its
+    settings."""
     from hydra import compose, initialize_config_dir
     from hydra.core.plugins import Plugins
     from hydra.errors import HydraException

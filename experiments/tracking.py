@@ -32,18 +32,13 @@ ENDS = {"done": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 
 
 def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
-    """Project the records of a whole study again, printing one line per cell.
+    """Project the records of a whole study again, printing one line per cell; whether all could be.
 
     Afterwards MLflow holds exactly the recorded points, each once, and the state that each cell
     is in. A run that holds other points than the records (steps that were redone after a crash
     and differ) is deleted, which MLflow can undo, and made anew. A cell that is running now is
-    left to its own process.
-
-    Returns:
-        Whether every cell could be projected.
-
-    Raises:
-        UserError: the study has no cells, or the store cannot be opened.
+    left to its own process. Raises UserError where the study has no cells, or the store cannot be
+    opened.
     """
     folders = cells.study_cells(study_dir)
     if not folders:

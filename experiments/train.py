@@ -24,7 +24,7 @@ from typing import Any
 
 from experiments.policies.load import load_policy
 from experiments.scorer import Scorer
-from experiments.track.live import RunLog
+from experiments.track.runs import RunLog
 from experiments.trainer import checkpoints
 from judges.budget import Budget, spent_before
 from judges.endpoint.failures import EndpointRefused
@@ -152,11 +152,8 @@ def _terminate(*_: Any) -> None:
 
 
 def train(cell: Cell, threads: int) -> None:
-    """Do what the cell still lacks; everything is written under ``cell.dir``.
-
-    The records tell what that is: steps after the last sound checkpoint, and after the last step
-    only the policy and the end of the run in MLflow.
-    """
+    """Do what the cell still lacks, by its records: steps after the last sound checkpoint, and
+    after the last step only the policy and the end of the run in MLflow."""
     steps = cell.config.trainer.steps
     folder = cell.dir / "checkpoints"
     checkpoint, step = checkpoints.resume(folder, cell.id, steps)

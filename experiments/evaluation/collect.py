@@ -176,11 +176,8 @@ def _complete(answered: int, chosen: int, failed: int, path: Path, allowed: bool
 
 
 def fill(source: Source, turns: Turns, path: Path) -> None:
-    """Write the responses that ``path`` does not have yet; those it has stay.
-
-    Raises:
-        UserError: ``path`` is of another model or other settings, or the source cannot answer.
-    """
+    """Write the responses that ``path`` does not have yet; those it has stay. Raises UserError
+    where ``path`` is of another model or other settings, or the source cannot answer."""
     done = reopen(path, source.model, source.settings)
     todo = {prompt: messages for prompt, messages in turns.items() if prompt not in done}
     if not todo:
@@ -198,14 +195,8 @@ def fill(source: Source, turns: Turns, path: Path) -> None:
 
 
 def read_responses(path: Path, torn: bool = False) -> list[Response]:
-    """Every line of ``path``.
-
-    Args:
-        torn: leave out a last line that was cut off, as a killed writer leaves it.
-
-    Raises:
-        UserError: no such file, or a line that is not a response, with its number.
-    """
+    """Every line of ``path``, without a ``torn`` last one, as a killed writer leaves it. Raises
+    UserError where there is no such file, or with the number of a line that is not a response."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError as error:
@@ -230,10 +221,7 @@ def read_responses(path: Path, torn: bool = False) -> list[Response]:
 
 def reopen(path: Path, model: str, settings: Mapping[str, Any]) -> set[str]:
     """Prompts that ``path`` already answers; failed responses and a torn last line are dropped.
-
-    Raises:
-        UserError: the file is of another model, or was made with other settings.
-    """
+    Raises UserError where the file is of another model, or was made with other settings."""
     if not path.exists():
         return set()
     responses = read_responses(path, torn=True)

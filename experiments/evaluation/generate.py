@@ -36,11 +36,8 @@ class Source:
 
 
 def from_run(cell: Path, checkpoint: int | None, decoding: Decoding, local: Local) -> Source:
-    """The policy of a cell: as it ended, or at the checkpoint of a step.
-
-    Raises:
-        UserError: no cell, no such checkpoint, or the tiny policy, which knows one task only.
-    """
+    """The policy of a cell: as it ended, or at the checkpoint of a step. Raises UserError where
+    there is none, and for the tiny policy, which knows one task only."""
     policy, folder = trained_policy(cell, checkpoint)
     if policy["path"] == "tiny":
         raise UserError(
@@ -58,11 +55,8 @@ def from_folder(
 ) -> Source:
     """A Hugging Face folder or hub id, with a LoRA adapter where one is given.
 
-    Args:
-        model: None takes the base model that the adapter names.
-
-    Raises:
-        UserError: no adapter there, or one that was trained on another base model.
+    A ``model`` of None is the base model that the adapter names. Raises UserError where there is no
+    adapter, or one that was trained on another base model.
     """
     if adapter is not None:
         if not (adapter / "adapter_config.json").is_file():

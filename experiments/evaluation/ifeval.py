@@ -59,11 +59,8 @@ class Checked:
 
 
 def data_root(folder: str | None = None) -> Path | None:
-    """The folder of the shared data: ``folder``, or `data_folder` where that holds IFEval.
-
-    Raises:
-        UserError: the folder that was named, here or in the environment, does not hold IFEval.
-    """
+    """The folder of the shared data: ``folder``, or `data_folder` where that holds IFEval. Raises
+    UserError where a folder that was named, here or in the environment, does not."""
     root = Path(folder).expanduser() if folder else data_folder()
     if (root / PROMPTS_FILE).is_file():
         return root
@@ -77,11 +74,8 @@ def data_root(folder: str | None = None) -> Path | None:
 
 
 def load_prompts(root: Path | None) -> list[Prompt]:
-    """The prompts in file order, from ``root``, or from the hub where there is none.
-
-    Raises:
-        UserError: no such data and no hub, or a line that is not a prompt of IFEval.
-    """
+    """The prompts in file order, from ``root``, or from the hub where there is none. Raises
+    UserError where both fail, or a line is not a prompt of IFEval."""
     path = root / PROMPTS_FILE if root else _from_hub()
     prompts = []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
@@ -126,11 +120,8 @@ def digest(prompts: Sequence[Prompt]) -> str:
 
 @functools.cache
 def load_checkers(root: Path | None) -> Mapping[str, Any]:
-    """Instruction id -> checker class, with the sentence model loaded and languages seeded.
-
-    Raises:
-        UserError: the package or the sentence model is missing.
-    """
+    """Instruction id -> checker class, with the sentence model loaded and languages seeded. Raises
+    UserError where the package or the sentence model is missing."""
     try:
         from if_verifiable.ifeval.instructions_registry import INSTRUCTION_DICT
         from if_verifiable.ifeval.instructions_util import count_sentences
@@ -156,10 +147,8 @@ def load_checkers(root: Path | None) -> Mapping[str, Any]:
 
 @contextmanager
 def _punkt(root: Path | None) -> Generator[None]:
-    """NLTK's search path with the sentence model of ``root`` in front, where it has one.
-
-    A copy and not a link: NLTK opens no file that really lies outside its own folders.
-    """
+    """NLTK's search path with the sentence model of ``root`` in front, where it has one; copied, as
+    NLTK opens no file through a link that leads out of its own folders."""
     source = root / PUNKT_FOLDER if root else None
     if source is None or not source.is_dir():
         yield
@@ -177,10 +166,8 @@ def _punkt(root: Path | None) -> Generator[None]:
 
 
 def variants(response: str) -> list[str]:
-    """The eight texts of which one has to pass for loose accuracy, without repetitions.
-
-    As given and without its first line, its last line, and both; each with and without asterisks.
-    """
+    """The texts of which one has to pass for loose accuracy, without repetitions: as given and
+    without its first line, its last line, and both; each with and without asterisks."""
     lines = response.split("\n")
     cut = ["\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1])]
     texts = [response, *cut]
@@ -283,12 +270,7 @@ def proportion(groups: Sequence[Sequence[bool]]) -> tuple[float, float, float]:
     clusters, C/(C-1) sum (y - p m)^2 / M^2, gives the number of independent values that would be
     as uncertain, and Wilson's interval is taken at that number. Where nothing varies (p is 0 or
     1), clusters count as one value each. Clusters of one give the plain Wilson interval on C - 1.
-
-    Args:
-        groups: one sequence of values per cluster, C of them.
-
-    Raises:
-        ValueError: no values.
+    ``groups`` are the values of each of C clusters; a ValueError where there are none.
     """
     clusters, values = len(groups), sum(len(group) for group in groups)
     if not values:

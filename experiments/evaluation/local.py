@@ -52,11 +52,8 @@ def failed(prompt: str, error: str) -> Row:
 def answer_all(
     path: str, adapter: Path | None, turns: Turns, keep: Keep, decoding: Decoding, local: Local
 ) -> None:
-    """Answer every prompt; one that does not fit the model's context is missing.
-
-    Raises:
-        UserError: no model at ``path``, an adapter that does not fit it, or no chat template.
-    """
+    """Answer every prompt; one that does not fit the model's context is missing. Raises UserError
+    where there is no model at ``path``, an adapter does not fit it, or it has no chat template."""
     import torch
     from transformers import GenerationConfig
 

@@ -71,12 +71,8 @@ class Options:
 
 
 def source_of(options: Options) -> Source | None:
-    """Who is to answer, or None for a file of responses.
-
-    Raises:
-        UserError: answers from no place or several, an option that has no meaning with it, or a
-            source that cannot answer.
-    """
+    """Who is to answer, or None for a file of responses. Raises UserError for answers from no place
+    or several, an option that has no meaning with it, or a source that cannot answer."""
     given = frozenset(key for key in SOURCES if getattr(options, key) is not None)
     if given not in MEANINGLESS:
         raise UserError(

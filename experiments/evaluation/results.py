@@ -22,11 +22,8 @@ TAG = "judgedrift.model"
 def guard(
     target: Path, model: str | None, evaluation: str, judge: str | None = None
 ) -> dict[str, Any]:
-    """What ``target`` holds already, if that is an earlier result of the same.
-
-    Raises:
-        UserError: it is of another model, evaluation or judge, or no result at all.
-    """
+    """What ``target`` holds already. Raises UserError where that is not an earlier result of the
+    same model, evaluation and judge."""
     if target.is_file() and not target.stat().st_size:
         return {}
     before = read_json(target)
@@ -50,13 +47,10 @@ def guard(
 
 
 def write_result(target: Path, result: Mapping[str, Any]) -> None:
-    """Write a result; one of another model is never lost.
+    """Write a result, unless `guard` refuses to.
 
     Files that name no model may be of different ones: the result of another file is then kept
     beside the new one, under a name with the hash of its responses.
-
-    Raises:
-        UserError: ``target`` holds the result of another model, evaluation or judge.
     """
     judge = result.get("judge", {}).get("name")
     before = guard(target, result["model"], result["evaluation"], judge)
@@ -82,13 +76,11 @@ def track(
     """Log ``numbers`` as eval/<evaluation>/<name> on the model that was evaluated.
 
     Only a run has a place in the tracking store; a model folder, an endpoint or a file of
-    responses has its JSON alone. ``track=false`` switches it off.
+    responses has its JSON alone. ``track=false`` switches it off. Raises UserError where the run
+    was tracked, and the store does not take the metrics.
 
     Returns:
         The LoggedModel's id, None where there is nothing to log it on.
-
-    Raises:
-        UserError: the run was tracked, and the store does not take the metrics.
     """
     cell = options.run
     if cell is None or not options.track:
@@ -138,11 +130,8 @@ def _step(cell: Path, options: Options) -> int:
 def _logged_model(
     client: Any, run: Mapping[str, str], cell: str, step: int, result: Mapping[str, Any]
 ) -> str:
-    """The id of the LoggedModel of these weights of the cell, made on first use.
-
-    Weights that were trained anew under the same name are another model: their fingerprint, which
-    is part of the model's label, decides.
-    """
+    """The id of the LoggedModel of these weights of the cell, made on first use. Its label has
+    their fingerprint: weights that were trained anew under the same name are another model."""
     name, label = f"{cell}-step-{step}", str(result["model"])
     for candidate in client.search_logged_models(
         [run["experiment_id"]], filter_string=f"name = '{name}'"

@@ -14,7 +14,7 @@ from experiments.evaluation.collect import collect
 from experiments.evaluation.options import Options
 from experiments.evaluation.results import track, write_result
 from experiments.evaluation.summary import Graded, summary
-from experiments.evaluation.training import differs, trained_under
+from experiments.policies.load import NOTE, Trained, training_of
 from judges.grading.checks import check_rows
 from judges.identity import build_grading
 from judges.session import Session
@@ -22,7 +22,7 @@ from judges.store import Store
 from study.answers import answer_of
 from study.compose import load_presets
 from study.errors import UserError
-from study.files import write_text
+from study.files import read_json, write_text
 from study.rows import Row
 from study.tasks import oracle, prompts, task_module
 
@@ -58,9 +58,6 @@ def evaluate_rubric(options: Options) -> None:
     """Held-out rows of any task with criteria, under any judge and its own grading.
 
     HealthBench is graded item by item; its mean over rows is clipped to [0, 1], samples are not.
-
-    Raises:
-        UserError: options, rows or responses that do not fit, or the judge that trained the run.
     """
     name, target = options.what, options.out
     official = name == "healthbench"
@@ -105,6 +102,40 @@ def evaluate_rubric(options: Options) -> None:
     track(options, name, _numbers(result), result)
 
 
+def trained_under(options: Options) -> Trained | None:
+    """The training of a run, of an adapter inside its run, or of a merged folder; None where the
+    files do not tell, as for an endpoint or a file of responses. Raises UserError where ``run=`` is
+    not a cell."""
+    if run := options.run:
+        training = training_of(run)
+        if training is None:
+            raise UserError(f"run={run} is not a cell: its config.yaml cannot be read.")
+        return training
+    for folder_given in filter(None, (options.adapter, options.model)):
+        folder = Path(folder_given).resolve()
+        for cell in (folder.parent, folder.parent.parent):
+            if training := training_of(cell):
+                return training
+        if noted := read_json(folder / NOTE).get("training"):
+            return noted
+    return None
+
+
+def differs(judge: Judge, trained: Trained, options: Options) -> bool:
+    """Whether the judge differs from that of the training. Raises UserError where it does not and
+    same_judge=true is not given."""
+    model = trained["judge_model"]
+    if trained["judge"] != judge.name and (not model or model != judge.endpoint.model):
+        return True
+    if not options.same_judge:
+        raise UserError(
+            f"{trained['place']} was trained by judge={trained['judge']}, and judge={judge.name} is"
+            " the same model: what it taught is what it likes. Give a held-out gold judge different"
+            " from the training judge, or same_judge=true, which the result then says."
+        )
+    return False
+
+
 def _composed(
     judge_name: str, task_name: str, overrides: Sequence[str], official: bool
 ) -> tuple[Judge, Task]:
@@ -119,11 +150,8 @@ def _composed(
 
 
 def held_out(task: Task, split: str, options: Options) -> Rows:
-    """The rows of a split that a judge can grade by criteria, and what else there is.
-
-    Raises:
-        UserError: an unknown split, or no row with criteria in it.
-    """
+    """The rows of a split that a judge can grade by criteria, and what else there is. Raises
+    UserError for an unknown split, or one without such a row."""
     if split not in SPLITS:
         raise UserError(f"split={split} is not known. Legal are eval, train and all.")
     module = task_module(task.name)
@@ -152,11 +180,7 @@ def grade(
     responses: Mapping[str, Sequence[str]],
     runs_dir: Path,
 ) -> list[Graded]:
-    """The votes of ``judge`` on every response that is there.
-
-    Raises:
-        UserError: the judge cannot be asked, or not about such rows.
-    """
+    """The votes of ``judge`` on every response that is there."""
     # no rule can tell of prompts from a file, which may have none to train on
     truth = (lambda *_: None) if task_module(task.name) is prompts else oracle(task)
     pairs = [(row, answer_of(text)) for row in rows for text in responses.get(row.prompt_id, ())]

@@ -38,14 +38,13 @@ class Graded:
 def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> dict[str, Any]:
     """Mean over samples, then over prompts, with its bootstrap, its bounds and two constants.
 
+    Raises UserError where no sample has a score.
+
     Args:
         graded: every sample of every prompt.
         clip: whether the mean is clipped to [0, 1], as HealthBench does.
         seed: of the bootstrap over prompts.
         signed: whether a sample may score below 0.
-
-    Raises:
-        UserError: no sample has a score.
     """
     by_row: dict[str, list[Graded]] = defaultdict(list)
     for sample in graded:

@@ -21,11 +21,8 @@ from study.status import read_status
 
 
 def run_cells(todo: Sequence[Cell]) -> None:
-    """Run the cells to their ends; what each came to is said, and is in its ``status.json``.
-
-    Raises:
-        DiskTrouble: a cell met a full disk, to which the others write too.
-    """
+    """Run the cells to their ends; what each came to is said, and is in its ``status.json``. Raises
+    DiskTrouble where a cell met a full disk, to which the others write too."""
     config = todo[0].config
     workers = min(workers_of(config), len(todo))
     threads = threads_of(config, workers)
@@ -75,10 +72,8 @@ def run_cells(todo: Sequence[Cell]) -> None:
 
 
 class Refusals:
-    """Judges whose endpoint refused key, account or model: no further cell that asks them starts.
-
-    A judge is its address, its key and its model here, since those are what is refused.
-    """
+    """Judges whose endpoint refused key, account or model: no further cell that asks them starts. A
+    judge is its address, its key and its model here, since those are what is refused."""
 
     def __init__(self) -> None:
         self.left: list[str] = []

@@ -84,7 +84,8 @@ def run_pool(
             on_tick()
             for sentinel in wait(list(running), timeout=1.0):
                 folder, child = running.pop(int(sentinel))  # ty: ignore[invalid-argument-type]
-                code = _ended(child)
+                child.join()
+                code = child.exitcode or 0
                 child.close()
                 if code == cells.BUSY:
                     waiting.append(folder)
@@ -98,12 +99,6 @@ def run_pool(
         keep.close()
         alive.close()
     return codes
-
-
-def _ended(child: BaseProcess) -> int:
-    """Exit code of a child that has ended or is about to."""
-    child.join()
-    return child.exitcode if child.exitcode is not None else 1
 
 
 def _first_free(waiting: list[Path], elsewhere: set[Path]) -> Path | None:
@@ -128,9 +123,9 @@ def _end(
         child.join(max(0.0, limit - time.monotonic()))
         if child.is_alive():
             child.kill()
-        code = _ended(child)
+            child.join()
         with contextlib.suppress(Exception):  # why the pool ends is known; each one is told of
-            on_end(folder, code)
+            on_end(folder, child.exitcode or 0)
 
 
 def _child(folder: Path, threads: int, alive: Connection) -> None:

@@ -19,19 +19,18 @@ TINY = "tiny"
 TEMPLATES = Path(__file__).parent / "templates"
 """Chat templates by name. ``chatml`` says nothing that the messages do not: Qwen2.5's own template
 adds a system turn of its own where there is none, so that a scaffold's turn would be a second."""
+NOTE = "judgedrift.json"
+"""What a merged folder was made from, written into it."""
+
+Trained = dict[str, str]
+"""{place, judge, judge_model, task} of a training."""
 
 
 def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:
     """(model, tokenizer) of ``policy``, the model in float32 or ``policy.dtype``, without LoRA.
 
-    Args:
-        policy: ``path`` is ``tiny``, a folder or a hub id.
-        task: what the policy will be trained on; the tiny policy knows instruct-mini only.
-        cache_dir: where warmed-up tiny policies are kept.
-
-    Raises:
-        UserError: no model at ``policy.path``, the tiny policy on another task than its own, an
-            unknown dtype or architecture key.
+    Raises UserError where there is no such model, dtype or architecture, or the tiny policy does
+    not know ``task``. Tiny policies that are warmed up are kept in ``cache_dir``.
     """
     if policy.path == TINY:
         if task.name != "instruct-mini":
@@ -86,12 +85,9 @@ def read_model(
     """(model, tokenizer) of a Hugging Face folder or hub id.
 
     Args:
-        remedy: what to type where there is no model.
+        remedy: what to type where there is no model, for the UserError.
         tokenizer: its folder, where that is another one.
         keys: how the keys begin that errors name, such as ``policy.``.
-
-    Raises:
-        UserError: no model there, or an unknown dtype.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -117,11 +113,8 @@ def read_model(
 
 
 def adapted(model: Any, adapter: Path, base: str) -> Any:
-    """``model``, which is that of ``base``, with a LoRA adapter.
-
-    Raises:
-        UserError: its weights do not fit the model.
-    """
+    """``model``, which is that of ``base``, with a LoRA adapter; a UserError where they do not
+    fit."""
     from peft import PeftModel
 
     try:
@@ -135,14 +128,8 @@ def adapted(model: Any, adapter: Path, base: str) -> Any:
 
 
 def trained_policy(cell: Path, checkpoint: int | None) -> tuple[dict[str, Any], Path]:
-    """A cell's config of its policy, and the folder of that policy.
-
-    Args:
-        checkpoint: the step of a checkpoint; None takes the policy as the run ended.
-
-    Raises:
-        UserError: no cell, or no such checkpoint.
-    """
+    """A cell's config of its policy, and the folder of that policy: at the step of a checkpoint, or
+    as the run ended. Raises UserError where there is no such cell or checkpoint."""
     if not (cell / "config.yaml").is_file():
         raise UserError(f"run={cell} is not a cell: it has no config.yaml. Give runs/STUDY/CELL.")
     policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]
@@ -159,6 +146,18 @@ def trained_policy(cell: Path, checkpoint: int | None) -> tuple[dict[str, Any], 
     return policy, folder
 
 
+def training_of(cell: Path) -> Trained | None:
+    """What a cell was trained under, None where ``cell`` is not a cell."""
+    try:
+        data = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))
+        judge = data["judge"]
+        model = judge["endpoint"].get("model") or ""
+        named = {"judge": judge["name"], "judge_model": model, "task": data["task"]["name"]}
+    except (OSError, KeyError, TypeError, yaml.YAMLError):
+        return None
+    return {"place": str(cell), **named}
+
+
 def same_model(given: str, named: str) -> bool:
     """A folder may have been moved, or be the local copy of a hub id: its last name decides."""
     return (
@@ -168,11 +167,7 @@ def same_model(given: str, named: str) -> bool:
 
 
 def template_text(name: str) -> str:
-    """The chat template called ``name``, or in the .jinja file of that path.
-
-    Raises:
-        UserError: neither is there.
-    """
+    """The chat template called ``name``, or in the .jinja file of that path; else a UserError."""
     path = Path(name) if name.endswith(".jinja") else TEMPLATES / f"{name}.jinja"
     try:
         return path.read_text(encoding="utf-8")

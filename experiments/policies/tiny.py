@@ -97,11 +97,9 @@ def _read_tiny(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def _build_tiny(architecture: dict[str, int], warmup: Warmup, folder: Path) -> None:
-    """Warm up a tiny policy and move it to ``folder`` in one rename.
-
-    One thread: the weights then do not depend on how many the caller has, and matrices this small
-    gain little from a second one.
-    """
+    """Warm up a tiny policy and move it to ``folder`` in one rename. On one thread, so that the
+    weights do not depend on how many the caller has; matrices this small gain little from a second
+    one."""
     import torch
 
     tokenizer = tiny_tokenizer()
@@ -192,11 +190,8 @@ def tiny_tokenizer() -> PreTrainedTokenizerBase:
 
 
 def warm_up(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, warmup: Warmup) -> float:
-    """Supervised steps on the teacher's answers, AdamW with a cosine to zero; the last loss.
-
-    The loss is over the tokens of the answer and its end mark only. The prompts are those of the
-    train split, so that no prompt of the eval split is seen.
-    """
+    """Supervised steps on the teacher's answers, AdamW with a cosine to zero; the last loss, which
+    is over the tokens of the answer and its end mark only. Prompts are those of the train split."""
     import torch
 
     draw = random.Random(warmup.seed)

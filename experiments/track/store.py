@@ -63,11 +63,8 @@ def load_mlflow() -> Any:
 def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
     """Where runs are logged: the config, else ``MLFLOW_TRACKING_URI``, else sqlite under the runs.
 
-    Returns:
-        A URI that means the same in every working folder. Nothing is created.
-
-    Raises:
-        UserError: a file store, a password in the URI, a folder that cannot be written.
+    The URI means the same in every working folder, and nothing is created. Raises UserError for a
+    file store, a password in the URI, a folder that cannot be written.
     """
     source = "tracking.uri" if tracking.uri else "MLFLOW_TRACKING_URI"
     uri = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
@@ -220,10 +217,8 @@ def _experiment(client: Any, uri: str, runs_dir: Path, study: str) -> str:
 
 
 def _view(axis: str) -> str:
-    """State of MLflow's chart view: the cells without their parent, averaged by ``axis``.
-
-    Sorted by anything but the time of creation, the page lists child runs in their own right.
-    """
+    """State of MLflow's chart view: the cells without their parent, averaged by ``axis``; sorted by
+    anything but the time of creation, the page lists child runs in their own right."""
     group = {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": axis}]}
     cells_only = "tags.`judgedrift.role` = 'cell'"
     order = {"orderByKey": f"tags.`{axis}`", "orderByAsc": True}
@@ -260,11 +255,8 @@ def ui_command(uri: str) -> str:
 
 
 def ui_link(ids: dict[str, str], by: str = "judge.family") -> str:
-    """Address of a study's charts, averaged by an axis of `VIEWS`, once `ui_command` runs.
-
-    Args:
-        ids: what `initialise` returned.
-    """
+    """Address of a study's charts, averaged by an axis of `VIEWS`, once `ui_command` runs; ``ids``
+    are what `initialise` returned."""
     page = ids["uri"] if ids["uri"].startswith("http") else f"http://127.0.0.1:{UI_PORT}"
     query = f"compareRunsMode=CHART&viewStateShareKey={by}"
     return f"{page.rstrip('/')}/#/experiments/{ids['experiment_id']}/runs?{query}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from experiments.estimate import ANSWER_SHARE, expected
+from experiments.plan import ANSWER_SHARE, expected
 from study.cells import Cell
 from study.schema import Endpoint, Grading, Judge, Sampling, Simulated, Study, Trainer
 from study.schema import Task as TaskConfig
@@ -73,7 +73,7 @@ def test_a_judge_that_thinks_is_expected_to_talk_more() -> None:
 def test_it_needs_no_torch() -> None:
     code = (
         "import sys; from pathlib import Path; from study.cells import Cell;"
-        "from study.schema import *; from experiments.estimate import expected;"
+        "from study.schema import *; from experiments.plan import expected;"
         "study = Study(judge=Judge(grading=Grading('likert'), simulated=Simulated()),"
         " task=Task(name='instruct-mini'));"
         "assert expected(Cell({}, study, '', Path()))['tokens_in'] > 0;"

@@ -18,9 +18,9 @@ from experiments.evaluate import main
 from experiments.evaluation import generate
 from experiments.evaluation.options import Options
 from experiments.evaluation.results import track
-from experiments.evaluation.rubric import held_out
+from experiments.evaluation.rubric import differs, held_out, trained_under
 from experiments.evaluation.summary import Graded, summary
-from experiments.evaluation.training import NOTE, differs, trained_under, training_of
+from experiments.policies.load import NOTE, training_of
 from study.compose import load_presets
 from study.errors import UserError
 from study.rows import Criterion, flatten, make_row

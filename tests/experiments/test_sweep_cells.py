@@ -16,7 +16,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments import launch
-from experiments.compose import refuse_lists, resolve
+from experiments.sweep import refuse_lists, resolve
 from study import cells
 from study.cells import Cell
 from study.schema import register

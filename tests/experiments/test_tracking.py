@@ -24,8 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.track import projection, store
-from experiments.track.live import RunLog
-from experiments.track.runs import close_parent, mark_killed
+from experiments.track.runs import RunLog, close_parent, mark_killed
 from experiments.track.store import initialise, load_mlflow, tracking_uri, ui_command, ui_link
 from experiments.tracking import main
 from study import cells
@@ -323,7 +322,7 @@ def test_older_store_is_upgraded_after_a_copy(tmp_path: Path) -> None:
 SIX = """
 import multiprocessing, sys
 from pathlib import Path
-from experiments.track.live import RunLog
+from experiments.track.runs import RunLog
 from experiments.track.store import initialise, load_mlflow, tracking_uri
 from study.cells import load_cell
 from study.schema import Tracking
