@@ -14,7 +14,8 @@ from typing import Any
 
 from experiments.evaluation import ifeval
 from experiments.evaluation.collect import collect
-from experiments.evaluation.options import Options, source_of
+from experiments.evaluation.generate import source_of
+from experiments.evaluation.options import Options
 from experiments.evaluation.results import track, write_result
 from experiments.evaluation.rubric import evaluate_rubric
 from study.cli import command

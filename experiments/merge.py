@@ -9,12 +9,9 @@ base model's generation config. It is written whole or not at all.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from experiments.policies.load import (
     NOTE,
@@ -24,6 +21,7 @@ from experiments.policies.load import (
     trained_policy,
     training_of,
 )
+from experiments.policies.tiny import whole_folder
 from study.bounds import Number
 from study.cli import command, option
 from study.errors import UserError
@@ -58,24 +56,14 @@ def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None
     model, tokenizer = read_model(source, policy["dtype"], remedy, str(folder))
     if named:
         model = adapted(model, folder, source).merge_and_unload()
-    made_from = {"run": cell.name, "folder": folder.name, "base": source}
-    _write(model, tokenizer, out, made_from | {"training": training_of(cell)})
-    return out
-
-
-def _write(model: Any, tokenizer: Any, out: Path, note: dict[str, Any]) -> None:
+    note = {"run": cell.name, "folder": folder.name, "base": source, "training": training_of(cell)}
     out.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    made.chmod(0o755)  # a server may run as somebody else
-    try:
+    with whole_folder(out) as made:
+        made.chmod(0o755)  # a server may run as somebody else
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
         write_json(made / NOTE, note)
-        if out.exists():
-            out.rmdir()
-        os.rename(made, out)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    return out
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,6 @@ def design(todo: Sequence[Cell]) -> tuple[int, int]:
 CHARACTERS_PER_TOKEN = 4
 ANSWER_SHARE = 0.4
 """Of ``trainer.max_completion_length`` that an answer is assumed to use."""
-WORD = "word "
 SAMPLE = 128
 """Rows that stand for all of a task."""
 REPLY_TOKENS = {
@@ -126,7 +125,7 @@ def _per_verdict(
     judge: Judge = freeze(Judge, json.loads(judge_json))
     rows = _sample(task_json)
     grading = build_grading(judge)
-    answer = (WORD * answer_tokens)[: CHARACTERS_PER_TOKEN * answer_tokens]
+    answer = ("word " * answer_tokens)[: CHARACTERS_PER_TOKEN * answer_tokens]
     group = [f"{answer} {member}" for member in range(group_size)]
     shared_by = group_size if isinstance(grading, GroupGrading) else 1
     calls = tokens_in = tokens_out = 0.0

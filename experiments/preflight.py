@@ -44,6 +44,7 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
     config, study_dir = todo[0].config, todo[0].dir.parent
     for cell in todo:
         check_names(cell.config)
+        check_limits(cell.config.cost, judges_of([cell]))
     check_factors(todo)
     check_arms(todo, config.factors)
     runs_dir = study_dir.parent
@@ -52,8 +53,6 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
     ):
         raise _unwritable(runs_dir, "a part of it is a file")
     check_study(study_dir, todo, config.factors)
-    for cell in todo:
-        check_limits(cell.config.cost, judges_of([cell]))
     if config.tracking.enabled:
         tracking_uri(config.tracking, runs_dir)
     check_inputs(todo)

@@ -41,47 +41,37 @@ class StepRecord:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(eq=False, repr=False)
 class Scorer:
-    """Callable reward for TRL over P prompts x G rollouts.
-
-    Args:
-        config: the cell's config.
-        rows: prompt id -> row.
-        truth: (row, answer) -> rule truth, or None where no rule can tell.
-        acting: the judge in the reward.
-        shadows: judges that only look.
-        budget: what the verdicts of all of them may cost.
-        rules: runs the rows' rule functions, where ``reward.rules`` is run.
-    """
+    """Callable reward for TRL over P prompts x G rollouts."""
 
     __name__ = "reward"
 
-    def __init__(
-        self,
-        config: Study,
-        rows: dict[str, Row],
-        truth: Callable[[Row, str], Truth | None],
-        acting: Session,
-        shadows: Sequence[Session] = (),
-        budget: Budget | None = None,
-        rules: RuleRunner | None = None,
-    ) -> None:
-        self.config = config
-        self.rows = rows
-        self.asked = {name: for_judge(row, config.reward.rules) for name, row in rows.items()}
-        self.rules = rules
-        self.decode: Callable[[list[list[int]]], list[str]] | None = None
-        """Token ids -> texts as they came. Chat messages may have been parsed: some templates take
-        thinking out of them, closed or not, and only `answer_of` may do that."""
-        self.truth = truth
-        self.acting = acting
-        self.shadows = list(shadows)
-        self.budget = budget
-        self.pending: StepRecord | None = None
-        self.on_starved: Callable[[int, list[dict[str, Any]], list[dict[str, Any]]], None] = (
-            lambda step, rollouts, verdicts: None
-        )
-        """Keeps the rollouts and verdicts of a step that the failure policy stops at."""
+    config: Study
+    rows: dict[str, Row]
+    """Prompt id -> row."""
+    truth: Callable[[Row, str], Truth | None]
+    """(row, answer) -> rule truth, or None where no rule can tell."""
+    acting: Session
+    """The judge in the reward."""
+    shadows: Sequence[Session] = ()
+    """Judges that only look."""
+    budget: Budget | None = None
+    """What the verdicts of all of them may cost."""
+    rules: RuleRunner | None = None
+    """Runs the rows' rule functions, where ``reward.rules`` is run."""
+    decode: Callable[[list[list[int]]], list[str]] | None = None
+    """Token ids -> texts as they came. Chat messages may have been parsed: some templates take
+    thinking out of them, closed or not, and only `answer_of` may do that."""
+    on_starved: Callable[[int, list[dict[str, Any]], list[dict[str, Any]]], None] = field(
+        default=lambda step, rollouts, verdicts: None
+    )
+    """Keeps the rollouts and verdicts of a step that the failure policy stops at."""
+    pending: StepRecord | None = None
+
+    def __post_init__(self) -> None:
+        rules = self.config.reward.rules
+        self.asked = {name: for_judge(row, rules) for name, row in self.rows.items()}
 
     def __call__(
         self,

@@ -85,16 +85,12 @@ def main() -> int:
             return launch.show_plan(QUEUE)
         runner = functools.partial(compose_jobs, elsewhere) if elsewhere else None
         return launch.run_study(list(QUEUE), runner)
-    except UserError as error:
-        if full:
-            raise
-        print(redact(str(error)), file=sys.stderr)
-        return 2
-    except OSError as error:
-        trouble = storage.explained(error, QUEUE[0].dir.parent if QUEUE else Path.cwd())
+    except (UserError, OSError) as error:
+        place = QUEUE[0].dir.parent if QUEUE else Path.cwd()
+        trouble = error if isinstance(error, UserError) else storage.explained(error, place)
         if trouble is None or full:
             raise
-        print(trouble, file=sys.stderr)
+        print(redact(str(trouble)), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         stopping.deafen()

@@ -12,17 +12,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from experiments.evaluation.generate import Source
-from experiments.evaluation.local import Row, Turns
-from experiments.evaluation.options import Options, source_of
+from experiments.evaluation.generate import Row, Source, Turns, source_of
+from experiments.evaluation.options import Options
 from experiments.evaluation.results import guard
 from study.errors import UserError
 from study.files import write_text
 
 SHAPE = 'One JSON object per line is legal: {"prompt": TEXT, "response": TEXT}.'
-K = TypeVar("K", bound=str | int)
 
 
 @dataclass(frozen=True)
@@ -37,10 +35,10 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Collected(Generic[K]):
+class Collected:
     """The answers to the prompts that are evaluated, and how they came about."""
 
-    texts: dict[K, list[str]]
+    texts: dict[Any, list[str]]
     """Key of a prompt -> its responses; a prompt without one is missing."""
     model: str | None
     files: list[dict[str, str]]
@@ -57,10 +55,10 @@ class Collected(Generic[K]):
 def collect(
     options: Options,
     turns: Turns,
-    keys: Mapping[str, K],
+    keys: Mapping[str, Any],
     judge: str | None = None,
     once: bool = False,
-) -> Collected[K]:
+) -> Collected:
     """The responses to ``turns``, generated first where options name a model and not a file.
 
     Args:
@@ -82,13 +80,13 @@ def collect(
         guard(options.out, source.model, options.what, judge)
         paths = _generated(options, source, turns)
     wanted = {keys[text.strip()] for text in turns}
-    texts: dict[K, list[str]] = defaultdict(list)
+    texts: dict[Any, list[str]] = defaultdict(list)
     failed = beside = truncated = 0
     models: set[str | None] = set()
     for path in paths:
         responses = read_responses(path)
         models.add(_model_of(responses, path))
-        lines: dict[K, int] = {}
+        lines: dict[Any, int] = {}
         for response in responses:
             key = _key_of(response, keys, path)
             if once and key in lines:
@@ -148,7 +146,7 @@ def _model_of(responses: Sequence[Response], path: Path) -> str | None:
     return models.pop() if models else None
 
 
-def _key_of(response: Response, keys: Mapping[str, K], path: Path) -> K:
+def _key_of(response: Response, keys: Mapping[str, Any], path: Path) -> Any:
     """Key of the prompt; blanks around it are no difference."""
     key = keys.get(response.prompt.strip())
     if key is None:

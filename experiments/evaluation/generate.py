@@ -7,21 +7,43 @@ not a policy that said nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.evaluation.local import Decoding, Keep, Local, Row, Turns, answer_all, failed
-from experiments.policies.load import same_model, trained_policy
+from experiments.evaluation.options import Options
+from experiments.policies.load import adapted, read_model, same_model, trained_policy
 from judges.endpoint.chat_completions import FILTERED
 from judges.endpoint.complete import Fetched, chat_body, complete_all, open_channel
+from study.answers import opened
 from study.errors import UserError
 from study.files import read_json
 from study.schema import Endpoint, Sampling
 
+Row = dict[str, Any]
+"""One response: its prompt, the response or None, and how it ended."""
+Keep = Callable[[Row], None]
+"""Takes a row as soon as it is there."""
+Turns = Mapping[str, Sequence[dict[str, str]]]
+"""Text of a prompt -> its chat turns."""
 EDGE = 1 << 20
 """Bytes at either end of a weight file that its fingerprint covers."""
+SOURCES = ("responses", "run", "model", "adapter", "endpoint")
+GENERATION = (
+    *("responses_out", "limit", "temperature", "top_p", "max_tokens", "thinking"),
+    *("checkpoint", "batch", "dtype", "chat_template", "api_key_env", "concurrency", "timeout_s"),
+)
+REMOTE = ("api_key_env", "concurrency", "timeout_s")
+MEANINGLESS = {
+    frozenset({"responses"}): GENERATION,
+    frozenset({"run"}): REMOTE,
+    frozenset({"model"}): (*REMOTE, "checkpoint"),
+    frozenset({"adapter"}): (*REMOTE, "checkpoint"),
+    frozenset({"model", "adapter"}): (*REMOTE, "checkpoint"),
+    frozenset({"endpoint", "model"}): ("batch", "dtype", "chat_template", "checkpoint"),
+}
+"""Options that name where answers come from -> those that have no meaning with them."""
 
 
 @dataclass(frozen=True)
@@ -35,29 +57,44 @@ class Source:
     """Hands a row {prompt, response, ...} of each prompt to the callable, in any order."""
 
 
-def from_run(cell: Path, checkpoint: int | None, decoding: Decoding, local: Local) -> Source:
-    """The policy of a cell: as it ended, or at the checkpoint of a step. Raises UserError where
-    there is none, and for the tiny policy, which knows one task only."""
-    policy, folder = trained_policy(cell, checkpoint)
+def source_of(options: Options) -> Source | None:
+    """Who is to answer, or None for a file of responses. Raises UserError for answers from no place
+    or several, an option that has no meaning with it, or a source that cannot answer."""
+    given = frozenset(key for key in SOURCES if getattr(options, key) is not None)
+    if given not in MEANINGLESS:
+        raise UserError(
+            f"Answers come from one place, and {', '.join(sorted(given)) or 'none'} is given. Type"
+            " responses=FILE, run=CELL_FOLDER, model=FOLDER, adapter=FOLDER, both of them, or"
+            " endpoint=URL model=NAME."
+        )
+    if wrong := [key for key in MEANINGLESS[given] if key in options.given]:
+        raise UserError(f"{wrong[0]} has no meaning with {' and '.join(sorted(given))}.")
+    if options.responses is not None:
+        return None
+    if options.endpoint is not None:
+        return _endpoint(options, options.endpoint, str(options.model))
+    if options.run is None:
+        return _folder(options, options.model, options.adapter)
+    policy, folder = trained_policy(options.run, options.checkpoint)
     if policy["path"] == "tiny":
         raise UserError(
-            f"run={cell} trained the tiny policy, which knows the built-in task only and not"
+            f"run={options.run} trained the tiny policy, which knows the built-in task only and not"
             " English. Give the run of a real policy, for example of experiment=small-real."
         )
-    local = replace(local, dtype=local.dtype or policy["dtype"])
+    options = replace(options, dtype=options.dtype or policy["dtype"])
     if (folder / "adapter_config.json").is_file():
-        return from_folder(policy["path"], folder, decoding, local)
-    return from_folder(str(folder), None, decoding, local)
+        return _folder(options, policy["path"], folder)
+    return _folder(options, str(folder), None)
 
 
-def from_folder(
-    model: str | None, adapter: Path | None, decoding: Decoding, local: Local
-) -> Source:
-    """A Hugging Face folder or hub id, with a LoRA adapter where one is given.
+def _decoding(options: Options) -> dict[str, Any]:
+    """How answers are decoded; part of what a file of responses is compared with."""
+    names = ("temperature", "top_p", "max_tokens", "seed", "thinking")
+    return {name: getattr(options, name) for name in names}
 
-    A ``model`` of None is the base model that the adapter names. Raises UserError where there is no
-    adapter, or one that was trained on another base model.
-    """
+
+def _folder(options: Options, model: str | None, adapter: Path | None) -> Source:
+    """A Hugging Face folder or hub id, None for the base model that a LoRA adapter names."""
     if adapter is not None:
         if not (adapter / "adapter_config.json").is_file():
             raise UserError(f"adapter={adapter} has no adapter_config.json: it is not an adapter.")
@@ -68,14 +105,18 @@ def from_folder(
                 f"adapter={adapter} was trained on {base}, and the model given is {model}. Give"
                 f" model={base}, or leave model out."
             )
-    path = str(model)
+    path, template = str(model), None
     label = _label(Path(path)) + (f" + {_label(adapter)}" if adapter else "")
-    settings = asdict(decoding) | {"dtype": local.dtype or "auto"}
-    if local.chat_template is not None:
-        settings["chat_template_sha256"] = hashlib.sha256(local.chat_template.encode()).hexdigest()
+    settings = _decoding(options) | {"dtype": options.dtype or "auto"}
+    if file := options.chat_template:
+        try:
+            template = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"chat_template={file} cannot be read: {error}.") from error
+        settings["chat_template_sha256"] = hashlib.sha256(template.encode()).hexdigest()
 
     def answer(turns: Turns, keep: Keep) -> None:
-        answer_all(path, adapter, turns, keep, decoding, local)
+        answer_all(path, adapter, turns, keep, options, template)
 
     return Source(label, settings, answer)
 
@@ -100,45 +141,32 @@ def _label(folder: Path) -> str:
     return f"{'/'.join(parts[cut - 1 :] if nested else parts[-1:])}@{digest.hexdigest()}"
 
 
-def from_endpoint(
-    url: str,
-    model: str,
-    decoding: Decoding,
-    concurrency: int,
-    timeout_s: float,
-    api_key_env: str | None = None,
-) -> Source:
+def _endpoint(options: Options, url: str, model: str) -> Source:
     """A model behind an OpenAI-compatible endpoint, asked as judges are: one client, its limits.
 
-    Args:
-        concurrency: requests at once.
-        timeout_s: seconds that one response may take in all, retries included.
-        api_key_env: name of the environment variable that holds the key.
-
-    Raises:
-        UserError: not an http address, the variable of the key is not set; when asked, nobody
-            answers the first request, or its key or model is refused.
+    When asked, it raises UserError where nobody answers the first request, or its key or model is
+    refused.
     """
     if not url.startswith(("http://", "https://")):
         raise UserError(f"endpoint={url} is not an address. Type endpoint=http://HOST:PORT/v1.")
     endpoint = Endpoint(
         url=url,
         model=model,
-        api_key_env=api_key_env,
-        max_concurrency=concurrency,
-        deadline_s=timeout_s,
-        idle_timeout_s=timeout_s,
+        api_key_env=options.api_key_env,
+        max_concurrency=options.concurrency,
+        deadline_s=options.timeout_s,
+        idle_timeout_s=options.timeout_s,
     )
     open_channel(endpoint)  # a missing key is said before anything is written
-    settings = asdict(decoding)
+    settings = _decoding(options)
     sampling = Sampling(**{key: settings[key] for key in settings if key != "thinking"})
 
     def answer(turns: Turns, keep: Keep) -> None:
         prompts = list(turns)
         bodies = [chat_body(endpoint, sampling, messages) for messages in turns.values()]
-        if decoding.thinking is not None:
+        if options.thinking is not None:
             for body in bodies:
-                body["chat_template_kwargs"] = {"enable_thinking": decoding.thinking}
+                body["chat_template_kwargs"] = {"enable_thinking": options.thinking}
         complete_all(endpoint, bodies, lambda place, fetched: keep(_row(prompts[place], fetched)))
 
     return Source(f"{model} at {url.rstrip('/')}", settings, answer)
@@ -160,3 +188,110 @@ def _row(prompt: str, fetched: Fetched) -> Row:
         text = f"<think>{reply.reasoning}"
     stop = "length" if finish == "length" else "stop"
     return {"prompt": prompt, "response": text, "stop": stop, "tokens": reply.tokens_out}
+
+
+def failed(prompt: str, error: str) -> Row:
+    """A missing response, which is not the same as an empty one."""
+    return {"prompt": prompt, "response": None, "error": error}
+
+
+def answer_all(
+    path: str,
+    adapter: Path | None,
+    turns: Turns,
+    keep: Keep,
+    options: Options,
+    template: str | None,
+) -> None:
+    """Answer every prompt; one that does not fit the model's context is missing. Raises UserError
+    where there is no model at ``path``, an adapter does not fit it, or it has no chat template.
+    ``template`` is Jinja text in place of the chat template that model or adapter brings."""
+    import torch
+    from transformers import GenerationConfig
+
+    model, tokenizer = _load(path, adapter, options.dtype, template)
+    extra = {} if options.thinking is None else {"enable_thinking": options.thinking}
+    texts = {
+        prompt: tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=False, **extra
+        )
+        for prompt, messages in turns.items()
+    }
+    ends = model.generation_config.eos_token_id
+    ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
+    warm = {"temperature": options.temperature, "top_p": options.top_p, "top_k": 0}
+    # In place of the model's own, whose penalties and top_k would decode behind our back.
+    model.generation_config = GenerationConfig(
+        do_sample=options.temperature > 0,
+        eos_token_id=sorted(ends),
+        pad_token_id=tokenizer.pad_token_id,
+        **(warm if options.temperature > 0 else {}),
+    )
+    context = getattr(model.config, "max_position_embeddings", None) or 1 << 30
+    order = sorted(texts, key=lambda prompt: len(texts[prompt]))  # alike in length, less padding
+    for start in range(0, len(order), options.batch):
+        batch = order[start : start + options.batch]
+        inputs = tokenizer(
+            [texts[prompt] for prompt in batch],
+            add_special_tokens=False,
+            padding=True,
+            padding_side="left",
+            return_tensors="pt",
+        ).to(model.device)
+        width = inputs["input_ids"].shape[1]
+        room = min(options.max_tokens, context - width)
+        if room < 1:
+            for prompt in batch:
+                keep(failed(prompt, f"the prompt does not fit the context of {context} tokens"))
+            continue
+        with torch.inference_mode(), torch.random.fork_rng():
+            torch.manual_seed(_seed(options.seed, batch[0]))
+            ids_B_L = model.generate(
+                input_ids=inputs["input_ids"],
+                attention_mask=inputs["attention_mask"],
+                max_new_tokens=room,
+            )[:, width:]
+        for prompt, ids in zip(batch, ids_B_L.tolist(), strict=True):
+            stop = next((i for i, token in enumerate(ids) if token in ends), None)
+            text = tokenizer.decode(ids[:stop], skip_special_tokens=True)
+            keep(
+                {
+                    "prompt": prompt,
+                    "response": opened(texts[prompt]) + text,
+                    "stop": "length" if stop is None else "stop",
+                    "tokens": len(ids) if stop is None else stop + 1,
+                }
+            )
+        print(f"{min(start + options.batch, len(order))}/{len(order)} generated", flush=True)
+
+
+def _load(
+    path: str, adapter: Path | None, dtype: str | None, template: str | None
+) -> tuple[Any, Any]:
+    """(model in evaluation mode on its device, tokenizer with the template it was trained with)."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = dtype or ("bfloat16" if device == "cuda" else "float32")
+    has_tokenizer = adapter is not None and (adapter / "tokenizer_config.json").is_file()
+    model, tokenizer = read_model(
+        path,
+        dtype,
+        "Give a folder that has config.json, the weights and the tokenizer, or a hub id that can"
+        " be fetched.",
+        str(adapter) if has_tokenizer else path,
+    )
+    if adapter is not None:
+        model = adapted(model, adapter, path)
+    if template is not None:
+        tokenizer.chat_template = template
+    if not tokenizer.chat_template:
+        raise UserError(f"{path} has no chat template, so it cannot be asked as in training.")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model.to(device).eval(), tokenizer
+
+
+def _seed(seed: int, text: str) -> int:
+    """56 bits of seed and text: what is drawn for a batch does not depend on the others."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {text}".encode(), digest_size=7).digest())

@@ -84,16 +84,13 @@ def load_prompts(root: Path | None) -> list[Prompt]:
         try:
             row = json.loads(line)
             ids, kwargs = tuple(row["instruction_id_list"]), tuple(row["kwargs"])
-            prompt = Prompt(int(row["key"]), str(row["prompt"]), ids, kwargs)
+            if not ids or len(ids) != len(kwargs):
+                raise ValueError(f"{len(ids)} instructions and {len(kwargs)} kwargs")
+            prompts.append(Prompt(int(row["key"]), str(row["prompt"]), ids, kwargs))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path}, line {number} is not a prompt of IFEval: {error!r}."
             ) from error
-        if not ids or len(ids) != len(kwargs):
-            raise UserError(
-                f"{path}, line {number} has {len(ids)} instructions and {len(kwargs)} kwargs."
-            )
-        prompts.append(prompt)
     if not prompts:
         raise UserError(f"{path} holds no prompts. Type data.root=FOLDER of a whole copy.")
     return prompts
@@ -165,15 +162,6 @@ def _punkt(root: Path | None) -> Generator[None]:
             nltk.data.path.remove(folder)
 
 
-def variants(response: str) -> list[str]:
-    """The texts of which one has to pass for loose accuracy, without repetitions: as given and
-    without its first line, its last line, and both; each with and without asterisks."""
-    lines = response.split("\n")
-    cut = ["\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1])]
-    texts = [response, *cut]
-    return list(dict.fromkeys([*texts, *(text.replace("*", "") for text in texts)]))
-
-
 def check(
     prompt: Prompt, response: str, checkers: Mapping[str, Any], seed: int | str = 0
 ) -> Checked:
@@ -182,10 +170,13 @@ def check(
     The draws of a row depend on ``seed`` and the row's key only, not on the rows before it, and
     strict and loose see the same draw. The caller's random state is left as it was.
     """
+    from if_verifiable.common import get_loose_transformations
+
     if not response.strip():
         nothing = (False,) * len(prompt.instructions)
         return Checked(nothing, nothing)
-    texts = [text for text in variants(response) if text.strip()]
+    edited = dict.fromkeys(get_loose_transformations(response)[1:])
+    variants = [text for text in edited if text.strip() and text != response]
     strict, loose, drawn = [], [], False
     state = random.getstate()
     random.seed(f"{seed} {prompt.key}")
@@ -201,7 +192,7 @@ def check(
                 checker.build_description(prompt=prompt.text)
             drawn |= random.getstate() != before
             strict.append(bool(checker.check_following(response)))
-            loose.append(strict[-1] or any(checker.check_following(text) for text in texts[1:]))
+            loose.append(strict[-1] or any(map(checker.check_following, variants)))
     finally:
         random.setstate(state)
     return Checked(tuple(strict), tuple(loose), drawn)

@@ -1,32 +1,13 @@
-"""The options of the command that evaluates on held-out prompts, and who is to answer."""
+"""The options of the command that evaluates on held-out prompts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.evaluation import generate
-from experiments.evaluation.generate import Source
-from experiments.evaluation.local import Decoding, Local
 from study.bounds import Number
 from study.cli import option, overrides, preset, word
-from study.errors import UserError
 
-SOURCES = ("responses", "run", "model", "adapter", "endpoint")
-GENERATION = (
-    *("responses_out", "limit", "temperature", "top_p", "max_tokens", "thinking"),
-    *("checkpoint", "batch", "dtype", "chat_template", "api_key_env", "concurrency", "timeout_s"),
-)
-REMOTE = ("api_key_env", "concurrency", "timeout_s")
-MEANINGLESS = {
-    frozenset({"responses"}): GENERATION,
-    frozenset({"run"}): REMOTE,
-    frozenset({"model"}): (*REMOTE, "checkpoint"),
-    frozenset({"adapter"}): (*REMOTE, "checkpoint"),
-    frozenset({"model", "adapter"}): (*REMOTE, "checkpoint"),
-    frozenset({"endpoint", "model"}): ("batch", "dtype", "chat_template", "checkpoint"),
-}
-"""Options that name where answers come from -> those that have no meaning with them."""
 GRADED = ("rubric", "healthbench")
 """Evaluations in which a judge grades."""
 
@@ -56,7 +37,7 @@ class Options:
     top_p: float = option(
         "share of the likeliest tokens that is sampled from", 1.0, Number(low=1e-6, high=1)
     )
-    max_tokens: int = option("longest answer, in tokens", Decoding.max_tokens, Number(low=1))
+    max_tokens: int = option("longest answer, in tokens", 1280, Number(low=1))
     thinking: bool | None = option("switch the thinking of the chat template on or off")
     checkpoint: int | None = option("step of the run's checkpoint", legal=Number(low=0))
     batch: int = option("prompts that are answered at once", 8, Number(low=1))
@@ -68,40 +49,3 @@ class Options:
     overrides: list[str] = overrides("judge.", "task.", only=GRADED)
     given: frozenset[str] = frozenset()
     """Options that were typed."""
-
-
-def source_of(options: Options) -> Source | None:
-    """Who is to answer, or None for a file of responses. Raises UserError for answers from no place
-    or several, an option that has no meaning with it, or a source that cannot answer."""
-    given = frozenset(key for key in SOURCES if getattr(options, key) is not None)
-    if given not in MEANINGLESS:
-        raise UserError(
-            f"Answers come from one place, and {', '.join(sorted(given)) or 'none'} is given. Type"
-            " responses=FILE, run=CELL_FOLDER, model=FOLDER, adapter=FOLDER, both of them, or"
-            " endpoint=URL model=NAME."
-        )
-    if wrong := [key for key in MEANINGLESS[given] if key in options.given]:
-        raise UserError(f"{wrong[0]} has no meaning with {' and '.join(sorted(given))}.")
-    if options.responses is not None:
-        return None
-    decoding = Decoding(**{item.name: getattr(options, item.name) for item in fields(Decoding)})
-    if options.endpoint is not None:
-        return generate.from_endpoint(
-            options.endpoint,
-            str(options.model),
-            decoding,
-            options.concurrency,
-            options.timeout_s,
-            options.api_key_env,
-        )
-    local = Local(options.batch, options.dtype, _template(options.chat_template))
-    if options.run is not None:
-        return generate.from_run(options.run, options.checkpoint, decoding, local)
-    return generate.from_folder(options.model, options.adapter, decoding, local)
-
-
-def _template(file: Path | None) -> str | None:
-    try:
-        return None if file is None else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"chat_template={file} cannot be read: {error}.") from error

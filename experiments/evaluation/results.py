@@ -5,6 +5,7 @@ The metrics are those of a checkpoint's LoggedModel: one per cell and step, unde
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -89,26 +90,23 @@ def track(
     if not run:
         print(f"run={cell} is not tracked, so the result is in its JSON alone.")
         return None
-    step = _step(cell, options)
-
+    step = options.checkpoint
+    if step is None:
+        step = int(read_json(cell / "status.json").get("step", 0))
     mlflow = load_mlflow()
     try:
         client = mlflow.MlflowClient(tracking_uri=run["uri"])
-        model_id = _logged_model(client, run, cell.resolve().name, step, result)
-        stamp = int(time.time() * 1000)
+        model_id = _logged_model(client, run, cell.resolve().name, step, str(result["model"]))
         data = result["dataset"]
-        metrics = [
-            mlflow.entities.Metric(
-                f"eval/{evaluation}/{name}",
-                value,
-                stamp,
-                step,
-                model_id=model_id,
-                dataset_name=data["name"],
-                dataset_digest=data["digest"],
-            )
-            for name, value in numbers.items()
-        ]
+        metric = functools.partial(
+            mlflow.entities.Metric,
+            timestamp=int(time.time() * 1000),
+            step=step,
+            model_id=model_id,
+            dataset_name=data["name"],
+            dataset_digest=data["digest"],
+        )
+        metrics = [metric(f"eval/{evaluation}/{name}", value) for name, value in numbers.items()]
         client.log_batch(run["run_id"], metrics=metrics)
     except mlflow.exceptions.MlflowException as error:
         raise UserError(
@@ -120,26 +118,15 @@ def track(
     return model_id
 
 
-def _step(cell: Path, options: Options) -> int:
-    """The step of the checkpoint that was asked."""
-    if options.checkpoint is not None:
-        return options.checkpoint
-    return int(read_json(cell / "status.json").get("step", 0))
-
-
-def _logged_model(
-    client: Any, run: Mapping[str, str], cell: str, step: int, result: Mapping[str, Any]
-) -> str:
+def _logged_model(client: Any, run: Mapping[str, str], cell: str, step: int, label: str) -> str:
     """The id of the LoggedModel of these weights of the cell, made on first use. Its label has
     their fingerprint: weights that were trained anew under the same name are another model."""
-    name, label = f"{cell}-step-{step}", str(result["model"])
-    for candidate in client.search_logged_models(
-        [run["experiment_id"]], filter_string=f"name = '{name}'"
-    ):
+    experiment, name = run["experiment_id"], f"{cell}-step-{step}"
+    for candidate in client.search_logged_models([experiment], filter_string=f"name = '{name}'"):
         if (candidate.source_run_id, candidate.tags.get(TAG)) == (run["run_id"], label):
             return str(candidate.model_id)
     made = client.create_logged_model(
-        run["experiment_id"],
+        experiment,
         name=name,
         source_run_id=run["run_id"],
         tags={"judgedrift.cell": cell, TAG: label},

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from judges.grading.rubric import rubric_score
 from study.errors import UserError
 from study.rows import Row
-from study.verdict import Outcome, Verdict
+from study.verdict import Outcome, Verdict, mean_score
 
 RESAMPLES = 1000
 FEW = 12
@@ -32,7 +32,7 @@ class Graded:
 
     @property
     def score(self) -> float | None:
-        return _mean(vote.score for vote in self.votes)
+        return mean_score(self.votes)
 
 
 def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> dict[str, Any]:
@@ -49,8 +49,10 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
     by_row: dict[str, list[Graded]] = defaultdict(list)
     for sample in graded:
         by_row[sample.row.prompt_id].append(sample)
-    by_prompt = [_mean(sample.score for sample in samples) for samples in by_row.values()]
-    means = [mean for mean in by_prompt if mean is not None]
+    means = []
+    for samples in by_row.values():
+        if scores := [sample.score for sample in samples if sample.score is not None]:
+            means.append(sum(scores) / len(scores))
     unscored = Counter(
         str(vote.outcome)
         for sample in graded
@@ -87,12 +89,6 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
         "never_met": _clipped(_constant(rows, "not_met", signed), clip),
         "criteria": _shares(graded),
     }
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Mean of the values that are there."""
-    present = [value for value in values if value is not None]
-    return sum(present) / len(present) if present else None
 
 
 def _clipped(value: float, clip: bool) -> float:
@@ -139,18 +135,18 @@ def _shares(graded: Sequence[Graded]) -> dict[str, dict[str, float | None]]:
         for tag, value in item.tags.items():
             values[tag].add(str(value))
     kinds = sorted(tag for tag, among in values.items() if len(among) <= FEW)
-    seen: dict[str, list[str]] = defaultdict(list)
+    labels_of: dict[str, list[str]] = defaultdict(list)
     for item, label in labelled:
         sign = "negative" if item.points < 0 else "positive"
         tagged = [f"{tag}={item.tags[tag]}" for tag in kinds if tag in item.tags]
         for name in ("all", sign, *tagged):
-            seen[name].append(label)
+            labels_of[name].append(label)
     shares: dict[str, dict[str, float | None]] = {}
-    for name, labels in sorted(seen.items()):
-        told = [label for label in labels if label != "unknown"]
+    for name, labels in sorted(labels_of.items()):
+        known = len(labels) - labels.count("unknown")
         shares[name] = {
             "n": len(labels),
-            "met": told.count("met") / len(told) if told else None,
-            "unknown": 1 - len(told) / len(labels),
+            "met": labels.count("met") / known if known else None,
+            "unknown": 1 - known / len(labels),
         }
     return shares

@@ -11,7 +11,7 @@ from typing import Any
 
 import analysis
 from experiments import plan
-from experiments.launch.live import run_cells
+from experiments.launch.pool import run_cells
 from experiments.preflight import check_study, judges_of, preflight, writable
 from experiments.track.runs import close_parent, mark_killed
 from experiments.track.store import initialise, tracking_uri, ui_command, ui_link

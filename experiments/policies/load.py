@@ -39,26 +39,6 @@ def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:
                 f" {task.name!r}. Type task=instruct-mini, or choose another policy."
             )
         return load_tiny(policy, cache_dir)
-    return _load_pretrained(policy)
-
-
-def lora_config(policy: Policy) -> LoraConfig | None:
-    """peft's config for ``policy.lora``; None trains all weights."""
-    from peft import LoraConfig
-
-    if policy.lora is None:
-        return None
-    lora = policy.lora
-    return LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=lora.target_modules,
-        task_type="CAUSAL_LM",
-    )
-
-
-def _load_pretrained(policy: Policy) -> tuple[Any, Any]:
     remedy = (
         "Type `python -m experiments.models get smollm2-135m-instruct` to fetch it."
         if "smollm2-135m-instruct" in f"{policy.path} {policy.name}".lower()
@@ -77,6 +57,22 @@ def _load_pretrained(policy: Policy) -> tuple[Any, Any]:
             " file."
         )
     return model, tokenizer
+
+
+def lora_config(policy: Policy) -> LoraConfig | None:
+    """peft's config for ``policy.lora``; None trains all weights."""
+    from peft import LoraConfig
+
+    if policy.lora is None:
+        return None
+    lora = policy.lora
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM",
+    )
 
 
 def read_model(

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from experiments.evaluate import main
-from experiments.evaluation import generate
+from experiments.evaluation.generate import source_of
 from experiments.evaluation.options import Options
 from experiments.evaluation.results import track
 from experiments.evaluation.rubric import differs, held_out, trained_under
@@ -362,7 +362,8 @@ CONVERSATION = tuple({"role": role, "content": text} for role, text in ROLES)
 def test_a_conversation_is_put_to_the_endpoint_turn_by_turn():
     row, kept = make_row(CONVERSATION), []
     with serving(lambda body: "Figs.") as (url, seen):
-        source = generate.from_endpoint(url, "m", generate.Decoding(), 2, 10.0)
+        source = source_of(Options(endpoint=url, model="m"))
+        assert source is not None
         source.answer({row.prompt_text(): row.messages}, kept.append)
     assert [body["messages"] for body in seen] == [list(CONVERSATION)]
     assert (kept[0]["prompt"], kept[0]["response"]) == (row.prompt_text(), "Figs.")
