@@ -30,20 +30,20 @@ def evaluate_ifeval(options: Options) -> None:
     chosen = prompts[: options.limit]
     turns = {prompt.text: [{"role": "user", "content": prompt.text}] for prompt in chosen}
     keys = {prompt.text.strip(): prompt.key for prompt in prompts}
-    found = collect(options, turns, keys, once=True)
-    completions = {key: texts[0] for key, texts in found.texts.items()}
+    answers = collect(options, turns, keys, once=True)
+    completions = {key: texts[0] for key, texts in answers.texts.items()}
     result: dict[str, Any] = {
         "evaluation": "ifeval",
-        "model": found.model,
-        "responses": found.files[0],
+        "model": answers.model,
+        "responses": answers.files[0],
         "dataset": {"name": "ifeval", "digest": ifeval.digest(prompts)},
         "checkers": f"if-verifiable {version('if-verifiable')}",
         "seed": options.seed,
-        "n_failed_generation": found.failed,
+        "n_failed_generation": answers.failed,
         **ifeval.score(prompts, completions, checkers, options.seed),
     }
-    if found.settings is not None:
-        result |= {"generation": found.settings, "n_truncated": found.truncated}
+    if answers.settings is not None:
+        result |= {"generation": answers.settings, "n_truncated": answers.truncated}
     target = options.out
     write_result(target, result)
     numbers = {name: float(result[name]) for name in (*ifeval.MEASURES, "n_prompts", "n_empty")}

@@ -40,21 +40,21 @@ def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} is there and not empty. Give a new folder: nothing is lost.")
     policy, folder = trained_policy(cell, checkpoint)
-    named = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
-    if named is None and not (folder / "config.json").is_file():
+    trained_on = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+    if trained_on is None and not (folder / "config.json").is_file():
         raise UserError(f"{folder} holds neither an adapter nor a model, so nothing can be merged.")
-    source = base or (str(named) if named else str(folder))
-    if named and not same_model(str(named), base or policy["path"]):
-        given = f"model={base}" if base else f"the run's config names {policy['path']}"
+    source = base or (str(trained_on) if trained_on else str(folder))
+    if trained_on and not same_model(str(trained_on), base or policy["path"]):
+        wrong = f"model={base}" if base else f"the run's config names {policy['path']}"
         raise UserError(
-            f"{folder} was trained on the base model {named}, and {given}. Give model=FOLDER of a"
-            " copy of that base model."
+            f"{folder} was trained on the base model {trained_on}, and {wrong}. Give"
+            " model=FOLDER of a copy of that base model."
         )
     remedy = (
         f"Its tokenizer is read from {folder}. Type model=FOLDER where the base model has moved."
     )
     model, tokenizer = read_model(source, policy["dtype"], remedy, str(folder))
-    if named:
+    if trained_on:
         model = adapted(model, folder, source).merge_and_unload()
     note = {"run": cell.name, "folder": folder.name, "base": source, "training": training_of(cell)}
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -157,13 +157,13 @@ def _is_single(name: str) -> bool:
 def collect() -> None:
     """Queue every cell of the command line; what Hydra writes about it goes with a folder that is
     taken away, so that nothing is written before it was checked."""
-    given = list(sys.argv)
+    arguments = list(sys.argv)
     with tempfile.TemporaryDirectory(prefix="judgedrift-") as folder:
         places = [f"hydra.{mode}.dir='{folder}'" for mode in ("sweep", "run")]
         try:
             compose_jobs([*places, "hydra.output_subdir=null"])
         finally:
-            sys.argv[:] = given
+            sys.argv[:] = arguments
 
 
 def compose_jobs(more: Sequence[str]) -> None:

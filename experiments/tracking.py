@@ -42,9 +42,9 @@ def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
     """
     folders = cells.study_cells(study_dir)
     if not folders:
-        there = sorted({path.parent.parent.name for path in runs_dir.glob("*/*/config.yaml")})
+        studies = sorted({path.parent.parent.name for path in runs_dir.glob("*/*/config.yaml")})
         raise UserError(
-            f"{study_dir} holds no cell. Studies under {runs_dir}: {', '.join(there) or 'none'}. "
+            f"{study_dir} holds no cell. Studies under {runs_dir}: {', '.join(studies) or 'none'}. "
             "Type python -m experiments.tracking rebuild study=NAME runs_dir=FOLDER."
         )
     study = read_study(study_dir)

@@ -1,6 +1,6 @@
 """One cell from its folder to DONE: ``python -m experiments.train cell=runs/<study>/<cell>``.
 
-The sweep forks this per cell; by hand it runs a cell whose config is already there.
+The sweep forks this per cell; the command runs a cell whose config is already there.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def run_cell(folder: Path, threads: int = 1) -> int:
         74 the disk is full or may only be read.
     """
     if not cells.is_done(folder):
-        held = cells.lock(folder, wait_s=2.0)
-        if held is None:
+        lock = cells.lock(folder, wait_s=2.0)
+        if lock is None:
             print(f"another process is running the cell {folder.name}", flush=True)
             return cells.BUSY
-        with held:
+        with lock:
             if not cells.is_done(folder):  # by another process, while this one waited
                 return _run_held(folder, threads)
     lost = "" if (folder / "policy").is_dir() else ", though its policy folder was taken away since"

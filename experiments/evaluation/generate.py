@@ -60,15 +60,15 @@ class Source:
 def source_of(options: Options) -> Source | None:
     """Who is to answer, or None for a file of responses. Raises UserError for answers from no place
     or several, an option that has no meaning with it, or a source that cannot answer."""
-    given = frozenset(key for key in SOURCES if getattr(options, key) is not None)
-    if given not in MEANINGLESS:
+    sources = frozenset(key for key in SOURCES if getattr(options, key) is not None)
+    if sources not in MEANINGLESS:
         raise UserError(
-            f"Answers come from one place, and {', '.join(sorted(given)) or 'none'} is given. Type"
-            " responses=FILE, run=CELL_FOLDER, model=FOLDER, adapter=FOLDER, both of them, or"
+            f"Answers come from one place, and {', '.join(sorted(sources)) or 'none'} is given."
+            " Type responses=FILE, run=CELL_FOLDER, model=FOLDER, adapter=FOLDER, both of them, or"
             " endpoint=URL model=NAME."
         )
-    if wrong := [key for key in MEANINGLESS[given] if key in options.given]:
-        raise UserError(f"{wrong[0]} has no meaning with {' and '.join(sorted(given))}.")
+    if wrong := [key for key in MEANINGLESS[sources] if key in options.given]:
+        raise UserError(f"{wrong[0]} has no meaning with {' and '.join(sorted(sources))}.")
     if options.responses is not None:
         return None
     if options.endpoint is not None:

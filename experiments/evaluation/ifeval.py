@@ -181,13 +181,13 @@ def check(
     state = random.getstate()
     random.seed(f"{seed} {prompt.key}")
     try:
-        for name, given in zip(prompt.instructions, prompt.kwargs, strict=True):
+        for name, kwargs in zip(prompt.instructions, prompt.kwargs, strict=True):
             if name not in checkers:
                 raise UserError(f"IFEval's prompt {prompt.key} has the unknown instruction {name}.")
             checker = checkers[name](name)
             before = random.getstate()
             # The hub's copy fills up every kwargs with nulls.
-            checker.build_description(**{k: v for k, v in given.items() if v is not None})
+            checker.build_description(**{k: v for k, v in kwargs.items() if v is not None})
             if "prompt" in (checker.get_instruction_args() or {}):
                 checker.build_description(prompt=prompt.text)
             drawn |= random.getstate() != before

@@ -75,13 +75,13 @@ def evaluate_rubric(options: Options) -> None:
     rows = held_out(task, split, options)
     check_rows(build_grading(judge), rows.chosen)
     turns = {row.prompt_text(): row.messages for row in rows.chosen}
-    found = collect(options, turns, rows.prompt_ids, judge.name)
-    graded = grade(judge, task, rows.chosen, found.texts, options.runs_dir)
+    answers = collect(options, turns, rows.prompt_ids, judge.name)
+    graded = grade(judge, task, rows.chosen, answers.texts, options.runs_dir)
     signed = judge.grading.options.get("clip") == "none"
-    generation = {} if found.settings is None else {"generation": found.settings}
+    generation = {} if answers.settings is None else {"generation": answers.settings}
     result: dict[str, Any] = {
         "evaluation": name,
-        "model": found.model,
+        "model": answers.model,
         "judge": {"name": judge.name, "model": judge.endpoint.model, "revision": judge.revision},
         "grading": {"name": judge.grading.name, **judge.grading.options},
         "same_judge": same,
@@ -90,9 +90,9 @@ def evaluate_rubric(options: Options) -> None:
         "n_without_criteria": rows.unruled,
         "n_rules_not_run": sum(len(row.rules) for row in rows.chosen),
         "n_missing": len(rows.chosen) - len({sample.row.prompt_id for sample in graded}),
-        "n_failed_generation": found.failed,
-        "n_beside": found.beside,
-        "responses": found.files,
+        "n_failed_generation": answers.failed,
+        "n_beside": answers.beside,
+        "responses": answers.files,
         **generation,
         **summary(graded, official, options.seed, signed),
     }
@@ -111,13 +111,13 @@ def trained_under(options: Options) -> Trained | None:
         if training is None:
             raise UserError(f"run={run} is not a cell: its config.yaml cannot be read.")
         return training
-    for folder_given in filter(None, (options.adapter, options.model)):
-        folder = Path(folder_given).resolve()
+    for place in filter(None, (options.adapter, options.model)):
+        folder = Path(place).resolve()
         for cell in (folder.parent, folder.parent.parent):
             if training := training_of(cell):
                 return training
-        if noted := read_json(folder / NOTE).get("training"):
-            return noted
+        if training := read_json(folder / NOTE).get("training"):
+            return training
     return None
 
 

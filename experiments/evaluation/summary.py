@@ -72,6 +72,12 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
     )
     centre = sum(boots) / len(boots)
     rows = [samples[0].row for samples in by_row.values()]
+    always_met, never_met = (
+        _clipped(
+            sum(_score(row, [label] * len(row.criteria), signed) for row in rows) / len(rows), clip
+        )
+        for label in ("met", "not_met")
+    )
     return {
         "score": _clipped(sum(means) / len(means), clip),
         "interval": [boots[int(0.025 * RESAMPLES)], boots[int(0.975 * RESAMPLES) - 1]],
@@ -85,8 +91,8 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
         "n_empty": sum(sample.answer == "" for sample in graded),
         "n_truncated_thinking": sum(sample.answer is None for sample in graded),
         "unscored": dict(unscored),
-        "always_met": _clipped(_constant(rows, "met", signed), clip),
-        "never_met": _clipped(_constant(rows, "not_met", signed), clip),
+        "always_met": always_met,
+        "never_met": never_met,
         "criteria": _shares(graded),
     }
 
@@ -110,11 +116,6 @@ def _bound(by_row: Mapping[str, Sequence[Graded]], end: str, signed: bool) -> fl
         scores = [extreme if sample.score is None else sample.score for sample in samples]
         means.append(sum(scores) / len(scores))
     return sum(means) / len(means)
-
-
-def _constant(rows: Sequence[Row], label: str, signed: bool) -> float:
-    """What a judge gives that says ``label`` of everything."""
-    return sum(_score(row, [label] * len(row.criteria), signed) for row in rows) / len(rows)
 
 
 def _shares(graded: Sequence[Graded]) -> dict[str, dict[str, float | None]]:

@@ -25,6 +25,7 @@ from study.status import read_status
 from study.study_file import base, read_study, write_study
 from study.verify import mend
 
+REPORT = Path("report") / "bias_report.html"
 SUMMARY = "summary.json"
 LAST_S = 20.0
 """How long cells of another launcher may take to end once the sweep is stopped."""
@@ -55,8 +56,15 @@ def run_study(todo: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int
 
 def _nothing_to_run(todo: Sequence[Cell]) -> int:
     """Every cell is done or run by another sweep; do what a sweep that was cut short left out."""
-    study_dir = todo[0].dir.parent
-    say_nothing_to_run(todo)
+    study, study_dir = todo[0].config.study, todo[0].dir.parent
+    done = sum(cells.state(cell.dir) == "done" for cell in todo)
+    if done == len(todo):
+        print(f"All {done} cells of {study} are done; nothing to run.")
+    else:
+        print(
+            f"{done} of {len(todo)} cells of {study} are done, and another sweep runs the others "
+            "now: nothing is started here."
+        )
     mlflow_ids = read_study(study_dir).get("mlflow", {})
     # the summary comes last: without it, whoever ran the cells did not come to the end
     cut_short = not (study_dir / SUMMARY).exists() and _states(todo) == {"done"}
@@ -133,28 +141,28 @@ def _close_tracking(mlflow_ids: dict[str, Any], status: str, todo: Sequence[Cell
         close_parent(mlflow_ids, status, [report_file] if report_file.exists() else [])
 
 
-REPORT = Path("report") / "bias_report.html"
-
-
-def say_nothing_to_run(todo: Sequence[Cell]) -> None:
-    """Why nothing is started: all is done, or another sweep is at it."""
-    study = todo[0].config.study
-    done = sum(cells.state(cell.dir) == "done" for cell in todo)
-    if done == len(todo):
-        print(f"All {done} cells of {study} are done; nothing to run.")
-    else:
-        print(
-            f"{done} of {len(todo)} cells of {study} are done, and another sweep runs the others "
-            "now: nothing is started here."
-        )
-
-
 def report(todo: Sequence[Cell], stale: bool) -> None:
-    """Write the report where there is something new to say."""
+    """Write the bias report where there is something new to say; a report that fails is said, and
+    the runs stay what they are."""
     study_dir, config = todo[0].dir.parent, todo[0].config
-    done = any(cells.state(cell.dir) == "done" for cell in todo)
-    if config.sweep.report and done and (stale or not (study_dir / REPORT).exists()):
-        write_report(study_dir)
+    new = stale or not (study_dir / REPORT).exists()
+    if not (config.sweep.report and new and "done" in _states(todo)):
+        return
+    started = time.perf_counter()
+    try:
+        analysis.write_report(study_dir)
+    except Exception as error:
+        if trouble := storage.explained(error, study_dir):
+            print(f"The report could not be written. {trouble}")
+            return
+        logging.exception("the report could not be written")
+        why = visible(f"{type(error).__name__}: {error}")
+        print(
+            f"The report could not be written ({why}). The runs are "
+            f"whole; to try again, type: python -m analysis.report study={study_dir.name}"
+        )
+        return
+    print(f"report written in {time.perf_counter() - started:.1f} s")
 
 
 def conclude(todo: Sequence[Cell], tracked: dict[str, Any]) -> int:
@@ -191,25 +199,6 @@ def conclude(todo: Sequence[Cell], tracked: dict[str, Any]) -> int:
     elif left:
         print("Run the same command again to continue where these stopped.")
     return 1 if running or left else 0
-
-
-def write_report(study_dir: Path) -> None:
-    """The bias report; a report that fails is said, and the runs stay what they are."""
-    started = time.perf_counter()
-    try:
-        analysis.write_report(study_dir)
-    except Exception as error:
-        if trouble := storage.explained(error, study_dir):
-            print(f"The report could not be written. {trouble}")
-            return
-        logging.exception("the report could not be written")
-        why = visible(f"{type(error).__name__}: {error}")
-        print(
-            f"The report could not be written ({why}). The runs are "
-            f"whole; to try again, type: python -m analysis.report study={study_dir.name}"
-        )
-        return
-    print(f"report written in {time.perf_counter() - started:.1f} s")
 
 
 def summarise(study_dir: Path) -> None:

@@ -154,11 +154,11 @@ def training_of(cell: Path) -> Trained | None:
     return {"place": str(cell), **named}
 
 
-def same_model(given: str, named: str) -> bool:
+def same_model(first: str, second: str) -> bool:
     """A folder may have been moved, or be the local copy of a hub id: its last name decides."""
     return (
-        Path(given).resolve() == Path(named).resolve()
-        or Path(given).name.lower() == Path(named).name.lower()
+        Path(first).resolve() == Path(second).resolve()
+        or Path(first).name.lower() == Path(second).name.lower()
     )
 
 
