@@ -150,6 +150,7 @@ def initialise(uri: str, runs_dir: Path, study: str, factors: list[str]) -> dict
 def _prepare_sqlite(uri: str, database: Path, runs_dir: Path) -> None:
     """Make the file whole under another name, or bring an older one up to date after a copy."""
     load_mlflow()
+    from mlflow.db import upgrade
     from mlflow.store.db.utils import _get_latest_schema_revision
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
@@ -161,35 +162,22 @@ def _prepare_sqlite(uri: str, database: Path, runs_dir: Path) -> None:
         SqlAlchemyStore(f"sqlite:///{fresh}", artifacts).engine.dispose()
         fresh.chmod(0o600)
         fresh.replace(database)
-    if _schema_version(database) != _get_latest_schema_revision():
-        _upgrade(uri, database)
+    # The file itself is never opened: closing a plain handle would drop the locks of every
+    # connection that this process has to it, and others would then lose the WAL.
+    with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
+        version = connection.execute("select version_num from alembic_version").fetchone()[0]
+    if version != _get_latest_schema_revision():
+        copy = database.with_name(f"{database.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
+        with (
+            contextlib.closing(sqlite3.connect(database)) as old,
+            contextlib.closing(sqlite3.connect(copy)) as new,
+        ):
+            old.backup(new)
+        upgrade.main([uri], standalone_mode=False)
     mounts = Path("/proc/mounts")
     if not _on_network(database.resolve(), mounts.read_text() if mounts.exists() else ""):
         with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")  # readers no longer wait for writers
-
-
-def _schema_version(database: Path) -> str:
-    """The migration that ``database`` is at; an error where it is no store of MLflow.
-
-    Asked through sqlite, never by opening the file: closing a plain handle would drop the locks
-    of every connection that this process has to it, and others would then lose the WAL.
-    """
-    with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
-        return connection.execute("select version_num from alembic_version").fetchone()[0]
-
-
-def _upgrade(uri: str, database: Path) -> None:
-    """Migrate a store of an older MLflow; its copy keeps the name plus the time."""
-    from mlflow.db import upgrade
-
-    copy = database.with_name(f"{database.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
-    with (
-        contextlib.closing(sqlite3.connect(database)) as old,
-        contextlib.closing(sqlite3.connect(copy)) as new,
-    ):
-        old.backup(new)
-    upgrade.main([uri], standalone_mode=False)
 
 
 def _on_network(path: Path, mounts: str) -> bool:
@@ -219,10 +207,15 @@ def _experiment(client: Any, uri: str, runs_dir: Path, study: str) -> str:
 def _view(axis: str) -> str:
     """State of MLflow's chart view: the cells without their parent, averaged by ``axis``; sorted by
     anything but the time of creation, the page lists child runs in their own right."""
-    group = {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": axis}]}
-    cells_only = "tags.`judgedrift.role` = 'cell'"
-    order = {"orderByKey": f"tags.`{axis}`", "orderByAsc": True}
-    return json.dumps({"groupBy": group, "searchFilter": cells_only, **order})
+    by_axis = [{"mode": "tag", "groupByData": axis}]
+    return json.dumps(
+        {
+            "groupBy": {"aggregateFunction": "average", "groupByKeys": by_axis},
+            "searchFilter": "tags.`judgedrift.role` = 'cell'",
+            "orderByKey": f"tags.`{axis}`",
+            "orderByAsc": True,
+        }
+    )
 
 
 def _parent(client: Any, experiment_id: str, study: str, factors: list[str]) -> str:
