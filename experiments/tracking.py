@@ -96,7 +96,11 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, 
         for line in lines:
             wanted.update(points(line["step"], line["time_ms"], line["metrics"]))
         run_id, _ = open_run(client, ids, cell)
-        stored = _stored(client, run_id)
+        stored = {
+            Point(metric.key, metric.value, metric.timestamp, metric.step)
+            for name in client.get_run(run_id).data.metrics
+            for metric in client.get_metric_history(run_id, name)
+        }
         replaced = bool(stored - wanted)
         if replaced:
             client.delete_run(run_id)
@@ -113,14 +117,6 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, 
             cells.set_status(folder, tracking_problem="")
     how = ", replacing a run of other points" if replaced else ""
     return state, f"run {run_id}, {len(wanted)} points, {len(missing)} sent{how}"
-
-
-def _stored(client: Any, run_id: str) -> set[Point]:
-    return {
-        Point(metric.key, metric.value, metric.timestamp, metric.step)
-        for name in client.get_run(run_id).data.metrics
-        for metric in client.get_metric_history(run_id, name)
-    }
 
 
 @dataclass(frozen=True)

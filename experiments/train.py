@@ -18,7 +18,7 @@ import time
 import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -250,18 +250,12 @@ def _answered(folder: Path, judge: str) -> int:
 
 def environment(threads: int) -> dict[str, Any]:
     """What a rerun needs to know of this machine and checkout."""
-    packages = {}
-    for name in PACKAGES:
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = "missing"
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host": socket.gethostname(),
         "threads": threads,
-        "packages": packages,
+        "packages": {name: version(name) for name in PACKAGES},
         "git": git_state(Path(__file__).parent),
     }
 

@@ -88,11 +88,18 @@ def collect(
         models.add(_model_of(responses, path))
         lines: dict[Any, int] = {}
         for response in responses:
-            key = _key_of(response, keys, path)
+            place, start = f"{path}, line {response.line}", repr(response.prompt[:60])
+            key = keys.get(response.prompt.strip())
+            if key is None:
+                raise UserError(
+                    f"{place}: {start} is not a prompt of this evaluation. Every prompt must be one"
+                    " of its own, letter by letter; a conversation is its turns as `role: content`"
+                    " with an empty line between them."
+                )
             if once and key in lines:
                 raise UserError(
-                    f"{path}, line {response.line} answers the prompt of line {lines[key]} again:"
-                    f" {response.prompt[:60]!r}. Leave one response per prompt."
+                    f"{place} answers the prompt of line {lines[key]} again: {start}. Leave one"
+                    " response per prompt."
                 )
             lines[key] = response.line
             truncated += response.fields.get("stop") == "length"
@@ -144,18 +151,6 @@ def _model_of(responses: Sequence[Response], path: Path) -> str | None:
             " Give each model its own file."
         )
     return models.pop() if models else None
-
-
-def _key_of(response: Response, keys: Mapping[str, Any], path: Path) -> Any:
-    """Key of the prompt; blanks around it are no difference."""
-    key = keys.get(response.prompt.strip())
-    if key is None:
-        raise UserError(
-            f"{path}, line {response.line}: {response.prompt[:60]!r} is not a prompt of this"
-            " evaluation. Every prompt must be one of its own, letter by letter; a conversation is"
-            " its turns as `role: content` with an empty line between them."
-        )
-    return key
 
 
 def _complete(answered: int, chosen: int, failed: int, path: Path, allowed: bool) -> None:

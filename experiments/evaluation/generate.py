@@ -244,8 +244,9 @@ def answer_all(
             for prompt in batch:
                 keep(failed(prompt, f"the prompt does not fit the context of {context} tokens"))
             continue
+        own = f"{options.seed} {batch[0]}".encode()  # so no batch draws by those before it
         with torch.inference_mode(), torch.random.fork_rng():
-            torch.manual_seed(_seed(options.seed, batch[0]))
+            torch.manual_seed(int.from_bytes(hashlib.blake2b(own, digest_size=7).digest()))
             ids_B_L = model.generate(
                 input_ids=inputs["input_ids"],
                 attention_mask=inputs["attention_mask"],
@@ -290,8 +291,3 @@ def _load(
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model.to(device).eval(), tokenizer
-
-
-def _seed(seed: int, text: str) -> int:
-    """56 bits of seed and text: what is drawn for a batch does not depend on the others."""
-    return int.from_bytes(hashlib.blake2b(f"{seed} {text}".encode(), digest_size=7).digest())

@@ -77,6 +77,8 @@ def evaluate_rubric(options: Options) -> None:
     turns = {row.prompt_text(): row.messages for row in rows.chosen}
     answers = collect(options, turns, rows.prompt_ids, judge.name)
     graded = grade(judge, task, rows.chosen, answers.texts, options.runs_dir)
+    criteria = [[row.prompt_id, *((c.text, c.points) for c in row.criteria)] for row in rows.chosen]
+    digest = hashlib.blake2b(json.dumps(criteria).encode(), digest_size=8).hexdigest()
     signed = judge.grading.options.get("clip") == "none"
     generation = {} if answers.settings is None else {"generation": answers.settings}
     result: dict[str, Any] = {
@@ -86,7 +88,7 @@ def evaluate_rubric(options: Options) -> None:
         "grading": {"name": judge.grading.name, **judge.grading.options},
         "same_judge": same,
         "task": {"name": task.name, "split": split, "rows": len(rows.chosen)},
-        "dataset": {"name": f"{task.name}-{split}", "digest": _digest(rows.chosen)},
+        "dataset": {"name": f"{task.name}-{split}", "digest": digest},
         "n_without_criteria": rows.unruled,
         "n_rules_not_run": sum(len(row.rules) for row in rows.chosen),
         "n_missing": len(rows.chosen) - len({sample.row.prompt_id for sample in graded}),
@@ -193,14 +195,6 @@ def grade(
         Graded(row, answer, tuple(row_votes))
         for (row, answer), row_votes in zip(pairs, votes, strict=True)
     ]
-
-
-def _digest(rows: Sequence[Row]) -> str:
-    """16 hex digits over prompts and criteria."""
-    text = json.dumps(
-        [[row.prompt_id, *((c.text, c.points) for c in row.criteria)] for row in rows]
-    )
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _write_samples(target: Path, graded: Sequence[Graded], result: Mapping[str, Any]) -> Path:

@@ -186,11 +186,6 @@ def supervise(cell: Cell) -> int:
     return run_pool([cell.dir], 1, threads_of(cell.config, workers=1), say)[cell.dir]
 
 
-def workers_of(config: Study) -> int:
-    """Cells at once."""
-    return config.sweep.workers or cpus()
-
-
 def threads_of(config: Study, workers: int) -> int:
     """Torch threads of each of ``workers`` cells."""
     return config.sweep.threads or max(1, cpus() // workers)
@@ -200,7 +195,7 @@ def run_cells(todo: Sequence[Cell]) -> None:
     """Run the cells to their ends; what each came to is said, and is in its ``status.json``. Raises
     DiskTrouble where a cell met a full disk, to which the others write too."""
     config = todo[0].config
-    workers = min(workers_of(config), len(todo))
+    workers = min(config.sweep.workers or cpus(), len(todo))
     threads = threads_of(config, workers)
     console = Console()
     cell_of = {cell.dir: cell for cell in todo}
