@@ -33,6 +33,7 @@ from study.tasks.where import task_path
 WORDS = 13
 """Words in a row that two prompts share to count as overlapping, as in GPT-3's decontamination."""
 SHOWN = 5
+MANIFEST = ".manifest.json"
 _WORD = re.compile(r"\w+")
 
 
@@ -40,28 +41,22 @@ def short_form(row: Row, form: str) -> dict[str, Any]:
     """A row as one line of the prepared file; `prompts.parse` reads it back to the same row."""
     turns = [dict(turn) for turn in row.messages]
     if form == "verif":
-        tagged = [(f"[llm] {item.text}", "") for item in row.criteria]
-        tagged += [(f"[rule] {rule.text}", rule.source) for rule in row.rules]
+        checkers = [f"[llm] {item.text}" for item in row.criteria]
+        checkers += [f"[rule] {rule.text}" for rule in row.rules]
+        functions = [""] * len(row.criteria) + [rule.source for rule in row.rules]
         return {
             "prompt": turns,
-            "checkers": [text for text, _ in tagged],
-            "functions": [source for _, source in tagged],
+            "checkers": checkers,
+            "functions": functions,
             "split": row.split,
         }
     rubrics = [
         {"criterion": item.text, "points": item.points, "tags": item.tags} for item in row.criteria
     ]
-    rules = [
-        {"category": r.category, "text": r.text, "source": r.source, "points": r.points}
-        for r in row.rules
-    ]
+    keys = ("category", "text", "source", "points")
+    rules = [{key: getattr(rule, key) for key in keys} for rule in row.rules]
     record = {"prompt": turns, "rubrics": rubrics, "split": row.split}
     return record | ({"rules": rules} if rules else {})
-
-
-def normalised(row: Row) -> tuple[str, ...]:
-    """The words of a prompt, lower case, without marks or spaces."""
-    return tuple(_WORD.findall(row.prompt_text().lower()))
 
 
 def leakage(rows: Sequence[Row]) -> dict[str, Any]:
@@ -72,18 +67,18 @@ def leakage(rows: Sequence[Row]) -> dict[str, Any]:
         whose words a train row has; ``eval_overlapping``: eval rows that share 13 words in a row
         with a train row; and the ids of the first few.
     """
-    words = {row.prompt_id: normalised(row) for row in rows}
+    words = {row.prompt_id: tuple(_WORD.findall(row.prompt_text().lower())) for row in rows}
     count = Counter(words.values())
     train = {words[row.prompt_id] for row in rows if row.split == "train"}
     grams = {gram for text in train for gram in _grams(text)}
-    held = [row.prompt_id for row in rows if row.split == "eval"]
-    same = [name for name in held if words[name] in train]
-    over = [name for name in held if any(gram in grams for gram in _grams(words[name]))]
+    held_out = [row.prompt_id for row in rows if row.split == "eval"]
+    same = [name for name in held_out if words[name] in train]
+    overlapping = [name for name in held_out if not grams.isdisjoint(_grams(words[name]))]
     return {
         "near_duplicates": sum(number for number in count.values() if number > 1),
         "eval_in_train": len(same),
-        "eval_overlapping": len(over),
-        "examples": (same + [name for name in over if name not in same])[:SHOWN],
+        "eval_overlapping": len(overlapping),
+        "examples": list(dict.fromkeys([*same, *overlapping]))[:SHOWN],
     }
 
 
@@ -133,36 +128,31 @@ def description(task: Task, loaded: Prompts) -> dict[str, Any]:
 
 
 def prepare(task: Task, out: Path) -> dict[str, Any]:
-    """Write rows and manifest; returns the manifest.
-
-    Raises:
-        UserError: ``out`` does not end in .jsonl or is the source, or the rows are not of the form.
-    """
+    """Write rows and manifest, and return the manifest. Raises UserError where ``out`` does not end
+    in .jsonl or is the source, or the rows are not of the form."""
     source = task_path(task)
     if out.suffix != ".jsonl" or out.resolve() == source.resolve():
         raise UserError(f"out={out} must end in .jsonl and be another file than {source}.")
     loaded = prompts.load(task)
     form = str(task.options.get("form", "rubric"))
-    lines = [json.dumps(short_form(row, form), ensure_ascii=False) for row in loaded.rows]
-    write_text(out, "\n".join(lines) + "\n")
+    lines = [json.dumps(short_form(row, form), ensure_ascii=False) + "\n" for row in loaded.rows]
+    write_text(out, "".join(lines))
     manifest = description(task, loaded) | {
         "source": {"name": source.name, "sha256": sha256(source)},
         "sha256": sha256(out),
     }
-    write_json(manifest_path(out), manifest)
+    write_json(out.with_suffix(MANIFEST), manifest)
     return manifest
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """The manifest of a prepared file, after everything in it was found true.
-
-    Raises:
-        UserError: no file or manifest, other bytes, or other rows than the manifest says.
-    """
-    manifest = read_json(manifest_path(path))
+    """The manifest of a prepared file. Raises UserError where file or manifest is missing, or says
+    something else than the other."""
+    manifest_path = path.with_suffix(MANIFEST)
+    manifest = read_json(manifest_path)
     if not path.is_file() or not manifest:
         raise UserError(
-            f"path={path} is not a prepared file with a manifest {manifest_path(path).name} beside"
+            f"path={path} is not a prepared file with a manifest {manifest_path.name} beside"
             f" it. Type: python -m experiments.data prepare task=NAME out={path}"
         )
     digest = sha256(path)
@@ -179,11 +169,6 @@ def verify(path: Path) -> dict[str, Any]:
     if {key: again.get(key, 0) for key in wanted} != wanted:
         raise UserError(f"path={path} reads as {again}, and its manifest says {wanted}.")
     return manifest
-
-
-def manifest_path(path: Path) -> Path:
-    """Where the manifest of a prepared file is."""
-    return path.with_suffix(".manifest.json")
 
 
 @dataclass(frozen=True)

@@ -6,66 +6,45 @@ endpoint; docs/evaluation.md has every option.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
-from experiments.evaluation import generate, ifeval
+from experiments.evaluation import ifeval
+from experiments.evaluation.collect import collect
+from experiments.evaluation.generate import source_of
 from experiments.evaluation.options import Options
-from experiments.evaluation.options import source as source_of
-from experiments.evaluation.responses import match, model_of, read_responses
-from experiments.evaluation.results import complete, guard, version_of, write_result
-from experiments.evaluation.rubric import evaluate_healthbench, evaluate_rubric
-from experiments.evaluation.tracked import track
+from experiments.evaluation.results import track, write_result
+from experiments.evaluation.rubric import evaluate_rubric
 from study.cli import command
-from study.errors import UserError
 
 
 def evaluate_ifeval(options: Options) -> None:
-    """Generate responses where asked to, score them, and write the result.
-
-    Raises:
-        UserError: options that do not fit, responses that do not, or a result of another model.
-    """
-    target = options.out
-    source = source_of(options)
+    """Collect the responses, score them, and write the result."""
+    source_of(options)  # options that do not fit are said before data that are missing
     root = ifeval.data_root(options.root)
     prompts = ifeval.load_prompts(root)
     checkers = ifeval.load_checkers(root)
-    chosen = prompts
-    if source is None:
-        assert options.responses is not None
-        path = options.responses
-    else:
-        guard(target, source.model, "ifeval")
-        chosen = prompts[: options.limit]
-        path = options.responses_out or target.with_suffix(".responses.jsonl")
-        if path.resolve() == target.resolve():
-            raise UserError(f"out and responses_out are both {path}. Give them different names.")
-        generate.fill(source, [prompt.text for prompt in chosen], path)
-    responses = read_responses(path)
-    model = model_of(responses, path)
-    completions = match(responses, {prompt.text: prompt.key for prompt in prompts}, path)
-    wanted = {prompt.key for prompt in chosen}
-    completions = {key: text for key, text in completions.items() if key in wanted}
-    failed = sum(one.text is None for one in responses)
-    complete(len(completions), len(chosen), failed, path, options.allow_missing)
-    data = path.read_bytes()
+    chosen = prompts[: options.limit]
+    turns = {prompt.text: [{"role": "user", "content": prompt.text}] for prompt in chosen}
+    keys = {prompt.text.strip(): prompt.key for prompt in prompts}
+    answers = collect(options, turns, keys, once=True)
+    completions = {key: texts[0] for key, texts in answers.texts.items()}
     result: dict[str, Any] = {
         "evaluation": "ifeval",
-        "model": model,
-        "responses": {"path": str(path.resolve()), "sha256": hashlib.sha256(data).hexdigest()},
+        "model": answers.model,
+        "responses": answers.files[0],
         "dataset": {"name": "ifeval", "digest": ifeval.digest(prompts)},
-        "checkers": version_of("if-verifiable"),
+        "checkers": f"if-verifiable {version('if-verifiable')}",
         "seed": options.seed,
-        "n_failed_generation": failed,
+        "n_failed_generation": answers.failed,
         **ifeval.score(prompts, completions, checkers, options.seed),
     }
-    if source is not None:
-        result["generation"] = source.settings
-        result["n_truncated"] = sum(one.fields.get("stop") == "length" for one in responses)
+    if answers.settings is not None:
+        result |= {"generation": answers.settings, "n_truncated": answers.truncated}
+    target = options.out
     write_result(target, result)
     numbers = {name: float(result[name]) for name in (*ifeval.MEASURES, "n_prompts", "n_empty")}
     track(options, "ifeval", numbers, result)
@@ -82,7 +61,7 @@ def evaluate_ifeval(options: Options) -> None:
 EVALUATIONS: dict[str, Callable[[Options], None]] = {
     "ifeval": evaluate_ifeval,
     "rubric": evaluate_rubric,
-    "healthbench": evaluate_healthbench,
+    "healthbench": evaluate_rubric,
 }
 
 

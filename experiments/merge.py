@@ -9,18 +9,19 @@ base model's generation config. It is written whole or not at all.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from experiments.evaluation.generate import same_model
-from experiments.evaluation.local import adapted
-from experiments.evaluation.training import NOTE, training_of
+from experiments.policies.load import (
+    NOTE,
+    adapted,
+    read_model,
+    same_model,
+    trained_policy,
+    training_of,
+)
+from experiments.policies.tiny import whole_folder
 from study.bounds import Number
 from study.cli import command, option
 from study.errors import UserError
@@ -30,72 +31,39 @@ from study.files import read_json, write_json
 def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None = None) -> Path:
     """Merge the policy of a cell and write it to ``out``; returns ``out``.
 
+    Raises UserError where there is no such run, checkpoint or base model, or ``out`` is not empty.
+
     Args:
         checkpoint: the step of a checkpoint; None takes the policy as the run ended.
         base: folder of the base model, where it has moved since the run.
-
-    Raises:
-        UserError: no such run or checkpoint, a base model that is not there or another one, or an
-            ``out`` that is not empty.
     """
-    if not (cell / "config.yaml").is_file():
-        raise UserError(f"run={cell} is not a cell: it has no config.yaml. Name a run's folder.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} is there and not empty. Give a new folder: nothing is lost.")
-    policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]
-    folder = cell / "policy"
-    if checkpoint is not None:
-        folder = cell / "checkpoints" / f"checkpoint-{checkpoint}"
-    if not folder.is_dir():
-        raise UserError(f"{folder} does not exist. Let the run end, or give checkpoint=STEP.")
-    named = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
-    if named is None and not (folder / "config.json").is_file():
+    policy, folder = trained_policy(cell, checkpoint)
+    trained_on = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+    if trained_on is None and not (folder / "config.json").is_file():
         raise UserError(f"{folder} holds neither an adapter nor a model, so nothing can be merged.")
-    source = base or (str(named) if named else str(folder))
-    if named and not same_model(str(named), base or policy["path"]):
-        given = f"model={base}" if base else f"the run's config names {policy['path']}"
+    source = base or (str(trained_on) if trained_on else str(folder))
+    if trained_on and not same_model(str(trained_on), base or policy["path"]):
+        wrong = f"model={base}" if base else f"the run's config names {policy['path']}"
         raise UserError(
-            f"{folder} was trained on the base model {named}, and {given}. Give model=FOLDER of a"
-            " copy of that base model."
+            f"{folder} was trained on the base model {trained_on}, and {wrong}. Give"
+            " model=FOLDER of a copy of that base model."
         )
-    model, tokenizer = _load(source, folder, policy["dtype"])
-    if named:
+    remedy = (
+        f"Its tokenizer is read from {folder}. Type model=FOLDER where the base model has moved."
+    )
+    model, tokenizer = read_model(source, policy["dtype"], remedy, str(folder))
+    if trained_on:
         model = adapted(model, folder, source).merge_and_unload()
-    made_from = {"run": cell.name, "folder": folder.name, "base": source}
-    _write(model, tokenizer, out, made_from | {"training": training_of(cell)})
-    return out
-
-
-def _load(source: str, folder: Path, dtype: str) -> tuple[Any, Any]:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    try:
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
-        tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"The base model {source} or the tokenizer in {folder} cannot be read"
-            f" ({type(error).__name__}). Type model=FOLDER where the base model has moved."
-        ) from error
-    return model, tokenizer
-
-
-def _write(model: Any, tokenizer: Any, out: Path, note: dict[str, Any]) -> None:
+    note = {"run": cell.name, "folder": folder.name, "base": source, "training": training_of(cell)}
     out.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    made.chmod(0o755)  # a server may run as somebody else
-    try:
+    with whole_folder(out) as made:
+        made.chmod(0o755)  # a server may run as somebody else
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
         write_json(made / NOTE, note)
-        if out.exists():
-            out.rmdir()
-        os.rename(made, out)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    return out
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,29 @@ Nothing here imports torch: a plan answers before a model could be loaded.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
+import math
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from analysis.statistics.power import power_lines
-from experiments.arms import design
-from experiments.estimate import expected
+from judges.endpoint.dialects import dialect_of
+from judges.grading.base import GroupGrading
+from judges.identity import build_grading
 from study import cells
 from study.cells import Cell
-from study.cli import print_table
-from study.identity import flatten
+from study.cli import COSTS, print_table
+from study.identity import flatten, identifying
+from study.rewards.checks import for_judge
+from study.schema import Judge, Task, freeze
 from study.status import read_status
+from study.tasks import TASKS
+
+if TYPE_CHECKING:
+    from study.rows import Row
 
 
 def show_plan(todo: Sequence[Cell]) -> int:
@@ -23,11 +36,7 @@ def show_plan(todo: Sequence[Cell]) -> int:
     print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
     costs = [expected(cell) for cell in todo]
     total = {name: sum(cost[name] for cost in costs) for name in costs[0]}
-    left = sum(
-        cost["calls"]
-        for cell, cost in zip(todo, costs, strict=True)
-        if cells.state(cell.dir) != "done"
-    )
+    left = sum(expected(cell)["calls"] for cell in todo if cells.state(cell.dir) != "done")
     print(
         f"{total['completions']} completions and {total['calls']} judge calls in all, "
         f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "
@@ -42,22 +51,109 @@ def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:
     """One line per cell: its name, the swept factors, its state, steps, time and cost."""
     lines = []
     for cell in todo:
-        status = read_status(cell.dir)
-        estimate = expected(cell)
-        flat = flatten(cell.data)
-        axes = {factor: str(flat.get(factor, flat.get(f"{factor}.name", ""))) for factor in factors}
+        status, estimate, flat = read_status(cell.dir), expected(cell), flatten(cell.data)
         lines.append(
             {
                 "cell": cell.name,
-                **axes,
+                **{name: str(flat.get(name, flat.get(f"{name}.name", ""))) for name in factors},
                 "state": cells.state(cell.dir),
                 "step": f"{status.get('step', 0)}/{cell.config.trainer.steps}",
                 "seconds": f"{status['seconds']:.1f}" if "seconds" in status else "",
-                "completions": str(estimate["completions"]),
-                "judge calls": str(estimate["calls"]),
-                "tokens in": str(estimate["tokens_in"]),
-                "tokens out": str(estimate["tokens_out"]),
+                **{column: str(estimate[key]) for key, column in zip(estimate, COSTS, strict=True)},
                 "error": str(status.get("error", "")),
             }
         )
     return lines
+
+
+def design(todo: Sequence[Cell]) -> tuple[int, int]:
+    """Seeds of the arm that has fewest, and arms: cells that differ in more than their seed."""
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for cell in todo:
+        arm = identifying(cell.data)
+        seed = arm.pop("seed", 0)
+        seeds[json.dumps(arm, sort_keys=True)].add(seed)
+    return min(map(len, seeds.values())), len(seeds)
+
+
+CHARACTERS_PER_TOKEN = 4
+ANSWER_SHARE = 0.4
+"""Of ``trainer.max_completion_length`` that an answer is assumed to use."""
+SAMPLE = 128
+"""Rows that stand for all of a task."""
+REPLY_TOKENS = {
+    "likert": 3.4,
+    "soft_choice": 1.0,
+    "verif": 3.0,
+    "binary": 3.0,
+    "pairwise": 3.0,
+    "listwise": 20.0,
+}
+"""A bare verdict, as simulated judges give it, by grading; a rubric has ``LABEL_TOKENS`` each."""
+LABEL_TOKENS = 6.0
+SPOKEN_TOKENS = 30.0
+"""What a real judge says besides, where nothing forces a bare verdict."""
+THINKING_SHARE = 0.5
+"""Of ``sampling.max_tokens`` that a judge which thinks is assumed to use."""
+
+
+def expected(cell: Cell) -> dict[str, int]:
+    """Completions, judge calls and tokens of a whole cell, before the store saves any.
+
+    completions = T * P * G; calls = completions * votes * requests per verdict, summed over the
+    acting and the shadow judges.
+    """
+    config = cell.config
+    trainer = config.trainer
+    completions = trainer.steps * trainer.prompts_per_step * trainer.group_size
+    answer = round(ANSWER_SHARE * trainer.max_completion_length)
+    task = json.dumps(dataclasses.asdict(config.task), sort_keys=True)
+    totals = {"calls": 0.0, "tokens_in": 0.0, "tokens_out": 0.0}
+    for judge in (config.judge, *config.shadow_judges):
+        data = json.dumps(dataclasses.asdict(judge), sort_keys=True)
+        each = _per_verdict(data, task, config.reward.rules, trainer.group_size, answer)
+        for name, amount in zip(totals, each, strict=True):
+            totals[name] += completions * judge.sampling.votes * amount
+    return {"completions": completions, **{name: round(total) for name, total in totals.items()}}
+
+
+@functools.cache
+def _per_verdict(
+    judge_json: str, task_json: str, rules: str, group_size: int, answer_tokens: int
+) -> tuple[float, float, float]:
+    """Requests, tokens in and tokens out of one verdict on one answer, the mean over the rows."""
+    judge: Judge = freeze(Judge, json.loads(judge_json))
+    rows = _sample(task_json)
+    grading = build_grading(judge)
+    answer = ("word " * answer_tokens)[: CHARACTERS_PER_TOKEN * answer_tokens]
+    group = [f"{answer} {member}" for member in range(group_size)]
+    shared_by = group_size if isinstance(grading, GroupGrading) else 1
+    calls = tokens_in = tokens_out = 0.0
+    for row in (for_judge(row, rules) for row in rows):
+        if isinstance(grading, GroupGrading):
+            asks = grading.group_requests(row, group)
+        else:
+            asks = grading.requests(row, answer)
+        calls += len(asks) / shared_by
+        for ask in asks:
+            text = "\n".join(turn["content"] for turn in ask.messages)
+            tokens_in += math.ceil(len(text) / CHARACTERS_PER_TOKEN) / shared_by
+            tokens_out += _reply(judge, ask.criteria) / shared_by
+    return calls / len(rows), tokens_in / len(rows), tokens_out / len(rows)
+
+
+def _reply(judge: Judge, criteria: Sequence[int]) -> float:
+    """Tokens of one reply."""
+    bare = REPLY_TOKENS.get(judge.grading.name, LABEL_TOKENS * max(1, len(criteria)))
+    if judge.simulated is not None or judge.grading.name == "soft_choice":
+        return bare
+    thinks = judge.sampling.thinking or dialect_of(judge).thinking == "always"
+    thought = THINKING_SHARE * judge.sampling.max_tokens if thinks else 0.0
+    return min(float(judge.sampling.max_tokens), bare + SPOKEN_TOKENS + thought)
+
+
+@functools.cache
+def _sample(task_json: str) -> list[Row]:
+    task: Task = freeze(Task, json.loads(task_json))
+    rows = TASKS[task.name].rows(task, "train")
+    return rows[:: max(1, len(rows) // SAMPLE)]

@@ -7,10 +7,10 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.arms import check_arms, check_study
 from experiments.track.store import tracking_uri
 from judges.budget import check_limits
 from judges.grading import GRADINGS
@@ -21,7 +21,7 @@ from study import storage
 from study.cells import Cell
 from study.compose import CONF
 from study.errors import UserError
-from study.identity import flatten
+from study.identity import flatten, identifying, left_out
 from study.marks import under
 from study.rewards import REWARDS
 from study.rewards.checks import check_reward, for_judge
@@ -29,23 +29,22 @@ from study.rows import Row
 from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
 from study.schema import Judge, Study, Trainer
+from study.study_file import base, read_study
 from study.tasks import TASKS
 from study.verify import say_problems
 
 
 def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
-    """All that can be checked without touching disk or network much; writes nothing.
+    """Refuse, with a UserError, all that can be found wrong without touching disk or network much.
 
     Args:
         todo: the cells of a sweep.
         launcher: the arguments that choose another launcher than Hydra's own.
-
-    Raises:
-        UserError: the first thing that is not as it must be.
     """
     config, study_dir = todo[0].config, todo[0].dir.parent
     for cell in todo:
         check_names(cell.config)
+        check_limits(cell.config.cost, judges_of([cell]))
     check_factors(todo)
     check_arms(todo, config.factors)
     runs_dir = study_dir.parent
@@ -54,10 +53,8 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
     ):
         raise _unwritable(runs_dir, "a part of it is a file")
     check_study(study_dir, todo, config.factors)
-    for cell in todo:
-        check_limits(cell.config.cost, (cell.config.judge, *cell.config.shadow_judges))
     if config.tracking.enabled:
-        tracking_uri(config.tracking, study_dir.parent)
+        tracking_uri(config.tracking, runs_dir)
     check_inputs(todo)
     if launcher:
         check_launcher(launcher)
@@ -65,28 +62,74 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
 
 
 def check_factors(todo: Sequence[Cell]) -> None:
-    """Every declared factor is a key of the config.
-
-    Raises:
-        UserError: one is not, so nothing could differ in it.
-    """
+    """Refuse a declared factor that is not a key of the config: nothing could differ in it."""
     keys = {key for cell in todo for key in flatten(cell.data)}
-    for factor in todo[0].config.factors:
+    factors = todo[0].config.factors
+    for factor in factors:
         if not any(under(key, [factor]) for key in keys):
             raise UserError(
-                f"factors={','.join(todo[0].config.factors)} names {factor}, which is not a key "
-                "of the config, so no arm can differ in it. To see every key, type: python -m "
-                "experiments.sweep --cfg job"
+                f"factors={','.join(factors)} names {factor}, which is not a key of the config, so "
+                "no arm can differ in it. To see every key, type: python -m experiments.sweep "
+                "--cfg job"
             )
 
 
-def check_names(config: Study) -> None:
-    """Names that are looked up later are refused now, with the legal ones, and so are numbers that
-    do not go together.
+def undeclared(flats: Sequence[dict[str, Any]], factors: Sequence[str]) -> dict[str, list[Any]]:
+    """Keys outside the declared factors that differ between flat configs, with their values."""
+    differing: dict[str, list[Any]] = {}
+    for key in sorted({key for flat in flats for key in flat if not under(key, factors)}):
+        values: list[Any] = []
+        for flat in flats:
+            if (value := flat.get(key, left_out(key))) not in values:
+                values.append(value)
+        if len(values) > 1:
+            differing[key] = values
+    return differing
 
-    Raises:
-        UserError: naming the key.
-    """
+
+def check_arms(todo: Sequence[Cell], factors: Sequence[str]) -> None:
+    """Refuse arms that differ in more than the declared factors."""
+    differences = undeclared([identifying(cell.data) for cell in todo], factors)
+    if differences:
+        raise UserError(
+            f"The arms of this sweep differ in {_told(differences)}, which is not a declared "
+            f"factor (declared: {', '.join(factors)}). A comparison of judges must not change "
+            "anything else by the way. If it is meant, type: "
+            f"'factors=[{','.join([*factors, *differences])}]' study=NEW_NAME"
+        )
+
+
+def check_study(study_dir: Path, todo: Sequence[Cell], factors: Sequence[str]) -> None:
+    """Refuse a study folder that was started with other factors or another base config."""
+    started = read_study(study_dir)
+    if not started:
+        return
+    name = study_dir.name
+    if sorted(started["factors"]) != sorted(factors):
+        raise UserError(
+            f"The study {name} in {study_dir} declared the factors "
+            f"{', '.join(started['factors'])}; this command declares {', '.join(factors)}. "
+            f"A study keeps its factors. Type another name, for example: study={name}-2"
+        )
+    bases = [base(cell, factors) for cell in todo]
+    differences = undeclared([started.get("base", bases[0]), *bases], factors)
+    if differences:
+        raise UserError(
+            f"The study {name} in {study_dir} was started with another config: "
+            f"{_told(differences)} (first value: the study's). Its declared factors are "
+            f"{', '.join(factors)}; anything else must stay. Type another name, for example: "
+            f"study={name}-2"
+        )
+
+
+def _told(differences: dict[str, list[Any]]) -> str:
+    return "; ".join(
+        f"{key} = {' | '.join(map(str, values))}" for key, values in differences.items()
+    )
+
+
+def check_names(config: Study) -> None:
+    """Refuse unknown names, with the legal ones, and numbers that do not go together."""
     for key, name, legal in (
         ("task.name", config.task.name, TASKS),
         ("reward.name", config.reward.name, REWARDS),
@@ -101,26 +144,21 @@ def check_names(config: Study) -> None:
 
 
 def check_inputs(todo: Sequence[Cell]) -> None:
-    """The prompts can be read, every grading can grade them, and the policy is there.
-
-    Raises:
-        UserError: from the task or the grading, or naming the policy's folder.
-    """
+    """Refuse prompts that cannot be read or graded, and a policy whose folder has no model."""
     gradable: set[str] = set()
     rows_of: dict[str, list[Row]] = {}
     for cell in todo:
-        config = cell.config
-        task, size = config.task, config.trainer.group_size
-        key = json.dumps(cell.data["task"])
-        if key not in rows_of:
-            rows_of[key] = TASKS[task.name].rows(task, "train")
-        rows = rows_of[key]
+        config, size = cell.config, cell.config.trainer.group_size
+        task = json.dumps(cell.data["task"])
+        if task not in rows_of:
+            rows_of[task] = TASKS[config.task.name].rows(config.task, "train")
+        rows = rows_of[task]
         check_reward(config.reward, config.judge, rows, config.trainer.max_completion_length)
         check_scaffold(config.scaffold, rows)
         asked = [for_judge(row, config.reward.rules) for row in rows]
         for judge in judges_of([cell]):
             grading = dataclasses.asdict(judge.grading)
-            pair = json.dumps([cell.data["task"], config.reward.rules, grading, size])
+            pair = json.dumps([task, config.reward.rules, grading, size])
             if pair not in gradable:
                 check_rows(build_grading(judge), asked, size)
                 gradable.add(pair)
@@ -137,20 +175,16 @@ def check_inputs(todo: Sequence[Cell]) -> None:
 
 
 def sandboxed(todo: Sequence[Cell]) -> None:
-    """Find out now whether rule functions can be isolated here.
-
-    Raises:
-        UserError: an unknown ``sandbox``, or nothing that isolates.
-    """
-    ruled = [cell.config.sandbox for cell in todo if cell.config.reward.rules == "run"]
+    """Refuse rule functions that cannot be isolated here, and an unknown ``sandbox``."""
     for name in {cell.config.sandbox for cell in todo}:
         if name not in ("auto", "unsafe"):
             raise UserError(
                 f"sandbox={name} is not known. Type sandbox=auto, which refuses to run rule"
                 " functions without isolation, or sandbox=unsafe."
             )
+    ruled = {cell.config.sandbox for cell in todo if cell.config.reward.rules == "run"}
     if ruled:
-        tiers.find(unsafe=all(name == "unsafe" for name in ruled))
+        tiers.find(unsafe=ruled == {"unsafe"})
 
 
 def writable(runs_dir: Path) -> None:
@@ -187,14 +221,8 @@ def judges_of(todo: Sequence[Cell]) -> list[Judge]:
 
 
 def check_launcher(arguments: Sequence[str]) -> None:
-    """The launcher that was asked for is installed and takes its settings.
-
-    Args:
-        arguments: those of the command line that choose it.
-
-    Raises:
-        UserError: with the extra to install.
-    """
+    """Refuse a launcher, chosen by these arguments, that is not installed or does not take its
+    settings."""
     from hydra import compose, initialize_config_dir
     from hydra.core.plugins import Plugins
     from hydra.errors import HydraException
@@ -206,7 +234,7 @@ def check_launcher(arguments: Sequence[str]) -> None:
             composed = compose("sweep", overrides=list(arguments), return_hydra_config=True)
         get_class(composed.hydra.launcher._target_)
     except (HydraException, OmegaConfBaseException, ImportError) as error:
-        found = sorted(
+        others = sorted(
             launcher.__module__.removeprefix("hydra_plugins.hydra_").partition("_launcher")[0]
             for launcher in Plugins.instance().discover(Launcher)
             if launcher.__module__.startswith("hydra_plugins.")
@@ -215,18 +243,14 @@ def check_launcher(arguments: Sequence[str]) -> None:
         extra = "ray" if "ray" in wanted else "launchers"
         raise UserError(
             f"{' '.join(arguments)} cannot be used here ({' '.join(str(error).split())}). "
-            f"Launchers installed beside Hydra's own: {', '.join(found) or 'none'}. To have more, "
+            f"Launchers installed beside Hydra's own: {', '.join(others) or 'none'}. To have more, "
             f"type: pip install -e .[{extra}]; to run the cells on this machine, leave it out."
         ) from error
 
 
 def check_batch(trainer: Trainer) -> None:
-    """Numbers of the trainer that do not go together.
-
-    Raises:
-        UserError: the micro-batch does not divide the P * G rollouts of a step, or the schedule
-            cannot end at the learning rate.
-    """
+    """Refuse a micro-batch that does not divide the P * G rollouts of a step, and a schedule that
+    cannot end at the learning rate."""
     rollouts = trainer.prompts_per_step * trainer.group_size
     if rollouts % trainer.micro_batch:
         raise UserError(

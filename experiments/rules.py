@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,15 @@ from study.bounds import Choice, Number
 from study.cli import command, option, word, writes
 from study.errors import UserError
 from study.files import write_json
-from study.rules import RuleResult, RuleRow, check_rules, read_rows
+from study.rules import RuleRow, check_rules, read_rows
 from study.sandbox.calls import SUSPICIOUS, Outcome
 from study.sandbox.pool import Pool
 
 
 def audit(rows: Sequence[RuleRow], response: str, pool: Pool) -> dict[str, Any]:
     """What every rule of ``rows`` says of one ``response``; the keys are those of docs/sandbox.md.
-
-    Raises:
-        UserError: the sandbox itself failed on some rule, so the counts would not be of the rules.
-    """
+    Raises UserError where the sandbox itself failed on some rule: the counts would not be of the
+    rules."""
     judged = check_rules(rows, [response] * len(rows), pool)
     results = [result for row in judged for result in row]
     lost = [result for result in results if result.outcome is Outcome.SANDBOX]
@@ -39,12 +37,17 @@ def audit(rows: Sequence[RuleRow], response: str, pool: Pool) -> dict[str, Any]:
             f"The sandbox ({pool.tier}) failed on {len(lost)} of {len(results)} rules, first on "
             f"{lost[0].rule.id}: {lost[0].detail}. Free memory or processes and type it again."
         )
-    shares = [_share(row) for row in judged if row]
+    shares = [sum(result.passed is True for result in row) / len(row) for row in judged if row]
     categories: dict[str, dict[str, int]] = {}
     for result in results:
-        of = categories.setdefault(result.rule.category, {"n": 0, "pass": 0})
-        of["n"] += 1
-        of["pass"] += result.passed is True
+        counts = categories.setdefault(result.rule.category, {"n": 0, "pass": 0})
+        counts["n"] += 1
+        counts["pass"] += result.passed is True
+    errors = {
+        result.rule.id: f"{result.outcome}: {result.detail}"
+        for result in results
+        if result.passed is None
+    }
     return {
         "n_rules": len(results),
         "n_pass": sum(result.passed is True for result in results),
@@ -55,26 +58,14 @@ def audit(rows: Sequence[RuleRow], response: str, pool: Pool) -> dict[str, Any]:
         "mean_row_score": sum(shares) / len(shares),
         "rows_perfect": sum(share == 1.0 for share in shares),
         "per_category": categories,
-        "vacuous": _ids(result for result in results if result.vacuous),
-        "infeasible": _ids(result for result in results if result.infeasible),
-        "errors": {
-            result.rule.id: f"{result.outcome}: {result.detail}"
-            for result in results
-            if result.passed is None
-        },
+        "vacuous": [result.rule.id for result in results if result.vacuous],
+        "infeasible": [result.rule.id for result in results if result.infeasible],
+        "errors": errors,
         "outcomes": dict(Counter(str(result.outcome) for result in results)),
         "n_suspicious": sum(result.outcome in SUSPICIOUS for result in results),
         "sandbox": str(pool.tier),
         "response": response,
     }
-
-
-def _share(row: Sequence[RuleResult]) -> float:
-    return sum(result.passed is True for result in row) / len(row)
-
-
-def _ids(results: Iterable[RuleResult]) -> list[str]:
-    return [result.rule.id for result in results]
 
 
 @dataclass(frozen=True)

@@ -18,32 +18,31 @@ TIERS = (Tier.BWRAP, Tier.LANDLOCK)
 
 def expected(attack: Attack) -> str:
     """How ``attack`` has to end."""
-    refused = "nothing got" if not attack.cheats else "another value"
+    refused = "another value" if attack.cheats else "nothing got"
     ends = (refused if end is Outcome.RETURNED else str(end) for end in sorted(attack.ends))
     return " or ".join(ends)
 
 
-def got(ended: Ended) -> str:
+def actual(ended: Ended) -> str:
     """How it ended, with what it got or left."""
     result = ended.result
-    said = str(result.outcome)
+    end = str(result.outcome)
     if result.outcome is Outcome.RETURNED:
         nothing = result.value in attacks.NOTHING
-        said = "nothing got" if nothing else f"returned {str(result.value)[:60]}"
-    return "; ".join([said, *ended.traces])
+        end = "nothing got" if nothing else f"returned {str(result.value)[:60]}"
+    return "; ".join([end, *ended.traces])
 
 
 def table(tier: Tier) -> bool:
     """Print every attack with its expected and its actual end; whether all were held off."""
     held = True
     width = max(len(attack.name) for attack in attacks.ATTACKS)
-    print(f"  {'':<8}{'attack':<{width}}  {'expected':<38}got")
+    line = f"  {{:<8}}{{:<{width}}}  {{:<38}}{{}}".format
+    print(line("", "attack", "expected", "got"))
     for ended in attacks.run(tier):
         held &= ended.held
         verdict = "held" if ended.held else "FAILED"
-        print(
-            f"  {verdict:<8}{ended.attack.name:<{width}}  {expected(ended.attack):<38}{got(ended)}"
-        )
+        print(line(verdict, ended.attack.name, expected(ended.attack), actual(ended)))
     return held
 
 

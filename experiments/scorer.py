@@ -8,6 +8,7 @@ rewards, the shadow judges' verdicts, costs. It returns the rewards alone; all e
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,47 +41,37 @@ class StepRecord:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(eq=False, repr=False)
 class Scorer:
-    """Callable reward for TRL over P prompts x G rollouts.
-
-    Args:
-        config: the cell's config.
-        rows: prompt id -> row.
-        truth: (row, answer) -> rule truth, or None where no rule can tell.
-        acting: the judge in the reward.
-        shadows: judges that only look.
-        budget: what the verdicts of all of them may cost.
-        rules: runs the rows' rule functions, where ``reward.rules`` is run.
-    """
+    """Callable reward for TRL over P prompts x G rollouts."""
 
     __name__ = "reward"
 
-    def __init__(
-        self,
-        config: Study,
-        rows: dict[str, Row],
-        truth: Callable[[Row, str], Truth | None],
-        acting: Session,
-        shadows: Sequence[Session] = (),
-        budget: Budget | None = None,
-        rules: RuleRunner | None = None,
-    ) -> None:
-        self.config = config
-        self.rows = rows
-        self.asked = {name: for_judge(row, config.reward.rules) for name, row in rows.items()}
-        self.rules = rules
-        self.decode: Callable[[list[list[int]]], list[str]] | None = None
-        """Token ids -> texts as they came. Chat messages may have been parsed: some templates take
-        thinking out of them, closed or not, and only `answer_of` may do that."""
-        self.truth = truth
-        self.acting = acting
-        self.shadows = list(shadows)
-        self.budget = budget
-        self.pending: StepRecord | None = None
-        self.on_starved: Callable[[int, list[dict[str, Any]], list[dict[str, Any]]], None] = (
-            lambda step, rollouts, verdicts: None
-        )
-        """Keeps the rollouts and verdicts of a step that the failure policy stops at."""
+    config: Study
+    rows: dict[str, Row]
+    """Prompt id -> row."""
+    truth: Callable[[Row, str], Truth | None]
+    """(row, answer) -> rule truth, or None where no rule can tell."""
+    acting: Session
+    """The judge in the reward."""
+    shadows: Sequence[Session] = ()
+    """Judges that only look."""
+    budget: Budget | None = None
+    """What the verdicts of all of them may cost."""
+    rules: RuleRunner | None = None
+    """Runs the rows' rule functions, where ``reward.rules`` is run."""
+    decode: Callable[[list[list[int]]], list[str]] | None = None
+    """Token ids -> texts as they came. Chat messages may have been parsed: some templates take
+    thinking out of them, closed or not, and only `answer_of` may do that."""
+    on_starved: Callable[[int, list[dict[str, Any]], list[dict[str, Any]]], None] = field(
+        default=lambda step, rollouts, verdicts: None
+    )
+    """Keeps the rollouts and verdicts of a step that the failure policy stops at."""
+    pending: StepRecord | None = None
+
+    def __post_init__(self) -> None:
+        rules = self.config.reward.rules
+        self.asked = {name: for_judge(row, rules) for name, row in self.rows.items()}
 
     def __call__(
         self,
@@ -98,17 +89,26 @@ class Scorer:
             BudgetSpent: the step may pass a limit of ``cost``; nothing was asked.
         """
         seconds: dict[str, float] = {}
+        sessions = (self.acting, *self.shadows)
         with _timed(seconds, "step"):
             if self.budget is not None:
                 self.budget.check()
-            sent, calls, hits = self._sent(), self.acting.calls, self.acting.hits
+            calls, hits = [session.calls for session in sessions], self.acting.hits
             step = trainer_state.global_step + 1
-            texts_N = self._texts(completions, completion_ids)
+            if self.decode is not None:
+                texts_N = self.decode(completion_ids)
+            else:
+                texts_N = [completion[0]["content"] for completion in completions]
             answers_N = [answer_of(text) for text in texts_N]
             rows = [self.rows[name] for name in prompt_id]
+            rules_N: Sequence[Sequence[RuleResult]] = [()] * len(rows)
             with _timed(seconds, "rules"):
-                rules_N = self._run_rules(rows, answers_N)
-            inputs_N = self._inputs(rows, answers_N, completion_ids, rules_N)
+                if self.rules is not None:
+                    rules_N = self.rules.check(rows, [answer or "" for answer in answers_N])
+            inputs_N = [
+                self._inputs(*rollout)
+                for rollout in zip(rows, answers_N, completion_ids, rules_N, strict=True)
+            ]
             with _timed(seconds, "judge"):
                 votes_N = self._ask(self.acting, inputs_N)
             record = StepRecord(
@@ -125,55 +125,32 @@ class Scorer:
                     votes = self._ask(shadow, inputs_N)
                     record.verdicts += _verdict_rows(step, "shadow", shadow, votes)
             if self.budget is not None:
-                self.budget.add(self._sent() - sent, record.verdicts)
+                sent = sum(session.calls for session in sessions) - sum(calls)
+                self.budget.add(sent, record.verdicts)
         record.metrics = judge_metrics([vote for votes in votes_N for vote in votes]) | {
             "system/judge_s": seconds["judge"],
             "system/reward_s": seconds["step"] - seconds["judge"] - seconds["shadows"],
             **(rule_metrics(rules_N, seconds["rules"]) if self.rules is not None else {}),
             **_penalty_metrics([terms for _, terms in rewarded]),
-            "cost/calls": float(self.acting.calls - calls),
+            "cost/calls": float(self.acting.calls - calls[0]),
             "cost/cache_hits": float(self.acting.hits - hits),
         }
         self.pending = record
         return [reward for reward, _ in rewarded]
 
-    def _sent(self) -> int:
-        return sum(session.calls for session in (self.acting, *self.shadows))
-
-    def _texts(self, completions: list[Any], completion_ids: list[list[int]]) -> list[str]:
-        if self.decode is not None:
-            return self.decode(completion_ids)
-        return [completion[0]["content"] for completion in completions]
-
-    def _run_rules(
-        self, rows: list[Row], answers_N: list[str | None]
-    ) -> Sequence[Sequence[RuleResult]]:
-        if self.rules is None:
-            return [()] * len(rows)
-        return self.rules.check(rows, [answer or "" for answer in answers_N])
-
     def _inputs(
-        self,
-        rows: list[Row],
-        answers_N: list[str | None],
-        completion_ids: list[list[int]],
-        rules_N: Sequence[Sequence[RuleResult]],
-    ) -> list[RewardInputs]:
+        self, row: Row, answer: str | None, ids: list[int], rules: Sequence[RuleResult]
+    ) -> RewardInputs:
         """All that a reward is made of but the judge's score."""
-        inputs = []
-        for row, answer, ids, rules in zip(rows, answers_N, completion_ids, rules_N, strict=True):
-            truth = self.truth(row, answer or "")
-            inputs.append(
-                RewardInputs(
-                    row,
-                    self.asked[row.prompt_id],
-                    answer or "",
-                    len(ids),
-                    None if truth is None else truth.score,
-                    tuple(result.passed for result in rules),
-                )
-            )
-        return inputs
+        truth = self.truth(row, answer or "")
+        return RewardInputs(
+            row,
+            self.asked[row.prompt_id],
+            answer or "",
+            len(ids),
+            None if truth is None else truth.score,
+            tuple(result.passed for result in rules),
+        )
 
     def _ask(self, judge: Session, inputs_N: list[RewardInputs]) -> list[list[Verdict]]:
         group_size = self.config.trainer.group_size
@@ -211,11 +188,7 @@ class Scorer:
     def _compose(
         self, inputs_N: list[RewardInputs], votes_N: list[list[Verdict]], record: StepRecord
     ) -> list[Composed]:
-        """Each reward, and the terms that it is composed of.
-
-        Raises:
-            TooManyMissing: by the failure policy; the record so far is kept.
-        """
+        """Each reward, and the terms that it is composed of; see `__call__` for what is raised."""
         judge, group_size = self.config.judge, self.config.trainer.group_size
         policy, most = judge.on_failure, judge.max_unscored_frac
         scores_N = [mean_score(votes) for votes in votes_N]
@@ -247,17 +220,17 @@ def _penalty_metrics(terms: Sequence[dict[str, float | None]]) -> dict[str, floa
 def judge_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Failure shares by reason, latency, tokens and cost of one step's acting verdicts."""
     total = max(len(verdicts), 1)
+    unscored = [v for v in verdicts if v.score is None]
+    outcomes = Counter(v.outcome for v in verdicts)
     metrics = {
-        f"judge/unscored/{outcome}": sum(v.outcome == outcome for v in verdicts) / total
+        f"judge/unscored/{outcome}": outcomes[outcome] / total
         for outcome in Outcome
         if outcome is not Outcome.scored
     }
-    metrics["judge/unscored_frac"] = sum(v.score is None for v in verdicts) / total
-    metrics["judge/different_verdicts_frac"] = (
-        sum(v.score is None and DIFFERENT in v.reason for v in verdicts) / total
-    )
-    asked = [v for v in verdicts if not v.from_cache]
-    if asked:
+    metrics["judge/unscored_frac"] = len(unscored) / total
+    different = sum(DIFFERENT in v.reason for v in unscored)
+    metrics["judge/different_verdicts_frac"] = different / total
+    if asked := [v for v in verdicts if not v.from_cache]:
         metrics["judge/latency_s"] = sum(v.latency_s for v in asked) / len(asked)
         metrics["cost/tokens_in"] = float(sum(v.tokens_in or 0 for v in asked))
         metrics["cost/tokens_out"] = float(sum(v.tokens_out or 0 for v in asked))

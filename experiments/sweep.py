@@ -11,28 +11,26 @@ It calls the job where the cell should run, and there the job supervises its own
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
 import tempfile
+import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from experiments import launch
-from experiments.compose import refuse_lists, resolve
 from study import cells, stopping, storage
 from study.cells import Cell
-from study.compose import CONF
+from study.compose import CONF, load_judge
 from study.errors import UserError
-from study.schema import register
+from study.schema import GROUPS, Study, freeze, register
 from study.secrets import redact, refuse_arguments, refuse_config
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 LAUNCHER = ("hydra/launcher=", "hydra.launcher.")
 """How an argument begins that says where jobs run."""
@@ -87,16 +85,12 @@ def main() -> int:
             return launch.show_plan(QUEUE)
         runner = functools.partial(compose_jobs, elsewhere) if elsewhere else None
         return launch.run_study(list(QUEUE), runner)
-    except UserError as error:
-        if full:
-            raise
-        print(redact(str(error)), file=sys.stderr)
-        return 2
-    except OSError as error:
-        trouble = storage.explained(error, QUEUE[0].dir.parent if QUEUE else Path.cwd())
+    except (UserError, OSError) as error:
+        place = QUEUE[0].dir.parent if QUEUE else Path.cwd()
+        trouble = error if isinstance(error, UserError) else storage.explained(error, place)
         if trouble is None or full:
             raise
-        print(trouble, file=sys.stderr)
+        print(redact(str(trouble)), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         stopping.deafen()
@@ -107,31 +101,74 @@ def main() -> int:
             del os.environ["HYDRA_FULL_ERROR"]
 
 
+def resolve(config: DictConfig) -> Cell:
+    """A composed config as a cell, the shadow judges filled in. Raises UserError where a value is
+    missing, is not legal, or looks like a secret."""
+    try:
+        data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        key = getattr(error, "full_key", None) or "a value"
+        raise UserError(
+            f"{key} has no value and this experiment cannot run without one. "
+            f"Type it on the command line: {key}=VALUE"
+        ) from error
+    assert isinstance(data, dict)
+    plain: dict[str, Any] = {str(key): value for key, value in data.items()}
+    refuse_config(plain)
+    freeze(Study, plain)  # names of presets among it, which are looked up next
+    plain["shadow_judges"] = [_preset(name) for name in plain["shadow"]]
+    refuse_config(plain)
+    return cells.make_cell(plain)
+
+
+@functools.cache
+def _preset(judge: str) -> dict[str, Any]:
+    return dataclasses.asdict(load_judge(judge))
+
+
+def refuse_lists(overrides: Sequence[str]) -> None:
+    """Refuse brackets around the values of a sweep: Hydra would merge the presets of
+    ``judge=[a,b]`` into one judge."""
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        name = key.strip().lstrip("+~").partition("@")[0]
+        value = value.strip().strip("\"'").strip()
+        if equals and value.startswith("[") and _is_single(name.replace("/", ".")):
+            inner = ",".join(word.strip() for word in value.strip("[]").split(",")) or "VALUE"
+            raise UserError(
+                f"{name}={value} gives one list where one value is due. To sweep over several, "
+                f"type them side by side without brackets: {name}={inner}"
+            )
+
+
+def _is_single(name: str) -> bool:
+    """Whether the schema has no list under ``name``; True for the groups of presets."""
+    kind: Any = Study
+    for word in name.split("."):
+        members = (kind, *typing.get_args(kind))
+        schema = next((member for member in members if dataclasses.is_dataclass(member)), None)
+        kinds = typing.get_type_hints(schema) if schema is not None else {}
+        if word not in kinds:
+            return name in ("profile", "experiment", "debug")
+        kind = kinds[word]
+    return name in GROUPS or not any(word in str(kind) for word in ("list", "dict", "Any"))
+
+
 def collect() -> None:
     """Queue every cell of the command line; what Hydra writes about it goes with a folder that is
-    taken away, so that nothing lies anywhere before it was checked.
-
-    Raises:
-        UserError: see `compose_jobs`; or a config that looks like it holds a key.
-    """
-    given = list(sys.argv)
+    taken away, so that nothing is written before it was checked."""
+    arguments = list(sys.argv)
     with tempfile.TemporaryDirectory(prefix="judgedrift-") as folder:
         places = [f"hydra.{mode}.dir='{folder}'" for mode in ("sweep", "run")]
         try:
             compose_jobs([*places, "hydra.output_subdir=null"])
         finally:
-            sys.argv[:] = given
+            sys.argv[:] = arguments
 
 
 def compose_jobs(more: Sequence[str]) -> None:
-    """Let Hydra expand the command line and call `job` for each combination.
-
-    Args:
-        more: further arguments, such as those that choose a launcher.
-
-    Raises:
-        UserError: an unknown choice or key, in Hydra's own words.
-    """
+    """Let Hydra expand the command line and ``more`` arguments, and call `job` for each
+    combination. Raises UserError for an unknown choice or key, in Hydra's own words."""
     import hydra
     from hydra.errors import HydraException
     from hydra.plugins.sweeper import Sweeper

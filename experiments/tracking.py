@@ -1,4 +1,4 @@
-"""MLflow as a projection of the records, rebuilt at will.
+"""Rebuilds MLflow as a projection of the records.
 
 ``python -m experiments.tracking rebuild study=NAME`` sends the records of a study again. Points
 carry the time at which they were recorded, so that sending them again changes nothing.
@@ -8,14 +8,115 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from experiments.track.rebuild import first_config, rebuild
+from experiments.track.projection import Point, points
+from experiments.track.runs import close_parent, keep_run, one_line, open_run, send
+from experiments.track.store import initialise, load_mlflow, tracking_uri
 from study import cells
 from study.bounds import Name
 from study.cli import command, option, word
-from study.schema import Tracking
+from study.errors import UserError
+from study.records import recorded
+from study.schema import Study, Tracking
+from study.status import read_status
+from study.study_file import read_study, write_study
+from study.verify import say_problems
+
+ENDS = {"done": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
+"""State of a cell to status of its run."""
+
+
+def rebuild(study_dir: Path, tracking: Tracking, runs_dir: Path) -> bool:
+    """Project the records of a whole study again, printing one line per cell; whether all could be.
+
+    Afterwards MLflow holds exactly the recorded points, each once, and the state that each cell
+    is in. A run that holds other points than the records (steps that were redone after a crash
+    and differ) is deleted, which MLflow can undo, and made anew. A cell that is running now is
+    left to its own process. Raises UserError where the study has no cells, or the store cannot be
+    opened.
+    """
+    folders = cells.study_cells(study_dir)
+    if not folders:
+        studies = sorted({path.parent.parent.name for path in runs_dir.glob("*/*/config.yaml")})
+        raise UserError(
+            f"{study_dir} holds no cell. Studies under {runs_dir}: {', '.join(studies) or 'none'}. "
+            "Type python -m experiments.tracking rebuild study=NAME runs_dir=FOLDER."
+        )
+    study = read_study(study_dir)
+    factors = study.get("factors") or first_config(folders).factors
+    ids = initialise(tracking_uri(tracking, runs_dir), runs_dir, study_dir.name, factors)
+    write_study(study_dir, {**study, "factors": factors, "mlflow": ids})
+    client = load_mlflow().MlflowClient(tracking_uri=ids["uri"])
+    say_problems(study_dir, folders)
+    states = set()
+    for folder in folders:
+        try:
+            state, line = _rebuild_cell(client, ids, folder)
+        except Exception as error:
+            state, line = "broken", one_line(error)
+        states.add(state)
+        print(f"{folder.name}: {state}: {line}", flush=True)
+    if "running" not in states:
+        ends = {"broken": "FAILED", "new": "KILLED", **ENDS}
+        status = next(ends[s] for s in ("broken", "failed", "killed", "new", "done") if s in states)
+        reports = [*study_dir.glob("*.html"), *study_dir.glob("report/*.html")]
+        close_parent(ids, status, reports)
+    return "broken" not in states
+
+
+def first_config(folders: Iterable[Path]) -> Study:
+    """The config of the first cell that has a sound one; a UserError where none has."""
+    problem = UserError("The study holds no cell.")
+    for folder in folders:
+        try:
+            return cells.load_cell(folder).config
+        except UserError as error:
+            problem = error
+    raise problem
+
+
+def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, str]:
+    """State of the cell and what was done, in a few words."""
+    held = cells.lock(folder)
+    if held is None:
+        return "running", "left to its own process"
+    with held:
+        status = read_status(folder)
+        state = cells.state_of_held(folder)
+        if state == "new":
+            return state, "not started, no run"
+        cell = dataclasses.replace(cells.load_cell(folder), dir=folder)
+        lines = recorded(folder)
+        wanted: set[Point] = set()
+        for line in lines:
+            wanted.update(points(line["step"], line["time_ms"], line["metrics"]))
+        run_id, _ = open_run(client, ids, cell)
+        stored = {
+            Point(metric.key, metric.value, metric.timestamp, metric.step)
+            for name in client.get_run(run_id).data.metrics
+            for metric in client.get_metric_history(run_id, name)
+        }
+        replaced = bool(stored - wanted)
+        if replaced:
+            client.delete_run(run_id)
+            (folder / "mlflow.json").unlink()
+            run_id, _ = open_run(client, ids, cell)
+            stored = set()
+        missing = sorted(wanted - stored, key=lambda point: (point.step, point.name))
+        send(client, run_id, missing, {})
+        last_ms = max((line["time_ms"] for line in lines), default=int(time.time() * 1000))
+        ended_ms = int(status.get("ended", 0) * 1000) if status.get("state") != "running" else 0
+        client.set_terminated(run_id, ENDS[state], end_time=ended_ms or last_ms)
+        keep_run(folder, ids, run_id, max((line["step"] for line in lines), default=0))
+        if status.get("tracking_problem"):
+            cells.set_status(folder, tracking_problem="")
+    how = ", replacing a run of other points" if replaced else ""
+    return state, f"run {run_id}, {len(wanted)} points, {len(missing)} sent{how}"
 
 
 @dataclass(frozen=True)
@@ -30,8 +131,8 @@ class Options:
 def main(options: Options) -> int:
     """Exit codes: 0 rebuilt, 1 if a cell failed, 2 for a user's error."""
     folder = options.runs_dir / options.study
-    found = cells.study_cells(folder)
-    tracking = first_config(found).tracking if found else Tracking()
+    folders = cells.study_cells(folder)
+    tracking = first_config(folders).tracking if folders else Tracking()
     if options.uri is not None:
         tracking = dataclasses.replace(tracking, uri=options.uri)
     return 0 if rebuild(folder, tracking, options.runs_dir) else 1

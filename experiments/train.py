@@ -1,10 +1,11 @@
 """One cell from its folder to DONE: ``python -m experiments.train cell=runs/<study>/<cell>``.
 
-The sweep forks this per cell; by hand it runs a cell whose config is already there.
+The sweep forks this per cell; the command runs a cell whose config is already there.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import platform
@@ -17,13 +18,13 @@ import time
 import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from experiments.policies.load import load_policy
 from experiments.scorer import Scorer
-from experiments.track.live import RunLog
+from experiments.track.runs import RunLog
 from experiments.trainer import checkpoints
 from judges.budget import Budget, spent_before
 from judges.endpoint.failures import EndpointRefused
@@ -34,7 +35,7 @@ from study.bounds import Number
 from study.cells import Cell
 from study.cli import command, option
 from study.errors import UserError
-from study.files import read_json, write_json, write_text
+from study.files import write_json, write_text
 from study.machine import cpus
 from study.records import Recorder, parts, read_part
 from study.rewards.ruled import RuleRunner
@@ -62,19 +63,14 @@ def run_cell(folder: Path, threads: int = 1) -> int:
         5 (`cells.REFUSED`) key, account or model refused by an endpoint,
         74 the disk is full or may only be read.
     """
-    if cells.is_done(folder):
-        return _already_done(folder)
-    held = cells.lock(folder, wait_s=2.0)
-    if held is None:
-        print(f"another process is running the cell {folder.name}", flush=True)
-        return cells.BUSY
-    with held:
-        if cells.is_done(folder):  # by another process, while this one waited
-            return _already_done(folder)
-        return _run_held(folder, threads)
-
-
-def _already_done(folder: Path) -> int:
+    if not cells.is_done(folder):
+        lock = cells.lock(folder, wait_s=2.0)
+        if lock is None:
+            print(f"another process is running the cell {folder.name}", flush=True)
+            return cells.BUSY
+        with lock:
+            if not cells.is_done(folder):  # by another process, while this one waited
+                return _run_held(folder, threads)
     lost = "" if (folder / "policy").is_dir() else ", though its policy folder was taken away since"
     print(f"the cell {folder.name} is done{lost}: nothing is trained or written", flush=True)
     return 0
@@ -83,7 +79,7 @@ def _already_done(folder: Path) -> int:
 def _run_held(folder: Path, threads: int) -> int:
     """Run a cell whose lock this process holds; its end is on record when this returns."""
     started, before = time.time(), 0.0
-    end: dict[str, Any] = {"state": "failed", "exit_code": 1, "error": ""}
+    code, state, problem = 1, "failed", ""
     handlers = _take_signals(dict.fromkeys(STOPPING, _terminate))
     try:
         cells.clear_leftovers(folder)
@@ -101,36 +97,36 @@ def _run_held(folder: Path, threads: int) -> int:
             steps=cell.config.trainer.steps,
         )
         train(cell, threads)
-        end = {"state": "done", "exit_code": 0, "error": ""}
+        code, state = 0, "done"
     except (Terminated, KeyboardInterrupt):
-        end = {"state": "killed", "exit_code": 3, "error": "stopped by a signal"}
+        code, state, problem = 3, "killed", "stopped by a signal"
     except Exception as error:
-        end = _failure(error, folder)
+        code, problem = _failure(error, folder)
     finally:
         _take_signals(IGNORED)
         now = time.time()
+        end = {"state": state, "exit_code": code, "error": problem}
         try:
             cells.set_status(folder, ended=now, seconds=before + now - started, **end)
-            if end["state"] == "done":
+            if state == "done":
                 write_text(folder / "DONE", "")
         except (OSError, UserError) as error:
             # Status and marker are missing; the next run finds the cell killed and goes on.
-            end = _failure(error, folder)
+            code, _ = _failure(error, folder)
         _take_signals(handlers)
-    return int(end["exit_code"])
+    return code
 
 
-def _failure(error: Exception, folder: Path) -> dict[str, Any]:
-    """How a cell ends by an error, said in its log: a paragraph where somebody can mend it."""
+def _failure(error: Exception, folder: Path) -> tuple[int, str]:
+    """Exit code and text of an error, said in the log: a paragraph where somebody can mend it."""
     if trouble := storage.explained(error, folder):
         print(trouble, flush=True)
-        return {"state": "failed", "exit_code": storage.EXIT, "error": str(trouble)}
+        return storage.EXIT, str(trouble)
     if isinstance(error, UserError | EndpointRefused):
         print(error, flush=True)
-        code = cells.REFUSED if isinstance(error, EndpointRefused) else 2
-        return {"state": "failed", "exit_code": code, "error": str(error)}
+        return cells.REFUSED if isinstance(error, EndpointRefused) else 2, str(error)
     traceback.print_exc()
-    return {"state": "failed", "exit_code": 1, "error": f"{type(error).__name__}: {error}"}
+    return 1, f"{type(error).__name__}: {error}"
 
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -156,21 +152,21 @@ def _terminate(*_: Any) -> None:
 
 
 def train(cell: Cell, threads: int) -> None:
-    """Do what the cell still lacks; everything is written under ``cell.dir``.
-
-    The records tell what that is: steps after the last sound checkpoint, and after the last step
-    only the policy and the end of the run in MLflow.
-    """
+    """Do what the cell still lacks, by its records: steps after the last sound checkpoint, and
+    after the last step only the policy and the end of the run in MLflow."""
     steps = cell.config.trainer.steps
     folder = cell.dir / "checkpoints"
     checkpoint, step = checkpoints.resume(folder, cell.id, steps)
     cells.set_status(cell.dir, step=step)
     recorder = Recorder(cell.dir, step)
+    rules = None
     with ExitStack() as stack:
-        rules = None
         if step < steps:
-            write_json(cell.dir / "environment.json", environment(threads))
-            rules = rule_runner(cell, stack)
+            sandbox = {}
+            if cell.config.reward.rules == "run":
+                pool = stack.enter_context(Pool(unsafe=cell.config.sandbox == "unsafe"))
+                rules, sandbox = RuleRunner(pool), {"sandbox": str(pool.tier)}
+            write_json(cell.dir / "environment.json", environment(threads) | sandbox)
         log = stack.enter_context(RunLog(cell))
         for line in recorder.metrics():
             log.add(line["step"], line["time_ms"], line["metrics"])
@@ -200,50 +196,36 @@ def learn(
     disable_progress_bar()
     judges = (config.judge, *config.shadow_judges)
     budget = Budget(config.cost, judges, spent_before(cell.dir))
-    known = oracle(config.task)
     task = TASKS[config.task.name]
     rows = task.rows(config.task, "train")
     check_scaffold(config.scaffold, rows)
     model, tokenizer = load_policy(config.policy, config.task, runs_dir / ".cache" / "policies")
-
     write_text(cell.dir / "chat_template.jinja", tokenizer.chat_template)
 
     def on_line(line: dict[str, Any]) -> None:
-        log.add(line["step"], line["time_ms"], line["metrics"])
-        cells.set_status(cell.dir, step=line["step"])
-        shown = {name: line["metrics"].get(name) for name in SHOWN}
-        parts = [f"{name} {value:.4g}" for name, value in shown.items() if value is not None]
-        print(f"step {line['step']}/{config.trainer.steps}  {'  '.join(parts)}", flush=True)
+        metrics, step = line["metrics"], line["step"]
+        log.add(step, line["time_ms"], metrics)
+        cells.set_status(cell.dir, step=step)
+        shown = "  ".join(f"{n} {metrics[n]:.4g}" for n in SHOWN if metrics.get(n) is not None)
+        print(f"step {step}/{config.trainer.steps}  {shown}", flush=True)
 
     with ExitStack() as stack:
         store = stack.enter_context(Store(runs_dir / "verdicts.db"))
+        truth_of = oracle(config.task)
         sessions = [
             stack.enter_context(
-                Session(judge, store, known, calls_before=_answered(cell.dir, judge.name))
+                Session(judge, store, truth_of, calls_before=_answered(cell.dir, judge.name))
             )
             for judge in judges
         ]
-        scorer = Scorer(
-            config,
-            {row.prompt_id: row for row in rows},
-            task.truth,
-            sessions[0],
-            sessions[1:],
-            budget,
-            rules,
-        )
+        acting, *shadows = sessions
+        rows_by_id = {row.prompt_id: row for row in rows}
+        scorer = Scorer(config, rows_by_id, task.truth, acting, shadows, budget, rules)
         scorer.on_starved = recorder.write_starved
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts
+        folder = cell.dir / "checkpoints"
         trainer = make_trainer(
-            config,
-            model,
-            tokenizer,
-            rows,
-            scorer,
-            recorder,
-            cell.dir / "checkpoints",
-            on_line,
-            cell.id,
+            config, model, tokenizer, rows, scorer, recorder, folder, on_line, cell.id
         )
         # Libraries and model stay to the end. Looking through them for garbage would stop every
         # thread of this process, those that read verdicts among them, for a tenth of a second.
@@ -253,21 +235,6 @@ def learn(
             trainer.learn(checkpoint)
         finally:
             gc.unfreeze()
-
-
-def rule_runner(cell: Cell, stack: ExitStack) -> RuleRunner | None:
-    """Sandboxes for the rules, where the reward runs them; how they isolate goes on record.
-
-    Raises:
-        SandboxUnavailable: nothing isolates here, and ``sandbox=unsafe`` was not said.
-    """
-    if cell.config.reward.rules != "run":
-        return None
-
-    pool = stack.enter_context(Pool(unsafe=cell.config.sandbox == "unsafe"))
-    path = cell.dir / "environment.json"
-    write_json(path, read_json(path) | {"sandbox": str(pool.tier)})
-    return RuleRunner(pool)
 
 
 SHOWN = ("reward/mean", "truth/mean", "policy/length", "judge/unscored_frac", "system/step_s")
@@ -283,32 +250,24 @@ def _answered(folder: Path, judge: str) -> int:
 
 def environment(threads: int) -> dict[str, Any]:
     """What a rerun needs to know of this machine and checkout."""
-    packages = {}
-    for name in PACKAGES:
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = "missing"
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host": socket.gethostname(),
         "threads": threads,
-        "packages": packages,
+        "packages": {name: version(name) for name in PACKAGES},
         "git": git_state(Path(__file__).parent),
     }
 
 
 def git_state(folder: Path) -> dict[str, Any]:
     """Commit and whether the tree differs from it; empty where there is no repository."""
-
-    def git(*args: str) -> str:
-        return subprocess.run(
-            ["git", *args], cwd=folder, capture_output=True, text=True, check=True
-        ).stdout.strip()
-
+    git = functools.partial(
+        subprocess.check_output, cwd=folder, text=True, stderr=subprocess.DEVNULL
+    )
     try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+        commit = git(["git", "rev-parse", "HEAD"]).strip()
+        return {"commit": commit, "dirty": bool(git(["git", "status", "--porcelain"]).strip())}
     except (OSError, subprocess.CalledProcessError):
         return {}
 

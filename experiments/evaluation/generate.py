@@ -1,4 +1,4 @@
-"""Answers to an evaluation's prompts, from a checkpoint, an adapter or an endpoint.
+"""Generates answers to an evaluation's prompts, from a checkpoint, an adapter or an endpoint.
 
 What could not be generated is written down as missing, with its reason: a server that was down is
 not a policy that said nothing.
@@ -7,24 +7,43 @@ not a policy that said nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from experiments.evaluation import local as here
-from experiments.evaluation import remote
-from experiments.evaluation.decoding import Decoding, Keep, Local, Turns, lone
-from experiments.evaluation.responses import append, reopen
-from judges.endpoint.complete import open_channel
+from experiments.evaluation.options import Options
+from experiments.policies.load import adapted, read_model, same_model, trained_policy
+from judges.endpoint.chat_completions import FILTERED
+from judges.endpoint.complete import Fetched, chat_body, complete_all, open_channel
+from study.answers import opened
 from study.errors import UserError
 from study.files import read_json
-from study.schema import Endpoint
+from study.schema import Endpoint, Sampling
 
+Row = dict[str, Any]
+"""One response: its prompt, the response or None, and how it ended."""
+Keep = Callable[[Row], None]
+"""Takes a row as soon as it is there."""
+Turns = Mapping[str, Sequence[dict[str, str]]]
+"""Text of a prompt -> its chat turns."""
 EDGE = 1 << 20
 """Bytes at either end of a weight file that its fingerprint covers."""
+SOURCES = ("responses", "run", "model", "adapter", "endpoint")
+GENERATION = (
+    *("responses_out", "limit", "temperature", "top_p", "max_tokens", "thinking"),
+    *("checkpoint", "batch", "dtype", "chat_template", "api_key_env", "concurrency", "timeout_s"),
+)
+REMOTE = ("api_key_env", "concurrency", "timeout_s")
+MEANINGLESS = {
+    frozenset({"responses"}): GENERATION,
+    frozenset({"run"}): REMOTE,
+    frozenset({"model"}): (*REMOTE, "checkpoint"),
+    frozenset({"adapter"}): (*REMOTE, "checkpoint"),
+    frozenset({"model", "adapter"}): (*REMOTE, "checkpoint"),
+    frozenset({"endpoint", "model"}): ("batch", "dtype", "chat_template", "checkpoint"),
+}
+"""Options that name where answers come from -> those that have no meaning with them."""
 
 
 @dataclass(frozen=True)
@@ -34,108 +53,80 @@ class Source:
     model: str
     """Who answers; files of results and responses belong to one model."""
     settings: dict[str, Any]
-    answer: Callable[[Sequence[str], Keep], None]
+    answer: Callable[[Turns, Keep], None]
     """Hands a row {prompt, response, ...} of each prompt to the callable, in any order."""
 
 
-def fill(source: Source, prompts: Sequence[str], path: Path) -> None:
-    """Write the responses that ``path`` does not have yet; those it has are kept.
-
-    Raises:
-        UserError: ``path`` is of another model or other settings, or the source cannot answer.
-    """
-    done = reopen(path, source.model, source.settings)
-    todo = [prompt for prompt in prompts if prompt not in done]
-    if not todo:
-        return
-    print(f"{len(todo)} of {len(prompts)} responses to generate into {path}", flush=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    shared = {"model": source.model, "settings": source.settings}
-    with path.open("a", encoding="utf-8") as file:
-        source.answer(todo, lambda row: append(file, row | shared))
-
-
-def from_run(
-    cell: Path, checkpoint: int | None, decoding: Decoding, local: Local, turns: Turns = lone
-) -> Source:
-    """The policy of a cell: as it ended, or at the checkpoint of a step.
-
-    Raises:
-        UserError: no cell, no such checkpoint, or the tiny policy, which knows one task only.
-    """
-    if not (cell / "config.yaml").is_file():
-        raise UserError(f"run={cell} is not a cell: it has no config.yaml. Give runs/STUDY/CELL.")
-    policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]
+def source_of(options: Options) -> Source | None:
+    """Who is to answer, or None for a file of responses. Raises UserError for answers from no place
+    or several, an option that has no meaning with it, or a source that cannot answer."""
+    sources = frozenset(key for key in SOURCES if getattr(options, key) is not None)
+    if sources not in MEANINGLESS:
+        raise UserError(
+            f"Answers come from one place, and {', '.join(sorted(sources)) or 'none'} is given."
+            " Type responses=FILE, run=CELL_FOLDER, model=FOLDER, adapter=FOLDER, both of them, or"
+            " endpoint=URL model=NAME."
+        )
+    if wrong := [key for key in MEANINGLESS[sources] if key in options.given]:
+        raise UserError(f"{wrong[0]} has no meaning with {' and '.join(sorted(sources))}.")
+    if options.responses is not None:
+        return None
+    if options.endpoint is not None:
+        return _endpoint(options, options.endpoint, str(options.model))
+    if options.run is None:
+        return _folder(options, options.model, options.adapter)
+    policy, folder = trained_policy(options.run, options.checkpoint)
     if policy["path"] == "tiny":
         raise UserError(
-            f"run={cell} trained the tiny policy, which knows the built-in task only and not"
+            f"run={options.run} trained the tiny policy, which knows the built-in task only and not"
             " English. Give the run of a real policy, for example of experiment=small-real."
         )
-    folder = cell / "policy"
-    if checkpoint is not None:
-        folder = cell / "checkpoints" / f"checkpoint-{checkpoint}"
-    if not folder.is_dir():
-        there = sorted(path.name for path in (cell / "checkpoints").glob("checkpoint-*"))
-        raise UserError(
-            f"{folder} does not exist; this run has {', '.join(there) or 'no checkpoint yet'}."
-            " Give checkpoint=STEP of one of them, or let the run end."
-        )
-    local = replace(local, dtype=local.dtype or policy["dtype"])
+    options = replace(options, dtype=options.dtype or policy["dtype"])
     if (folder / "adapter_config.json").is_file():
-        return from_folder(policy["path"], folder, decoding, local, turns)
-    return from_folder(str(folder), None, decoding, local, turns)
+        return _folder(options, policy["path"], folder)
+    return _folder(options, str(folder), None)
 
 
-def from_folder(
-    model: str | None,
-    adapter: Path | None,
-    decoding: Decoding,
-    local: Local,
-    turns: Turns = lone,
-) -> Source:
-    """A Hugging Face folder or hub id, with a LoRA adapter where one is given.
+def _decoding(options: Options) -> dict[str, Any]:
+    """How answers are decoded; part of what a file of responses is compared with."""
+    names = ("temperature", "top_p", "max_tokens", "seed", "thinking")
+    return {name: getattr(options, name) for name in names}
 
-    Args:
-        model: None takes the base model that the adapter names.
 
-    Raises:
-        UserError: no adapter there, or one that was trained on another base model.
-    """
+def _folder(options: Options, model: str | None, adapter: Path | None) -> Source:
+    """A Hugging Face folder or hub id, None for the base model that a LoRA adapter names."""
     if adapter is not None:
         if not (adapter / "adapter_config.json").is_file():
             raise UserError(f"adapter={adapter} has no adapter_config.json: it is not an adapter.")
-        named = str(read_json(adapter / "adapter_config.json").get("base_model_name_or_path"))
-        model = model or named
-        if not same_model(model, named):
+        base = str(read_json(adapter / "adapter_config.json").get("base_model_name_or_path"))
+        model = model or base
+        if not same_model(model, base):
             raise UserError(
-                f"adapter={adapter} was trained on {named}, and the model given is {model}. Give"
-                f" model={named}, or leave model out."
+                f"adapter={adapter} was trained on {base}, and the model given is {model}. Give"
+                f" model={base}, or leave model out."
             )
-    if model is None:
-        raise UserError("There is no model to ask. Type model=FOLDER, adapter=FOLDER or run=CELL.")
-    label = _label(Path(model)) + (f" + {_label(adapter)}" if adapter else "")
-    settings = asdict(decoding) | {"dtype": local.dtype or "auto"}
-    if local.chat_template is not None:
-        settings["chat_template_sha256"] = hashlib.sha256(local.chat_template.encode()).hexdigest()
+    path, template = str(model), None
+    label = _label(Path(path)) + (f" + {_label(adapter)}" if adapter else "")
+    settings = _decoding(options) | {"dtype": options.dtype or "auto"}
+    if file := options.chat_template:
+        try:
+            template = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"chat_template={file} cannot be read: {error}.") from error
+        settings["chat_template_sha256"] = hashlib.sha256(template.encode()).hexdigest()
 
-    def answer(prompts: Sequence[str], keep: Keep) -> None:
-        here.answer_all(str(model), adapter, prompts, keep, decoding, local, turns)
+    def answer(turns: Turns, keep: Keep) -> None:
+        answer_all(path, adapter, turns, keep, options, template)
 
     return Source(label, settings, answer)
 
 
-def same_model(given: str, named: str) -> bool:
-    """A folder may have been moved, or be the local copy of a hub id: its last name decides."""
-    return (
-        Path(given).resolve() == Path(named).resolve()
-        or Path(given).name.lower() == Path(named).name.lower()
-    )
-
-
 def _label(folder: Path) -> str:
     """Name of a model with a fingerprint of its weights, which any update of them changes."""
-    digest = hashlib.blake2b(digest_size=5)
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    if not weights:
+        return str(folder)
+    digest = hashlib.blake2b(digest_size=5)
     for path in weights:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}".encode())
@@ -143,47 +134,160 @@ def _label(folder: Path) -> str:
             digest.update(file.read(EDGE))
             file.seek(max(0, size - EDGE))
             digest.update(file.read(EDGE))
-    name = str(folder)
-    if weights:
-        parts = folder.resolve().parts
-        cut = next((i for i, part in enumerate(parts) if part == "checkpoints"), len(parts) - 1)
-        nested = cut < len(parts) - 1 or parts[-1] == "policy"
-        name = "/".join(parts[cut - 1 :] if nested else parts[-1:])
-    return f"{name}@{digest.hexdigest()}" if weights else name
+    parts = folder.resolve().parts
+    last = len(parts) - 1
+    cut = parts.index("checkpoints") if "checkpoints" in parts else last
+    nested = cut < last or parts[-1] == "policy"
+    return f"{'/'.join(parts[cut - 1 :] if nested else parts[-1:])}@{digest.hexdigest()}"
 
 
-def from_endpoint(
-    url: str,
-    model: str,
-    decoding: Decoding,
-    concurrency: int,
-    timeout_s: float,
-    api_key_env: str | None = None,
-    turns: Turns = lone,
-) -> Source:
-    """A model behind an OpenAI-compatible chat endpoint.
+def _endpoint(options: Options, url: str, model: str) -> Source:
+    """A model behind an OpenAI-compatible endpoint, asked as judges are: one client, its limits.
 
-    Args:
-        concurrency: requests at once.
-        timeout_s: seconds that one response may take in all, retries included.
-        api_key_env: name of the environment variable that holds the key.
-
-    Raises:
-        UserError: not an http address, or the variable that should hold the key is not set.
+    When asked, it raises UserError where nobody answers the first request, or its key or model is
+    refused.
     """
     if not url.startswith(("http://", "https://")):
         raise UserError(f"endpoint={url} is not an address. Type endpoint=http://HOST:PORT/v1.")
     endpoint = Endpoint(
         url=url,
         model=model,
-        api_key_env=api_key_env,
-        max_concurrency=concurrency,
-        deadline_s=timeout_s,
-        idle_timeout_s=timeout_s,
+        api_key_env=options.api_key_env,
+        max_concurrency=options.concurrency,
+        deadline_s=options.timeout_s,
+        idle_timeout_s=options.timeout_s,
     )
     open_channel(endpoint)  # a missing key is said before anything is written
+    settings = _decoding(options)
+    sampling = Sampling(**{key: settings[key] for key in settings if key != "thinking"})
 
-    def answer(prompts: Sequence[str], keep: Keep) -> None:
-        remote.answer_all(endpoint, prompts, keep, decoding, turns)
+    def answer(turns: Turns, keep: Keep) -> None:
+        prompts = list(turns)
+        bodies = [chat_body(endpoint, sampling, messages) for messages in turns.values()]
+        if options.thinking is not None:
+            for body in bodies:
+                body["chat_template_kwargs"] = {"enable_thinking": options.thinking}
+        complete_all(endpoint, bodies, lambda place, fetched: keep(_row(prompts[place], fetched)))
 
-    return Source(f"{model} at {url.rstrip('/')}", asdict(decoding), answer)
+    return Source(f"{model} at {url.rstrip('/')}", settings, answer)
+
+
+def _row(prompt: str, fetched: Fetched) -> Row:
+    """One response of an endpoint.
+
+    A thinker that was cut off has its thoughts in a field of their own and no content: it is
+    written as thinking that was never closed, so that it counts as that.
+    """
+    if fetched.outcome is not None:
+        return failed(prompt, f"{fetched.outcome}: {fetched.reason}")
+    reply = fetched.replies[-1]
+    text, finish = reply.text, reply.finish_reason
+    if finish == FILTERED and not text:
+        return failed(prompt, "the endpoint filtered the answer")
+    if not text and reply.reasoning and finish == "length":
+        text = f"<think>{reply.reasoning}"
+    stop = "length" if finish == "length" else "stop"
+    return {"prompt": prompt, "response": text, "stop": stop, "tokens": reply.tokens_out}
+
+
+def failed(prompt: str, error: str) -> Row:
+    """A missing response, which is not the same as an empty one."""
+    return {"prompt": prompt, "response": None, "error": error}
+
+
+def answer_all(
+    path: str,
+    adapter: Path | None,
+    turns: Turns,
+    keep: Keep,
+    options: Options,
+    template: str | None,
+) -> None:
+    """Answer every prompt; one that does not fit the model's context is missing. Raises UserError
+    where there is no model at ``path``, an adapter does not fit it, or it has no chat template.
+    ``template`` is Jinja text in place of the chat template that model or adapter brings."""
+    import torch
+    from transformers import GenerationConfig
+
+    model, tokenizer = _load(path, adapter, options.dtype, template)
+    extra = {} if options.thinking is None else {"enable_thinking": options.thinking}
+    texts = {
+        prompt: tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=False, **extra
+        )
+        for prompt, messages in turns.items()
+    }
+    ends = model.generation_config.eos_token_id
+    ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
+    warm = {"temperature": options.temperature, "top_p": options.top_p, "top_k": 0}
+    # In place of the model's own, whose penalties and top_k would decode behind our back.
+    model.generation_config = GenerationConfig(
+        do_sample=options.temperature > 0,
+        eos_token_id=sorted(ends),
+        pad_token_id=tokenizer.pad_token_id,
+        **(warm if options.temperature > 0 else {}),
+    )
+    context = getattr(model.config, "max_position_embeddings", None) or 1 << 30
+    order = sorted(texts, key=lambda prompt: len(texts[prompt]))  # alike in length, less padding
+    for start in range(0, len(order), options.batch):
+        batch = order[start : start + options.batch]
+        inputs = tokenizer(
+            [texts[prompt] for prompt in batch],
+            add_special_tokens=False,
+            padding=True,
+            padding_side="left",
+            return_tensors="pt",
+        ).to(model.device)
+        width = inputs["input_ids"].shape[1]
+        room = min(options.max_tokens, context - width)
+        if room < 1:
+            for prompt in batch:
+                keep(failed(prompt, f"the prompt does not fit the context of {context} tokens"))
+            continue
+        own = f"{options.seed} {batch[0]}".encode()  # so no batch draws by those before it
+        with torch.inference_mode(), torch.random.fork_rng():
+            torch.manual_seed(int.from_bytes(hashlib.blake2b(own, digest_size=7).digest()))
+            ids_B_L = model.generate(
+                input_ids=inputs["input_ids"],
+                attention_mask=inputs["attention_mask"],
+                max_new_tokens=room,
+            )[:, width:]
+        for prompt, ids in zip(batch, ids_B_L.tolist(), strict=True):
+            stop = next((i for i, token in enumerate(ids) if token in ends), None)
+            text = tokenizer.decode(ids[:stop], skip_special_tokens=True)
+            keep(
+                {
+                    "prompt": prompt,
+                    "response": opened(texts[prompt]) + text,
+                    "stop": "length" if stop is None else "stop",
+                    "tokens": len(ids) if stop is None else stop + 1,
+                }
+            )
+        print(f"{min(start + options.batch, len(order))}/{len(order)} generated", flush=True)
+
+
+def _load(
+    path: str, adapter: Path | None, dtype: str | None, template: str | None
+) -> tuple[Any, Any]:
+    """(model in evaluation mode on its device, tokenizer with the template it was trained with)."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = dtype or ("bfloat16" if device == "cuda" else "float32")
+    has_tokenizer = adapter is not None and (adapter / "tokenizer_config.json").is_file()
+    model, tokenizer = read_model(
+        path,
+        dtype,
+        "Give a folder that has config.json, the weights and the tokenizer, or a hub id that can"
+        " be fetched.",
+        str(adapter) if has_tokenizer else path,
+    )
+    if adapter is not None:
+        model = adapted(model, adapter, path)
+    if template is not None:
+        tokenizer.chat_template = template
+    if not tokenizer.chat_template:
+        raise UserError(f"{path} has no chat template, so it cannot be asked as in training.")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model.to(device).eval(), tokenizer

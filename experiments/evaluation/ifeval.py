@@ -27,16 +27,15 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 from nltk import word_tokenize
 
+from analysis.statistics.proportions import wilson
 from study.answers import answer_of
 from study.errors import UserError
+from study.tasks.where import VARIABLE, data_folder
 
-DATA_VARIABLE = "JUDGEDRIFT_DATA"
 PROMPTS_FILE = Path("ifeval/input_data.jsonl")
 PUNKT_FOLDER = "nltk_punkt_tab_english"
 HUB_REPO, HUB_FILE, HUB_SECONDS = "google/IFEval", "ifeval_input_data.jsonl", 5
 MEASURES = ("prompt_strict", "instruction_strict", "prompt_loose", "instruction_loose")
-Z = 1.959963984540054
-"""Two-sided 95 % of the normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -59,31 +58,24 @@ class Checked:
     """Whether a checker had to draw one of its parameters at random."""
 
 
-def data_root(given: str | None = None) -> Path | None:
-    """The folder of the shared data: as given, from the environment, or beside the checkout.
-
-    Raises:
-        UserError: the folder that was named does not hold IFEval.
-    """
-    for name, value in (("data.root", given), (DATA_VARIABLE, os.environ.get(DATA_VARIABLE))):
-        if value:
-            root = Path(value).expanduser()
-            if not (root / PROMPTS_FILE).is_file():
-                raise UserError(
-                    f"{name}={value} has no {PROMPTS_FILE}. Type data.root=FOLDER, where FOLDER"
-                    f" holds {PROMPTS_FILE} and {PUNKT_FOLDER}/."
-                )
-            return root
-    beside = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-    return beside if (beside / PROMPTS_FILE).is_file() else None
+def data_root(folder: str | None = None) -> Path | None:
+    """The folder of the shared data: ``folder``, or `data_folder` where that holds IFEval. Raises
+    UserError where a folder that was named, here or in the environment, does not."""
+    root = Path(folder).expanduser() if folder else data_folder()
+    if (root / PROMPTS_FILE).is_file():
+        return root
+    if folder or os.environ.get(VARIABLE):
+        name = "data.root" if folder else VARIABLE
+        raise UserError(
+            f"{name}={root} has no {PROMPTS_FILE}. Type data.root=FOLDER, where FOLDER holds"
+            f" {PROMPTS_FILE} and {PUNKT_FOLDER}/."
+        )
+    return None
 
 
 def load_prompts(root: Path | None) -> list[Prompt]:
-    """The prompts in file order, from ``root``, or from the hub where there is none.
-
-    Raises:
-        UserError: no such data and no hub, or a line that is not a prompt of IFEval.
-    """
+    """The prompts in file order, from ``root``, or from the hub where there is none. Raises
+    UserError where both fail, or a line is not a prompt of IFEval."""
     path = root / PROMPTS_FILE if root else _from_hub()
     prompts = []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
@@ -92,16 +84,13 @@ def load_prompts(root: Path | None) -> list[Prompt]:
         try:
             row = json.loads(line)
             ids, kwargs = tuple(row["instruction_id_list"]), tuple(row["kwargs"])
-            prompt = Prompt(int(row["key"]), str(row["prompt"]), ids, kwargs)
+            if not ids or len(ids) != len(kwargs):
+                raise ValueError(f"{len(ids)} instructions and {len(kwargs)} kwargs")
+            prompts.append(Prompt(int(row["key"]), str(row["prompt"]), ids, kwargs))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path}, line {number} is not a prompt of IFEval: {error!r}."
             ) from error
-        if not ids or len(ids) != len(kwargs):
-            raise UserError(
-                f"{path}, line {number} has {len(ids)} instructions and {len(kwargs)} kwargs."
-            )
-        prompts.append(prompt)
     if not prompts:
         raise UserError(f"{path} holds no prompts. Type data.root=FOLDER of a whole copy.")
     return prompts
@@ -116,7 +105,7 @@ def _from_hub() -> Path:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
             f"IFEval's prompts are not here and the hub did not give {HUB_REPO}: {reason} Type"
-            f" data.root=FOLDER, where FOLDER holds {PROMPTS_FILE}, or set {DATA_VARIABLE}."
+            f" data.root=FOLDER, where FOLDER holds {PROMPTS_FILE}, or set {VARIABLE}."
         ) from error
 
 
@@ -128,11 +117,8 @@ def digest(prompts: Sequence[Prompt]) -> str:
 
 @functools.cache
 def load_checkers(root: Path | None) -> Mapping[str, Any]:
-    """Instruction id -> checker class, with the sentence model loaded and languages seeded.
-
-    Raises:
-        UserError: the package or the sentence model is missing.
-    """
+    """Instruction id -> checker class, with the sentence model loaded and languages seeded. Raises
+    UserError where the package or the sentence model is missing."""
     try:
         from if_verifiable.ifeval.instructions_registry import INSTRUCTION_DICT
         from if_verifiable.ifeval.instructions_util import count_sentences
@@ -158,10 +144,8 @@ def load_checkers(root: Path | None) -> Mapping[str, Any]:
 
 @contextmanager
 def _punkt(root: Path | None) -> Generator[None]:
-    """NLTK's search path with the sentence model of ``root`` in front, where it has one.
-
-    A copy and not a link: NLTK opens no file that really lies outside its own folders.
-    """
+    """NLTK's search path with the sentence model of ``root`` in front, where it has one; copied, as
+    NLTK opens no file through a link that leads out of its own folders."""
     source = root / PUNKT_FOLDER if root else None
     if source is None or not source.is_dir():
         yield
@@ -178,17 +162,6 @@ def _punkt(root: Path | None) -> Generator[None]:
             nltk.data.path.remove(folder)
 
 
-def variants(response: str) -> list[str]:
-    """The eight texts of which one has to pass for loose accuracy, without repetitions.
-
-    As given and without its first line, its last line, and both; each with and without asterisks.
-    """
-    lines = response.split("\n")
-    cut = ["\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1])]
-    texts = [response, *cut]
-    return list(dict.fromkeys([*texts, *(text.replace("*", "") for text in texts)]))
-
-
 def check(
     prompt: Prompt, response: str, checkers: Mapping[str, Any], seed: int | str = 0
 ) -> Checked:
@@ -197,26 +170,29 @@ def check(
     The draws of a row depend on ``seed`` and the row's key only, not on the rows before it, and
     strict and loose see the same draw. The caller's random state is left as it was.
     """
+    from if_verifiable.common import get_loose_transformations
+
     if not response.strip():
         nothing = (False,) * len(prompt.instructions)
         return Checked(nothing, nothing)
-    texts = [text for text in variants(response) if text.strip()]
+    edited = dict.fromkeys(get_loose_transformations(response)[1:])
+    variants = [text for text in edited if text.strip() and text != response]
     strict, loose, drawn = [], [], False
     state = random.getstate()
     random.seed(f"{seed} {prompt.key}")
     try:
-        for name, given in zip(prompt.instructions, prompt.kwargs, strict=True):
+        for name, kwargs in zip(prompt.instructions, prompt.kwargs, strict=True):
             if name not in checkers:
                 raise UserError(f"IFEval's prompt {prompt.key} has the unknown instruction {name}.")
             checker = checkers[name](name)
             before = random.getstate()
             # The hub's copy fills up every kwargs with nulls.
-            checker.build_description(**{k: v for k, v in given.items() if v is not None})
+            checker.build_description(**{k: v for k, v in kwargs.items() if v is not None})
             if "prompt" in (checker.get_instruction_args() or {}):
                 checker.build_description(prompt=prompt.text)
             drawn |= random.getstate() != before
             strict.append(bool(checker.check_following(response)))
-            loose.append(strict[-1] or any(checker.check_following(text) for text in texts[1:]))
+            loose.append(strict[-1] or any(map(checker.check_following, variants)))
     finally:
         random.setstate(state)
     return Checked(tuple(strict), tuple(loose), drawn)
@@ -267,18 +243,15 @@ def score(
 
 
 def _per_type(results: Sequence[tuple[Prompt, Checked]]) -> dict[str, dict[str, float]]:
-    seen: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
+    passes: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
     for prompt, checked in results:
         for name, *pair in zip(prompt.instructions, checked.strict, checked.loose, strict=True):
-            seen[name].append((pair[0], pair[1]))
-    return {
-        name: {
-            "n": len(pairs),
-            "strict": sum(strict for strict, _ in pairs) / len(pairs),
-            "loose": sum(loose for _, loose in pairs) / len(pairs),
-        }
-        for name, pairs in sorted(seen.items())
-    }
+            passes[name].append((pair[0], pair[1]))
+    measured = {}
+    for name, pairs in sorted(passes.items()):
+        strict, loose = (sum(flags) / len(pairs) for flags in zip(*pairs, strict=True))
+        measured[name] = {"n": len(pairs), "strict": strict, "loose": loose}
+    return measured
 
 
 def proportion(groups: Sequence[Sequence[bool]]) -> tuple[float, float, float]:
@@ -288,12 +261,7 @@ def proportion(groups: Sequence[Sequence[bool]]) -> tuple[float, float, float]:
     clusters, C/(C-1) sum (y - p m)^2 / M^2, gives the number of independent values that would be
     as uncertain, and Wilson's interval is taken at that number. Where nothing varies (p is 0 or
     1), clusters count as one value each. Clusters of one give the plain Wilson interval on C - 1.
-
-    Args:
-        groups: one sequence of values per cluster, C of them.
-
-    Raises:
-        ValueError: no values.
+    ``groups`` are the values of each of C clusters; a ValueError where there are none.
     """
     clusters, values = len(groups), sum(len(group) for group in groups)
     if not values:
@@ -305,7 +273,5 @@ def proportion(groups: Sequence[Sequence[bool]]) -> tuple[float, float, float]:
         variance = clusters / (clusters - 1) * squares / values**2
         # Values that only cancel out inside clusters are no reason for more than all of them.
         effective = min(share * (1 - share) / variance, values) if variance > 0 else values
-    centre = (share + Z**2 / (2 * effective)) / (1 + Z**2 / effective)
-    half = Z / (1 + Z**2 / effective)
-    half *= (share * (1 - share) / effective + Z**2 / (4 * effective**2)) ** 0.5
-    return share, max(0.0, centre - half), min(1.0, centre + half)
+    interval = wilson(share * effective, effective)
+    return share, interval.low, interval.high

@@ -1,21 +1,13 @@
-"""The options of the command that evaluates on held-out prompts, and who is to answer."""
+"""The options of the command that evaluates on held-out prompts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.evaluation import generate
 from study.bounds import Number
 from study.cli import option, overrides, preset, word
-from study.errors import UserError
 
-SOURCES = ("responses", "run", "model", "adapter", "endpoint")
-GENERATION = (
-    *("responses_out", "limit", "temperature", "top_p", "max_tokens", "thinking"),
-    *("checkpoint", "batch", "dtype", "chat_template", "api_key_env", "concurrency", "timeout_s"),
-)
-LOCAL, REMOTE = ("batch", "dtype", "chat_template"), ("api_key_env", "concurrency", "timeout_s")
 GRADED = ("rubric", "healthbench")
 """Evaluations in which a judge grades."""
 
@@ -45,9 +37,7 @@ class Options:
     top_p: float = option(
         "share of the likeliest tokens that is sampled from", 1.0, Number(low=1e-6, high=1)
     )
-    max_tokens: int = option(
-        "longest answer, in tokens", generate.Decoding.max_tokens, Number(low=1)
-    )
+    max_tokens: int = option("longest answer, in tokens", 1280, Number(low=1))
     thinking: bool | None = option("switch the thinking of the chat template on or off")
     checkpoint: int | None = option("step of the run's checkpoint", legal=Number(low=0))
     batch: int = option("prompts that are answered at once", 8, Number(low=1))
@@ -59,56 +49,3 @@ class Options:
     overrides: list[str] = overrides("judge.", "task.", only=GRADED)
     given: frozenset[str] = frozenset()
     """Options that were typed."""
-
-
-def source(options: Options, turns: generate.Turns = generate.lone) -> generate.Source | None:
-    """Who is to answer, or None for a file of responses."""
-    named = {key for key in SOURCES if getattr(options, key) is not None}
-    legal = ({"responses"}, {"run"}, {"model"}, {"adapter"}, {"model", "adapter"})
-    if named not in (*legal, {"endpoint", "model"}):
-        raise UserError(
-            f"Answers come from one place, and {', '.join(sorted(named)) or 'none'} is given. Type"
-            " responses=FILE, run=CELL_FOLDER, model=FOLDER, adapter=FOLDER, both of them, or"
-            " endpoint=URL model=NAME."
-        )
-    refused: tuple[str, ...] = ()
-    if "responses" in named:
-        refused = GENERATION
-    elif "endpoint" in named:
-        refused = (*LOCAL, "checkpoint")
-    else:
-        refused = REMOTE if "run" in named else (*REMOTE, "checkpoint")
-    if wrong := [key for key in refused if key in options.given]:
-        raise UserError(f"{wrong[0]} has no meaning with {' and '.join(sorted(named))}.")
-    if options.responses is not None:
-        return None
-    decoding = generate.Decoding(
-        temperature=options.temperature,
-        top_p=options.top_p,
-        max_tokens=options.max_tokens,
-        seed=options.seed,
-        thinking=options.thinking,
-    )
-    if options.endpoint is not None:
-        return generate.from_endpoint(
-            options.endpoint,
-            str(options.model),
-            decoding,
-            options.concurrency,
-            options.timeout_s,
-            options.api_key_env,
-            turns,
-        )
-    local = generate.Local(options.batch, options.dtype, _template(options.chat_template))
-    if options.run is not None:
-        return generate.from_run(options.run, options.checkpoint, decoding, local, turns)
-    return generate.from_folder(options.model, options.adapter, decoding, local, turns)
-
-
-def _template(file: Path | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"chat_template={file} cannot be read: {error}.") from error

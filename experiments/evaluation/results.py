@@ -1,51 +1,37 @@
-"""Results of evaluations: JSON that names its model, and is never overwritten by another one's."""
+"""Results of evaluations: JSON that another model's never overwrites, and metrics in MLflow.
+
+The metrics are those of a checkpoint's LoggedModel: one per cell and step, under the cell's run.
+"""
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from experiments.evaluation.options import Options
+from experiments.track.store import load_mlflow
 from study.errors import UserError
 from study.files import read_json, write_json
 
-
-def complete(found: int, chosen: int, failed: int, path: Path, allowed: bool) -> None:
-    if not found:
-        raise UserError(f"{path} has no response that could be scored.")
-    if found < chosen and not allowed:
-        again = (
-            f" {failed} could not be generated; the same command asks for them again."
-            if failed
-            else ""
-        )
-        raise UserError(
-            f"{path} answers {found} of {chosen} prompts.{again} Type allow_missing=true to score"
-            " those that are there; the result then says how many are missing."
-        )
+TAG = "judgedrift.model"
+"""Tag of a LoggedModel that holds the label of its weights."""
 
 
 def guard(
     target: Path, model: str | None, evaluation: str, judge: str | None = None
 ) -> dict[str, Any]:
-    """What ``target`` holds already, if that is an earlier result of the same.
-
-    Raises:
-        UserError: it is of another model, evaluation or judge, or no result at all.
-    """
+    """What ``target`` holds already. Raises UserError where that is not an earlier result of the
+    same model, evaluation and judge."""
     if target.is_file() and not target.stat().st_size:
         return {}
-    try:
-        before = read_json(target)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"out={target} is there and is no result: {error}. Give another."
-        ) from error
+    before = read_json(target)
     if not before:
         return {}
-    if not isinstance(before, dict) or "evaluation" not in before:
-        raise UserError(f"out={target} is there and is no result. Give another out=FILE.")
+    if "evaluation" not in before:
+        raise UserError(f"out={target} is there and is not a result. Give another out=FILE.")
     if before.get("model") != model:
         raise UserError(
             f"out={target} holds the result of {before.get('model') or 'a model without name'}, and"
@@ -62,13 +48,10 @@ def guard(
 
 
 def write_result(target: Path, result: Mapping[str, Any]) -> None:
-    """Write a result; one of another model is never lost.
+    """Write a result, unless `guard` refuses to.
 
     Files that name no model may be of different ones: the result of another file is then kept
     beside the new one, under a name with the hash of its responses.
-
-    Raises:
-        UserError: ``target`` holds the result of another model, evaluation or judge.
     """
     judge = result.get("judge", {}).get("name")
     before = guard(target, result["model"], result["evaluation"], judge)
@@ -88,5 +71,67 @@ def _file_of(result: Mapping[str, Any]) -> tuple[str, str]:
     return str(first["path"]), str(first["sha256"])
 
 
-def version_of(package: str) -> str:
-    return f"{package} {version(package)}"
+def track(
+    options: Options, evaluation: str, numbers: Mapping[str, float], result: Mapping[str, Any]
+) -> str | None:
+    """Log ``numbers`` as eval/<evaluation>/<name> on the model that was evaluated.
+
+    Only a run has a place in the tracking store; a model folder, an endpoint or a file of
+    responses has its JSON alone. ``track=false`` switches it off. Raises UserError where the run
+    was tracked, and the store does not take the metrics.
+
+    Returns:
+        The LoggedModel's id, None where there is nothing to log it on.
+    """
+    cell = options.run
+    if cell is None or not options.track:
+        return None
+    run = read_json(cell / "mlflow.json")
+    if not run:
+        print(f"run={cell} is not tracked, so the result is in its JSON alone.")
+        return None
+    step = options.checkpoint
+    if step is None:
+        step = int(read_json(cell / "status.json").get("step", 0))
+    mlflow = load_mlflow()
+    try:
+        client = mlflow.MlflowClient(tracking_uri=run["uri"])
+        model_id = _logged_model(client, run, cell.resolve().name, step, str(result["model"]))
+        data = result["dataset"]
+        metric = functools.partial(
+            mlflow.entities.Metric,
+            timestamp=int(time.time() * 1000),
+            step=step,
+            model_id=model_id,
+            dataset_name=data["name"],
+            dataset_digest=data["digest"],
+        )
+        metrics = [metric(f"eval/{evaluation}/{name}", value) for name, value in numbers.items()]
+        client.log_batch(run["run_id"], metrics=metrics)
+    except mlflow.exceptions.MlflowException as error:
+        raise UserError(
+            f"The result is written, and the tracking store {run['uri']} does not take it:"
+            f" {str(error).splitlines()[0]} Mend the store and type the command again, or"
+            " track=false."
+        ) from error
+    print(f"logged as eval/{evaluation}/* on the model {model_id} of run {run['run_id']}")
+    return model_id
+
+
+def _logged_model(client: Any, run: Mapping[str, str], cell: str, step: int, label: str) -> str:
+    """The id of the LoggedModel of these weights of the cell, made on first use. Its label has
+    their fingerprint: weights that were trained anew under the same name are another model."""
+    experiment, name = run["experiment_id"], f"{cell}-step-{step}"
+    for candidate in client.search_logged_models([experiment], filter_string=f"name = '{name}'"):
+        if (candidate.source_run_id, candidate.tags.get(TAG)) == (run["run_id"], label):
+            return str(candidate.model_id)
+    made = client.create_logged_model(
+        experiment,
+        name=name,
+        source_run_id=run["run_id"],
+        tags={"judgedrift.cell": cell, TAG: label},
+        params={"step": str(step)},
+        model_type="policy",
+    )
+    client.finalize_logged_model(made.model_id, "READY")
+    return str(made.model_id)

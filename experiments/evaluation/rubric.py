@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.evaluation.generate import fill
+from experiments.evaluation.collect import collect
 from experiments.evaluation.options import Options
-from experiments.evaluation.options import source as source_of
-from experiments.evaluation.responses import Response, model_of, read_responses
-from experiments.evaluation.results import complete, guard, write_result
+from experiments.evaluation.results import track, write_result
 from experiments.evaluation.summary import Graded, summary
-from experiments.evaluation.tracked import track
-from experiments.evaluation.training import differs, trained_under
+from experiments.policies.load import NOTE, Trained, training_of
 from judges.grading.checks import check_rows
 from judges.identity import build_grading
 from judges.session import Session
@@ -25,7 +22,7 @@ from judges.store import Store
 from study.answers import answer_of
 from study.compose import load_presets
 from study.errors import UserError
-from study.files import write_text
+from study.files import read_json, write_text
 from study.rows import Row
 from study.tasks import oracle, prompts, task_module
 
@@ -60,29 +57,16 @@ class Rows:
 def evaluate_rubric(options: Options) -> None:
     """Held-out rows of any task with criteria, under any judge and its own grading.
 
-    Raises:
-        UserError: options, rows or responses that do not fit, or the judge that trained the run.
+    HealthBench is graded item by item; its mean over rows is clipped to [0, 1], samples are not.
     """
-    _evaluate("rubric", options)
-
-
-def evaluate_healthbench(options: Options) -> None:
-    """HealthBench graded item by item; the mean over rows is clipped to [0, 1], samples are not.
-
-    Raises:
-        UserError: as `evaluate_rubric`.
-    """
-    _evaluate("healthbench", options)
-
-
-def _evaluate(name: str, options: Options) -> None:
+    name, target = options.what, options.out
     official = name == "healthbench"
-    if not (chosen := options.task or ("healthbench" if official else "")):
+    if not (task_name := options.task or ("healthbench" if official else "")):
         raise UserError(
             f"The evaluation {name} needs a task. Type for example: python -m experiments.evaluate"
             f" {name} task=healthbench judge=qwen3-32b run=runs/STUDY/CELL out=FILE.json"
         )
-    judge, task = _composed(options.judge, chosen, options.overrides, official)
+    judge, task = _composed(options.judge, task_name, options.overrides, official)
     trained = trained_under(options)
     same = None if trained is None else not differs(judge, trained, options)
     split = options.split or "eval"
@@ -90,28 +74,68 @@ def _evaluate(name: str, options: Options) -> None:
         split = "all"  # nobody was trained on any of it, as far as is known
     rows = held_out(task, split, options)
     check_rows(build_grading(judge), rows.chosen)
-    target, seed = options.out, options.seed
-    responses, model, made = _responses(options, rows, target, name, judge.name)
-    graded = grade(judge, task, rows.chosen, responses, options.runs_dir)
+    turns = {row.prompt_text(): row.messages for row in rows.chosen}
+    answers = collect(options, turns, rows.prompt_ids, judge.name)
+    graded = grade(judge, task, rows.chosen, answers.texts, options.runs_dir)
+    criteria = [[row.prompt_id, *((c.text, c.points) for c in row.criteria)] for row in rows.chosen]
+    digest = hashlib.blake2b(json.dumps(criteria).encode(), digest_size=8).hexdigest()
     signed = judge.grading.options.get("clip") == "none"
+    generation = {} if answers.settings is None else {"generation": answers.settings}
     result: dict[str, Any] = {
         "evaluation": name,
-        "model": model,
+        "model": answers.model,
         "judge": {"name": judge.name, "model": judge.endpoint.model, "revision": judge.revision},
         "grading": {"name": judge.grading.name, **judge.grading.options},
         "same_judge": same,
         "task": {"name": task.name, "split": split, "rows": len(rows.chosen)},
-        "dataset": {"name": f"{task.name}-{split}", "digest": _digest(rows.chosen)},
+        "dataset": {"name": f"{task.name}-{split}", "digest": digest},
         "n_without_criteria": rows.unruled,
         "n_rules_not_run": sum(len(row.rules) for row in rows.chosen),
-        "n_missing": len(rows.chosen) - len({one.row.prompt_id for one in graded}),
-        **made,
-        **summary(graded, official, seed, signed),
+        "n_missing": len(rows.chosen) - len({sample.row.prompt_id for sample in graded}),
+        "n_failed_generation": answers.failed,
+        "n_beside": answers.beside,
+        "responses": answers.files,
+        **generation,
+        **summary(graded, official, options.seed, signed),
     }
     result["samples"] = str(_write_samples(target, graded, result))
     write_result(target, result)
     _show(result, target)
     track(options, name, _numbers(result), result)
+
+
+def trained_under(options: Options) -> Trained | None:
+    """The training of a run, of an adapter inside its run, or of a merged folder; None where the
+    files do not tell, as for an endpoint or a file of responses. Raises UserError where ``run=`` is
+    not a cell."""
+    if run := options.run:
+        training = training_of(run)
+        if training is None:
+            raise UserError(f"run={run} is not a cell: its config.yaml cannot be read.")
+        return training
+    for place in filter(None, (options.adapter, options.model)):
+        folder = Path(place).resolve()
+        for cell in (folder.parent, folder.parent.parent):
+            if training := training_of(cell):
+                return training
+        if training := read_json(folder / NOTE).get("training"):
+            return training
+    return None
+
+
+def differs(judge: Judge, trained: Trained, options: Options) -> bool:
+    """Whether the judge differs from that of the training. Raises UserError where it does not and
+    same_judge=true is not given."""
+    model = trained["judge_model"]
+    if trained["judge"] != judge.name and (not model or model != judge.endpoint.model):
+        return True
+    if not options.same_judge:
+        raise UserError(
+            f"{trained['place']} was trained by judge={trained['judge']}, and judge={judge.name} is"
+            " the same model: what it taught is what it likes. Give a held-out gold judge different"
+            " from the training judge, or same_judge=true, which the result then says."
+        )
+    return False
 
 
 def _composed(
@@ -128,11 +152,8 @@ def _composed(
 
 
 def held_out(task: Task, split: str, options: Options) -> Rows:
-    """The rows of a split that a judge can grade by criteria, and what else there is.
-
-    Raises:
-        UserError: an unknown split, or no row with criteria in it.
-    """
+    """The rows of a split that a judge can grade by criteria, and what else there is. Raises
+    UserError for an unknown split, or one without such a row."""
     if split not in SPLITS:
         raise UserError(f"split={split} is not known. Legal are eval, train and all.")
     module = task_module(task.name)
@@ -154,74 +175,6 @@ def held_out(task: Task, split: str, options: Options) -> Rows:
     return Rows(chosen, len(in_split) - len(rows), prompt_ids)
 
 
-def _responses(
-    options: Options, rows: Rows, target: Path, name: str, judge: str
-) -> tuple[dict[str, list[str]], str | None, dict[str, Any]]:
-    """Prompt id -> its responses; the model; and what the result says of how they came about."""
-    turns = {row.prompt_text(): row.messages for row in rows.chosen}
-
-    def asked(given: Options) -> Any:
-        return source_of(given, lambda text: list(turns[text]))
-
-    first, samples = asked(options), options.samples
-    if first is None:
-        if samples != 1:
-            raise UserError("samples= is for generated answers; a file has as many as it has.")
-        assert options.responses is not None
-        paths = [options.responses]
-    else:
-        guard(target, first.model, name, judge)
-        if samples > 1 and not first.settings["temperature"]:
-            raise UserError(
-                f"samples={samples} of greedy decoding are {samples} copies. Type temperature=0.7"
-                " or another above 0."
-            )
-        base = options.responses_out or target.with_suffix(".responses.jsonl")
-        names = [f".{n}{base.suffix}" for n in range(samples)] if samples > 1 else [base.suffix]
-        paths = [base.with_suffix(ending) for ending in names]
-        if target.resolve() in [path.resolve() for path in paths]:
-            raise UserError(f"out and responses_out are both {target}. Give different names.")
-        for number, path in enumerate(paths):
-            # the same command line with another seed: a sample is one more file of its own
-            fill(asked(replace(options, seed=options.seed + number)), list(turns), path)
-    wanted = {row.prompt_id for row in rows.chosen}
-    texts: dict[str, list[str]] = defaultdict(list)
-    failed = beside = 0
-    models = set()
-    for path in paths:
-        responses = read_responses(path)
-        models.add(model_of(responses, path))
-        for response in responses:
-            prompt = _prompt_of(response, rows.prompt_ids, path)
-            beside += prompt not in wanted
-            failed += prompt in wanted and response.text is None
-            if prompt in wanted and response.text is not None:
-                texts[prompt].append(response.text)
-    model = models.pop()
-    guard(target, model, name, judge)
-    complete(len(texts), len(wanted), failed, paths[0], options.allow_missing)
-    provenance: dict[str, Any] = {"n_failed_generation": failed, "n_beside": beside}
-    provenance["responses"] = [_file(path) for path in paths]
-    if first is not None:
-        provenance["generation"] = first.settings
-    return dict(texts), model, provenance
-
-
-def _file(path: Path) -> dict[str, str]:
-    return {"path": str(path.resolve()), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-
-
-def _prompt_of(response: Response, prompt_ids: Mapping[str, str], path: Path) -> str:
-    name = prompt_ids.get(response.prompt.strip())
-    if name is None:
-        raise UserError(
-            f"{path}, line {response.line}: {response.prompt[:60]!r} is not a prompt of this task."
-            " Every prompt must be one of it, letter by letter; a conversation is its turns as"
-            " `role: content` with an empty line between them."
-        )
-    return name
-
-
 def grade(
     judge: Judge,
     task: Task,
@@ -229,19 +182,12 @@ def grade(
     responses: Mapping[str, Sequence[str]],
     runs_dir: Path,
 ) -> list[Graded]:
-    """The votes of ``judge`` on every response that is there.
-
-    Raises:
-        UserError: the judge cannot be asked, or not about such rows.
-    """
+    """The votes of ``judge`` on every response that is there."""
     # no rule can tell of prompts from a file, which may have none to train on
-    truth = no_truth if task_module(task.name) is prompts else oracle(task)
+    truth = (lambda *_: None) if task_module(task.name) is prompts else oracle(task)
     pairs = [(row, answer_of(text)) for row in rows for text in responses.get(row.prompt_id, ())]
     runs_dir.mkdir(parents=True, exist_ok=True)
-    with (
-        Store(runs_dir / "verdicts.db") as store,
-        Session(judge, store, truth) as session,
-    ):
+    with Store(runs_dir / "verdicts.db") as store, Session(judge, store, truth) as session:
         session.check()
         votes = session.verdicts([(row, answer or "") for row, answer in pairs])
         session.stop_if_refused()
@@ -251,41 +197,27 @@ def grade(
     ]
 
 
-def no_truth(prompt: str, answer: str) -> None:
-    """An oracle that knows nothing."""
-
-
-def _digest(rows: Sequence[Row]) -> str:
-    """16 hex digits over prompts and criteria."""
-    text = json.dumps(
-        [[row.prompt_id, *((c.text, c.points) for c in row.criteria)] for row in rows]
-    )
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
 def _write_samples(target: Path, graded: Sequence[Graded], result: Mapping[str, Any]) -> Path:
     """One line per sample beside the result, under a name that says whose they are."""
-    lines, numbers = [], defaultdict(int)
+    lines, numbers = [], Counter()
     for sample in graded:
         votes = [
-            {"outcome": str(vote.outcome), "score": vote.score, "labels": list(vote.labels)}
-            | {"reason": vote.reason, "key": vote.key}
+            {
+                "outcome": str(vote.outcome),
+                "score": vote.score,
+                "labels": list(vote.labels),
+                "reason": vote.reason,
+                "key": vote.key,
+            }
             for vote in sample.votes
         ]
         prompt = sample.row.prompt_id
-        line = {
-            "prompt_id": prompt,
-            "sample": numbers[prompt],
-            "score": sample.score,
-            "votes": votes,
-        }
-        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        line = {"prompt_id": prompt, "sample": numbers[prompt], "score": sample.score}
+        lines.append(json.dumps(line | {"votes": votes}, ensure_ascii=False) + "\n")
         numbers[prompt] += 1
-    whose = [file["sha256"] for file in result["responses"]] + [
-        result["judge"],
-        result["grading"],
-    ]
-    name = hashlib.sha256(json.dumps(whose).encode()).hexdigest()[:8]
+    files = [file["sha256"] for file in result["responses"]]
+    whose = json.dumps([*files, result["judge"], result["grading"]])
+    name = hashlib.sha256(whose.encode()).hexdigest()[:8]
     path = target.with_name(f"{target.stem}.samples-{name}.jsonl")
     write_text(path, "".join(lines))
     return path

@@ -15,7 +15,7 @@ from typing import Any
 from judges.grading.rubric import rubric_score
 from study.errors import UserError
 from study.rows import Row
-from study.verdict import Outcome, Verdict
+from study.verdict import Outcome, Verdict, mean_score
 
 RESAMPLES = 1000
 FEW = 12
@@ -32,26 +32,27 @@ class Graded:
 
     @property
     def score(self) -> float | None:
-        scored = [vote.score for vote in self.votes if vote.score is not None]
-        return sum(scored) / len(scored) if scored else None
+        return mean_score(self.votes)
 
 
 def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> dict[str, Any]:
     """Mean over samples, then over prompts, with its bootstrap, its bounds and two constants.
+
+    Raises UserError where no sample has a score.
 
     Args:
         graded: every sample of every prompt.
         clip: whether the mean is clipped to [0, 1], as HealthBench does.
         seed: of the bootstrap over prompts.
         signed: whether a sample may score below 0.
-
-    Raises:
-        UserError: no sample has a score.
     """
     by_row: dict[str, list[Graded]] = defaultdict(list)
     for sample in graded:
         by_row[sample.row.prompt_id].append(sample)
-    means = [mean for samples in by_row.values() if (mean := _mean(samples)) is not None]
+    means = []
+    for samples in by_row.values():
+        if scores := [sample.score for sample in samples if sample.score is not None]:
+            means.append(sum(scores) / len(scores))
     unscored = Counter(
         str(vote.outcome)
         for sample in graded
@@ -71,6 +72,12 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
     )
     centre = sum(boots) / len(boots)
     rows = [samples[0].row for samples in by_row.values()]
+    always_met, never_met = (
+        _clipped(
+            sum(_score(row, [label] * len(row.criteria), signed) for row in rows) / len(rows), clip
+        )
+        for label in ("met", "not_met")
+    )
     return {
         "score": _clipped(sum(means) / len(means), clip),
         "interval": [boots[int(0.025 * RESAMPLES)], boots[int(0.975 * RESAMPLES) - 1]],
@@ -84,15 +91,10 @@ def summary(graded: Sequence[Graded], clip: bool, seed: int, signed: bool) -> di
         "n_empty": sum(sample.answer == "" for sample in graded),
         "n_truncated_thinking": sum(sample.answer is None for sample in graded),
         "unscored": dict(unscored),
-        "always_met": _clipped(_constant(rows, "met", signed), clip),
-        "never_met": _clipped(_constant(rows, "not_met", signed), clip),
+        "always_met": always_met,
+        "never_met": never_met,
         "criteria": _shares(graded),
     }
-
-
-def _mean(samples: Sequence[Graded]) -> float | None:
-    scores = [sample.score for sample in samples if sample.score is not None]
-    return sum(scores) / len(scores) if scores else None
 
 
 def _clipped(value: float, clip: bool) -> float:
@@ -106,20 +108,14 @@ def _score(row: Row, labels: Sequence[str], signed: bool) -> float:
 
 def _bound(by_row: Mapping[str, Sequence[Graded]], end: str, signed: bool) -> float:
     """The mean were every unscored sample at this end of what its row allows."""
-    means = []
+    bad, means = end == "worst", []
     for samples in by_row.values():
         row = samples[0].row
-        bad = end == "worst"
         labels = ["met" if (item.points < 0) == bad else "not_met" for item in row.criteria]
         extreme = _score(row, labels, signed)
         scores = [extreme if sample.score is None else sample.score for sample in samples]
         means.append(sum(scores) / len(scores))
     return sum(means) / len(means)
-
-
-def _constant(rows: Sequence[Row], label: str, signed: bool) -> float:
-    """What a judge gives that says ``label`` of everything."""
-    return sum(_score(row, [label] * len(row.criteria), signed) for row in rows) / len(rows)
 
 
 def _shares(graded: Sequence[Graded]) -> dict[str, dict[str, float | None]]:
@@ -140,18 +136,18 @@ def _shares(graded: Sequence[Graded]) -> dict[str, dict[str, float | None]]:
         for tag, value in item.tags.items():
             values[tag].add(str(value))
     kinds = sorted(tag for tag, among in values.items() if len(among) <= FEW)
-    seen: dict[str, list[str]] = defaultdict(list)
+    labels_of: dict[str, list[str]] = defaultdict(list)
     for item, label in labelled:
         sign = "negative" if item.points < 0 else "positive"
         tagged = [f"{tag}={item.tags[tag]}" for tag in kinds if tag in item.tags]
         for name in ("all", sign, *tagged):
-            seen[name].append(label)
+            labels_of[name].append(label)
     shares: dict[str, dict[str, float | None]] = {}
-    for name, labels in sorted(seen.items()):
-        told = [label for label in labels if label != "unknown"]
+    for name, labels in sorted(labels_of.items()):
+        known = len(labels) - labels.count("unknown")
         shares[name] = {
             "n": len(labels),
-            "met": told.count("met") / len(told) if told else None,
-            "unknown": 1 - len(told) / len(labels),
+            "met": labels.count("met") / known if known else None,
+            "unknown": 1 - known / len(labels),
         }
     return shares

@@ -15,17 +15,27 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from multiprocessing.connection import Connection, wait
 from multiprocessing.forkserver import ensure_running
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from experiments.preflight import judges_of
+from experiments.track.runs import mark_killed
 from experiments.train import run_cell
-from study import cells
+from study import cells, storage
 from study.cells import Cell
 from study.machine import cpus
-from study.schema import Study
+from study.schema import Judge, Study
+from study.screen import visible
+from study.status import read_status
 from study.stopping import deaf_to_terminal
 
 PRELOAD = ["experiments.launch.preload"]
@@ -69,29 +79,28 @@ def run_pool(
         ensure_running()
     alive, keep = context.Pipe(duplex=False)
     codes: dict[Path, int] = {}
-    running: dict[int, tuple[Path, multiprocessing.process.BaseProcess]] = {}
+    running: dict[int, tuple[Path, BaseProcess]] = {}
     waiting = list(todo)
     elsewhere: set[Path] = set()
     try:
         while waiting or running:
-            while len(running) < workers and (free := _first_free(waiting, elsewhere)):
-                waiting.remove(folder := free)
-                if skipped(folder):
-                    continue
-                child = context.Process(target=_child, args=(folder, threads, alive))
-                child.start()
-                running[child.sentinel] = (folder, child)
+            while len(running) < workers and (folder := _first_free(waiting, elsewhere)):
+                waiting.remove(folder)
+                if not skipped(folder):
+                    child = context.Process(target=_child, args=(folder, threads, alive))
+                    child.start()
+                    running[child.sentinel] = (folder, child)
             on_tick()
             for sentinel in wait(list(running), timeout=1.0):
                 folder, child = running.pop(int(sentinel))  # ty: ignore[invalid-argument-type]
                 child.join()
-                code = child.exitcode if child.exitcode is not None else 1
+                code = 1 if child.exitcode is None else child.exitcode
                 child.close()
                 if code == cells.BUSY:
                     waiting.append(folder)
-                    continue
-                codes[folder] = code
-                on_end(folder, code)
+                else:
+                    codes[folder] = code
+                    on_end(folder, code)
     except BaseException:
         _end(running.values(), on_end)
         raise
@@ -113,8 +122,7 @@ def _first_free(waiting: list[Path], elsewhere: set[Path]) -> Path | None:
 
 
 def _end(
-    running: Collection[tuple[Path, multiprocessing.process.BaseProcess]],
-    on_end: Callable[[Path, int], None],
+    running: Collection[tuple[Path, BaseProcess]], on_end: Callable[[Path, int], None]
 ) -> None:
     """Let every child end its cell and its run in MLflow; kill what has not ended in time."""
     for _, child in running:
@@ -126,14 +134,13 @@ def _end(
             child.kill()
             child.join()
         with contextlib.suppress(Exception):  # why the pool ends is known; each one is told of
-            on_end(folder, child.exitcode if child.exitcode is not None else 1)
+            on_end(folder, 1 if child.exitcode is None else child.exitcode)
 
 
 def _child(folder: Path, threads: int, alive: Connection) -> None:
     """Body of a child: own log, own watchdog, then the cell; its exit code is the cell's."""
     redirect(folder)
     threading.Thread(target=_leave_with_parent, args=(alive,), daemon=True).start()
-
     sys.exit(run_cell(folder, threads))
 
 
@@ -159,8 +166,7 @@ def redirect(folder: Path) -> None:
     sys.stdout = sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(_Log(1, "w", closefd=False)), "utf-8", "backslashreplace", "\n", True
     )
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-    print(f"--- {stamp} pid {os.getpid()} ---", flush=True)
+    print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} pid {os.getpid()} ---", flush=True)
 
 
 def _leave_with_parent(alive: Connection) -> None:
@@ -180,11 +186,96 @@ def supervise(cell: Cell) -> int:
     return run_pool([cell.dir], 1, threads_of(cell.config, workers=1), say)[cell.dir]
 
 
-def workers_of(config: Study) -> int:
-    """Cells at once."""
-    return config.sweep.workers or cpus()
-
-
 def threads_of(config: Study, workers: int) -> int:
     """Torch threads of each of ``workers`` cells."""
     return config.sweep.threads or max(1, cpus() // workers)
+
+
+def run_cells(todo: Sequence[Cell]) -> None:
+    """Run the cells to their ends; what each came to is said, and is in its ``status.json``. Raises
+    DiskTrouble where a cell met a full disk, to which the others write too."""
+    config = todo[0].config
+    workers = min(config.sweep.workers or cpus(), len(todo))
+    threads = threads_of(config, workers)
+    console = Console()
+    cell_of = {cell.dir: cell for cell in todo}
+    refusals = Refusals()
+
+    def say(text: str) -> None:
+        # as Text nothing is taken for markup: errors quote what judges and endpoints wrote
+        console.print(Text(visible(text)), soft_wrap=True)
+
+    say(f"{len(todo)} cells to run, {workers} at once, {threads} threads each")
+    live = Live(console=console, refresh_per_second=1) if console.is_terminal else None
+
+    def ended(folder: Path, code: int) -> None:
+        status = read_status(folder)
+        note = f"{folder.name}: {cells.state(folder)} after {status.get('seconds', 0):.1f} s"
+        say(note + (f" (exit {code}) {status.get('error', '')}" if code else ""))
+        if code == cells.REFUSED:
+            refusals.add(cell_of[folder], str(status.get("error", "")))
+        if code < 0 or code in (ORPHANED, storage.EXIT):
+            mark_killed(folder, f"exit code {code}")
+        if code == storage.EXIT:  # the other cells write to the same disk
+            raise storage.DiskTrouble(status.get("error") or storage.paragraph(None, folder))
+
+    def tick() -> None:
+        if live is not None:
+            statuses = [(cell.name, read_status(cell.dir)) for cell in todo]
+            lines = [
+                f"{name}  step {status.get('step', 0)}/{status.get('steps', '?')}"
+                for name, status in statuses
+                if status.get("state") == "running"
+            ]
+            live.update(Text(visible("\n".join(lines))))
+
+    with live or nullcontext():
+        run_pool(
+            list(cell_of),
+            workers,
+            threads,
+            ended,
+            tick,
+            lambda folder: refusals.covers(cell_of[folder]),
+        )
+    if refusals.left:
+        say(refusals.paragraph())
+
+
+class Refusals:
+    """Judges whose endpoint refused key, account or model: no further cell that asks them starts. A
+    judge is its address, its key and its model here, since those are what is refused."""
+
+    def __init__(self) -> None:
+        self.left: list[str] = []
+        """Names of the cells that were not started."""
+        self._refused: dict[tuple[str, str, str], str] = {}
+
+    def add(self, cell: Cell, error: str) -> None:
+        """A cell of which ``error`` says that a judge was refused."""
+        asked = [judge for judge in judges_of([cell]) if judge.endpoint.url.startswith("http")]
+        named = [judge for judge in asked if judge.endpoint.url in error]
+        for judge in named or asked:
+            self._refused[_account(judge)] = judge.name
+
+    def covers(self, cell: Cell) -> bool:
+        """Whether the cell asks a judge that was refused; it is then noted as left."""
+        refused = any(_account(judge) in self._refused for judge in judges_of([cell]))
+        if refused:
+            self.left.append(cell.name)
+        return refused
+
+    def paragraph(self) -> str:
+        """What was not started, why, and what to type."""
+        names = ", ".join(dict.fromkeys(self._refused.values()))
+        return (
+            f"The endpoint of {names} refused its key, its account or its model, so "
+            f"{len(self.left)} cells that ask it were not started and stay as they were: "
+            f"{', '.join(self.left)}. Put the key, the account or judge.endpoint.model right, see "
+            f"that it answers with python -m judges.check, and run the same command again."
+        )
+
+
+def _account(judge: Judge) -> tuple[str, str, str]:
+    endpoint = judge.endpoint
+    return endpoint.url, endpoint.api_key_env or "", endpoint.model

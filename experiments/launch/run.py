@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import analysis
 from experiments import plan
-from experiments.arms import check_study
-from experiments.launch.conclusion import REPORT, conclude, report, say_nothing_to_run
-from experiments.launch.live import run_cells
-from experiments.preflight import judges_of, preflight, writable
+from experiments.launch.pool import run_cells
+from experiments.preflight import check_study, judges_of, preflight, writable
 from experiments.track.runs import close_parent, mark_killed
-from experiments.track.store import initialise, tracking_uri
+from experiments.track.store import initialise, tracking_uri, ui_command, ui_link
 from judges.serving.server import leases
 from study import cells, stopping, storage
 from study.cells import Cell
-from study.files import write_json
+from study.cli import COSTS, print_table
+from study.files import read_left, write_json
+from study.screen import visible
+from study.status import read_status
 from study.study_file import base, read_study, write_study
 from study.verify import mend
 
+REPORT = Path("report") / "bias_report.html"
 SUMMARY = "summary.json"
 LAST_S = 20.0
 """How long cells of another launcher may take to end once the sweep is stopped."""
 
 
 def run_study(todo: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int:
-    """Run what is not done, write the report, print the table.
+    """Run what is not done, write the report, print the table; 0 when every cell is done, else 1.
 
     Args:
         todo: the cells of the sweep, checked.
         elsewhere: runs the cells by another launcher; None runs them here, in a pool.
-
-    Returns:
-        0 when every cell is done, else 1.
     """
     study_dir = todo[0].dir.parent
     for cell in todo:
@@ -44,33 +46,33 @@ def run_study(todo: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int
         return _nothing_to_run(todo)
     started = time.perf_counter()
     with leases(judges_of(new), study_dir.parent), _opened(todo, new) as mlflow_ids:
-        if elsewhere is not None:
-            elsewhere()
-        else:
-            run_cells(new)
+        run_cells(new) if elsewhere is None else elsewhere()
         report(todo, stale=True)
     if "running" not in _states(todo):
-        _write_summary(todo)
+        write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
     print(f"{len(new)} cells in {time.perf_counter() - started:.1f} s")
     return conclude(todo, mlflow_ids)
 
 
 def _nothing_to_run(todo: Sequence[Cell]) -> int:
     """Every cell is done or run by another sweep; do what a sweep that was cut short left out."""
-    study_dir = todo[0].dir.parent
-    say_nothing_to_run(todo)
+    study, study_dir = todo[0].config.study, todo[0].dir.parent
+    done = sum(cells.state(cell.dir) == "done" for cell in todo)
+    if done == len(todo):
+        print(f"All {done} cells of {study} are done; nothing to run.")
+    else:
+        print(
+            f"{done} of {len(todo)} cells of {study} are done, and another sweep runs the others "
+            "now: nothing is started here."
+        )
     mlflow_ids = read_study(study_dir).get("mlflow", {})
     # the summary comes last: without it, whoever ran the cells did not come to the end
     cut_short = not (study_dir / SUMMARY).exists() and _states(todo) == {"done"}
     report(todo, stale=cut_short)
     if cut_short:
         _close_tracking(mlflow_ids, "FINISHED", todo)
-        _write_summary(todo)
+        write_json(study_dir / SUMMARY, plan.rows(todo, todo[0].config.factors))
     return conclude(todo, mlflow_ids)
-
-
-def _write_summary(todo: Sequence[Cell]) -> None:
-    write_json(todo[0].dir.parent / SUMMARY, plan.rows(todo, todo[0].config.factors))
 
 
 def _states(todo: Sequence[Cell]) -> set[str]:
@@ -81,11 +83,8 @@ def _states(todo: Sequence[Cell]) -> set[str]:
 def _opened(todo: Sequence[Cell], new: Sequence[Cell]) -> Generator[dict[str, Any]]:
     """Lay the study and the cells ``new``; however the block ends, no run of theirs stays open.
 
-    Yields:
-        What the study's run in MLflow is known by: empty where tracking is off.
-
-    Raises:
-        UserError: folder, factors, endpoints, keys or tracking are not usable.
+    Yields what the study's run in MLflow is known by, nothing where tracking is off. Raises
+    UserError where folder, factors, endpoints, keys or tracking are not usable.
     """
     study_dir = todo[0].dir.parent
     check_study(study_dir, todo, todo[0].config.factors)  # again: servers took their time to start
@@ -99,12 +98,11 @@ def _opened(todo: Sequence[Cell], new: Sequence[Cell]) -> Generator[dict[str, An
         yield mlflow_ids
         if _states(todo) == {"done"}:
             ended = "FINISHED"
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, storage.DiskTrouble) as error:
         ended = "KILLED"
-        _wait_for_last(new)
-        raise
-    except storage.DiskTrouble:
-        ended = "KILLED"
+        limit = time.monotonic() + (LAST_S if isinstance(error, KeyboardInterrupt) else 0)
+        while time.monotonic() < limit and "running" in _states(new):
+            time.sleep(0.2)
         raise
     finally:
         _close_tracking(mlflow_ids, ended, todo)
@@ -118,31 +116,20 @@ def _lay(first: Cell, new: Sequence[Cell], mlflow_ids: dict[str, Any]) -> None:
         mlflow_ids |= initialise(uri, study_dir.parent, config.study, config.factors)
     study_dir.mkdir(parents=True, exist_ok=True)
     (study_dir / SUMMARY).unlink(missing_ok=True)
-    write_study(
-        study_dir,
-        {
-            "study": config.study,
-            "factors": config.factors,
-            "base": base(first, config.factors),
-            "mlflow": dict(mlflow_ids),
-        },
-    )
+    described = {
+        "study": config.study,
+        "factors": config.factors,
+        "base": base(first, config.factors),
+        "mlflow": dict(mlflow_ids),
+    }
+    write_study(study_dir, described)
     for cell in new:
         cells.save_cell(cell)
 
 
-def _wait_for_last(new: Sequence[Cell]) -> None:
-    """Give cells that another launcher runs the time to end by themselves."""
-    limit = time.monotonic() + LAST_S
-    while "running" in _states(new) and time.monotonic() < limit:
-        time.sleep(0.2)
-
-
 def _close_tracking(mlflow_ids: dict[str, Any], status: str, todo: Sequence[Cell]) -> None:
-    """End the runs of cells that were killed, and the study's own, with the report beside it.
-
-    A study some of whose cells are run by another sweep is left for that one to end.
-    """
+    """End the runs of cells that were killed, and the study's own, with the report beside it; a
+    study some of whose cells are run by another sweep is left for that one to end."""
     if not mlflow_ids:
         return
     states = {cell.dir: cells.state(cell.dir) for cell in todo}
@@ -150,5 +137,82 @@ def _close_tracking(mlflow_ids: dict[str, Any], status: str, todo: Sequence[Cell
         if state == "killed":
             mark_killed(folder, "its process is gone")
     if status == "KILLED" or "running" not in states.values():
-        reports = [path for path in [todo[0].dir.parent / REPORT] if path.exists()]
-        close_parent(mlflow_ids, status, reports)
+        report_file = todo[0].dir.parent / REPORT
+        close_parent(mlflow_ids, status, [report_file] if report_file.exists() else [])
+
+
+def report(todo: Sequence[Cell], stale: bool) -> None:
+    """Write the bias report where there is something new to say; a report that fails is said, and
+    the runs stay what they are."""
+    study_dir, config = todo[0].dir.parent, todo[0].config
+    new = stale or not (study_dir / REPORT).exists()
+    if not (config.sweep.report and new and "done" in _states(todo)):
+        return
+    started = time.perf_counter()
+    try:
+        analysis.write_report(study_dir)
+    except Exception as error:
+        if trouble := storage.explained(error, study_dir):
+            print(f"The report could not be written. {trouble}")
+            return
+        logging.exception("the report could not be written")
+        why = visible(f"{type(error).__name__}: {error}")
+        print(
+            f"The report could not be written ({why}). The runs are "
+            f"whole; to try again, type: python -m analysis.report study={study_dir.name}"
+        )
+        return
+    print(f"report written in {time.perf_counter() - started:.1f} s")
+
+
+def conclude(todo: Sequence[Cell], tracked: dict[str, Any]) -> int:
+    """Print the table, where to look, and what to type next; 0 when every cell is done, else 1."""
+    config, study_dir = todo[0].config, todo[0].dir.parent
+    lines = plan.rows(todo, config.factors)
+    print_table(lines, f"{config.study}: {len(todo)} cells", COSTS)
+    if (study_dir / REPORT).exists():
+        print(f"Report: {study_dir / REPORT}")
+        summarise(study_dir)
+    if tracked:
+        families = {cell.config.judge.family for cell in todo}
+        link = ui_link(tracked, "judge.family" if len(families) > 1 else "judge.name")
+        print(f"Compare the runs: {ui_command(tracked['uri'])}\n  then open {link}")
+    states = [(cell, cells.state(cell.dir)) for cell in todo]
+    running = [cell for cell, state in states if state == "running"]
+    left = [(cell, state) for cell, state in states if state not in ("done", "running")]
+    for cell in running:
+        status, log = read_status(cell.dir), cell.dir / "log.txt"
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.get("started", 0)))
+        whereabouts = (
+            f"{cell.name} is run by process {status.get('pid', '?')} on {status.get('host', '?')} "
+            f"since {began}, at step {status.get('step', 0)} of {status.get('steps', '?')}; "
+            f"to watch it: tail -f {log}"
+        )
+        print(visible(whereabouts))
+    for cell, state in left:
+        print(f"{cell.name} is {state}; its log: {cell.dir / 'log.txt'}")
+    if running:
+        print(
+            "When those have ended, run the same command again: it takes up what is left and "
+            "writes the report."
+        )
+    elif left:
+        print("Run the same command again to continue where these stopped.")
+    return 1 if running or left else 0
+
+
+def summarise(study_dir: Path) -> None:
+    """Print the study's summary table as the report computed it."""
+    path = study_dir / "report" / "summary.json"
+    again = f"python -m analysis.report study={study_dir.name} writes it again"
+    rows = read_left(path, f"its table is left out, and {again}").get("rows", [])
+    if not isinstance(rows, list) or not rows:
+        return
+    tabular = all(
+        isinstance(row, dict)
+        and row.keys() == rows[0].keys()
+        and all(isinstance(text, str) for text in row.values())
+        for row in rows
+    )
+    if tabular:
+        print_table(rows, "What each judge taught (mean over seeds)")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from experiments.policies.tiny import load_tiny
 from study.errors import UserError
@@ -16,19 +19,18 @@ TINY = "tiny"
 TEMPLATES = Path(__file__).parent / "templates"
 """Chat templates by name. ``chatml`` says nothing that the messages do not: Qwen2.5's own template
 adds a system turn of its own where there is none, so that a scaffold's turn would be a second."""
+NOTE = "judgedrift.json"
+"""What a merged folder was made from, written into it."""
+
+Trained = dict[str, str]
+"""{place, judge, judge_model, task} of a training."""
 
 
 def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:
     """(model, tokenizer) of ``policy``, the model in float32 or ``policy.dtype``, without LoRA.
 
-    Args:
-        policy: ``path`` is ``tiny``, a folder or a hub id.
-        task: what the policy will be trained on; the tiny policy knows instruct-mini only.
-        cache_dir: where warmed-up tiny policies are kept.
-
-    Raises:
-        UserError: no model at ``policy.path``, the tiny policy on another task than its own, an
-            unknown dtype or architecture key.
+    Raises UserError where there is no such model, dtype or architecture, or the tiny policy does
+    not know ``task``. Tiny policies that are warmed up are kept in ``cache_dir``.
     """
     if policy.path == TINY:
         if task.name != "instruct-mini":
@@ -37,7 +39,24 @@ def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:
                 f" {task.name!r}. Type task=instruct-mini, or choose another policy."
             )
         return load_tiny(policy, cache_dir)
-    return _load_pretrained(policy)
+    remedy = (
+        "Type `python -m experiments.models get smollm2-135m-instruct` to fetch it."
+        if "smollm2-135m-instruct" in f"{policy.path} {policy.name}".lower()
+        else "Give policy.path a folder that has config.json, the weights and the tokenizer,"
+        " or the id of a model that this machine can fetch."
+    )
+    model, tokenizer = read_model(policy.path, policy.dtype, remedy, keys="policy.")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if policy.chat_template is not None:
+        tokenizer.chat_template = template_text(policy.chat_template)
+    if not tokenizer.chat_template:
+        raise UserError(
+            f"The model at policy.path={policy.path!r} has no chat template, so nothing says how"
+            " prompts are put to it. Type policy.chat_template=chatml, or give the path of a .jinja"
+            " file."
+        )
+    return model, tokenizer
 
 
 def lora_config(policy: Policy) -> LoraConfig | None:
@@ -56,48 +75,95 @@ def lora_config(policy: Policy) -> LoraConfig | None:
     )
 
 
-def _load_pretrained(policy: Policy) -> tuple[Any, Any]:
+def read_model(
+    path: str, dtype: str, remedy: str, tokenizer: str | None = None, keys: str = ""
+) -> tuple[Any, Any]:
+    """(model, tokenizer) of a Hugging Face folder or hub id.
+
+    Args:
+        remedy: what to type where there is no model, for the UserError.
+        tokenizer: its folder, where that is another one.
+        keys: how the keys begin that errors name, such as ``policy.``.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
-    dtype = getattr(torch, policy.dtype, None)
-    if not isinstance(dtype, torch.dtype):
+    disable_progress_bar()
+    torch_dtype = getattr(torch, dtype, None)
+    if not isinstance(torch_dtype, torch.dtype):
         raise UserError(
-            f"policy.dtype={policy.dtype} is not a dtype of torch."
-            " Type policy.dtype=float32 or policy.dtype=bfloat16."
+            f"{keys}dtype={dtype} is not a dtype of torch."
+            f" Type {keys}dtype=float32 or {keys}dtype=bfloat16."
         )
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(policy.path)
-        model = AutoModelForCausalLM.from_pretrained(policy.path, dtype=dtype)
+        return (
+            AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype),
+            AutoTokenizer.from_pretrained(tokenizer or path),
+        )
     except (OSError, ValueError) as error:
-        how = (
-            "Type `python -m experiments.models get smollm2-135m-instruct` to fetch it."
-            if "smollm2-135m-instruct" in f"{policy.path} {policy.name}".lower()
-            else "Give policy.path a folder that has config.json, the weights and the tokenizer,"
-            " or the id of a model that this machine can fetch."
-        )
+        place = f"{keys}path=" if keys else ""
         raise UserError(
-            f"There is no model at policy.path={policy.path!r} ({type(error).__name__}). {how}"
+            f"There is no model at {place}{path!r} ({type(error).__name__}). {remedy}"
         ) from error
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    if policy.chat_template is not None:
-        tokenizer.chat_template = template_text(policy.chat_template)
-    if not tokenizer.chat_template:
+
+
+def adapted(model: Any, adapter: Path, base: str) -> Any:
+    """``model``, which is that of ``base``, with a LoRA adapter; a UserError where they do not
+    fit."""
+    from peft import PeftModel
+
+    try:
+        with warnings.catch_warnings():
+            # Weights that found no place would be left out with no more than this warning.
+            warnings.filterwarnings("error", message=".*adapter keys.*")
+            return PeftModel.from_pretrained(model, str(adapter))
+    except (RuntimeError, ValueError, UserWarning) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"adapter={adapter} does not fit {base}: {reason[:200]}") from error
+
+
+def trained_policy(cell: Path, checkpoint: int | None) -> tuple[dict[str, Any], Path]:
+    """A cell's config of its policy, and the folder of that policy: at the step of a checkpoint, or
+    as the run ended. Raises UserError where there is no such cell or checkpoint."""
+    if not (cell / "config.yaml").is_file():
+        raise UserError(f"run={cell} is not a cell: it has no config.yaml. Give runs/STUDY/CELL.")
+    policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]
+    folder = cell / "policy"
+    if checkpoint is not None:
+        folder = cell / "checkpoints" / f"checkpoint-{checkpoint}"
+    if not folder.is_dir():
+        checkpoints = sorted(path.name for path in (cell / "checkpoints").glob("checkpoint-*"))
+        present = ", ".join(checkpoints) or "no checkpoint yet"
         raise UserError(
-            f"The model at policy.path={policy.path!r} has no chat template, so nothing says how"
-            " prompts are put to it. Type policy.chat_template=chatml, or give the path of a .jinja"
-            " file."
+            f"{folder} does not exist; this run has {present}. Give checkpoint=STEP of one of them,"
+            " or let the run end."
         )
-    return model, tokenizer
+    return policy, folder
+
+
+def training_of(cell: Path) -> Trained | None:
+    """What a cell was trained under, None where ``cell`` is not a cell."""
+    try:
+        data = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))
+        judge = data["judge"]
+        model = judge["endpoint"].get("model") or ""
+        named = {"judge": judge["name"], "judge_model": model, "task": data["task"]["name"]}
+    except (OSError, KeyError, TypeError, yaml.YAMLError):
+        return None
+    return {"place": str(cell), **named}
+
+
+def same_model(first: str, second: str) -> bool:
+    """A folder may have been moved, or be the local copy of a hub id: its last name decides."""
+    return (
+        Path(first).resolve() == Path(second).resolve()
+        or Path(first).name.lower() == Path(second).name.lower()
+    )
 
 
 def template_text(name: str) -> str:
-    """The chat template called ``name``, or in the .jinja file of that path.
-
-    Raises:
-        UserError: neither is there.
-    """
+    """The chat template called ``name``, or in the .jinja file of that path; else a UserError."""
     path = Path(name) if name.endswith(".jinja") else TEMPLATES / f"{name}.jinja"
     try:
         return path.read_text(encoding="utf-8")

@@ -13,15 +13,17 @@ import random
 import re
 import shutil
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from experiments.trainer.checkpoints import fault, seal
 from study import locks
 from study.errors import UserError
-from study.files import read_json, write_json
 from study.rows import Row
 from study.schema import Policy, Task, Warmup
 from study.tasks import instruct_mini, teacher
@@ -41,11 +43,12 @@ CHAT_TEMPLATE = (
 )
 SPLIT = r" ?[A-Za-z]+| ?[0-9]| ?#+| ?\*\*| ?[^\sA-Za-z0-9]|\s"
 WARMUP_ROWS = 4096
-MANIFEST = "manifest.json"
 
 
 def load_tiny(policy: Policy, cache_dir: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The tiny policy from the cache, where it is built first if it is missing or damaged."""
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
     unknown = set(policy.architecture) - set(ARCHITECTURE)
     if unknown:
         raise UserError(
@@ -57,10 +60,11 @@ def load_tiny(policy: Policy, cache_dir: Path) -> tuple[PreTrainedModel, PreTrai
     folder = cache_dir / f"tiny-{_address(architecture, warmup)}"
     cache_dir.mkdir(parents=True, exist_ok=True)
     with locks.held(folder.with_name(f"{folder.name}.lock")):
-        if not _intact(folder):
+        if fault(folder):
             shutil.rmtree(folder, ignore_errors=True)
             _build_tiny(architecture, warmup, folder)
-        return _read_tiny(folder)
+        model = LlamaForCausalLM.from_pretrained(folder)
+        return model, PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 def _address(architecture: dict[str, int], warmup: Warmup) -> str:
@@ -76,32 +80,10 @@ def _address(architecture: dict[str, int], warmup: Warmup) -> str:
     return digest.hexdigest()
 
 
-def _intact(folder: Path) -> bool:
-    """Whether every file of the manifest, the last one written, is there with its own bytes."""
-    try:
-        manifest = read_json(folder / MANIFEST)
-        return bool(manifest) and all(_sha(folder / name) == sha for name, sha in manifest.items())
-    except (OSError, ValueError):
-        return False
-
-
-def _sha(path: Path) -> str:
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-
-
-def _read_tiny(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-
-    model = LlamaForCausalLM.from_pretrained(folder)
-    return model, PreTrainedTokenizerFast.from_pretrained(folder)
-
-
 def _build_tiny(architecture: dict[str, int], warmup: Warmup, folder: Path) -> None:
-    """Warm up a tiny policy and move it to ``folder`` in one rename.
-
-    One thread: the weights then do not depend on how many the caller has, and matrices this small
-    gain little from a second one.
-    """
+    """Warm up a tiny policy and move it to ``folder`` in one rename. On one thread, so that the
+    weights do not depend on how many the caller has; matrices this small gain little from a second
+    one."""
     import torch
 
     tokenizer = tiny_tokenizer()
@@ -114,11 +96,21 @@ def _build_tiny(architecture: dict[str, int], warmup: Warmup, folder: Path) -> N
             warm_up(model, tokenizer, warmup)
     finally:
         torch.set_num_threads(threads)
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with whole_folder(folder) as made:
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
-        write_json(made / MANIFEST, {path.name: _sha(path) for path in sorted(made.iterdir())})
+        seal(made, folder.name)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Generator[Path]:
+    """A fresh folder that becomes ``folder`` in one rename when the block ends, or else goes
+    away."""
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield made
+        if folder.exists():
+            folder.rmdir()
         os.rename(made, folder)
     finally:
         shutil.rmtree(made, ignore_errors=True)
@@ -130,21 +122,20 @@ def _tiny_model(
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=architecture["hidden_size"],
-            num_hidden_layers=architecture["layers"],
-            num_attention_heads=architecture["heads"],
-            num_key_value_heads=architecture["heads"],
-            intermediate_size=architecture["intermediate_size"],
-            max_position_embeddings=CONTEXT,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=architecture["hidden_size"],
+        num_hidden_layers=architecture["layers"],
+        num_attention_heads=architecture["heads"],
+        num_key_value_heads=architecture["heads"],
+        intermediate_size=architecture["intermediate_size"],
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
+    model = LlamaForCausalLM(config)
     # Llama's standard deviation of 0.02 is for thousands of channels: with it, 200 steps do not
     # even teach which words belong to a category
     for name, weight in model.named_parameters():
@@ -158,7 +149,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerBase:
     """One token per known word, mark or line break, single bytes for all else; exact round trip."""
     from transformers import PreTrainedTokenizerFast
 
-    specials = [PAD, END, *(f"<|{role}|>" for role in ROLES)]
+    roles = [f"<|{role}|>" for role in ROLES]
     splitter = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(SPLIT), "isolated"),
@@ -169,21 +160,17 @@ def tiny_tokenizer() -> PreTrainedTokenizerBase:
     words |= {variant for word in words for variant in (f" {word.strip()}", word.strip())}
     words_as_split = {splitter.pre_tokenize_str(word)[0][0] for word in words if word.strip()}
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = [*specials, *alphabet, *sorted(words_as_split - set(alphabet))]
-    tokenizer = Tokenizer(
-        models.BPE(
-            vocab={token: index for index, token in enumerate(vocabulary)},
-            merges=[],
-            ignore_merges=True,  # a whole word of the vocabulary is one token
-        )
-    )
+    vocabulary = [PAD, END, *roles, *alphabet, *sorted(words_as_split - set(alphabet))]
+    vocab = {token: index for index, token in enumerate(vocabulary)}
+    # with ``ignore_merges`` a whole word of the vocabulary is one token
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], ignore_merges=True))
     tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
-        additional_special_tokens=[f"<|{role}|>" for role in ROLES],
+        additional_special_tokens=roles,
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
         padding_side="left",
@@ -192,11 +179,8 @@ def tiny_tokenizer() -> PreTrainedTokenizerBase:
 
 
 def warm_up(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, warmup: Warmup) -> float:
-    """Supervised steps on the teacher's answers, AdamW with a cosine to zero; the last loss.
-
-    The loss is over the tokens of the answer and its end mark only. The prompts are those of the
-    train split, so that no prompt of the eval split is seen.
-    """
+    """Supervised steps on the teacher's answers, AdamW with a cosine to zero; the last loss, which
+    is over the tokens of the answer and its end mark only. Prompts are those of the train split."""
     import torch
 
     draw = random.Random(warmup.seed)
@@ -248,11 +232,8 @@ def _lessons(
 def _pad(batch: list[tuple[list[int], int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Right-padded ids and labels, (B, longest); -100 hides prompt and padding from the loss."""
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-    width = max(len(ids) for ids, _ in batch)
-    ids_B_L = torch.full((len(batch), width), pad)
-    labels_B_L = torch.full((len(batch), width), -100)
-    for i, (ids, start) in enumerate(batch):
-        ids_B_L[i, : len(ids)] = torch.tensor(ids)
-        labels_B_L[i, start : len(ids)] = torch.tensor(ids[start:])
-    return ids_B_L, labels_B_L
+    ids_B_L = pad_sequence([torch.tensor(ids) for ids, _ in batch], True, pad)
+    labels = [torch.tensor([-100] * start + ids[start:]) for ids, start in batch]
+    return ids_B_L, pad_sequence(labels, True, -100)

@@ -42,17 +42,17 @@ class Point(NamedTuple):
 
 def axes(cell: Cell) -> dict[str, str]:
     """What a study groups by, for parameters and tags alike; a value that is not set reads "-"."""
-    config = cell.config
+    config, judge, policy = cell.config, cell.config.judge, cell.config.policy
     named = {
-        "judge.name": config.judge.name,
-        "judge.family": config.judge.family,
-        "judge.size": config.judge.size,
-        "judge.grading": config.judge.grading.name,
-        "judge.on_failure": config.judge.on_failure,
+        "judge.name": judge.name,
+        "judge.family": judge.family,
+        "judge.size": judge.size,
+        "judge.grading": judge.grading.name,
+        "judge.on_failure": judge.on_failure,
         "reward": config.reward.name,
-        "policy": config.policy.name,
-        "policy.family": config.policy.family,
-        "policy.size": config.policy.size,
+        "policy": policy.name,
+        "policy.family": policy.family,
+        "policy.size": policy.size,
         "task": config.task.name,
         "seed": config.seed,
         "scaffold": config.scaffold.name,
@@ -64,9 +64,8 @@ def axes(cell: Cell) -> dict[str, str]:
         for key, value in flatten(cell.data).items()
         if any(_sweeps(factor, key, cell.data) for factor in config.factors)
     }
-    return _texts(cell, {**swept, **named}) | {
-        key: "-" for key, value in named.items() if value == ""
-    }
+    unset = {key: "-" for key, value in named.items() if value == ""}
+    return _texts(cell, {**swept, **named}) | unset
 
 
 def params(cell: Cell) -> dict[str, str]:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from experiments.track import projection
-from experiments.track.projection import Point
-from experiments.track.store import load_mlflow
+from experiments.track.projection import Point, points
+from experiments.track.store import initialise, load_mlflow, tracking_uri
+from study import cells
 from study.cells import Cell
+from study.clock import boot
 from study.files import Damaged, say, write_json
 from study.secrets import redact
 from study.status import read_status
+from study.study_file import read_study
 from study.verify import read_form
 
 BATCH = 990
@@ -64,10 +69,13 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         tags["mlflow.source.git.commit"] = str(commit)
     if sandbox := environment.get("sandbox"):
         tags["judgedrift.sandbox"] = sandbox
-    new = {  # parameters are write-once: what a resume changed of them stays as it was
-        key: value for key, value in projection.params(cell).items() if key not in run.data.params
-    }
-    for batch in _chunks([Param(key, value) for key, value in new.items()], 100):
+    # parameters are write-once: what a resume changed of them stays as it was
+    params = [
+        Param(key, value)
+        for key, value in projection.params(cell).items()
+        if key not in run.data.params
+    ]
+    for batch in _chunks(params, 100):
         client.log_batch(run_id, params=batch)
     for batch in _chunks([RunTag(key, value) for key, value in tags.items()], 100):
         client.log_batch(run_id, tags=batch)
@@ -99,7 +107,7 @@ def send(client: Any, run_id: str, points: Iterable[Point], tags: dict[str, str]
     from mlflow.entities import Metric, RunTag
 
     heartbeat = [RunTag(key, value) for key, value in tags.items()]
-    for batch in _chunks(list(points), BATCH):
+    for batch in list(_chunks(list(points), BATCH)) or [[]]:
         client.log_batch(run_id, metrics=[Metric(*point) for point in batch], tags=heartbeat)
 
 
@@ -108,21 +116,16 @@ def _chunks(items: list[Any], size: int) -> Iterator[list[Any]]:
 
 
 def mark_killed(folder: Path, reason: str) -> bool:
-    """End the run of a cell whose process is gone.
-
-    Returns:
-        True where a run was RUNNING and is KILLED now; False where there is none, it had ended,
-        or MLflow failed.
-    """
-    known_run = kept_run(folder)
-    if not known_run:
+    """End the run of a cell whose process is gone. True where a run was RUNNING and is KILLED now;
+    False where there is none, it had ended, or MLflow failed."""
+    if not (run := kept_run(folder)):
         return False
     try:
-        client = load_mlflow().MlflowClient(tracking_uri=known_run["uri"])
-        if client.get_run(known_run["run_id"]).info.status != "RUNNING":
+        client = load_mlflow().MlflowClient(tracking_uri=run["uri"])
+        if client.get_run(run["run_id"]).info.status != "RUNNING":
             return False
-        client.set_tag(known_run["run_id"], "judgedrift.reason", redact(reason))
-        client.set_terminated(known_run["run_id"], "KILLED")
+        client.set_tag(run["run_id"], "judgedrift.reason", redact(reason))
+        client.set_terminated(run["run_id"], "KILLED")
     except Exception as error:
         _log.warning("MLflow could not end the run of %s: %s", folder.name, one_line(error))
         return False
@@ -130,16 +133,9 @@ def mark_killed(folder: Path, reason: str) -> bool:
 
 
 def close_parent(ids: dict[str, str], status: str, artifacts: Iterable[Path] = ()) -> bool:
-    """End the parent run of a study and put files, such as the report, beside it.
-
-    Args:
-        ids: what `initialise` returned.
-        status: FINISHED, FAILED or KILLED.
-        artifacts: files; they go under ``report``.
-
-    Returns:
-        Whether MLflow took it all; if not, a warning says why and a rebuild repairs it.
-    """
+    """End the parent run of a study by FINISHED, FAILED or KILLED, and put files, such as the
+    report, under its ``report``. Whether MLflow took it all; if not, a warning says why and a
+    rebuild repairs it."""
     try:
         client = load_mlflow().MlflowClient(tracking_uri=ids["uri"])
         client.set_terminated(ids["parent_run_id"], status)
@@ -153,3 +149,116 @@ def close_parent(ids: dict[str, str], status: str, artifacts: Iterable[Path] = (
 
 def one_line(error: Exception) -> str:
     return redact(f"{type(error).__name__}: {' '.join(str(error).split())}")[:300]
+
+
+PAUSE_S = 60.0
+"""How long nothing is sent after a failure, at least."""
+
+_log = logging.getLogger(__name__)
+
+
+class RunLog:
+    """The live run of one cell: buffers points and sends them every ``tracking.flush_steps``.
+
+    Used as a context manager it ends the run: FINISHED, KILLED on KeyboardInterrupt and its
+    kind, FAILED on any other exception. With ``tracking.enabled`` false it does nothing.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self._client: Any = None
+        self._ids: dict[str, str] = {}
+        self._run_id = ""
+        self._sent = 0
+        self._points: list[Point] = []
+        self._steps: set[int] = set()
+        self._problem = ""
+        self._retry_at = 0.0
+        self._guarded(self._open)
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        status = "FINISHED"
+        if kind is not None:
+            status = "FAILED" if issubclass(kind, Exception) else "KILLED"
+        self._guarded(lambda: self._end(status))
+
+    def add(self, step: int, time_ms: int, metrics: dict[str, Any]) -> None:
+        """Buffer one step; a step that an earlier process of this cell has sent is left out.
+
+        Args:
+            step: optimiser step, from 1.
+            time_ms: when the step was recorded first, milliseconds since the epoch.
+            metrics: name to value; what is not finite is counted in ``system/nonfinite``.
+        """
+        if not self.cell.config.tracking.enabled or step <= self._sent:
+            return
+        self._points.extend(points(step, time_ms, metrics))
+        self._steps.add(step)
+        enough = len(self._steps) >= self.cell.config.tracking.flush_steps
+        if enough and time.monotonic() >= self._retry_at:  # a dead server shall cost little
+            self._guarded(self._push)
+
+    def _open(self) -> None:
+        config, runs_dir = self.cell.config, self.cell.dir.parent.parent
+        uri = tracking_uri(config.tracking, runs_dir)
+        self._ids = read_study(self.cell.dir.parent).get("mlflow", {})
+        if self._ids.get("uri") != uri:
+            self._ids = initialise(uri, runs_dir, config.study, config.factors)
+        self._client = load_mlflow().MlflowClient(tracking_uri=uri)
+        run_id, self._sent = open_run(self._client, self._ids, self.cell)
+        self._client.update_run(run_id, status="RUNNING")
+        self._run_id = run_id
+        send(self._client, run_id, [], _heartbeat())
+
+    def _push(self) -> None:
+        if not self._run_id:
+            self._open()
+        if self._points:
+            send(self._client, self._run_id, self._points, _heartbeat())
+            self._sent = max(self._sent, *self._steps)
+            keep_run(self.cell.dir, self._ids, self._run_id, self._sent)
+            self._points, self._steps = [], set()
+
+    def _end(self, status: str) -> None:
+        self._push()
+        self._client.set_terminated(self._run_id, status)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Do ``action``; a failure is noted, and what is buffered stays for the next try."""
+        if not self.cell.config.tracking.enabled:
+            return
+        began = time.monotonic()
+        try:
+            action()
+        except Exception as error:
+            now = time.monotonic()
+            self._retry_at = now + max(PAUSE_S, 10 * (now - began))
+            if not self._problem:
+                self._note(one_line(error))
+                _log.warning(
+                    "MLflow failed (%s). Training goes on and everything is recorded; repair with: "
+                    "python -m experiments.tracking rebuild study=%s",
+                    self._problem,
+                    self.cell.config.study,
+                )
+        else:
+            if self._problem:
+                self._note("")
+
+    def _note(self, problem: str) -> None:
+        self._problem = problem
+        with contextlib.suppress(OSError):  # a full disk is for the records to complain of
+            cells.set_status(self.cell.dir, tracking_problem=problem)
+
+
+def _heartbeat() -> dict[str, str]:
+    """Who writes this run and when it last did, so that a dead writer can be told from a slow."""
+    return {
+        "judgedrift.host": socket.gethostname(),
+        "judgedrift.pid": str(os.getpid()),
+        "judgedrift.boot_id": boot(),
+        "judgedrift.heartbeat": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

@@ -40,6 +40,11 @@ CLIENT_SWITCHES = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
 UI_PORT = 5000
+ADVICE = (
+    "Legal are sqlite:///FILE.db, postgresql://HOST/DB, mysql://HOST/DB, mssql://HOST/DB, "
+    "http(s)://SERVER and databricks. Type tracking.uri=null and unset MLFLOW_TRACKING_URI for "
+    "sqlite under the runs folder, or tracking=none to do without MLflow."
+)
 SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 
 
@@ -58,41 +63,30 @@ def load_mlflow() -> Any:
 def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
     """Where runs are logged: the config, else ``MLFLOW_TRACKING_URI``, else sqlite under the runs.
 
-    Returns:
-        A URI that means the same in every working folder. Nothing is created.
-
-    Raises:
-        UserError: a file store, a password in the URI, a folder that cannot be written.
+    The URI means the same in every working folder, and nothing is created. Raises UserError for a
+    file store, a password in the URI, a folder that cannot be written.
     """
     source = "tracking.uri" if tracking.uri else "MLFLOW_TRACKING_URI"
-    given = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
-    if not given:
-        given = f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
-    advice = (
-        "Legal are sqlite:///FILE.db, postgresql://HOST/DB, mysql://HOST/DB, mssql://HOST/DB, "
-        "http(s)://SERVER and databricks. Type tracking.uri=null and unset MLFLOW_TRACKING_URI for "
-        "sqlite under the runs folder, or tracking=none to do without MLflow."
-    )
-    if holds_credentials(given):
+    uri = tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
+    uri = uri or f"sqlite:///{runs_dir.absolute() / 'mlflow.db'}"
+    if holds_credentials(uri):
         raise UserError(
             f"{source} holds a user name with a password or a token (not shown), and would be "
             "saved with every run. Take it out of the URI and type MLFLOW_TRACKING_USERNAME=... "
             "MLFLOW_TRACKING_PASSWORD=... (or MLFLOW_TRACKING_TOKEN=...) before the command for a "
             "server, PGPASSWORD=... or the database's own password file for a database."
         )
-    scheme = re.split(r"[+:]", given)[0]
-    if "://" not in given and given != "databricks":
-        scheme = "file"
+    scheme = re.split(r"[+:]", uri)[0] if "://" in uri or uri == "databricks" else "file"
     if scheme not in SCHEMES:
         kind = "is a file store, which MLflow has given up" if scheme == "file" else "is not legal"
-        raise UserError(f"{source}={redact(given)} {kind}. {advice}")
+        raise UserError(f"{source}={redact(uri)} {kind}. {ADVICE}")
     if scheme != "sqlite":
-        return given
-    head, _, rest = given.partition("://")
+        return uri
+    head, _, rest = uri.partition("://")
     name, mark, options = rest.removeprefix("/").partition("?")
     if not name or ":memory:" in name:
         raise UserError(
-            f"{source}={given} does not name a file that several cells can share. {advice}"
+            f"{source}={uri} does not name a file that several cells can share. {ADVICE}"
         )
     path = Path(name).absolute()
     _check_writable(path)
@@ -101,9 +95,7 @@ def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
 
 def _check_writable(path: Path) -> None:
     """Refuse a database file that cannot be made or written, without making anything."""
-    folder = path.parent
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    folder = next(parent for parent in path.parents if parent.exists())
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     if not writable or path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
         raise UserError(
@@ -114,18 +106,10 @@ def _check_writable(path: Path) -> None:
         )
 
 
-def _database(uri: str) -> Path | None:
-    """The file of a sqlite URI from `tracking_uri`, None for any other."""
-    if not uri.startswith("sqlite"):
-        return None
-    return Path(uri.partition("://")[2].removeprefix("/").partition("?")[0])
-
-
 def initialise(uri: str, runs_dir: Path, study: str, factors: list[str]) -> dict[str, str]:
     """Make or upgrade the store, the study's experiment and its parent run, each once.
 
-    Any number of processes may call this at the same time: one lock file serves them in turn,
-    because MLflow's own table creation breaks a new sqlite file when two start at once.
+    Any number of processes may call this at the same time: one lock file serves them in turn.
 
     Returns:
         {"uri", "experiment_id", "parent_run_id"}; the parent run is RUNNING.
@@ -133,7 +117,9 @@ def initialise(uri: str, runs_dir: Path, study: str, factors: list[str]) -> dict
     Raises:
         UserError: the store cannot be opened, or belongs to a newer MLflow.
     """
-    database = _database(uri)
+    database = None
+    if uri.startswith("sqlite"):
+        database = Path(uri.partition("://")[2].removeprefix("/").partition("?")[0])
     place = database.parent if database else runs_dir
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -164,6 +150,7 @@ def initialise(uri: str, runs_dir: Path, study: str, factors: list[str]) -> dict
 def _prepare_sqlite(uri: str, database: Path, runs_dir: Path) -> None:
     """Make the file whole under another name, or bring an older one up to date after a copy."""
     load_mlflow()
+    from mlflow.db import upgrade
     from mlflow.store.db.utils import _get_latest_schema_revision
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
@@ -175,44 +162,27 @@ def _prepare_sqlite(uri: str, database: Path, runs_dir: Path) -> None:
         SqlAlchemyStore(f"sqlite:///{fresh}", artifacts).engine.dispose()
         fresh.chmod(0o600)
         fresh.replace(database)
-    if _schema_version(database) != _get_latest_schema_revision():
-        _upgrade(uri, database)
+    # The file itself is never opened: closing a plain handle would drop the locks of every
+    # connection that this process has to it, and others would then lose the WAL.
+    with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
+        version = connection.execute("select version_num from alembic_version").fetchone()[0]
+    if version != _get_latest_schema_revision():
+        copy = database.with_name(f"{database.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
+        with (
+            contextlib.closing(sqlite3.connect(database)) as old,
+            contextlib.closing(sqlite3.connect(copy)) as new,
+        ):
+            old.backup(new)
+        upgrade.main([uri], standalone_mode=False)
     mounts = Path("/proc/mounts")
     if not _on_network(database.resolve(), mounts.read_text() if mounts.exists() else ""):
         with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")  # readers no longer wait for writers
 
 
-def _schema_version(database: Path) -> str:
-    """The migration that ``database`` is at; an error where it is no store of MLflow.
-
-    Asked through sqlite, never by opening the file: closing a plain handle would drop the locks
-    of every connection that this process has to it, and others would then lose the WAL.
-    """
-    with contextlib.closing(sqlite3.connect(database, timeout=20)) as connection:
-        return connection.execute("select version_num from alembic_version").fetchone()[0]
-
-
-def _upgrade(uri: str, database: Path) -> None:
-    """Migrate a store of an older MLflow; its copy keeps the name plus the time."""
-    from mlflow.db import upgrade
-
-    copy = database.with_name(f"{database.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
-    with (
-        contextlib.closing(sqlite3.connect(database)) as old,
-        contextlib.closing(sqlite3.connect(copy)) as new,
-    ):
-        old.backup(new)
-    upgrade.main([uri], standalone_mode=False)
-
-
 def _on_network(path: Path, mounts: str) -> bool:
-    """Whether ``path`` is on a network file system, where WAL's shared memory does not work.
-
-    Args:
-        path: absolute.
-        mounts: text of ``/proc/mounts``; empty where there is none, and then nothing is.
-    """
+    """Whether an absolute path is on a network file system, where WAL's shared memory does not
+    work, by the text of ``/proc/mounts``; no where that is empty."""
     fields = [line.split() for line in mounts.splitlines()]
     covering = [(len(field[1]), field[2]) for field in fields if path.is_relative_to(field[1])]
     kind = max(covering, default=(0, ""))[1]
@@ -220,30 +190,32 @@ def _on_network(path: Path, mounts: str) -> bool:
 
 
 def _experiment(client: Any, uri: str, runs_dir: Path, study: str) -> str:
-    found = client.get_experiment_by_name(study)
-    if found is None:
+    experiment = client.get_experiment_by_name(study)
+    if experiment is None:
         served = uri.startswith(("http", "databricks"))
         artifacts = (runs_dir.absolute() / "mlartifacts" / study).as_uri()
         made = client.create_experiment(study, artifact_location=None if served else artifacts)
-        found = client.get_experiment(made)
-    if found.lifecycle_stage == "deleted":
-        client.restore_experiment(found.experiment_id)
+        experiment = client.get_experiment(made)
+    name = experiment.experiment_id
+    if experiment.lifecycle_stage == "deleted":
+        client.restore_experiment(name)
     for axis in VIEWS:
-        client.set_experiment_tag(
-            found.experiment_id, f"mlflow.sharedViewState.{axis}", _view(axis)
-        )
-    return found.experiment_id
+        client.set_experiment_tag(name, f"mlflow.sharedViewState.{axis}", _view(axis))
+    return name
 
 
 def _view(axis: str) -> str:
-    """State of MLflow's chart view: the cells without their parent, averaged by ``axis``.
-
-    Sorted by anything but the time of creation, the page lists child runs in their own right.
-    """
-    group = {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": axis}]}
-    cells_only = "tags.`judgedrift.role` = 'cell'"
-    order = {"orderByKey": f"tags.`{axis}`", "orderByAsc": True}
-    return json.dumps({"groupBy": group, "searchFilter": cells_only, **order})
+    """State of MLflow's chart view: the cells without their parent, averaged by ``axis``; sorted by
+    anything but the time of creation, the page lists child runs in their own right."""
+    by_axis = [{"mode": "tag", "groupByData": axis}]
+    return json.dumps(
+        {
+            "groupBy": {"aggregateFunction": "average", "groupByKeys": by_axis},
+            "searchFilter": "tags.`judgedrift.role` = 'cell'",
+            "orderByKey": f"tags.`{axis}`",
+            "orderByAsc": True,
+        }
+    )
 
 
 def _parent(client: Any, experiment_id: str, study: str, factors: list[str]) -> str:
@@ -276,11 +248,8 @@ def ui_command(uri: str) -> str:
 
 
 def ui_link(ids: dict[str, str], by: str = "judge.family") -> str:
-    """Address of a study's charts, averaged by an axis of `VIEWS`, once `ui_command` runs.
-
-    Args:
-        ids: what `initialise` returned.
-    """
+    """Address of a study's charts, averaged by an axis of `VIEWS`, once `ui_command` runs; ``ids``
+    are what `initialise` returned."""
     page = ids["uri"] if ids["uri"].startswith("http") else f"http://127.0.0.1:{UI_PORT}"
     query = f"compareRunsMode=CHART&viewStateShareKey={by}"
     return f"{page.rstrip('/')}/#/experiments/{ids['experiment_id']}/runs?{query}"

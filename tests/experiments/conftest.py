@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from experiments.evaluation import ifeval
+from experiments.track.store import initialise, tracking_uri
+from study.schema import Tracking
 
 PROMPTS = {
     "Say hello without commas.": [("punctuation:no_comma", {})],
@@ -71,4 +75,31 @@ def root(tmp_path) -> Path:
         for key, (text, instructions) in enumerate(PROMPTS.items())
     ]
     (folder / ifeval.PROMPTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_tracking_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty store, made once: the schema is the slow part."""
+    runs = tmp_path_factory.mktemp("template")
+    initialise(tracking_uri(Tracking(), runs), runs, "template", [])
+    return runs / "mlflow.db"
+
+
+@pytest.fixture
+def runs(tmp_path: Path, template: Path) -> Path:
+    """A runs folder with an initialised store."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    with (
+        contextlib.closing(sqlite3.connect(template)) as old,
+        contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as new,
+    ):
+        old.backup(new)
     return folder

@@ -1,7 +1,7 @@
 import pytest
 
 from experiments import arms
-from experiments.estimate import expected
+from experiments.plan import expected
 from study.cells import make_cell
 from study.errors import UserError
 from study.study_file import base, write_study

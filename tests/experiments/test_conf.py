@@ -4,7 +4,7 @@ import pytest
 from hydra import compose, initialize
 from omegaconf import OmegaConf
 
-from experiments.arms import undeclared
+from experiments.preflight import undeclared
 from study.identity import identifying
 from study.schema import Study, freeze, register
 from tests.conftest import ROOT

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from experiments.estimate import ANSWER_SHARE, expected, usd
+from experiments.plan import ANSWER_SHARE, expected
 from study.cells import Cell
-from study.schema import Endpoint, Grading, Judge, Price, Sampling, Simulated, Study, Trainer
+from study.schema import Endpoint, Grading, Judge, Sampling, Simulated, Study, Trainer
 from study.schema import Task as TaskConfig
 from study.tasks import TASKS, oracle
 
@@ -70,15 +70,10 @@ def test_a_judge_that_thinks_is_expected_to_talk_more() -> None:
     assert told == pytest.approx([33.4, 533.4, 533.4, 8.0])
 
 
-def test_dollars() -> None:
-    judge = replace(FAIR, price=Price(input=2.0, output=8.0))
-    assert usd(judge, 1e6, 5e5) == pytest.approx(6.0)
-
-
 def test_it_needs_no_torch() -> None:
     code = (
         "import sys; from pathlib import Path; from study.cells import Cell;"
-        "from study.schema import *; from experiments.estimate import expected;"
+        "from study.schema import *; from experiments.plan import expected;"
         "study = Study(judge=Judge(grading=Grading('likert'), simulated=Simulated()),"
         " task=Task(name='instruct-mini'));"
         "assert expected(Cell({}, study, '', Path()))['tokens_in'] > 0;"

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from experiments.evaluate import main
 from experiments.evaluation import ifeval
-from experiments.evaluation.ifeval import Prompt, check, proportion, score, variants
-from experiments.evaluation.responses import match, read_responses
+from experiments.evaluation.ifeval import Prompt, check, proportion, score
 from study.errors import UserError
 from tests.experiments.conftest import PROMPTS
 
@@ -83,9 +82,12 @@ def test_known_responses(checkers, prompt, response, strict, loose):
     assert check(prompt, response, checkers) == ifeval.Checked((strict,), (loose,))
 
 
-def test_variants_are_the_eight_of_google():
+def test_loose_texts_are_the_eight_of_google():
+    from if_verifiable.common import get_loose_transformations
+
     text = "first *a*\nmiddle *b*\nlast *c*"
-    assert set(variants(text)) == {
+    texts = get_loose_transformations(text)
+    assert set(texts) == {
         "first *a*\nmiddle *b*\nlast *c*",
         "middle *b*\nlast *c*",
         "first *a*\nmiddle *b*",
@@ -95,7 +97,7 @@ def test_variants_are_the_eight_of_google():
         "first a\nmiddle b",
         "middle b",
     }
-    assert variants(text)[0] == text
+    assert texts[0] == text
 
 
 TEXTS = st.lists(
@@ -138,7 +140,7 @@ def test_wilson_intervals_against_statsmodels_and_clusters():
     assert proportion([(True, False)] * 6) == pytest.approx((0.5, low, high))
     share, low, high = proportion([(True, True)] * 10)
     assert (share, high) == (1.0, pytest.approx(1.0))
-    assert low == pytest.approx(10 / (10 + ifeval.Z**2))
+    assert low == pytest.approx(10 / (10 + 1.959963984540054**2))
     with pytest.raises(ValueError, match="nothing"):
         proportion([])
 
@@ -208,10 +210,12 @@ def test_bad_lines_are_named(root, tmp_path, capsys, line, said):
     assert said in error and str(responses) in error
 
 
-def test_blanks_around_a_prompt_are_no_difference(tmp_path):
-    path = write(tmp_path / "r.jsonl", {" Hi. ": "a", "Bye.\u2028": "b\u2028c"})
-    found = match(read_responses(path), {"Hi.": 1, "Bye.\u2028": 2}, path)
-    assert found == {1: "a", 2: "b\u2028c"}
+def test_blanks_around_a_prompt_are_no_difference(root, tmp_path):
+    """Nor does a line separator inside a response end a line of the file."""
+    answers = {f" {prompt}\u2028 ": f"{text}\u2028" for prompt, text in ANSWERS.items()}
+    out = tmp_path / "o.json"
+    assert evaluate(root, write(tmp_path / "r.jsonl", answers), out) == 0
+    assert json.loads(out.read_text())["n_missing"] == 0
 
 
 def test_results_of_another_model_stay(root, tmp_path, capsys):

@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from experiments.evaluate import main
-from experiments.evaluation import generate
+from experiments.evaluation.generate import source_of
 from experiments.evaluation.options import Options
-from experiments.evaluation.rubric import held_out
+from experiments.evaluation.results import track
+from experiments.evaluation.rubric import differs, held_out, trained_under
 from experiments.evaluation.summary import Graded, summary
-from experiments.evaluation.tracked import track
-from experiments.evaluation.training import NOTE, differs, trained_under, training_of
+from experiments.policies.load import NOTE, training_of
 from study.compose import load_presets
 from study.errors import UserError
 from study.rows import Criterion, flatten, make_row
@@ -153,7 +153,7 @@ def test_a_strange_prompt_is_named_with_its_line(tmp_path, capsys):
     with path.open("a") as file:
         file.write('{"prompt": "Who are you?", "response": "x"}\n')
     assert run(tmp_path, "judge=sim-fair", given)[0] == 2
-    assert "line 2: 'Who are you?' is not a prompt of this task" in capsys.readouterr().err
+    assert "line 2: 'Who are you?' is not a prompt of this evaluation" in capsys.readouterr().err
 
 
 def graded(row, *scores):
@@ -362,10 +362,9 @@ CONVERSATION = tuple({"role": role, "content": text} for role, text in ROLES)
 def test_a_conversation_is_put_to_the_endpoint_turn_by_turn():
     row, kept = make_row(CONVERSATION), []
     with serving(lambda body: "Figs.") as (url, seen):
-        source = generate.from_endpoint(
-            url, "m", generate.Decoding(), 2, 10.0, turns=lambda text: row.messages
-        )
-        source.answer([row.prompt_text()], kept.append)
+        source = source_of(Options(endpoint=url, model="m"))
+        assert source is not None
+        source.answer({row.prompt_text(): row.messages}, kept.append)
     assert [body["messages"] for body in seen] == [list(CONVERSATION)]
     assert (kept[0]["prompt"], kept[0]["response"]) == (row.prompt_text(), "Figs.")
 

@@ -9,17 +9,28 @@ import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from experiments.evaluate import main
 from experiments.evaluation import generate
-from experiments.evaluation.decoding import Decoding, Local
-from experiments.evaluation.responses import read_responses
+from experiments.evaluation.collect import fill, read_responses
+from experiments.evaluation.options import Options
 from study.errors import UserError
 from study.schema import Endpoint
 from tests.experiments.conftest import PROMPTS
+
+
+def single(*prompts: str) -> dict[str, list[dict[str, str]]]:
+    """Each prompt as one user turn."""
+    return {prompt: [{"role": "user", "content": prompt}] for prompt in prompts}
+
+
+def made(**options: Any) -> generate.Source:
+    source = generate.source_of(Options(**options))
+    assert source is not None
+    return source
 
 
 @pytest.fixture(scope="session")
@@ -59,42 +70,41 @@ def test_a_model_answers_and_a_second_call_asks_for_the_rest_only(root, tmp_path
 
 
 def test_batches_and_sampling_do_not_change_what_they_should_not(tmp_path, little):
-    def answers(decoding: Decoding, batch: int, name: str) -> dict[str, str]:
-        source = generate.from_folder(str(little), None, decoding, Local(batch=batch))
-        generate.fill(source, list(PROMPTS), tmp_path / name)
+    def answers(batch: int, name: str, **decoding: Any) -> dict[str, str]:
+        source = made(model=str(little), batch=batch, max_tokens=6, **decoding)
+        fill(source, single(*PROMPTS), tmp_path / name)
         return {one.prompt: str(one.text) for one in read_responses(tmp_path / name)}
 
-    greedy = answers(Decoding(max_tokens=6), 1, "one")
-    assert greedy == answers(Decoding(max_tokens=6), 4, "four")  # padding is not read
-    warm = Decoding(temperature=1.0, max_tokens=6)
-    drawn = answers(warm, 2, "warm")
-    assert drawn != greedy and drawn == answers(warm, 2, "again")
+    greedy = answers(1, "one")
+    assert greedy == answers(4, "four")  # padding is not read
+    drawn = answers(2, "warm", temperature=1.0)
+    assert drawn != greedy and drawn == answers(2, "again", temperature=1.0)
 
 
 def test_a_prompt_longer_than_the_context_is_missing(tmp_path, little):
-    source = generate.from_folder(str(little), None, Decoding(max_tokens=4), Local())
-    generate.fill(source, ["Zq " * 90], tmp_path / "r")
+    source = made(model=str(little), max_tokens=4)
+    fill(source, single("Zq " * 90), tmp_path / "r")
     (row,) = read_responses(tmp_path / "r")
     assert row.text is None and "context of 64" in row.fields["error"]
 
 
 def test_an_adapter_answers_for_itself_and_for_its_own_base_only(tmp_path, little, adapter):
-    decoding, local = Decoding(max_tokens=8), Local(dtype="float32")
-    base = generate.from_folder(str(little), None, decoding, local)
-    tuned = generate.from_folder(None, adapter, decoding, local)
-    template = generate.from_folder(
-        str(little), None, decoding, Local(chat_template="{{ messages[0]['content'] }}!")
-    )
+    jinja = tmp_path / "own.jinja"
+    jinja.write_text("{{ messages[0]['content'] }}!")
+    short: dict[str, Any] = {"max_tokens": 8, "dtype": "float32"}
+    base = made(model=str(little), **short)
+    tuned = made(adapter=adapter, **short)
+    template = made(model=str(little), chat_template=jinja, **short)
     assert tuned.model.startswith(base.model + " + adapter@")
     texts = []
     for source in (base, tuned):
         rows: list[dict] = []
-        source.answer(list(PROMPTS), rows.append)
+        source.answer(single(*PROMPTS), rows.append)
         texts.append([row["response"] for row in rows])
     assert texts[0] != texts[1]
     assert template.settings != base.settings
     with pytest.raises(UserError, match=r"was trained on .*little, and the model given is other"):
-        generate.from_folder("other", adapter, decoding, local)
+        made(model="other", adapter=adapter)
     wrong = tmp_path / "wrong" / "little"
     wrong.parent.mkdir()
     shutil.copytree(little, wrong)
@@ -103,9 +113,9 @@ def test_an_adapter_answers_for_itself_and_for_its_own_base_only(tmp_path, littl
     config = json.loads((adapter / "adapter_config.json").read_text()) | {"r": 4}
     shutil.copytree(adapter, tmp_path / "bad")
     (tmp_path / "bad" / "adapter_config.json").write_text(json.dumps(config))
-    source = generate.from_folder(str(wrong), tmp_path / "bad", decoding, local)
+    source = made(model=str(wrong), adapter=tmp_path / "bad", **short)
     with pytest.raises(UserError, match="does not fit"):
-        source.answer(list(PROMPTS), rows.append)
+        source.answer(single(*PROMPTS), rows.append)
 
 
 def test_a_cell_answers_with_its_adapter_or_says_what_it_lacks(tmp_path, little, adapter):
@@ -113,15 +123,15 @@ def test_a_cell_answers_with_its_adapter_or_says_what_it_lacks(tmp_path, little,
     for name in ("policy", "checkpoints/checkpoint-2"):
         shutil.copytree(adapter, cell / name)
     (cell / "config.yaml").write_text(f"policy: {{path: {little}, dtype: float32}}")
-    last = generate.from_run(cell, None, Decoding(), Local())
+    last = made(run=cell)
     assert " + cell/policy@" in last.model and last.settings["dtype"] == "float32"
-    step = generate.from_run(cell, 2, Decoding(), Local())
+    step = made(run=cell, checkpoint=2)
     assert " + cell/checkpoints/checkpoint-2@" in step.model
     with pytest.raises(UserError, match="this run has checkpoint-2"):
-        generate.from_run(cell, 3, Decoding(), Local())
+        made(run=cell, checkpoint=3)
     (cell / "config.yaml").write_text("policy: {path: tiny, dtype: float32}")
     with pytest.raises(UserError, match="tiny policy"):
-        generate.from_run(cell, None, Decoding(), Local())
+        made(run=cell)
 
 
 class Server(BaseHTTPRequestHandler):
@@ -202,8 +212,8 @@ def test_an_endpoint_that_echoes_the_headers_leaves_no_key_in_any_file(
     key = "a-key-like-no-other-77"
     monkeypatch.setenv("MY_KEY", key)
     prompts = ["Echo the headers", "EchoError them", "EchoDown them"]
-    source = generate.from_endpoint(endpoint, "m", Decoding(), 4, 60.0, "MY_KEY")
-    generate.fill(source, prompts, tmp_path / "r.jsonl")
+    source = made(endpoint=endpoint, model="m", api_key_env="MY_KEY")
+    fill(source, single(*prompts), tmp_path / "r.jsonl")
     assert Server.keys == {f"Bearer {key}"}  # it was sent, and echoed
     rows = {row.prompt: row for row in read_responses(tmp_path / "r.jsonl")}
     assert "You sent" in str(rows[prompts[0]].text)
@@ -216,9 +226,9 @@ def test_an_endpoint_that_echoes_the_headers_leaves_no_key_in_any_file(
 
 def test_a_request_carries_the_decoding_and_nothing_else(tmp_path, endpoint):
     """Thinking is asked for by the switch of the chat template."""
-    decoding = Decoding(temperature=0.5, top_p=0.9, max_tokens=7, seed=3, thinking=False)
-    source = generate.from_endpoint(endpoint, "m", decoding, 4, 60.0)
-    generate.fill(source, ["Hello"], tmp_path / "r.jsonl")
+    decoding: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 7, "seed": 3}
+    source = made(endpoint=endpoint, model="m", thinking=False, **decoding)
+    fill(source, single("Hello"), tmp_path / "r.jsonl")
     assert Server.bodies == [
         {
             "model": "m",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from experiments.policies import load as policies
 from experiments.policies import tiny
+from experiments.trainer.checkpoints import COMPLETE
 from study.errors import UserError
 from study.features import features
 from study.schema import Lora, Policy, Task, Warmup
@@ -130,7 +131,7 @@ def test_a_damaged_cache_is_rebuilt(tmp_path: Path, damage: str) -> None:
     elif damage == "remove":
         file.unlink()
     elif damage == "no manifest":
-        (folder / tiny.MANIFEST).unlink()
+        (folder / COMPLETE).unlink()
     else:
         for path in folder.iterdir():
             path.unlink()

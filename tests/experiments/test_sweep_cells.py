@@ -16,7 +16,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments import launch
-from experiments.compose import refuse_lists, resolve
+from experiments.sweep import refuse_lists, resolve
 from study import cells
 from study.cells import Cell
 from study.schema import register
@@ -65,7 +65,7 @@ def test_beside_running_cells_done_ones_are_counted(running, capsys) -> None:
 DRIVER = """
 import json, sys, urllib.error, urllib.request
 from pathlib import Path
-from experiments.launch import live, pool
+from experiments.launch import pool
 from study import cells
 
 def said(refusal):
@@ -88,7 +88,7 @@ def body(folder, threads):
 pool.run_cell = body
 pool.PRELOAD = ["driver"]
 if __name__ == "__main__":
-    live.run_cells([cells.load_cell(Path(name)) for name in sys.argv[1:]])
+    pool.run_cells([cells.load_cell(Path(name)) for name in sys.argv[1:]])
 """
 
 

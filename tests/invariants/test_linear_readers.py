@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 import pytest
+from if_verifiable.common import get_loose_transformations
 
-from experiments.evaluation.ifeval import variants
 from judges import parse
 from judges.grading import GRADINGS, delimiters, reply_format
 from judges.grading.vocabulary import largest_number, read_labels
@@ -106,7 +106,7 @@ READERS: dict[str, Callable[[str], object]] = {
     ),
     "built-in task": alphabetical,
     "log-probs": log_probs,
-    "IFEval": variants,
+    "IFEval": get_loose_transformations,
     **{f"vocabulary {name}": rubric(name) for name in ("bool", "met")},
     **{f"grading {name}": graded(name) for name in ("likert", "listwise")},
     **{f"edit {name}": EDITS[name].rewrite for name in ("yshort", "yverbose", "ystructured")},

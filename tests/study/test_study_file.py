@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.records.frames import runs_frame
-from experiments.arms import check_study
+from experiments.preflight import check_study
 from study.cells import make_cell, save_cell
 from study.errors import UserError
 from study.files import read_json

@@ -1,0 +1,236 @@
+"""An evaluation's answers: generated where asked to, read from their files, matched to prompts.
+
+A file of responses is JSONL ``{prompt, response}``, written so that a killed run goes on. A
+response of null could not be generated: it is missing, which an empty one is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.evaluation.generate import Row, Source, Turns, source_of
+from experiments.evaluation.options import Options
+from experiments.evaluation.results import guard
+from study.errors import UserError
+from study.files import write_text
+
+SHAPE = 'One JSON object per line is legal: {"prompt": TEXT, "response": TEXT}.'
+
+
+@dataclass(frozen=True)
+class Response:
+    """One line of a file of responses."""
+
+    prompt: str
+    text: str | None
+    line: int
+    fields: Mapping[str, Any]
+    """The whole object; `generate` adds model, settings, stop, tokens and error."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The answers to the prompts that are evaluated, and how they came about."""
+
+    texts: dict[Any, list[str]]
+    """Key of a prompt -> its responses; a prompt without one is missing."""
+    model: str | None
+    files: list[dict[str, str]]
+    """Path and sha256 of each file of responses."""
+    failed: int
+    """Responses that could not be generated."""
+    beside: int
+    """Responses to prompts that are not evaluated."""
+    truncated: int
+    settings: dict[str, Any] | None
+    """How the responses were generated; None for a file that was given."""
+
+
+def collect(
+    options: Options,
+    turns: Turns,
+    keys: Mapping[str, Any],
+    judge: str | None = None,
+    once: bool = False,
+) -> Collected:
+    """The responses to ``turns``, generated first where options name a model and not a file.
+
+    Args:
+        turns: the prompts to evaluate.
+        keys: stripped text of every prompt of the data, evaluated or not -> its key.
+        once: a prompt has one response, and a second one is refused.
+
+    Raises:
+        UserError: options that do not fit, a result of another model in ``out``, a response to no
+            prompt of these, or responses that are missing without ``allow_missing``.
+    """
+    source = source_of(options)
+    if source is None:
+        if options.samples != 1:
+            raise UserError("samples= is for generated answers; a file has as many as it has.")
+        assert options.responses is not None
+        paths = [options.responses]
+    else:
+        guard(options.out, source.model, options.what, judge)
+        paths = _generated(options, source, turns)
+    wanted = {keys[text.strip()] for text in turns}
+    texts: dict[Any, list[str]] = defaultdict(list)
+    failed = beside = truncated = 0
+    models: set[str | None] = set()
+    for path in paths:
+        responses = read_responses(path)
+        models.add(_model_of(responses, path))
+        lines: dict[Any, int] = {}
+        for response in responses:
+            place, start = f"{path}, line {response.line}", repr(response.prompt[:60])
+            key = keys.get(response.prompt.strip())
+            if key is None:
+                raise UserError(
+                    f"{place}: {start} is not a prompt of this evaluation. Every prompt must be one"
+                    " of its own, letter by letter; a conversation is its turns as `role: content`"
+                    " with an empty line between them."
+                )
+            if once and key in lines:
+                raise UserError(
+                    f"{place} answers the prompt of line {lines[key]} again: {start}. Leave one"
+                    " response per prompt."
+                )
+            lines[key] = response.line
+            truncated += response.fields.get("stop") == "length"
+            if key not in wanted:
+                beside += 1
+            elif response.text is None:
+                failed += 1
+            else:
+                texts[key].append(response.text)
+    model = models.pop()
+    guard(options.out, model, options.what, judge)
+    _complete(len(texts), len(wanted), failed, paths[0], options.allow_missing)
+    files = [
+        {"path": str(path.resolve()), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        for path in paths
+    ]
+    settings = None if source is None else source.settings
+    return Collected(dict(texts), model, files, failed, beside, truncated, settings)
+
+
+def _generated(options: Options, source: Source, turns: Turns) -> list[Path]:
+    """One file of responses per sample, each filled up by a seed of its own."""
+    samples, out = options.samples, options.out
+    if samples > 1 and not source.settings["temperature"]:
+        raise UserError(
+            f"samples={samples} of greedy decoding are {samples} copies. Type temperature=0.7"
+            " or another above 0."
+        )
+    base = options.responses_out or out.with_suffix(".responses.jsonl")
+    numbers = [f".{n}" for n in range(samples)] if samples > 1 else [""]
+    paths = [base.with_suffix(f"{number}{base.suffix}") for number in numbers]
+    if out.resolve() in [path.resolve() for path in paths]:
+        raise UserError(f"out and responses_out are both {out}. Give them different names.")
+    for number, path in enumerate(paths):
+        asked = source_of(replace(options, seed=options.seed + number)) if number else source
+        assert asked is not None
+        fill(asked, turns, path)
+    return paths
+
+
+def _model_of(responses: Sequence[Response], path: Path) -> str | None:
+    """The model that the lines name, None where they name none."""
+    models = {
+        str(response.fields["model"]) for response in responses if response.fields.get("model")
+    }
+    if len(models) > 1:
+        raise UserError(
+            f"{path} mixes the responses of {len(models)} models: {', '.join(sorted(models))}."
+            " Give each model its own file."
+        )
+    return models.pop() if models else None
+
+
+def _complete(answered: int, chosen: int, failed: int, path: Path, allowed: bool) -> None:
+    if not answered:
+        raise UserError(f"{path} has no response that could be scored.")
+    if answered < chosen and not allowed:
+        again = (
+            f" {failed} could not be generated; the same command asks for them again."
+            if failed
+            else ""
+        )
+        raise UserError(
+            f"{path} answers {answered} of {chosen} prompts.{again} Type allow_missing=true to"
+            " score those that are there; the result then says how many are missing."
+        )
+
+
+def fill(source: Source, turns: Turns, path: Path) -> None:
+    """Write the responses that ``path`` does not have yet; those it has stay. Raises UserError
+    where ``path`` is of another model or other settings, or the source cannot answer."""
+    done = reopen(path, source.model, source.settings)
+    todo = {prompt: messages for prompt, messages in turns.items() if prompt not in done}
+    if not todo:
+        return
+    print(f"{len(todo)} of {len(turns)} responses to generate into {path}", flush=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shared = {"model": source.model, "settings": source.settings}
+    with path.open("a", encoding="utf-8") as file:
+
+        def keep(row: Row) -> None:
+            file.write(json.dumps(row | shared, ensure_ascii=False) + "\n")
+            file.flush()  # a killed run keeps it
+
+        source.answer(todo, keep)
+
+
+def read_responses(path: Path, torn: bool = False) -> list[Response]:
+    """Every line of ``path``, without a ``torn`` last one, as a killed writer leaves it. Raises
+    UserError where there is no such file, or with the number of a line that is not a response."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except FileNotFoundError as error:
+        raise UserError(f"There is no file of responses at {path}. {SHAPE}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as UTF-8 JSONL: {error}. {SHAPE}") from error
+    responses = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or (torn and number == len(lines)):
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}, line {number} is not JSON: {error}. {SHAPE}") from error
+        if not isinstance(row, dict) or not {"prompt", "response"} <= row.keys():
+            raise UserError(f"{path}, line {number} lacks prompt or response. {SHAPE}")
+        if not isinstance(row["prompt"], str) or not isinstance(row["response"], str | None):
+            raise UserError(f"{path}, line {number}: prompt and response are texts. {SHAPE}")
+        responses.append(Response(row["prompt"], row["response"], number, row))
+    return responses
+
+
+def reopen(path: Path, model: str, settings: Mapping[str, Any]) -> set[str]:
+    """Prompts that ``path`` already answers; failed responses and a torn last line are dropped.
+    Raises UserError where the file is of another model, or was made with other settings."""
+    if not path.exists():
+        return set()
+    responses = read_responses(path, torn=True)
+    for response in responses:
+        if response.fields.get("model") != model:
+            raise UserError(
+                f"{path}, line {response.line} is a response of {response.fields.get('model')!r},"
+                f" and this is {model!r}. Give another responses_out=FILE, or move that one away."
+            )
+        before = response.fields.get("settings")
+        if before != settings:
+            raise UserError(
+                f"{path}, line {response.line} was made with {before}, and these settings are"
+                f" {dict(settings)}. Give another responses_out=FILE, or the same settings."
+            )
+    answered = [response for response in responses if response.text is not None]
+    lines = (json.dumps(response.fields, ensure_ascii=False) + "\n" for response in answered)
+    write_text(path, "".join(lines))
+    return {response.prompt for response in answered}

@@ -1,0 +1,118 @@
+"""A study's cells, their records, and the runs that a real MLflow store holds of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from experiments.track.runs import RunLog
+from experiments.track.store import initialise, tracking_uri
+from study import cells
+from study.cells import Cell, make_cell, save_cell
+from study.files import read_json
+from study.records import recorded
+from study.schema import Judge, Policy, Study, Task, Tracking
+from study.study_file import write_study
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def cell_of(runs: Path, name: str = "sim-fair", seed: int = 0, **changes: Any) -> Cell:
+    """A saved cell of study ``demo``; ``changes`` replace fields of the study."""
+    study = Study(
+        study="demo",
+        runs_dir=str(runs),
+        seed=seed,
+        judge=Judge(name=name, family="simulated", size="none"),
+        policy=Policy(name="tiny", size="0.9M"),
+        task=Task(name="instruct-mini"),
+        tracking=Tracking(flush_steps=3),
+    )
+    cell = make_cell(dataclasses.asdict(dataclasses.replace(study, **changes)))
+    save_cell(cell)
+    return cell
+
+
+def begin(runs: Path, *study_cells: Cell) -> dict[str, str]:
+    """What the sweep does before it fans out."""
+    ids = initialise(tracking_uri(Tracking(), runs), runs, "demo", ["judge", "seed"])
+    write_study(runs / "demo", {"factors": ["judge", "seed"], "mlflow": ids})
+    assert all(cell.dir.parent == runs / "demo" for cell in study_cells)
+    return ids
+
+
+def metrics(step: int) -> dict[str, float]:
+    return {"reward/mean": step / 3, "policy/length": 2.0 * step, "bias/gap": -0.1 * step}
+
+
+def record(cell: Cell, steps: int, state: str = "done") -> None:
+    """A journal as the recorder leaves it, one line per step, in the past."""
+    lines = [
+        {"step": step, "time_ms": 1_700_000_000_000 + step, "metrics": metrics(step)}
+        for step in range(1, steps + 1)
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (cell.dir / "metrics.jsonl").write_text(text)
+    cells.set_status(cell.dir, state=state, started=1_699_999_999.0, step=steps)
+    if state == "done":
+        (cell.dir / "DONE").touch()
+        cells.set_status(cell.dir, ended=1_700_000_009.0)
+
+
+def replay(log: RunLog, cell: Cell) -> None:
+    for line in recorded(cell.dir):
+        log.add(line["step"], line["time_ms"], line["metrics"])
+
+
+def sql(runs: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    with contextlib.closing(sqlite3.connect(runs / "mlflow.db", timeout=20)) as connection:
+        rows = connection.execute(query, values).fetchall()
+        connection.commit()
+    return rows
+
+
+def history(runs: Path) -> list[tuple[Any, ...]]:
+    """Every stored point of every run that is not deleted, by run name."""
+    return sql(
+        runs,
+        "select r.name, m.key, m.step, m.timestamp, m.value from metrics m join runs r using "
+        "(run_uuid) where r.lifecycle_stage = 'active' order by 1, 2, 3, 4, 5",
+    )
+
+
+def expected(*projected: Cell) -> list[tuple[Any, ...]]:
+    """The same list from the journals, by hand."""
+    return sorted(
+        (cell.name, name, line["step"], line["time_ms"], value)
+        for cell in projected
+        for line in map(json.loads, (cell.dir / "metrics.jsonl").read_text().splitlines())
+        for name, value in line["metrics"].items()
+    )
+
+
+def status_of(runs: Path, name: str) -> str:
+    ((status,),) = sql(
+        runs, "select status from runs where name = ? and lifecycle_stage = 'active'", name
+    )
+    return status
+
+
+def run_id_of(cell: Cell) -> str:
+    return read_json(cell.dir / "mlflow.json")["run_id"]
+
+
+def rebuild(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command, in a process of its own as a user runs it."""
+    return subprocess.run(
+        [sys.executable, "-m", "experiments.tracking", "rebuild", *words],
+        capture_output=True,
+        text=True,
+        cwd=REPO,
+        timeout=300,
+    )
