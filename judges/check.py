@@ -46,7 +46,7 @@ def probe(judge: Judge, task: Task | None = None) -> Verdict:
     with Session(single, None, oracle) as session:
         session.check()
         if session.compares:
-            return session.group_verdicts(row, [answer, OTHER_ANSWER])[0]
+            return session.groups([(row, [answer, OTHER_ANSWER])])[0][0]
         return session.verdicts([(row, answer)])[0][0]
 
 

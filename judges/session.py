@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from judges.aggregate import cost_usd, joined_fields, member_fields
-from judges.endpoint.client import Channel, EndpointRefused, Fault, Fetched, ask, list_models
+from judges.endpoint.channel import Channel, check_key, read_key
+from judges.endpoint.client import EndpointRefused, Fault, Fetched, ask, list_models
 from judges.endpoint.dialects import check_dialect, dialect_of, judge_body
 from judges.endpoint.fields import one_line
 from judges.endpoint.loop import Loop, gather
@@ -85,20 +85,20 @@ class Session:
         self._allowance = allowance
         self._grading = build_grading(judge)
         check_dialect(judge, self._grading.body(Request(criteria=(0,), members=(0, 1))))
-        self._app = _simulated(judge, oracle, calls_before)
-        open_wire(judge.endpoint, self._app)  # an address that cannot work is refused now
-        name = judge.endpoint.api_key_env
-        self._key = os.environ.get(name, "").strip() if name else ""
-        self._channel: Channel | None = None
-        self._single_flight: SingleFlight | None = None
+        wire = open_wire(judge.endpoint, _simulated(judge, oracle, calls_before))
+        limits = None if self._store is None else self._store.path.parent / ".limits"
+        self._channel = Channel(judge.endpoint, wire, read_key(judge.endpoint), limits)
+        self._single_flight = (
+            None if self._store is None else SingleFlight(self._store, accept=self._accepted)
+        )
         self._in_flight: dict[str, asyncio.Task[Fetched]] = {}
         self._closing = False
-        self._loop = Loop(self._open, self._shut)
+        self._loop = Loop(self._shut)
 
     @property
     def calls(self) -> int:
         """Requests for verdicts that this session has sent, failed ones too; not the preflight."""
-        return self._channel.calls if self._channel is not None else 0
+        return self._channel.calls
 
     def stop_if_refused(self) -> None:
         """Whether it makes sense to ask on, after some verdicts were asked for.
@@ -107,7 +107,7 @@ class Session:
             EndpointRefused: the endpoint serves this judge nothing at all, and one paragraph says
                 why. A single question that it refuses does not count.
         """
-        refusal = self._channel.refused if self._channel is not None else None
+        refusal = self._channel.refused
         if refusal is None:
             return
         endpoint, name = self.judge.endpoint, self.judge.endpoint.api_key_env
@@ -153,20 +153,8 @@ class Session:
         Raises:
             UserError: the grading compares the answers of a group.
         """
-        grading, votes = self._single(), range(self.judge.sampling.votes)
-        found = self._loop.run(
-            gather(
-                partial(self._answer, grading, row, answer, index)
-                for row, answer in items
-                for index in votes
-            )
-        )
-        return [found[start : start + len(votes)] for start in range(0, len(found), len(votes))]
-
-    def group_verdicts(self, row: Row, answers: Sequence[str], index: int = 0) -> list[Verdict]:
-        """`group`, waited for."""
-        grading = self._comparing(len(answers))
-        return self._loop.run(self._group(grading, row, answers, index))
+        grading = self._single()
+        return self._draws(partial(self._answer, grading, row, answer) for row, answer in items)
 
     def groups(self, groups: Sequence[tuple[Row, Sequence[str]]]) -> list[list[Verdict]]:
         """`group` of each (row, answers), ``sampling.votes`` times: the votes of each answer, in
@@ -175,20 +163,17 @@ class Session:
         Raises:
             UserError: the grading judges single answers, or a group has only one answer.
         """
-        votes = range(self.judge.sampling.votes)
         grading = self._comparing(min((len(answers) for _, answers in groups), default=2))
+        draws = self._draws(partial(self._group, grading, row, answers) for row, answers in groups)
+        return [list(votes) for group in draws for votes in zip(*group, strict=True)]
+
+    def _draws(self, calls: Iterable[Callable[[int], Coroutine[Any, Any, T]]]) -> list[list[T]]:
+        """What each call gives for the number of each draw, ``sampling.votes`` of them."""
+        votes = self.judge.sampling.votes
         draws = self._loop.run(
-            gather(
-                partial(self._group, grading, row, answers, index)
-                for row, answers in groups
-                for index in votes
-            )
+            gather(partial(call, index) for call in calls for index in range(votes))
         )
-        return [
-            list(draw)
-            for start in range(0, len(draws), len(votes))
-            for draw in zip(*draws[start : start + len(votes)], strict=True)
-        ]
+        return [draws[start : start + votes] for start in range(0, len(draws), votes)]
 
     def request_verdicts(
         self, groups: Sequence[tuple[Row, Sequence[str]]], index: int = 0
@@ -245,14 +230,9 @@ class Session:
         """
         endpoint = self.judge.endpoint
         name = endpoint.api_key_env
-        if name and not self._key:
-            raise UserError(
-                f"Judge {self.judge.name or endpoint.model!r} needs its API key in the environment "
-                f"variable {name}, which is not set. Type `export {name}=...` with the key, and "
-                "start again; the key is never written anywhere."
-            )
+        check_key(endpoint, f"Judge {self.judge.name or endpoint.model!r}")
         try:
-            served = self._loop.run(self._list_models())
+            served = self._loop.run(list_models(self._channel))
         except EndpointRefused as refusal:
             key = f"the key in the environment variable {name}" if name else "a request without key"
             raise EndpointRefused(
@@ -293,13 +273,6 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _open(self) -> None:
-        endpoint = self.judge.endpoint
-        folder = None if self._store is None else self._store.path.parent / ".limits"
-        self._channel = Channel(endpoint, open_wire(endpoint, self._app), self._key, folder)
-        if self._store is not None:
-            self._single_flight = SingleFlight(self._store, accept=self._accepted)
-
     def _accepted(self, value: dict[str, Any]) -> bool:
         """Whether the stored replies are of this judge's model; another's are asked for anew."""
         endpoint = self.judge.endpoint
@@ -317,12 +290,7 @@ class Session:
         await asyncio.gather(*flights, return_exceptions=True)
         if self._single_flight is not None:
             await self._single_flight.close()
-        if self._channel is not None:
-            await self._channel.wire.close()
-
-    async def _list_models(self) -> list[str] | None:
-        assert self._channel is not None
-        return await list_models(self._channel)
+        await self._channel.wire.close()
 
     async def _answer(self, grading: AnswerGrading, row: Row, answer: str, index: int) -> Verdict:
         """One answer's verdict: all its requests at once, each with its own follow-up."""
@@ -436,12 +404,8 @@ class Session:
     async def _ask(
         self, grading: Grading, request: Request, body: Body, within_s: float | None
     ) -> Fetched:
-        assert self._channel is not None
         retry = Retry(self.judge, body, lambda reply: grading.parse(reply, request))
-        try:
-            fetched = await ask(self._channel, body, retry, within_s)
-        except EndpointRefused as refusal:
-            fetched = Fetched((), Outcome.endpoint_down, str(refusal), refusal.attempts)
+        fetched = await ask(self._channel, body, retry, within_s)
         cost = cost_usd(self.judge, fetched.replies)
         return read(grading, request, dataclasses.replace(fetched, cost_usd=cost), retry.parsed)
 

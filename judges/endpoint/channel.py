@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from judges.endpoint.failures import FINAL, EndpointRefused
 from judges.endpoint.throttle import Throttle
+from study.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +19,28 @@ if TYPE_CHECKING:
 
 MANY_REFUSALS = 8
 """Refusals in a row that are no longer about one question each."""
+
+
+def read_key(endpoint: Endpoint) -> str:
+    """The key in the environment variable that an endpoint names; empty where there is none."""
+    return os.environ.get(endpoint.api_key_env or "", "").strip()
+
+
+def check_key(endpoint: Endpoint, who: str) -> None:
+    """Refuse an endpoint whose key is not in the environment.
+
+    Args:
+        who: needs the key, as the begin of a sentence.
+
+    Raises:
+        UserError: with the variable to set.
+    """
+    name = endpoint.api_key_env
+    if name and not read_key(endpoint):
+        raise UserError(
+            f"{who} needs its API key in the environment variable {name}, which is not set. Type "
+            f"`export {name}=...` with the key, and start again; the key is never written anywhere."
+        )
 
 
 @dataclass
@@ -68,4 +92,4 @@ class Channel:
     def headers(self) -> dict[str, str]:
         """What every request carries."""
         plain = {"content-type": "application/json"}
-        return plain | {"authorization": f"Bearer {self.key}"} if self.key else plain
+        return plain | ({"authorization": f"Bearer {self.key}"} if self.key else {})

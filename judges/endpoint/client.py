@@ -94,23 +94,20 @@ async def ask(
 ) -> Fetched:
     """Obtain a reply to one request, within ``endpoint.deadline_s`` from when it may be sent.
 
+    Where the endpoint refuses the key, the account or the model the outcome is ``endpoint_down``,
+    and ``channel.refused`` says whether later requests would fare better.
+
     Args:
         body: of the request. Whether the reply is streamed is added here.
         again: looks at each reply and says how to ask for a better one; None takes the first.
         within_s: another limit, for what is asked in the time that an earlier request left.
-
-    Raises:
-        EndpointRefused: the endpoint serves this key, account or model nothing at all.
     """
-    outcome, reason, served = None, "", ""
     limit = channel.endpoint.deadline_s if within_s is None else within_s
     clock = asyncio.get_running_loop().time
     tokens = sum(len(turn["content"]) for turn in body["messages"]) / CHARACTERS_PER_TOKEN
     async with channel.throttle.slot():
         if channel.refusal is not None and clock() < channel.barred_until:
-            barred = EndpointRefused(*channel.refusal.parts)
-            barred.attempts = 0
-            raise barred
+            return Fetched((), Outcome.endpoint_down, str(channel.refusal))
         waited = clock()
         try:
             permit = await channel.throttle.permit(tokens, limit)
@@ -118,27 +115,29 @@ async def ask(
             return Fetched((), Outcome.rate_limited, str(late), 0, clock() - waited)
         started = clock()
         track = _Track(started + limit, tokens, permit)
+        fault = None
         try:
             async with asyncio.timeout_at(track.deadline):
                 await _converse(channel, body, again, track)
-        except Fault as fault:
-            outcome, reason, served = fault.outcome, fault.reason, fault.served
+        except Fault as error:
+            fault = error
         except EndpointRefused as refusal:
-            refusal.attempts = track.attempts
             channel.refusal = refusal
             channel.refusals += 1
             if refusal.why in FINAL:
                 channel.barred_until = clock() + BARRED_S
-            raise
+            return Fetched((), Outcome.endpoint_down, str(refusal), track.attempts)
         except TimeoutError:
             late = f"no reply within {limit:g} s"
-            if track.waiting is None:
-                outcome, reason = Outcome.timeout, late
-            else:
-                outcome, reason = track.waiting.outcome, f"{track.waiting.reason}; {late}"
-                served = track.waiting.served
-        latency = clock() - started
-    return Fetched(tuple(track.replies), outcome, reason, track.attempts, latency, served)
+            fault = track.waiting or Fault(Outcome.timeout, late)
+            if track.waiting is not None:
+                fault.reason += f"; {late}"
+        fetched = Fetched(tuple(track.replies), None, "", track.attempts, clock() - started)
+    if fault is None:
+        return fetched
+    return dataclasses.replace(
+        fetched, outcome=fault.outcome, reason=fault.reason, served=fault.served
+    )
 
 
 async def list_models(channel: Channel) -> list[str] | None:
@@ -154,7 +153,8 @@ async def list_models(channel: Channel) -> list[str] | None:
         try:
             listed = json.loads((await _whole(answer, alive)).decode())
             found = [model["id"] for model in listed["data"][:MOST_LISTED]]
-            return [_name(item, channel.key) for item in found if isinstance(item, str)]
+            names = [told(item, channel.key) for item in found if isinstance(item, str)]
+            return [one_line(name, NAME_CHARACTERS) for name in names]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise Fault(Outcome.transport, "its list of models is not one", again=False) from None
 
@@ -323,11 +323,6 @@ async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any
         raise Fault(Outcome.transport, str(error)) from None
     finally:
         watch.end()
-
-
-def _name(text: str, key: str) -> str:
-    """The name of a model that an endpoint lists, for people."""
-    return one_line(told(text, key), NAME_CHARACTERS)
 
 
 async def _read_whole(answer: Answer, alive: Callable[[], None]) -> Reply:

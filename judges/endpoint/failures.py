@@ -11,6 +11,7 @@ import json
 import math
 import re
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from judges.endpoint.chat_completions import FILTERED, excerpt
@@ -69,34 +70,25 @@ class EndpointRefused(UserError):
         self.parts = (status, why, message)
         self.status = status
         self.why = why
-        self.attempts = 1
 
 
+@dataclass(eq=False)
 class Fault(Exception):
-    """One attempt failed; ``again`` says whether another one may fare better.
+    """One attempt failed."""
 
-    ``served`` is the model that answered, where it was another than the one asked for.
-    """
-
-    def __init__(
-        self,
-        outcome: Outcome,
-        reason: str,
-        again: bool = True,
-        wait_s: float = 0.0,
-        overrun: bool = False,
-        served: str = "",
-    ) -> None:
-        super().__init__(reason)
-        self.served = served
-        self.overrun = overrun
-        self.outcome = outcome
-        self.reason = reason
-        self.again = again
-        self.wait_s = wait_s
+    outcome: Outcome
+    reason: str
+    again: bool = True
+    """Whether another attempt may fare better."""
+    wait_s: float = 0.0
+    """How long the endpoint asks to wait before it."""
+    overrun: bool = False
+    """Whether the endpoint is asked too much at once."""
+    served: str = ""
+    """The model that answered, where it was another than the one asked for."""
 
     def __str__(self) -> str:
-        return self.reason  # which has lost its keys since, unlike the arguments
+        return self.reason
 
 
 def read_error(answer: Answer, body: bytes, key: str) -> Reply:

@@ -192,8 +192,8 @@ def test_a_reply_without_a_grade_is_kept_and_has_no_score(
 )
 def test_a_wrong_key_bill_or_model_is_final(fault: str, faults: Any, grading: Any) -> None:
     before = faults.calls[fault]
-    got, _, _ = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
-    assert isinstance(got, EndpointRefused)
+    got, channel, _ = asked(a_judge(faults.url(fault), stream=fault.startswith("s_")), grading)
+    assert got.outcome is Outcome.endpoint_down and channel.refused is not None
     assert faults.calls[fault] - before == 1
 
 
@@ -229,8 +229,8 @@ def test_an_error_is_told_by_its_body(
     got, channel, _ = asked(a_judge(faults.url("worded")), grading)
     assert faults.calls["worded"] - before == channel.calls == 1  # all of them are final
     if not isinstance(meant, Outcome):
-        assert isinstance(got, EndpointRefused)
-        assert got.why == meant
+        assert got.outcome is Outcome.endpoint_down
+        assert channel.refusal.why == meant
     elif meant is Outcome.refused:
         assert settle(grading.parse, got.replies)[1].outcome is meant
     else:
@@ -240,7 +240,7 @@ def test_an_error_is_told_by_its_body(
 def test_after_a_refused_key_nothing_more_is_sent(faults: Any, grading: Any) -> None:
     judge = a_judge(faults.url("key_401"), max_concurrency=1)
     results, channel, _ = asked(judge, grading, count=5)
-    assert all(isinstance(result, EndpointRefused) for result in results)
+    assert {result.outcome for result in results} == {Outcome.endpoint_down}
     assert channel.calls == 1
     assert [result.attempts for result in results] == [1, 0, 0, 0, 0]
     results, channel, _ = asked(a_judge(faults.url("forbidden_403"), max_concurrency=1), grading,
