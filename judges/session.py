@@ -29,7 +29,7 @@ from judges.endpoint.replicas import open_wire
 from judges.endpoint.served import is_asked
 from judges.grading.base import AnswerGrading, Grading, GroupGrading
 from judges.grading.checks import check_group
-from judges.identity import build_grading, check_settings, judge_id, request_key
+from judges.identity import build_grading, check_settings, judge_id, request_keys
 from judges.reading import Retry, read
 from judges.simulated.app import simulated_app
 from judges.singleflight import SingleFlight
@@ -77,6 +77,7 @@ class Session:
         check_settings(judge)
         self.judge = judge
         self.judge_id = judge_id(judge)
+        self._request_key = request_keys(judge)
         self.hits = 0
         """Draws found in the store, or already in flight for somebody else."""
         # what a drifting judge says depends on when it is asked: the store cannot know it again
@@ -337,7 +338,7 @@ class Session:
     ) -> Fetched:
         """The reply to one request, read. Who asks the same at the same time shares it."""
         body = judge_body(self.judge, grading.body(request), request.messages, index)
-        request = dataclasses.replace(request, key=request_key(self.judge, body, index))
+        request = dataclasses.replace(request, key=self._request_key(body, index))
         if self._closing:
             return read(grading, request, CLOSED)
         if self._single_flight is not None and request.key not in self._in_flight:

@@ -15,7 +15,6 @@ itself, counted from the start of the host, which no setting of the clock moves.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import math
 import os
@@ -26,9 +25,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from study import clock as host
+from study import locks
 from study.errors import UserError
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class RateLimit:
             for limit in (requests_per_min, tokens_per_min)
         ]
         self._clock = clock
-        self._here = (0.0, 0.0)
+        self._here: tuple[float, ...] = (0.0, 0.0)
         self._file = file
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -181,8 +181,20 @@ class RateLimit:
         Raises:
             UserError: the file cannot be used.
         """
+        amounts = (requests, tokens)
+        if self._file is None:
+            self._here, wait = self._reserved(self._here, amounts)
+            return wait
         try:
-            return self._reserve(requests, tokens)
+            file = locks.take(self._file, math.inf)
+            assert file is not None
+            with file:
+                data = os.pread(file.fileno(), self._FORM.size, 0)
+                current = len(data) == self._FORM.size and data.startswith(self._boot)
+                until = self._FORM.unpack(data)[1:] if current else (0.0, 0.0)
+                until, wait = self._reserved(until, amounts)
+                os.pwrite(file.fileno(), self._FORM.pack(self._boot, *until), 0)
+                return wait
         except OSError as error:
             raise UserError(
                 f"The limits that all processes share cannot be kept in {self._file} ({error}). "
@@ -190,50 +202,21 @@ class RateLimit:
                 "may be removed while nothing runs."
             ) from error
 
-    def _reserve(self, requests: float, tokens: float) -> float:
+    def _reserved(
+        self, until: tuple[float, ...], amounts: tuple[float, float]
+    ) -> tuple[tuple[float, ...], float]:
+        """What is used up until when after the amounts were added, and the seconds to wait."""
         now = self._clock()
-        turns = []
-        used = []
-        with _Numbers(self) as numbers:
-            for until, each, amount in zip(
-                numbers.values, self._seconds_each, (requests, tokens), strict=True
-            ):
-                if not until <= now + HORIZON_S:  # nor is NaN
-                    until = now
-                start = max(until, now) if amount > 0 else until
-                turns.append(start - BURST_S - now)
-                used.append(start + each * amount)
-            numbers.values = (used[0], used[1])
-        return max(0.0, *turns)
-
-
-class _Numbers:
-    """The two numbers of a rate, read and written under the file's lock."""
-
-    def __init__(self, rate: RateLimit) -> None:
-        self._rate = rate
-        self.values = (0.0, 0.0)
-
-    def __enter__(self) -> _Numbers:
-        path, form = self._rate._file, RateLimit._FORM
-        if path is None:
-            self.values = self._rate._here
-            return self
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        data = os.pread(self._fd, form.size, 0)
-        if len(data) == form.size and data.startswith(self._rate._boot):
-            self.values = form.unpack(data)[1:]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._rate._file is None:
-            self._rate._here = self.values
-            return
-        try:
-            os.pwrite(self._fd, RateLimit._FORM.pack(self._rate._boot, *self.values), 0)
-        finally:
-            os.close(self._fd)
+        starts = [end if end <= now + HORIZON_S else now for end in until]  # NaN becomes now
+        starts = [
+            max(start, now) if amount > 0 else start
+            for start, amount in zip(starts, amounts, strict=True)
+        ]
+        used = tuple(
+            start + each * amount
+            for start, each, amount in zip(starts, self._seconds_each, amounts, strict=True)
+        )
+        return used, max(0.0, max(starts) - BURST_S - now)
 
 
 class SharedConcurrency:
@@ -251,21 +234,13 @@ class SharedConcurrency:
         async with self._turn:  # one of this process looks; the others would only get in its way
             while (held := self._try()) is None:
                 await asyncio.sleep(POLL_S)
-        try:
+        with held:
             yield
-        finally:
-            os.close(held)
 
-    def _try(self) -> int | None:
+    def _try(self) -> IO[str] | None:
         start = self._random.randrange(len(self._files))
-        for file in self._files[start:] + self._files[:start]:
-            fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return fd
-            except BlockingIOError:
-                os.close(fd)
-        return None
+        tried = map(locks.take, self._files[start:] + self._files[:start])
+        return next((held for held in tried if held is not None), None)
 
 
 class Throttle:

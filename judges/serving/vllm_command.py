@@ -5,15 +5,17 @@ The arguments are those of vLLM 0.31; a test gives the lists of all presets to v
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import shutil
 import sys
 from pathlib import Path
 
+from judges.endpoint.channel import read_key
 from study.errors import UserError
 from study.models import MODELS
-from study.schema import Judge
+from study.schema import Judge, Serve, freeze
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -52,6 +54,7 @@ def arguments(judge: Judge, host: str, port: int) -> list[str]:
 
 def _check(judge: Judge) -> None:
     serve = judge.serve
+    freeze(Serve, dataclasses.asdict(serve), "judge.serve.")
     if not serve.model:
         raise UserError(
             f"judge={judge.name} runs elsewhere, so there is nothing to start. See"
@@ -62,16 +65,6 @@ def _check(judge: Judge) -> None:
         raise UserError(
             "judge.endpoint.model is empty, and it is the name under which the model is served;"
             f" type for example judge.endpoint.model={Path(serve.model).name.lower()}."
-        )
-    if serve.device not in ("gpu", "cpu"):
-        raise UserError(f"judge.serve.device={serve.device} is neither gpu nor cpu.")
-    for name in ("tensor_parallel", "replicas"):
-        if getattr(serve, name) < 1:
-            raise UserError(f"judge.serve.{name}={getattr(serve, name)} must be 1 or more.")
-    if not 0 <= serve.gpu_memory_utilization <= 1:
-        raise UserError(
-            f"judge.serve.gpu_memory_utilization={serve.gpu_memory_utilization} is a share of the"
-            " GPU's memory, from 0 to 1."
         )
     for word in serve.extra:
         if word.partition("=")[0] in OURS:
@@ -117,9 +110,8 @@ def environment(judge: Judge, index: int = 0) -> dict[str, str]:
     added = {"VLLM_NO_USAGE_STATS": "1"}
     if Path(serve.model).is_dir():
         added["HF_HUB_OFFLINE"] = "1"
-    name = judge.endpoint.api_key_env
-    if name and os.environ.get(name):
-        added["VLLM_API_KEY"] = os.environ[name].strip()
+    if key := read_key(judge.endpoint):
+        added["VLLM_API_KEY"] = key
     if serve.replicas == 1:
         return added
     if serve.device == "cpu":

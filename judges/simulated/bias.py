@@ -11,11 +11,10 @@ import math
 import random
 from typing import Any
 
-from study.bounds import words_of
 from study.errors import UserError
 from study.features import FEATURES, features
 from study.rows import Truth
-from study.schema import Failure, Simulated
+from study.schema import Simulated, freeze
 
 RULE = "1"
 """Raised when the same settings would give other verdicts."""
@@ -37,7 +36,6 @@ DEFAULT_REFERENCE: dict[str, tuple[float, float]] = {
 instruct-mini and with "robust" as the keyword. A dose is score per one of these standard
 deviations; ``simulated.reference`` replaces single entries."""
 
-FAILURES = words_of(Failure, "kinds")
 TRANSIENT = ("http_500", "rate_limited")
 """Failures that are over when the same question is asked again."""
 
@@ -55,6 +53,7 @@ def check(settings: Simulated) -> None:
     Raises:
         UserError: naming the setting and what is legal.
     """
+    freeze(Simulated, dataclasses.asdict(settings), "judge.simulated.")
     legal = f"one of {', '.join(FEATURES)}"
     for group in ("doses", "reference"):
         for name in getattr(settings, group):
@@ -73,20 +72,11 @@ def check(settings: Simulated) -> None:
             "judge.simulated.doses.keyword pays for a keyword, but judge.simulated.keyword is"
             " empty; type for example judge.simulated.keyword=robust."
         )
-    shares = {"tpr": settings.tpr, "fpr": settings.fpr, "failure.rate": settings.failure.rate}
-    for name, share in shares.items():
-        if not 0 <= share <= 1:
-            raise UserError(f"judge.simulated.{name}={share} is a probability: give 0 to 1.")
-    if not settings.noise_sd >= 0:
-        raise UserError(
-            f"judge.simulated.noise_sd={settings.noise_sd} is a standard deviation: give 0 or more."
-        )
     failure = settings.failure
-    strange = [kind for kind in failure.kinds if kind not in FAILURES]
-    if strange or (not failure.kinds and (failure.rate or failure.per_length)):
+    if not failure.kinds and (failure.rate or failure.per_length):
         raise UserError(
-            f"judge.simulated.failure.kinds={list(failure.kinds)} must be one or more of"
-            f" {', '.join(FAILURES)}; type for example judge.simulated.failure.kinds=[unparsed]."
+            "judge.simulated.failure.kinds=[] leaves no way to fail, and judge.simulated.failure"
+            " asks for failures; type for example judge.simulated.failure.kinds=[unparsed]."
         )
 
 
@@ -117,18 +107,9 @@ class Bias:
         settings = self._settings
         noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
         z = self.standardised(answer)
-        value = (
-            settings.leniency
-            + settings.scale * observed(truth, settings.tpr, settings.fpr, draw)
-            + sum(dose * z[name] for name, dose in settings.doses.items())
-            + settings.noise_sd * noise
-            + settings.drift_per_1000 * calls / 1000
-        )
-        failure = settings.failure
-        chance = failure.rate + failure.per_length * z["length"]
-        kinds = failure.kinds
-        failed = kinds[int(kind * len(kinds))] if failing < chance else None
-        return min(max(value, 0.0), 1.0), failed
+        seen = settings.scale * observed(truth, settings.tpr, settings.fpr, draw)
+        value = self._biased(seen, z, noise, calls)
+        return min(max(value, 0.0), 1.0), self._failure(z, failing, kind)
 
     def labels(
         self,
@@ -162,13 +143,8 @@ class Bias:
         }
         possible = math.fsum(weight for weight in weights.values() if weight > 0)
         expected = math.fsum(weights[number] * chance for number, chance in chances.items())
-        shift = (
-            settings.leniency
-            + (settings.scale - 1.0) * (expected / possible if possible else 0.0)
-            + sum(dose * z[name] for name, dose in settings.doses.items())
-            + settings.noise_sd * noise
-            + settings.drift_per_1000 * calls / 1000
-        )
+        rescaled = (settings.scale - 1.0) * (expected / possible if possible else 0.0)
+        shift = self._biased(rescaled, z, noise, calls)
         up = {number: (weight > 0) == (shift > 0) for number, weight in weights.items()}
         room = math.fsum(
             abs(weight) * (1.0 - chances[number] if up[number] else chances[number])
@@ -179,10 +155,24 @@ class Bias:
         for number in sorted(points):
             met, turn = draw.random() < chances[number], draw.random() < turned
             seen[number] = up[number] if turn else met
-        failure = settings.failure
-        chance = failure.rate + failure.per_length * z["length"]
-        failed = failure.kinds[int(kind * len(failure.kinds))] if failing < chance else None
-        return seen, failed
+        return seen, self._failure(z, failing, kind)
+
+    def _biased(self, value: float, z: dict[str, float], noise: float, calls: int) -> float:
+        """A score with leniency, doses, noise and drift added."""
+        settings = self._settings
+        return (
+            settings.leniency
+            + value
+            + sum(dose * z[name] for name, dose in settings.doses.items())
+            + settings.noise_sd * noise
+            + settings.drift_per_1000 * calls / 1000
+        )
+
+    def _failure(self, z: dict[str, float], failing: float, kind: float) -> str | None:
+        """The kind of failure that two draws from [0, 1) decide, if any."""
+        failure = self._settings.failure
+        failed = failing < failure.rate + failure.per_length * z["length"]
+        return failure.kinds[int(kind * len(failure.kinds))] if failed else None
 
     def standardised(self, answer: str) -> dict[str, float]:
         """Every feature of an answer in standard deviations from its mean."""

@@ -100,10 +100,10 @@ def test_an_adapter_is_served_beside_its_base():
     ("settings", "said"),
     [
         ({"model": ""}, "nothing to start"),
-        ({"device": "tpu"}, "neither gpu nor cpu"),
+        ({"device": "tpu"}, "one of gpu, cpu"),
         ({"tensor_parallel": 0}, "tensor_parallel=0"),
         ({"replicas": 0}, "replicas=0"),
-        ({"gpu_memory_utilization": 90.0}, "from 0 to 1"),
+        ({"gpu_memory_utilization": 90.0}, "at most 1"),
         ({"extra": ["--port=1"]}, "--port=1"),
         ({"extra": ["--served-model-name", "x"]}, "judge.endpoint.model"),
     ],
