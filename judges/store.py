@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import sys
 import threading
@@ -22,13 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from judges.endpoint.fields import check_value, one_line
 from study import clock as host
 from study.cli import command, option, word
 from study.errors import UserError
+from study.records import write_part
 
 VERSION = 2
 BUSY_S = 60.0
@@ -36,8 +35,8 @@ LONGEST_LEASE_S = 300.0
 """A lease that ends later is not from this clock, and holds nobody up."""
 LATEST_S = 1e11
 """The last time that a row may say it was made, for a table of times."""
-CHUNK = 500
-"""Keys per query; SQLite's oldest limit on variables is 999."""
+LISTED = "(SELECT value FROM json_each(?))"
+"""Any number of keys, given to a query as one JSON list."""
 
 
 def canonical(data: Any) -> bytes:
@@ -103,17 +102,16 @@ class Store:
 
     def get_many(self, keys: Sequence[str], accept: Accept = _any) -> dict[str, dict[str, Any]]:
         """The stored ones among ``keys`` that can be used and will do."""
-        found: dict[str, dict[str, Any]] = {}
+        values: dict[str, dict[str, Any]] = {}
+        # As bytes: a value that is not UTF-8 would fail the whole query.
+        query = f"SELECT key, CAST(value AS BLOB) FROM replies WHERE key IN {LISTED}"
         with self._told():
-            for part, marks in _parts(keys):
-                # As bytes: what is no UTF-8 would fail the whole query.
-                query = f"SELECT key, CAST(value AS BLOB) FROM replies WHERE key IN ({marks})"
-                for key, data in self._connection().execute(query, part):
-                    with contextlib.suppress(ValueError, RecursionError):
-                        value = read_value(data)
-                        if accept(value):
-                            found[key] = value
-        return found
+            for key, data in self._connection().execute(query, [json.dumps(keys)]):
+                with contextlib.suppress(ValueError, RecursionError):
+                    value = read_value(data)
+                    if accept(value):
+                        values[key] = value
+        return values
 
     def put(self, key: str, value: dict[str, Any]) -> dict[str, Any]:
         """Store ``value`` unless ``key`` is taken; gives back what the store holds afterwards."""
@@ -126,14 +124,14 @@ class Store:
         now = time.time()
         texts = {key: _text(value) for key, value in values.items()}
         with self._transaction() as connection:
-            there = self.get_many(list(values), accept)
+            stored = self.get_many(list(values), accept)
             connection.executemany(
                 "INSERT INTO replies (key, value, created) VALUES (?, ?, ?) ON CONFLICT (key)"
                 " DO UPDATE SET value = excluded.value, created = excluded.created",
-                [(key, text, now) for key, text in texts.items() if key not in there],
+                [(key, text, now) for key, text in texts.items() if key not in stored],
             )
-            connection.executemany("DELETE FROM leases WHERE key = ?", [(key,) for key in values])
-            return {**values, **there}
+            connection.execute(f"DELETE FROM leases WHERE key IN {LISTED}", [json.dumps([*values])])
+            return {**values, **stored}
 
     def lease(
         self, keys: Sequence[str], owner: str, seconds: float, accept: Accept = _any
@@ -144,33 +142,28 @@ class Store:
             The keys that are now the owner's to ask for, and the replies that are there already.
         """
         now = self.clock()
-        granted = set()
         with self._transaction() as connection:
             stored = self.get_many(keys, accept)
-            for key in keys:
-                if key in stored:
-                    continue
-                row = connection.execute(
-                    "INSERT INTO leases (key, owner, expires) VALUES (?, ?, ?) ON CONFLICT (key)"
-                    " DO UPDATE SET owner = excluded.owner, expires = excluded.expires,"
-                    " failure = NULL WHERE NOT (leases.expires > ? AND leases.expires <= ?"
-                    " AND leases.owner LIKE ?) RETURNING key",
-                    (
-                        *(key, self._mine(owner), now + seconds),
-                        *(now, now + LONGEST_LEASE_S, self._mine("%")),
-                    ),
-                ).fetchall()
-                if row:
-                    granted.add(key)
-        return granted, stored
+            rows = connection.execute(
+                "INSERT INTO leases (key, owner, expires)"
+                " SELECT value, ?, ? FROM json_each(?) WHERE true ON CONFLICT (key)"
+                " DO UPDATE SET owner = excluded.owner, expires = excluded.expires, failure = NULL"
+                " WHERE NOT (leases.expires > ? AND leases.expires <= ? AND leases.owner LIKE ?)"
+                " RETURNING key",
+                [
+                    *(self._mine(owner), now + seconds),
+                    json.dumps([key for key in keys if key not in stored]),
+                    *(now, now + LONGEST_LEASE_S, self._mine("%")),
+                ],
+            ).fetchall()
+        return {key for (key,) in rows}, stored
 
     def renew(self, keys: Sequence[str], owner: str, seconds: float) -> None:
         """Keep leases that are still the owner's for so long from now."""
-        expires = self.clock() + seconds
         with self._transaction() as connection:
-            connection.executemany(
-                "UPDATE leases SET expires = ? WHERE key = ? AND owner = ?",
-                [(expires, key, self._mine(owner)) for key in keys],
+            connection.execute(
+                f"UPDATE leases SET expires = ? WHERE owner = ? AND key IN {LISTED}",
+                [self.clock() + seconds, self._mine(owner), json.dumps(keys)],
             )
 
     def release(self, failures: Mapping[str, dict[str, Any] | None], owner: str) -> None:
@@ -187,17 +180,14 @@ class Store:
 
     def failed(self, keys: Sequence[str], since: float) -> dict[str, dict[str, Any]]:
         """How asking for the keys has failed after ``since`` (of `clock`), where it has."""
-        found: dict[str, dict[str, Any]] = {}
+        query = (
+            f"SELECT key, failure FROM leases WHERE key IN {LISTED}"
+            " AND failure IS NOT NULL AND expires >= ? AND expires <= ? AND owner LIKE ?"
+        )
+        values = [json.dumps(keys), since, self.clock(), self._mine("%")]
         with self._told():
-            for part, marks in _parts(keys):
-                query = (
-                    f"SELECT key, failure FROM leases WHERE key IN ({marks})"
-                    " AND failure IS NOT NULL AND expires >= ? AND expires <= ? AND owner LIKE ?"
-                )
-                values = [*part, since, self.clock(), self._mine("%")]
-                rows = self._connection().execute(query, values)
-                found |= {key: json.loads(failure) for key, failure in rows}
-        return found
+            rows = self._connection().execute(query, values).fetchall()
+        return {key: json.loads(failure) for key, failure in rows}
 
     def _mine(self, owner: str) -> str:
         return f"{self._boot}/{owner}"
@@ -266,32 +256,28 @@ class Store:
         return connection
 
     def _open(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Judges' replies are nobody else's business; the -wal file inherits this mode. Only
-            # a new file is opened by hand: closing one in use would drop SQLite's own locks.
+            # a new file is opened here: closing one in use would drop SQLite's own locks.
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            connection = sqlite3.connect(
-                self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-            )
-            _to_wal(connection)
-            connection.execute("PRAGMA synchronous=NORMAL")
-            self._check_schema(connection)
-            return connection
+            with contextlib.ExitStack() as undo:
+                connection = sqlite3.connect(
+                    self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+                )
+                undo.callback(connection.close)
+                _to_wal(connection)
+                connection.execute("PRAGMA synchronous=NORMAL")
+                self._check_schema(connection)
+                undo.pop_all()
+                return connection
         except (OSError, sqlite3.Error) as error:
-            if connection is not None:
-                connection.close()
             raise UserError(
                 f"The reply store {self.path} cannot be used ({error}). Give a path in a folder "
                 "that can be written, on a local disk, to a new file or to one that this "
                 "program made."
             ) from error
-        except UserError:
-            if connection is not None:
-                connection.close()
-            raise
 
     def _check_schema(self, connection: sqlite3.Connection) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -341,15 +327,8 @@ def _text(value: dict[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _parts(keys: Sequence[str]) -> Iterator[tuple[list[str], str]]:
-    """The keys in parts that fit a query, and the marks that stand for them."""
-    for start in range(0, len(keys), CHUNK):
-        part = list(keys[start : start + CHUNK])
-        yield part, ",".join("?" * len(part))
-
-
 def _to_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL. SQLite skips its busy timeout for this one change, so wait by hand."""
+    """Switch to WAL, waiting here: SQLite skips its busy timeout for this one change."""
     end = time.monotonic() + BUSY_S
     while True:
         try:
@@ -377,31 +356,34 @@ def stats(store: Store) -> dict[str, Any]:
             numbers["requests"] += 1
             for name in ("tokens_in", "tokens_out"):
                 numbers[name] += reply.get(name) or 0
+    first, last = (
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "never"
+        for seconds in (min(times, default=0.0), max(times, default=0.0))
+    )
     return {
         "replies": len(times),
         **{name: numbers[name] for name in ("requests", "bytes", "tokens_in", "tokens_out")},
-        "first": _when(min(times, default=0.0)),
-        "last": _when(max(times, default=0.0)),
+        "first": first,
+        "last": last,
         "models": dict(models),
         "unusable": numbers["unusable"],
     }
 
 
 def verify(store: Store) -> list[str]:
-    """What is wrong with the file or a row of it; nothing where all is well."""
-    connection = store._connection()
-    found: list[str] = []
+    """What is wrong with the file or a row of it; empty where nothing is."""
+    problems: list[str] = []
     try:
-        said = [line for (line,) in connection.execute("PRAGMA integrity_check")]
-        found += [f"the file: {line}" for line in said if line != "ok"]
+        lines = [line for (line,) in store._connection().execute("PRAGMA integrity_check")]
+        problems += [f"the file: {line}" for line in lines if line != "ok"]
         for key, _, _, value in _rows(store):
             if not isinstance(value, dict):
-                found.append(f"{key}: {value}; it counts as not there")
-            elif len(key) != 64 or set(key) - set("0123456789abcdef"):
-                found.append(f"{key}: the key is no SHA-256")
+                problems.append(f"{key}: {value}; it counts as not there")
+            elif not re.fullmatch("[0-9a-f]{64}", key):
+                problems.append(f"{key}: the key is no SHA-256")
     except sqlite3.DatabaseError as error:
-        found.append(f"the file: {error}")
-    return found
+        problems.append(f"the file: {error}")
+    return problems
 
 
 def _rows(store: Store) -> Iterator[tuple[str, bytes, float, dict[str, Any] | str]]:
@@ -419,40 +401,29 @@ def _rows(store: Store) -> Iterator[tuple[str, bytes, float, dict[str, Any] | st
         yield one_line(key.decode(errors="replace"), 64), data, when, value
 
 
+EXPORTED = {
+    "key": "string",
+    "number": "int32",
+    **dict.fromkeys(("created", "latency_s"), "float64"),
+    **dict.fromkeys(("text", "reasoning", "finish_reason", "model", "asked"), "string"),
+    **dict.fromkeys(("tokens_in", "tokens_cached", "tokens_out"), "int64"),
+    "logprobs": "string",
+}
+"""Columns of an exported request -> their types."""
+
+
 def export(store: Store, out: Path) -> int:
     """Write all replies to a Parquet file, one row per request, and give back how many."""
-    rows = []
-    for key, _, created, value in _rows(store):
-        if not isinstance(value, dict):
-            continue
-        for number, reply in enumerate(value["replies"]):
-            logprobs = reply.pop("logprobs", None)
-            rows.append(
-                {
-                    "key": key,
-                    "number": number,
-                    "created": created,
-                    "latency_s": value["latency_s"],
-                    **reply,
-                    "logprobs": None if logprobs is None else json.dumps(logprobs),
-                }
-            )
-    kinds = {
-        "key": pa.string(), "number": pa.int32(), "created": pa.float64(),
-        "latency_s": pa.float64(), "text": pa.string(), "reasoning": pa.string(),
-        "finish_reason": pa.string(), "model": pa.string(), "asked": pa.string(),
-        "tokens_in": pa.int64(), "tokens_cached": pa.int64(), "tokens_out": pa.int64(),
-        "logprobs": pa.string(),
-    }  # fmt: skip
-    table = pa.Table.from_pylist(rows, pa.schema(list(kinds.items())))
-    part = out.with_name(f".{out.name}.part")
-    pq.write_table(table, part)
-    part.replace(out)
+    rows = [
+        {"key": key, "number": number, "created": created, "latency_s": value["latency_s"]}
+        | reply
+        | {name: json.dumps(reply[name]) for name in ("logprobs",) if reply.get(name) is not None}
+        for key, _, created, value in _rows(store)
+        if isinstance(value, dict)
+        for number, reply in enumerate(value["replies"])
+    ]
+    write_part(out, rows, EXPORTED)
     return len(rows)
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "never"
 
 
 @dataclass(frozen=True)

@@ -354,10 +354,10 @@ def test_processes_share_places_and_a_killed_one_keeps_none(tmp_path: Path) -> N
     (holder,) = workers(tmp_path, 1, endpoint, 3, 60.0)
     concurrency = SharedConcurrency(3, tmp_path / "limits" / address(Endpoint(**endpoint)))
     limit = time.monotonic() + 10
-    while (fd := concurrency._try()) is not None and time.monotonic() < limit:
-        os.close(fd)
+    while (held := concurrency._try()) is not None and time.monotonic() < limit:
+        held.close()
         time.sleep(0.01)
-    assert fd is None, "the other process never took all places"
+    assert held is None, "the other process never took all places"
     holder.kill()
     holder.communicate(timeout=10)
     fd = concurrency._try()
