@@ -360,6 +360,6 @@ def test_processes_share_places_and_a_killed_one_keeps_none(tmp_path: Path) -> N
     assert held is None, "the other process never took all places"
     holder.kill()
     holder.communicate(timeout=10)
-    fd = concurrency._try()
-    assert fd is not None
-    os.close(fd)
+    held = concurrency._try()
+    assert held is not None
+    held.close()
