@@ -17,7 +17,6 @@ from typing import Any
 
 from judges.endpoint.channel import Channel
 from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, read_plain
-from judges.endpoint.dialects import named_dialect
 from judges.endpoint.failures import ERROR_BYTES, FINAL, EndpointRefused, Fault, read_error, told
 from judges.endpoint.fields import NAME_CHARACTERS, clean, one_line
 from judges.endpoint.served import is_asked
@@ -190,9 +189,7 @@ async def _converse(channel: Channel, body: Body, again: Again | None, track: _T
         body, change = request
         asked_model = str(body.get("model") or "")
         if stream:
-            body = body | {"stream": True}
-            if named_dialect(channel.endpoint.dialect).usage_option:
-                body["stream_options"] = {"include_usage": True}
+            body = body | {"stream": True, "stream_options": {"include_usage": True}}
         sent = json.dumps(body).encode()
         reply = await _obtain(channel, "POST", "/chat/completions", sent, read, track)
         if change:
