@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
-import socket
 import sys
 import threading
 import time
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from judges.serving.server import Server
 
 SIMULATED_PORT = 8100
+ANY_PORT = "another address; type for example port=0 to take any free port."
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def serve_simulated(judge: Judge, task: Task, options: Options) -> None:
 
     app = simulated_app(judge, oracle(task))
     port = SIMULATED_PORT if options.port is None else options.port
-    listener = _listen(options.host or "127.0.0.1", port)
+    listener = server.listen(options.host or "127.0.0.1", port, ANY_PORT)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"{judge.name} answers at http://{shown}:{port}/v1 (stop it with Ctrl-C)", flush=True)
@@ -136,7 +136,7 @@ def _address(judge: Judge, options: Options) -> tuple[str, int]:
     if port is None:
         port = parts.port if parts.hostname in LOCAL and parts.port else 8000
     if port == 0:
-        with _listen(host, 0) as listener:
+        with server.listen(host, 0, ANY_PORT) as listener:
             port = listener.getsockname()[1]
     return host, port
 
@@ -187,17 +187,6 @@ def terminated_as_interrupt() -> Generator[None, None, None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family)
-    except OSError as problem:
-        raise UserError(
-            f"Nothing can listen on {host}:{port} ({problem.strerror}). Give another address; type"
-            " for example port=0 to take any free port."
-        ) from None
 
 
 @command("judges.serve judge=sim-verbose port=8100", __doc__, Options)

@@ -22,9 +22,9 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
+from judges.endpoint.channel import read_key
 from judges.serving.vllm_command import arguments, check_model, environment, launcher
 from study import clock, locks
 from study.errors import UserError
@@ -36,6 +36,7 @@ POLL_S = 0.5
 TAIL_LINES = 20
 STOP_S = 30.0
 """How long a server may take to end by itself before it is killed."""
+MOVE = "another port, and judge.endpoint.url with it; type for example port=8200."
 LOCAL = ("127.0.0.1", "localhost", "::1", "0.0.0.0")
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
@@ -43,11 +44,17 @@ _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
 
 
 @dataclass(frozen=True)
-class Server:
-    """One vLLM process. The start time tells it from a later process with the same pid."""
+class Process:
+    """The start time tells it from a later process with the same pid."""
 
     pid: int
     started: str
+
+
+@dataclass(frozen=True)
+class Server(Process):
+    """One vLLM process."""
+
     url: str
     log: str
 
@@ -67,18 +74,21 @@ def start(
     Raises:
         UserError: no vLLM, no model there, or a port that is taken.
     """
-    lists = [arguments(judge, host, port + index) for index in range(judge.serve.replicas)]
+    ports = range(port, port + judge.serve.replicas)
     command = launcher(judge.serve.device)
-    added = [environment(judge, index) for index in range(judge.serve.replicas)]
+    plans = [
+        (place, arguments(judge, host, place), environment(judge, index))
+        for index, place in enumerate(ports)
+    ]
     check_model(judge.serve.model)
-    for index in range(judge.serve.replicas):
-        _check_port(host, port + index)
+    for place in ports:
+        listen(host, place, MOVE).close()
     folder = runs_dir / "servers"
     folder.mkdir(parents=True, exist_ok=True)
     servers: list[Server] = []
     try:
-        for index, words in enumerate(lists):
-            log = folder / f"{judge.name or 'judge'}-{port + index}.log"
+        for place, words, added in plans:
+            log = folder / f"{judge.name or 'judge'}-{place}.log"
             with log.open("wb") as file:
                 file.write(f"$ {shlex.join(['vllm', 'serve', *words])}\n".encode())
                 file.flush()
@@ -87,13 +97,13 @@ def start(
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    env=os.environ | added[index],
+                    env=os.environ | added,
                     start_new_session=True,  # Ctrl-C is for us, and the group is the server's own
                     preexec_fn=_end_with_parent if attached else None,
                 )
             _CHILDREN[process.pid] = process
             started = _start_time(process.pid) or ""
-            servers.append(Server(process.pid, started, address(host, port + index), str(log)))
+            servers.append(Server(process.pid, started, address(host, place), str(log)))
     except BaseException:
         stop(servers)
         raise
@@ -112,14 +122,18 @@ def address(host: str, port: int) -> str:
     return f"http://[{reached}]:{port}/v1" if ":" in reached else f"http://{reached}:{port}/v1"
 
 
-def _check_port(host: str, port: int) -> None:
+def listen(host: str, port: int, instead: str) -> socket.socket:
+    """A socket that listens there; ``instead`` says what to give where that cannot be.
+
+    Raises:
+        UserError: the port is taken, or the address is not of this machine.
+    """
     try:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        socket.create_server(where[:2], family=family).close()
+        return socket.create_server(where[:2], family=family)
     except OSError as problem:
         raise UserError(
-            f"Nothing can listen on {host}:{port} ({problem.strerror}). Give another port, and"
-            " judge.endpoint.url with it; type for example port=8200."
+            f"Nothing can listen on {host}:{port} ({problem.strerror}). Give {instead}"
         ) from None
 
 
@@ -137,9 +151,10 @@ def wait_ready(judge: Judge, servers: Sequence[Server], timeout_s: float | None 
     for server in servers:
         while _get(judge, server.url.removesuffix("/v1") + "/health") is None:
             if not alive(server):
-                code = _exit_code(server.pid)
-                said = f"ended with exit code {code}" if code is not None else "ended"
-                raise UserError(f"vLLM {said} before it answered.{_tail(judge, server)}")
+                child = _CHILDREN.get(server.pid)
+                code = child.poll() if child else None
+                how = "" if code is None else f" with exit code {code}"
+                raise UserError(f"vLLM ended{how} before it answered.{_tail(judge, server)}")
             if time.monotonic() - began > limit:
                 raise UserError(
                     f"vLLM did not answer at {server.url} within {limit:g} s. Give it longer with"
@@ -169,8 +184,7 @@ def models(judge: Judge, url: str) -> list[str] | None:
 
 def _get(judge: Judge, url: str) -> bytes | None:
     """The body of a 200 response; None for anything else."""
-    name = judge.endpoint.api_key_env
-    key = os.environ.get(name, "").strip() if name else ""
+    key = read_key(judge.endpoint)
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"} if key else {})
     # A proxy that the environment names has no business with a server of our own.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -202,11 +216,9 @@ def stop(servers: Sequence[Server], patience_s: float = STOP_S) -> None:
             child.wait()
 
 
-def alive(process: Server | dict[str, Any]) -> bool:
+def alive(process: Process) -> bool:
     """Whether this very process still runs: same pid, same start."""
-    record = process if isinstance(process, dict) else dataclasses.asdict(process)
-    now = _start_time(record["pid"])
-    return now is not None and now == record["started"]
+    return _start_time(process.pid) == process.started
 
 
 def _stat(pid: int | str) -> list[str] | None:
@@ -227,26 +239,19 @@ def _start_time(pid: int) -> str | None:
 
 def _group(pgid: int) -> list[int]:
     """The running processes of a process group."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (fields := _stat(name)) and int(fields[2]) == pgid:
-            found.append(int(name))
-    return found
-
-
-def _exit_code(pid: int) -> int | None:
-    child = _CHILDREN.get(pid)
-    return child.poll() if child else None
+    return [
+        int(name)
+        for name in os.listdir("/proc")
+        if name.isdigit() and (fields := _stat(name)) and int(fields[2]) == pgid
+    ]
 
 
 def _tail(judge: Judge, server: Server) -> str:
-    name = judge.endpoint.api_key_env
-    known = [os.environ.get(name, "")] if name else []
     try:
         text = Path(server.log).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    lines = redact(text, known).strip().splitlines()[-TAIL_LINES:]
+    lines = redact(text, [read_key(judge.endpoint)]).strip().splitlines()[-TAIL_LINES:]
     return f" The end of {server.log}:\n" + "\n".join(lines)
 
 
@@ -268,7 +273,7 @@ def leases(judges: Iterable[Judge], runs_dir: Path) -> Generator[None, None, Non
 def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
     """Have the judge's server running within the block, shared with whoever else needs it.
 
-    A server that somebody started by hand at the same address is used and left alone.
+    A server that somebody else started at the same address is used and left alone.
 
     Returns:
         The addresses of the replicas.
@@ -277,23 +282,23 @@ def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
         UserError: it cannot be started, or the address is taken by another server.
     """
     host, port = _where(judge)
-    book = _book(runs_dir, port)
-    me = {"pid": os.getpid(), "started": _start_time(os.getpid())}
+    path, lock = _book(runs_dir, port)
+    me = Process(os.getpid(), _start_time(os.getpid()) or "")
     try:
         # Whoever starts the server holds the lock until it is ready.
-        with locks.held(book.with_suffix(".lock"), judge.serve.start_timeout_s + STOP_S):
-            joined = _join(judge, host, port, runs_dir, book, me)
+        with locks.held(lock, judge.serve.start_timeout_s + STOP_S):
+            joined = _join(judge, host, port, runs_dir, path, me)
     except locks.LockTimeout:
         raise UserError(
             f"Another process has been starting the server of judge={judge.name} for more than"
-            f" {judge.serve.start_timeout_s:g} s; see {book.parent}."
+            f" {judge.serve.start_timeout_s:g} s; see {path.parent}."
         ) from None
     try:
         yield [address(host, port + index) for index in range(judge.serve.replicas)]
     finally:
         if joined:
-            with locks.held(book.with_suffix(".lock")):
-                _leave(book, me)
+            with locks.held(lock):
+                _Book.read(path).leave(me)
 
 
 def sweep_up(judge: Judge, port: int, runs_dir: Path) -> str:
@@ -302,27 +307,22 @@ def sweep_up(judge: Judge, port: int, runs_dir: Path) -> str:
     Raises:
         UserError: it is in use.
     """
-    book = _book(runs_dir, port)
-    with locks.held(book.with_suffix(".lock")):
-        state = read_json(book)
-        users = [str(user["pid"]) for user in state.get("users", []) if alive(user)]
-        if users:
+    path, lock = _book(runs_dir, port)
+    with locks.held(lock):
+        book = _Book.read(path)
+        if book.users:
             raise UserError(
-                f"The server of judge={judge.name} is in use by process {', '.join(users)}; it"
+                f"The server of judge={judge.name} is in use by process {_pids(book.users)}; it"
                 " stops when the last of them ends."
             )
-        servers = [Server(**server) for server in state.get("servers", [])]
-        stopped = [str(server.pid) for server in servers if alive(server)]
-        stop(servers)
-        book.unlink(missing_ok=True)
-    return f"stopped process {', '.join(stopped)}" if stopped else "no server was left behind"
+        stopped = [server for server in book.servers if alive(server)]
+        stop(book.servers)
+        path.unlink(missing_ok=True)
+    return f"stopped process {_pids(stopped)}" if stopped else "no server was left behind"
 
 
-def _book(runs_dir: Path, port: int) -> Path:
-    """The record of the server at a port of this machine: its processes and its users."""
-    folder = runs_dir / "servers"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{socket.gethostname()}-{port}.json"
+def _pids(processes: Iterable[Process]) -> str:
+    return ", ".join(str(process.pid) for process in processes)
 
 
 def _where(judge: Judge) -> tuple[str, int]:
@@ -343,54 +343,72 @@ def _where(judge: Judge) -> tuple[str, int]:
     return host, port
 
 
-def _join(
-    judge: Judge, host: str, port: int, runs_dir: Path, book: Path, me: dict[str, Any]
-) -> bool:
+@dataclass
+class _Book:
+    """The record of the server at a port of this machine: its processes and its living users."""
+
+    path: Path
+    command: list[list[str]]
+    servers: list[Server]
+    users: list[Process]
+
+    @classmethod
+    def read(cls, path: Path) -> _Book:
+        state = read_json(path)
+        users = [Process(**user) for user in state.get("users", [])]
+        servers = [Server(**server) for server in state.get("servers", [])]
+        return cls(path, state.get("command", []), servers, list(filter(alive, users)))
+
+    def write(self) -> None:
+        state = dataclasses.asdict(self)
+        write_json(self.path, {name: state[name] for name in ("command", "servers", "users")})
+
+    def leave(self, me: Process) -> None:
+        """Take this process out of the users; the last one stops the servers."""
+        if me in self.users:
+            self.users.remove(me)  # once: a process may hold several leases
+        if self.users:
+            self.write()
+            return
+        stop(self.servers)
+        self.path.unlink(missing_ok=True)
+
+
+def _book(runs_dir: Path, port: int) -> tuple[Path, Path]:
+    """The file of the `_Book` of a port, and its lock."""
+    folder = runs_dir / "servers"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{socket.gethostname()}-{port}.json"
+    return path, path.with_suffix(".lock")
+
+
+def _join(judge: Judge, host: str, port: int, runs_dir: Path, path: Path, me: Process) -> bool:
     """Enter this process among the users; False where the server is not ours to stop."""
-    state = read_json(book)
-    users = [user for user in state.get("users", []) if alive(user)]
-    servers = [Server(**server) for server in state.get("servers", [])]
+    book = _Book.read(path)
     command = [arguments(judge, host, port + index) for index in range(judge.serve.replicas)]
-    if servers and all(map(alive, servers)):
-        if state["command"] != command and users:
-            pids = ", ".join(str(user["pid"]) for user in users)
-            raise UserError(
-                f"The server at {judge.endpoint.url} runs with other settings for process {pids}."
-                " Give this judge another port in judge.endpoint.url, or wait."
-            )
-    elif not servers and (served := models(judge, address(host, port))) is not None:
+    same = book.command == command
+    up = bool(book.servers) and all(map(alive, book.servers))
+    if up and not same and book.users:
+        raise UserError(
+            f"The server at {judge.endpoint.url} runs with other settings for process"
+            f" {_pids(book.users)}. Give this judge another port in judge.endpoint.url, or wait."
+        )
+    if not book.servers and (served := models(judge, address(host, port))) is not None:
         if judge.endpoint.model in served:
             return False
         raise UserError(
             f"At {judge.endpoint.url} another server serves {', '.join(served) or 'no model'}."
             " Stop it, or give this judge another port in judge.endpoint.url."
         )
-    if not servers or not all(map(alive, servers)) or state["command"] != command:
-        stop(servers)
-        servers = start(judge, host, port, runs_dir, attached=False)
-        users = []
-    record: dict[str, Any] = {
-        "command": command,
-        "servers": [dataclasses.asdict(server) for server in servers],
-        "users": [*users, me],
-    }
-    write_json(book, record)  # before it is ready: a killed starter leaves no server unknown
+    if not up or not same:
+        stop(book.servers)
+        book.servers = start(judge, host, port, runs_dir, attached=False)
+        book.command, book.users = command, []
+    book.users.append(me)
+    book.write()  # before it is ready: a killed starter leaves no server unknown
     try:
-        wait_ready(judge, servers)
+        wait_ready(judge, book.servers)
     except BaseException:
-        _leave(book, me)
+        _Book.read(path).leave(me)
         raise
     return True
-
-
-def _leave(book: Path, me: dict[str, Any]) -> None:
-    state = read_json(book)
-    users = list(state.get("users", []))
-    if me in users:
-        users.remove(me)  # once: a process may hold several leases
-    users = [user for user in users if alive(user)]
-    if users:
-        write_json(book, {**state, "users": users})
-        return
-    stop([Server(**server) for server in state.get("servers", [])])
-    book.unlink(missing_ok=True)
