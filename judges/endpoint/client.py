@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +21,6 @@ from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, r
 from judges.endpoint.failures import ERROR_BYTES, FINAL, EndpointRefused, Fault, read_error, told
 from judges.endpoint.fields import NAME_CHARACTERS, clean, one_line
 from judges.endpoint.served import is_asked
-from judges.endpoint.throttle import NoTurn
 from judges.endpoint.transport import Answer, TooLarge, Unreachable, WireError
 from study.verdict import Outcome, Parsed, Reply, Request
 
@@ -110,8 +110,8 @@ async def ask(
         waited = clock()
         try:
             permit = await channel.throttle.permit(tokens, limit)
-        except NoTurn as late:
-            return Fetched((), Outcome.rate_limited, str(late), 0, clock() - waited)
+        except Fault as late:
+            return Fetched((), late.outcome, late.reason, 0, clock() - waited)
         started = clock()
         track = _Track(started + limit, tokens, permit)
         fault = None
@@ -151,9 +151,12 @@ async def list_models(channel: Channel) -> list[str] | None:
     async def read(answer: Answer, alive: Callable[[], None]) -> list[str] | None:
         try:
             listed = json.loads((await _whole(answer, alive)).decode())
-            found = [model["id"] for model in listed["data"][:MOST_LISTED]]
-            names = [told(item, channel.key) for item in found if isinstance(item, str)]
-            return [one_line(name, NAME_CHARACTERS) for name in names]
+            names = [model["id"] for model in listed["data"][:MOST_LISTED]]
+            return [
+                one_line(told(name, channel.key), NAME_CHARACTERS)
+                for name in names
+                if isinstance(name, str)
+            ]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise Fault(Outcome.transport, "its list of models is not one", again=False) from None
 
@@ -169,11 +172,14 @@ async def list_models(channel: Channel) -> list[str] | None:
 
 async def _converse(channel: Channel, body: Body, again: Again | None, track: _Track) -> None:
     stream = channel.endpoint.stream
-    receive = _read_stream if stream else _read_whole
     asked_model = ""
 
     async def read(answer: Answer, alive: Callable[[], None]) -> Reply:
-        reply = clean(await receive(answer, alive), channel.key)
+        if stream:
+            reply = await _read_stream(answer, alive)
+        else:
+            reply = read_plain(await _whole(answer, alive))
+        reply = clean(reply, channel.key)
         if is_asked(asked_model, reply.model, channel.endpoint.served_as):
             return reply
         track.wrong += 1
@@ -205,26 +211,21 @@ async def _obtain(
     endpoint = channel.endpoint
     clock = asyncio.get_running_loop().time
     connected = False
-    number = 0
-    while True:
-        number += 1
+    for number in itertools.count():
         track.waiting = None
         await _resume(channel, track)
         permit, track.permit = track.permit, None
         if permit is None:
-            try:
-                permit = await channel.throttle.permit(track.tokens, track.deadline - clock())
-            except NoTurn as late:
-                raise Fault(Outcome.rate_limited, str(late), again=False) from None
+            permit = await channel.throttle.permit(track.tokens, track.deadline - clock())
         track.attempts += 1
         began = clock()
         try:
-            got = await _once(channel, method, path, body, read)
-            if isinstance(got, Reply):
+            reply = await _once(channel, method, path, body, read)
+            if isinstance(reply, Reply):
                 channel.answered()
                 channel.throttle.concurrency.answered(clock() - began)
-                channel.throttle.settle(permit, got.tokens_in, got.tokens_out)
-            return got
+                channel.throttle.settle(permit, reply.tokens_in, reply.tokens_out)
+            return reply
         except Fault as fault:
             if fault.overrun:
                 channel.throttle.concurrency.overrun()
@@ -235,9 +236,9 @@ async def _obtain(
                 # It was there a moment ago: gone for one attempt is not down.
                 fault.outcome = Outcome.transport
             fault.reason = told(fault.reason, channel.key)
-            if not fault.again or number >= endpoint.attempts:
+            if not fault.again or number + 1 >= endpoint.attempts:
                 raise
-            scale = min(LONGEST_WAIT_S, endpoint.backoff_s * 2 ** (number - 1))
+            scale = min(LONGEST_WAIT_S, endpoint.backoff_s * 2**number)
             wait = fault.wait_s + channel.jitter.uniform(0.0, scale)
             if fault.wait_s >= track.deadline - clock():
                 fault.reason += f"; it asks to wait {fault.wait_s:g} s, past the deadline"
@@ -264,50 +265,42 @@ async def _resume(channel: Channel, track: _Track) -> None:
     track.waiting = None
 
 
-class _Watch:
-    """Ends an attempt that brings nothing new. It looks when the time may be up, which costs less
-    than to move a timer at each piece of an answer."""
-
-    __slots__ = ("_handle", "_last", "_loop", "_seconds", "idle")
-
-    def __init__(self, seconds: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._last = self._loop.time()
-        self._seconds = seconds
-        self._handle: asyncio.TimerHandle | None = None
-        self.idle: asyncio.Timeout
-
-    def alive(self) -> None:
-        """Something new has come."""
-        self._last = self._loop.time()
-
-    def look(self) -> None:
-        """End the attempt, or look again when its time may be up."""
-        up = self._last + self._seconds
-        if up <= self._loop.time():
-            self.idle.reschedule(up)
-        else:
-            self._handle = self._loop.call_at(up, self.look)
-
-    def end(self) -> None:
-        """Look no more."""
-        if self._handle is not None:
-            self._handle.cancel()
-
-
 async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any) -> Any:
+    """One attempt; one that brings nothing new for ``endpoint.idle_timeout_s`` is given up.
+
+    Raises:
+        Fault: it failed.
+        EndpointRefused: no later one can fare better.
+    """
     idle_s = channel.endpoint.idle_timeout_s
     channel.calls += method == "POST"
-    watch = _Watch(idle_s)
+    loop = asyncio.get_running_loop()
+    last = loop.time()
+    timer: asyncio.TimerHandle | None = None
+
+    def alive() -> None:
+        """Something new has come."""
+        nonlocal last
+        last = loop.time()
+
+    def look() -> None:
+        """End the attempt, or look again when its time may be up: this costs less than to move a
+        timer at each piece of an answer."""
+        nonlocal timer
+        if last + idle_s <= loop.time():
+            idle.reschedule(last + idle_s)
+        else:
+            timer = loop.call_at(last + idle_s, look)
+
     try:
-        async with asyncio.timeout(None) as watch.idle:
-            watch.look()
+        async with asyncio.timeout(None) as idle:
+            look()
             headers = channel.headers()
             async with channel.wire.exchange(method, path, headers, body) as answer:
                 if answer.status != 200:
                     return read_error(answer, await _begin(answer), channel.key)
                 try:
-                    return await read(answer, watch.alive)
+                    return await read(answer, alive)
                 except ErrorBody as error:
                     return read_error(answer, error.body, channel.key)
     except TimeoutError:
@@ -319,11 +312,8 @@ async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any
     except (WireError, BadCompletion) as error:
         raise Fault(Outcome.transport, str(error)) from None
     finally:
-        watch.end()
-
-
-async def _read_whole(answer: Answer, alive: Callable[[], None]) -> Reply:
-    return read_plain(await _whole(answer, alive))
+        if timer is not None:
+            timer.cancel()
 
 
 async def _read_stream(answer: Answer, alive: Callable[[], None]) -> Reply:

@@ -27,9 +27,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from judges.endpoint.failures import Fault
 from study import clock as host
 from study import locks
 from study.errors import UserError
+from study.verdict import Outcome
 
 if TYPE_CHECKING:
     from study.schema import Endpoint
@@ -135,10 +137,6 @@ class Concurrency(AbstractAsyncContextManager[None]):
             if not turn.done():
                 self._take()
                 turn.set_result(None)
-
-
-class NoTurn(Exception):
-    """The turn of a request does not come in time."""
 
 
 class RateLimit:
@@ -254,15 +252,10 @@ class Throttle:
     def __init__(self, endpoint: Endpoint, folder: Path | None = None) -> None:
         self.concurrency = Concurrency(endpoint.max_concurrency, endpoint.adaptive)
         mine = None if folder is None else folder / address(endpoint)
-        limited = endpoint.requests_per_min or endpoint.tokens_per_min
-        self._rate = (
-            RateLimit(endpoint.requests_per_min, endpoint.tokens_per_min, mine and mine / "rate")
-            if limited
-            else None
-        )
-        self._shared = (
-            SharedConcurrency(endpoint.max_concurrency, mine) if endpoint.shared and mine else None
-        )
+        limits = (endpoint.requests_per_min, endpoint.tokens_per_min)
+        self._rate = RateLimit(*limits, mine and mine / "rate") if any(limits) else None
+        shared = endpoint.shared and mine is not None
+        self._shared = SharedConcurrency(endpoint.max_concurrency, mine) if shared else None
         self._reply_tokens = 0.0
         self._most_tokens = endpoint.tokens_per_min or math.inf
         self._line = asyncio.Lock()
@@ -283,7 +276,7 @@ class Throttle:
         one turn of each process, and the time in line does not count.
 
         Raises:
-            NoTurn: not within so many seconds from the head of the line.
+            Fault: not within so many seconds from the head of the line.
         """
         rate = self._rate
         if rate is None:
@@ -304,10 +297,11 @@ class Throttle:
                     return expected
                 rate.reserve(-1, -expected)
                 if left <= 0:
-                    raise NoTurn(
+                    reason = (
                         f"the turn of this request is {wait:.0f} s away, past the deadline of "
                         f"{within_s:g} s: others use up the requests_per_min or tokens_per_min"
                     )
+                    raise Fault(Outcome.rate_limited, reason, again=False)
                 await asyncio.sleep(min(left, LOOK_S))
 
     def settle(self, set_aside: float, tokens_in: int | None, tokens_out: int | None) -> None:

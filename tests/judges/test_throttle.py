@@ -17,7 +17,7 @@ import pytest
 from judges.endpoint.throttle import (
     WINDOW,
     Concurrency,
-    NoTurn,
+    Fault,
     RateLimit,
     SharedConcurrency,
     Throttle,
@@ -235,7 +235,7 @@ def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
     async def main() -> None:
         throttle = Throttle(endpoint, tmp_path)
         for _ in range(2):
-            with pytest.raises(NoTurn, match=r"29\d s away, past the deadline of 0.1 s"):
+            with pytest.raises(Fault, match=r"29\d s away, past the deadline of 0.1 s"):
                 await throttle.permit(0.0, 0.1)
         assert throttle._rate is not None
         assert 297 < throttle._rate.reserve(1, 0) < 301  # the turns not taken were given back
