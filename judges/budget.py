@@ -81,8 +81,8 @@ def usd_of(verdicts: Sequence[dict[str, Any]]) -> float:
     """Dollars of some verdict rows. A request whose usage the endpoint kept to itself counts as
     much as the mean of the others."""
     asked = [row for row in verdicts if not row["from_cache"] and row["finish_reason"]]
-    known = [row["cost_usd"] for row in asked if row["cost_usd"] is not None]
-    return sum(known) * len(asked) / len(known) if known else 0.0
+    costs = [row["cost_usd"] for row in asked if row["cost_usd"] is not None]
+    return sum(costs) * len(asked) / len(costs) if costs else 0.0
 
 
 def check_limits(cost: Cost, judges: Iterable[Judge]) -> None:

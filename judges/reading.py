@@ -86,17 +86,17 @@ def settle(
     The reason says what was changed to obtain it, where something was.
 
     Args:
-        parsed: of the replies, where they have been read already.
+        parsed: of the first replies, where they have been read already.
     """
-    reply, said = replies[-1], Parsed(Outcome.empty)
+    reply, grade = replies[-1], Parsed(Outcome.empty)
     for place, reply in enumerate(replies):
-        said = parsed[place] if place < len(parsed) else read_reply(parse, reply)
-        if said.outcome in (Outcome.scored, Outcome.refused):
+        grade = parsed[place] if place < len(parsed) else read_reply(parse, reply)
+        if grade.outcome in (Outcome.scored, Outcome.refused):
             break
     if reply.asked:
-        reason = "; ".join(part for part in (said.reason, f"asked again {reply.asked}") if part)
-        said = dataclasses.replace(said, reason=reason)
-    return reply, said
+        reason = "; ".join(filter(None, (grade.reason, f"asked again {reply.asked}")))
+        grade = dataclasses.replace(grade, reason=reason)
+    return reply, grade
 
 
 def read(
@@ -106,17 +106,16 @@ def read(
     is no reply no label is known, and the outcome is that of the request.
 
     Args:
-        parsed: of the replies, where they have been read already.
+        parsed: of the first replies, where they have been read already.
     """
     blank = ("unknown",) * len(request.criteria)
     if not fetched.replies:
         assert fetched.outcome is not None
-        said = Parsed(fetched.outcome, blank, reason=fetched.reason)
-        return dataclasses.replace(fetched, request=request, parsed=said)
-    reply, said = settle(lambda reply: grading.parse(reply, request), fetched.replies, parsed)
-    if fetched.outcome is not None and said.outcome is not Outcome.scored:
-        reason = f"{said.reason}; asked again: {fetched.reason}"
-        said = Parsed(said.outcome, said.labels, reason=reason)
-    if len(said.labels) < len(request.criteria):  # a bug in the parser, which cost the labels
-        said = Parsed(said.outcome, blank, reason=said.reason)
-    return dataclasses.replace(fetched, request=request, reply=reply, parsed=said)
+        grade = Parsed(fetched.outcome, blank, reason=fetched.reason)
+        return dataclasses.replace(fetched, request=request, parsed=grade)
+    reply, grade = settle(lambda reply: grading.parse(reply, request), fetched.replies, parsed)
+    if fetched.outcome is not None and grade.outcome is not Outcome.scored:
+        grade = dataclasses.replace(grade, reason=f"{grade.reason}; asked again: {fetched.reason}")
+    if len(grade.labels) < len(request.criteria):  # a bug in the parser, which cost the labels
+        grade = Parsed(grade.outcome, blank, reason=grade.reason)
+    return dataclasses.replace(fetched, request=request, reply=reply, parsed=grade)

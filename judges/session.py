@@ -386,7 +386,7 @@ class Session:
         shared = await self._single_flight.claim(request.key)
         if shared is not None:
             self.hits += 1
-            return read(grading, request, from_value(shared.value))
+            return read(grading, request, from_value(shared))
         try:
             fetched = await self._ask(grading, request, body, within_s)
         except BaseException:

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,12 +32,8 @@ GATHER_S = 0.002
 """How long a reply waits for others that go to the store with it."""
 
 
-@dataclass(frozen=True)
-class Shared:
-    """What somebody else obtained: a stored reply, or how it failed."""
-
-    value: dict[str, Any]
-    failed: bool
+Value = dict[str, Any]
+"""What the store keeps under a key, or how asking for it failed."""
 
 
 class SingleFlight:
@@ -57,26 +52,26 @@ class SingleFlight:
         self._accept = accept
         self._lease_s = lease_s
         self._owner = f"{os.getpid()}-{os.urandom(8).hex()}"
-        self._claims: dict[str, asyncio.Future[Shared | None]] = {}
-        self._waiting: dict[str, tuple[asyncio.Future[Shared | None], float]] = {}
+        self._claims: dict[str, asyncio.Future[Value | None]] = {}
+        self._waiting: dict[str, tuple[asyncio.Future[Value | None], float]] = {}
         self._held: set[str] = set()
-        self._searches: list[tuple[str, asyncio.Future[dict[str, Any] | None]]] = []
-        self._puts: dict[str, tuple[dict[str, Any], asyncio.Future[dict[str, Any]]]] = {}
-        self._failures: dict[str, dict[str, Any] | None] = {}
+        self._searches: list[tuple[str, asyncio.Future[Value | None]]] = []
+        self._puts: dict[str, tuple[Value, asyncio.Future[Value]]] = {}
+        self._failures: dict[str, Value | None] = {}
         self._flush_at: asyncio.Handle | None = None
         self._tending: asyncio.Task[None] | None = None
 
-    async def find(self, key: str) -> dict[str, Any] | None:
+    async def find(self, key: str) -> Value | None:
         """What is stored under a key, if it will do; asks nobody."""
-        future: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Value | None] = asyncio.Future()
         self._searches.append((key, future))
         self._soon(0.0)
         return await future
 
-    async def claim(self, key: str) -> Shared | None:
+    async def claim(self, key: str) -> Value | None:
         """Wait for the reply that somebody else is asking for; None where it is ours to ask for,
         which `put` or `give_up` must end. One claim per key at a time."""
-        future: asyncio.Future[Shared | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Value | None] = asyncio.Future()
         self._claims[key] = future
         self._soon(0.0)
         try:
@@ -88,14 +83,14 @@ class SingleFlight:
             self._waiting.pop(key, None)
             raise
 
-    async def put(self, key: str, value: dict[str, Any]) -> dict[str, Any]:
+    async def put(self, key: str, value: Value) -> Value:
         """Store the reply; gives back what the store holds afterwards."""
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Value] = asyncio.Future()
         self._puts[key] = (value, future)
         self._soon(GATHER_S)
         return await future
 
-    def give_up(self, key: str, failure: dict[str, Any] | None = None) -> None:
+    def give_up(self, key: str, failure: Value | None = None) -> None:
         """End a claim without a reply. With a failure, those who wait take it for theirs."""
         self._failures[key] = failure
         self._soon(GATHER_S)
@@ -111,9 +106,8 @@ class SingleFlight:
         self._flush()
 
     def _soon(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
         if self._flush_at is None:
-            self._flush_at = loop.call_later(seconds, self._flush)
+            self._flush_at = asyncio.get_running_loop().call_later(seconds, self._flush)
 
     def _flush(self) -> None:
         self._flush_at = None
@@ -121,20 +115,14 @@ class SingleFlight:
             searches, self._searches = self._searches, []
             keys = [key for key, _ in searches]
             _settle(
-                [future for _, future in searches],
-                lambda: dict.fromkeys(keys) | self._store.get_many(keys, self._accept),
-                keys,
+                searches, lambda: dict.fromkeys(keys) | self._store.get_many(keys, self._accept)
             )
         if self._puts:
             puts, self._puts = self._puts, {}
             self._held.difference_update(puts)
-            _settle(
-                [future for _, future in puts.values()],
-                lambda: self._store.put_many(
-                    {key: value for key, (value, _) in puts.items()}, self._accept
-                ),
-                list(puts),
-            )
+            values = {key: value for key, (value, _) in puts.items()}
+            futures = [(key, future) for key, (_, future) in puts.items()]
+            _settle(futures, lambda: self._store.put_many(values, self._accept))
         if self._failures:
             failures, self._failures = self._failures, {}
             self._held.difference_update(failures)
@@ -144,11 +132,10 @@ class SingleFlight:
                 log.warning("leases could not be given back: %s", error)
         if self._claims:
             keys = list(self._claims)[:AT_ONCE]
-            claims = {key: self._claims.pop(key) for key in keys}
             now = self._store.clock()
-            self._waiting |= {key: (future, now) for key, future in claims.items()}
+            self._waiting |= {key: (self._claims.pop(key), now) for key in keys}
             try:
-                self._try(list(claims))
+                self._lease(keys)
             except Exception as error:
                 self._fail(error)
         if self._claims:
@@ -156,25 +143,23 @@ class SingleFlight:
         if (self._held or self._waiting) and (self._tending is None or self._tending.done()):
             self._tending = asyncio.get_running_loop().create_task(self._tend())
 
-    def _try(self, keys: list[str]) -> None:
+    def _lease(self, keys: list[str]) -> None:
         """Lease what can be leased of the keys waited for, and hand out what is there."""
         granted, stored = self._store.lease(keys, self._owner, self._lease_s, self._accept)
         self._held |= granted
         for key in keys:  # in the order in which they were asked for
-            if key in granted:
-                self._hand_out(key, None)
-        for key, value in stored.items():
-            self._hand_out(key, Shared(value, failed=False))
+            if key in granted or key in stored:
+                self._hand_out(key, stored.get(key))
 
     def _look(self) -> None:
         """Hand out what has come for those who wait."""
         if not self._waiting:
             return
-        for key, value in self._store.get_many(list(self._waiting), self._accept).items():
-            self._hand_out(key, Shared(value, failed=False))
-        since = min((began for _, began in self._waiting.values()), default=0.0)
-        for key, value in self._store.failed(list(self._waiting), since).items():
-            self._hand_out(key, Shared(value, failed=True))
+        stored = self._store.get_many(list(self._waiting), self._accept)
+        since = min(began for _, began in self._waiting.values())
+        failed = self._store.failed(list(self._waiting), since)
+        for key, value in {**failed, **stored}.items():
+            self._hand_out(key, value)
 
     def _fail(self, error: Exception) -> None:
         """The store cannot be used: whoever waits is told, and nobody waits for ever."""
@@ -183,7 +168,7 @@ class SingleFlight:
             if not future.done():
                 future.set_exception(error)
 
-    def _hand_out(self, key: str, shared: Shared | None) -> None:
+    def _hand_out(self, key: str, shared: Value | None) -> None:
         future, _ = self._waiting.pop(key)
         if not future.done():
             future.set_result(shared)
@@ -193,16 +178,17 @@ class SingleFlight:
     async def _tend(self) -> None:
         """Look for replies while somebody waits; keep the leases up while there are any."""
         clock = asyncio.get_running_loop().time
+        beat_s = min(BEAT_S, self._lease_s / 4)
         beat = look = clock()
         while self._held or self._waiting:
-            await asyncio.sleep(POLL_S if self._waiting else min(BEAT_S, self._lease_s / 4))
+            await asyncio.sleep(POLL_S if self._waiting else beat_s)
             now = clock()
             try:
                 self._look()
                 if self._waiting and now - look >= TAKE_OVER_S:
                     look = now
-                    self._try(list(self._waiting))
-                if self._held and now - beat >= min(BEAT_S, self._lease_s / 4):
+                    self._lease(list(self._waiting))
+                if self._held and now - beat >= beat_s:
                     beat = now
                     held = list(self._held)
                     for start in range(0, len(held), AT_ONCE):
@@ -214,16 +200,17 @@ class SingleFlight:
 
 
 def _settle(
-    futures: Sequence[asyncio.Future[Any]], work: Callable[[], Mapping[str, Any]], keys: list[str]
+    futures: Sequence[tuple[str, asyncio.Future[Any]]], work: Callable[[], Mapping[str, Any]]
 ) -> None:
-    """Do the work for all of them, and give each its part or the error."""
+    """Do the work for all of them, and give each what it has for its key, or the error."""
     try:
-        done = work()
-    except Exception as error:
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
-        return
-    for key, future in zip(keys, futures, strict=True):
-        if not future.done():
-            future.set_result(done[key])
+        values, error = work(), None
+    except Exception as failure:
+        values, error = {}, failure
+    for key, future in futures:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(values[key])
+        else:
+            future.set_exception(error)
