@@ -12,7 +12,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from judges.grading.reply_format import Said, Unanswerable, judged, read_question, spoil
-from judges.simulated.bias import TRANSIENT, Bias
+from judges.simulated.bias import Bias
 from study.errors import UserError
 from study.rows import Truth
 from study.schema import Judge
@@ -29,6 +29,11 @@ from study.schema import Judge
 Oracle = Callable[[str, str], Truth | None]
 """(prompt text, answer) -> what the rules say, None for an unknown prompt."""
 
+TRANSIENT = {
+    "http_500": (500, "The simulated judge failed on this request.", "internal_error"),
+    "rate_limited": (429, "Too many requests to the simulated judge.", "rate_limited"),
+}
+"""Failures that are over when the same question is asked again, and what they answer."""
 PIECE = 4
 """Characters per streamed chunk, and per token where tokens are counted."""
 
@@ -82,36 +87,52 @@ class SimulatedJudge:
     async def complete(self, request: Request) -> Response:
         """One chat completion, plain or as server-sent events."""
         try:
-            body = read_body(await request.body())
-            if body.get("model") not in (None, "", self._model):
-                raise Unanswerable(
-                    404, f"The model {body['model']!r} does not exist here.", "model_not_found"
-                )
-            question = read_question(body)
-            found = [self._oracle(question.prompt, answer) for answer in question.answers]
-            truths = [truth for truth in found if truth is not None]
-            if len(truths) < len(found):
-                raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
+            return await self._complete(request)
         except Unanswerable as refusal:
-            return error(refusal.status, str(refusal), refusal.code)
+            status, code = refusal.status, refusal.code
+            # as OpenAI's API words it
+            kind = "invalid_request_error" if status < 500 and status != 429 else code
+            body = {"message": str(refusal), "type": kind, "param": None, "code": code}
+            headers = {"retry-after": "0"} if status == 429 else None
+            return JSONResponse({"error": body}, status, headers)
+
+    async def _complete(self, request: Request) -> Response:
+        try:
+            body = json.loads(await request.body())
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            raise Unanswerable(400, "The body is not a JSON object.", "invalid_json")
+        if body.get("model") not in (None, "", self._model):
+            raise Unanswerable(
+                404, f"The model {body['model']!r} does not exist here.", "model_not_found"
+            )
+        question = read_question(body)
+        known = [self._oracle(question.prompt, answer) for answer in question.answers]
+        truths = [truth for truth in known if truth is not None]
+        if len(truths) < len(known):
+            raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
         nth = self._asked[question.content]
         self._asked[question.content] += 1
         calls, self._calls = self._calls, self._calls + 1
         draw = generator(self._seed, question.content, nth)
         verdict, failure = judged(self._bias, question, truths, draw, calls)
-        if failure in TRANSIENT and nth:
-            failure = None
         if failure == "hang":
-            await _gone(request)
+            while (await request.receive())["type"] != "http.disconnect":
+                await asyncio.sleep(0.05)
             return Response(status_code=503)
-        if failure == "http_500":
-            return error(500, "The simulated judge failed on this request.", "internal_error")
-        if failure == "rate_limited":
-            response = error(429, "Too many requests to the simulated judge.", "rate_limited")
-            response.headers["retry-after"] = "0"
-            return response
+        if failure in TRANSIENT and not nth:
+            raise Unanswerable(*TRANSIENT[failure])
         said = spoil(failure, verdict)
-        usage = count(question.characters, len(said.text))
+        prompt, completion = (
+            math.ceil(characters / PIECE) for characters in (question.characters, len(said.text))
+        )
+        usage = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }
         head = {
             "id": f"chatcmpl-{question.content.hex()}-{nth}",
             "created": 0,
@@ -122,39 +143,13 @@ class SimulatedJudge:
         options = body.get("stream_options")
         with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         events = stream(head, said, usage if with_usage else None)
-        return StreamingResponse(_paced(events), media_type="text/event-stream")
-
-
-def read_body(raw: bytes) -> dict[str, Any]:
-    """The JSON object of a request.
-
-    Raises:
-        Unanswerable: it is not a request.
-    """
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise Unanswerable(400, "The body is not a JSON object.", "invalid_json")
-    return body
+        return StreamingResponse(events, media_type="text/event-stream")
 
 
 def generator(seed: int, content: bytes, nth: int) -> random.Random:
     """The random numbers of the n-th time that one question is asked."""
     digest = hashlib.blake2b(f"{seed} {nth} ".encode() + content, digest_size=16).digest()
     return random.Random(int.from_bytes(digest, "big"))
-
-
-def count(asked: int, answered: int) -> dict[str, Any]:
-    """The usage of a request, with a token per four characters."""
-    prompt, completion = math.ceil(asked / PIECE), math.ceil(answered / PIECE)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": 0},
-    }
 
 
 def plain(head: dict[str, Any], said: Said, usage: dict[str, Any]) -> dict[str, Any]:
@@ -168,8 +163,13 @@ def plain(head: dict[str, Any], said: Said, usage: dict[str, Any]) -> dict[str, 
     return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
-def stream(head: dict[str, Any], said: Said, usage: dict[str, Any] | None) -> Iterator[str]:
-    """The completion as server-sent events: role, content, finish, usage if wanted, end."""
+async def stream(
+    head: dict[str, Any], said: Said, usage: dict[str, Any] | None
+) -> AsyncIterator[str]:
+    """The completion as server-sent events: role, content, finish, usage if wanted, end.
+
+    Asynchronous, since Starlette runs a plain iterator in a thread, at a cost above the verdict's.
+    """
     head = {**head, "object": "chat.completion.chunk"}
 
     def event(delta: dict[str, Any], finish: str | None = None, **extra: Any) -> str:
@@ -190,22 +190,3 @@ def stream(head: dict[str, Any], said: Said, usage: dict[str, Any] | None) -> It
 
 def _event(chunk: dict[str, Any]) -> str:
     return f"data: {json.dumps(chunk)}\n\n"
-
-
-async def _paced(events: Iterator[str]) -> Any:
-    """Starlette would run a plain iterator in a thread, at a cost above that of the verdict."""
-    for event in events:
-        yield event
-
-
-async def _gone(request: Request) -> None:
-    """Wait until the client gives up."""
-    while (await request.receive())["type"] != "http.disconnect":
-        await asyncio.sleep(0.05)
-
-
-def error(status: int, message: str, code: str) -> JSONResponse:
-    """An error as OpenAI's API words it."""
-    kind = "invalid_request_error" if status < 500 and status != 429 else code
-    body = {"message": message, "type": kind, "param": None, "code": code}
-    return JSONResponse({"error": body}, status_code=status)

@@ -36,9 +36,6 @@ DEFAULT_REFERENCE: dict[str, tuple[float, float]] = {
 instruct-mini and with "robust" as the keyword. A dose is score per one of these standard
 deviations; ``simulated.reference`` replaces single entries."""
 
-TRANSIENT = ("http_500", "rate_limited")
-"""Failures that are over when the same question is asked again."""
-
 
 def effective(settings: Simulated) -> dict[str, Any]:
     """All that decides a simulated verdict, defaults filled in: belongs in a judge's identity."""
@@ -54,12 +51,12 @@ def check(settings: Simulated) -> None:
         UserError: naming the setting and what is legal.
     """
     freeze(Simulated, dataclasses.asdict(settings), "judge.simulated.")
-    legal = f"one of {', '.join(FEATURES)}"
     for group in ("doses", "reference"):
         for name in getattr(settings, group):
             if name not in FEATURES:
                 raise UserError(
-                    f"judge.simulated.{group} names {name!r}, which is not a feature. Give {legal}."
+                    f"judge.simulated.{group} names {name!r}, which is not a feature. Give one of "
+                    f"{', '.join(FEATURES)}."
                 )
     for name, pair in settings.reference.items():
         if len(pair) != 2 or not pair[1] > 0:
