@@ -20,8 +20,6 @@ import aiohttp
 from judges.endpoint.fields import one_line
 
 if TYPE_CHECKING:
-    import aiohttp
-
     from study.schema import Endpoint
 
 Asgi = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
@@ -164,7 +162,7 @@ class AsgiWire:
     ) -> AsyncGenerator[Answer, None]:
         scope = self._scope(method, self._base + path, headers)
         # Small and bounded: an application that streams for ever waits for its reader.
-        sent: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue(4)
+        sent: asyncio.Queue[dict[str, Any] | WireError] = asyncio.Queue(4)
         requests = [{"type": "http.request", "body": body, "more_body": False}]
         gone = asyncio.Event()
 
@@ -175,19 +173,18 @@ class AsgiWire:
             return {"type": "http.disconnect"}
 
         async def run() -> None:
+            why = "ended before its answer did"
             try:
                 await self._app(scope, receive, sent.put)
             except Exception as error:
-                await sent.put(error)
-            else:
-                await sent.put(None)
+                why = _line(error)
+            await sent.put(WireError(f"the application {why}"))
 
         async def take() -> dict[str, Any]:
             event = await sent.get()
-            if isinstance(event, dict):
-                return event
-            why = "ended before its answer did" if event is None else _line(event)
-            raise WireError(f"the application {why}")
+            if isinstance(event, WireError):
+                raise event
+            return event
 
         ended = False
 
@@ -219,6 +216,7 @@ class AsgiWire:
             await asyncio.gather(task, return_exceptions=True)
 
     def _scope(self, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+        sent = {"host": self._host, **headers}
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -229,10 +227,7 @@ class AsgiWire:
             "raw_path": path.encode(),
             "query_string": b"",
             "root_path": "",
-            "headers": [
-                (b"host", self._host.encode()),
-                *((name.lower().encode(), value.encode()) for name, value in headers.items()),
-            ],
+            "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
             "client": ("127.0.0.1", 0),
             "server": (self._host, 80),
         }
@@ -251,7 +246,11 @@ async def bounded(
             bomb is refused after one piece too many and never unfolds in memory.
         WireError: a content encoding nobody asked for, or compressed data that is broken or cut.
     """
-    inflate = _inflater(encoding)
+    inflate = None
+    if (coding := encoding.strip().lower()) in ("gzip", "x-gzip", "deflate"):
+        inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib by their first bytes
+    elif coding not in ("", "identity"):
+        raise WireError(f"the reply came as {coding!r}, which was not asked for")
     wire = plain = 0
     while data := await read():
         wire += len(data)
@@ -272,15 +271,6 @@ async def bounded(
             raise WireError(f"the compressed reply is broken: {error}") from None
     if inflate is not None and not inflate.eof:
         raise WireError("the compressed reply was cut off")
-
-
-def _inflater(encoding: str) -> Any:
-    name = encoding.strip().lower()
-    if name in ("", "identity"):
-        return None
-    if name in ("gzip", "x-gzip", "deflate"):
-        return zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib by their first bytes
-    raise WireError(f"the reply came as {name!r}, which was not asked for")
 
 
 def _line(error: BaseException) -> str:

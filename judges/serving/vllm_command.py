@@ -5,6 +5,7 @@ The arguments are those of vLLM 0.31; a test gives the lists of all presets to v
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
@@ -135,10 +136,9 @@ def environment(judge: Judge, index: int = 0) -> dict[str, str]:
 def shown(judge: Judge, host: str, port: int) -> list[str]:
     """The command lines that ``start`` would run, for a shell, one per replica."""
     lines = []
-    try:
+    command = ["vllm"]  # to be run on another machine
+    with contextlib.suppress(UserError):
         command = [_short(word) for word in launcher(judge.serve.device)]
-    except UserError:
-        command = ["vllm"]  # to be run on another machine
     for index in range(judge.serve.replicas):
         words = [*command, "serve", *arguments(judge, host, port + index)]
         added = environment(judge, index)
@@ -157,14 +157,13 @@ def _short(word: str) -> str:
 
 
 def check_model(model: str) -> None:
-    """A folder has to be there; a hub id is vLLM's to find.
+    """Refuse a folder that is not there; a hub id is vLLM's to find.
 
     Raises:
-        UserError: it looks like a folder and is none.
+        UserError: it looks like a folder, and there is none.
     """
     path = Path(model)
     if path.is_dir() or (len(path.parts) <= 2 and not model.startswith((".", "/", "~"))):
         return
-
     get = f" Type: python -m experiments.models get {path.name}." if path.name in MODELS else ""
     raise UserError(f"judge.serve.model={model} is not a folder.{get or ' Give one that exists.'}")
