@@ -82,7 +82,7 @@ class Record:
 
 
 def read_records(data: bytes) -> tuple[list[Record], int]:
-    """All sound records of a JSONL file, and how many are lost (see `completions.sound_records`)."""
+    """All sound records of a JSONL file, and how many are lost; see `completions.sound_records`."""
     records, lost = sound_records(data, _record)
     return [record for _, record in records], lost
 

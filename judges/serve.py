@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import signal
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from judges.check import probe
 from judges.serving import server, vllm_command
 from judges.serving.server import LOCAL
 from judges.simulated.app import simulated_app
+from study import stopping
 from study.bounds import Number
 from study.cli import command, option, overrides, preset
 from study.compose import load_presets
@@ -108,24 +107,23 @@ def serve_vllm(judge: Judge, options: Options) -> None:
     if options.print_only:
         print("\n".join(vllm_command.shown(judge, host, port)))
         return
-    with terminated_as_interrupt():
-        servers: list[Server] = []
-        try:
-            servers = server.start(judge, host, port, options.runs_dir)
-            for each in servers:
-                print(
-                    f"{judge.name} starts as process {each.pid}; its log is {each.log}", flush=True
-                )
-            seconds = server.wait_ready(judge, servers)
-            for each in servers:
-                print(f"{judge.name} answers at {each.url} after {seconds:.0f} s", flush=True)
-                _probe(judge, each)
-            print(_how_to_ask(judge, servers), flush=True)
-            while all(map(server.alive, servers)):
-                time.sleep(server.POLL_S)
-            server.wait_ready(judge, servers, timeout_s=0.0)  # says how it ended, with its log
-        finally:
-            server.stop(servers)
+    if threading.current_thread() is threading.main_thread():
+        stopping.take_signals()
+    servers: list[Server] = []
+    try:
+        servers = server.start(judge, host, port, options.runs_dir)
+        for each in servers:
+            print(f"{judge.name} starts as process {each.pid}; its log is {each.log}", flush=True)
+        seconds = server.wait_ready(judge, servers)
+        for each in servers:
+            print(f"{judge.name} answers at {each.url} after {seconds:.0f} s", flush=True)
+            _probe(judge, each)
+        print(_how_to_ask(judge, servers), flush=True)
+        while all(map(server.alive, servers)):
+            time.sleep(server.POLL_S)
+        server.wait_ready(judge, servers, timeout_s=0.0)  # says how it ended, with its log
+    finally:
+        server.stop(servers)
 
 
 def _address(judge: Judge, options: Options) -> tuple[str, int]:
@@ -170,23 +168,6 @@ def _how_to_ask(judge: Judge, servers: Sequence[Server]) -> str:
         more = ",".join(each.url for each in servers[1:])
         words.append(f"'judge.endpoint.replicas=[{more}]'")
     return f"ask it with {' '.join(words)} (stop it with Ctrl-C)"
-
-
-@contextmanager
-def terminated_as_interrupt() -> Generator[None, None, None]:
-    """Within the block SIGTERM interrupts as Ctrl-C does, so that what was started is stopped."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @command("judges.serve judge=sim-verbose port=8100", __doc__, Options)

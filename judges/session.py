@@ -34,7 +34,6 @@ from judges.reading import Retry, read
 from judges.simulated.app import simulated_app
 from judges.singleflight import SingleFlight
 from judges.store import content_key
-from judges.stored import from_value, to_value
 from study.errors import UserError
 from study.verdict import Outcome, Request, Verdict
 
@@ -345,7 +344,7 @@ class Session:
             stored = await self._single_flight.find(request.key)
             if stored is not None:
                 self.hits += 1
-                return read(grading, request, from_value(stored))
+                return read(grading, request, Fetched.stored(stored))
         flight = self._in_flight.get(request.key)
         first = flight is None
         if flight is None:
@@ -386,19 +385,19 @@ class Session:
         shared = await self._single_flight.claim(request.key)
         if shared is not None:
             self.hits += 1
-            return read(grading, request, from_value(shared))
+            return read(grading, request, Fetched.stored(shared))
         try:
             fetched = await self._ask(grading, request, body, within_s)
         except BaseException:
             self._single_flight.give_up(request.key)
             raise
-        mine = to_value(fetched)
+        mine = fetched.value()
         if not fetched.replies or fetched.outcome is not None:
             self._single_flight.give_up(request.key, mine)
             return fetched
         winner = await self._single_flight.put(request.key, mine)
         if winner != mine:  # its lease had lapsed and another was first: that is the verdict
-            theirs = read(grading, request, from_value(winner))
+            theirs = read(grading, request, Fetched.stored(winner))
             return dataclasses.replace(theirs, cost_usd=fetched.cost_usd)
         return fetched
 

@@ -69,6 +69,31 @@ class Fetched:
     from_cache: bool = False
     """Whether it came from the store, or somebody else had asked for it already."""
 
+    @classmethod
+    def stored(cls, value: dict[str, Any]) -> Fetched:
+        """What was fetched earlier, from a value of the store: it cost nothing now."""
+        return cls(
+            tuple(Reply(**reply) for reply in value["replies"]),
+            Outcome(value["outcome"]) if "outcome" in value else None,
+            value.get("reason", ""),
+            value["attempts"],
+            value["latency_s"],
+            value.get("served", ""),
+            cost_usd=0.0,
+            from_cache=True,
+        )
+
+    def value(self) -> dict[str, Any]:
+        """What the store keeps of it. A failure is told to those who wait, and never stored."""
+        value = {
+            "replies": [dataclasses.asdict(reply) for reply in self.replies],
+            "attempts": self.attempts,
+            "latency_s": round(self.latency_s, 4),
+        }
+        if self.outcome is None:
+            return value
+        return value | {"outcome": self.outcome.value, "reason": self.reason, "served": self.served}
+
 
 @dataclass
 class _Track:

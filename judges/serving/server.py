@@ -75,11 +75,9 @@ def start(
         UserError: no vLLM, no model there, or a port that is taken.
     """
     ports = range(port, port + judge.serve.replicas)
+    lists = [arguments(judge, host, place) for place in ports]
     command = launcher(judge.serve.device)
-    plans = [
-        (place, arguments(judge, host, place), environment(judge, index))
-        for index, place in enumerate(ports)
-    ]
+    added = [environment(judge, index) for index in range(judge.serve.replicas)]
     check_model(judge.serve.model)
     for place in ports:
         listen(host, place, MOVE).close()
@@ -87,7 +85,7 @@ def start(
     folder.mkdir(parents=True, exist_ok=True)
     servers: list[Server] = []
     try:
-        for place, words, added in plans:
+        for place, words, variables in zip(ports, lists, added, strict=True):
             log = folder / f"{judge.name or 'judge'}-{place}.log"
             with log.open("wb") as file:
                 file.write(f"$ {shlex.join(['vllm', 'serve', *words])}\n".encode())
@@ -97,7 +95,7 @@ def start(
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    env=os.environ | added,
+                    env=os.environ | variables,
                     start_new_session=True,  # Ctrl-C is for us, and the group is the server's own
                     preexec_fn=_end_with_parent if attached else None,
                 )
