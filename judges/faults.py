@@ -1,9 +1,8 @@
-"""A judge's endpoint on a raw socket that can lie: it breaks each answer in one named way.
+"""Serves a simulated judge that breaks some of its answers, to see what a study does then.
 
-The fault is the first part of the path, ``http://127.0.0.1:PORT/FAULT/v1``; ``FAULT:2`` breaks only
-the first two answers and then gives a good one, and ``mix_0.1`` breaks one answer in ten, each in
-another way. ``python -m judges.faults judge=sim-fair share=0.1`` puts it before a simulated judge,
-to see what a study makes of a bad day of its endpoint.
+``python -m judges.faults judge=sim-fair share=0.1`` breaks one answer in ten at ``/v1``. Below the
+path ``/FAULT/v1`` every answer has the named fault; ``FAULT:2`` breaks only the first two answers,
+and ``mix_0.1`` one in ten.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ Good = Callable[[bytes], Awaitable[bytes]]
 
 
 def mixed(body: bytes, nth: int, share: float, faults: Sequence[tuple[str, str]]) -> str:
-    """The fault of the n-th time that a request is made; empty for a good answer. The same request
-    meets the same faults in every run."""
+    """The fault of a request made for the n-th time; empty for a good answer. A request meets the
+    same faults in every run."""
     digest = hashlib.blake2b(body + b" %d" % nth, digest_size=8).digest()
     draw = int.from_bytes(digest, "big") / 2**64
     if draw >= share:
@@ -48,11 +47,11 @@ def mixed(body: bytes, nth: int, share: float, faults: Sequence[tuple[str, str]]
 
 
 class FaultServer:
-    """The server in a thread of its own; a context manager.
+    """The server, in a thread of its own; a context manager.
 
     Args:
-        good: gives the answers that are not broken; the word ``met`` where there is none.
-        share, faults: what the path ``/v1`` without a fault's name breaks, and how.
+        good: makes the answers that are not broken; None answers ``met``.
+        share, faults: how many answers the path ``/v1`` breaks, and how.
         port: 0 takes any free one.
     """
 
@@ -70,7 +69,7 @@ class FaultServer:
         self.bodies: dict[str, list[dict[str, Any]]] = {}
         self.headers: list[bytes] = []
         self.keep = True
-        """Whether bodies and headers are kept, which a long run has no room for."""
+        """Whether bodies and headers are kept; a long run has no room for them."""
         self.connections = 0
         self.port = port
         self._good = good

@@ -1,7 +1,7 @@
-"""Serves a judge: ``python -m judges.serve judge=qwen3-32b`` starts vLLM for it and proves that it
-judges; ``judge=sim-verbose`` serves a simulated judge over a real socket.
+"""Serves a judge: ``python -m judges.serve judge=qwen3-32b`` starts vLLM and gets one verdict;
+``judge=sim-verbose`` serves a simulated judge over a real socket.
 
-Any OpenAI client can ask either, so what a study does with a judge is what anybody would do.
+Any OpenAI client can ask either, in the same way as a study does.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Options:
 
 
 def serve(options: Options) -> None:
-    """Serve until interrupted; prints the address once the judge answers.
+    """Serve until interrupted; print the address once the judge answers.
 
     Raises:
-        UserError: there is nothing to serve, or it cannot be served here.
+        UserError: there is nothing to serve, or this machine cannot serve it.
     """
     settings = list(options.overrides)
     if options.replicas is not None:
@@ -80,7 +80,7 @@ def serve_simulated(judge: Judge, task: Task, options: Options) -> None:
     """Serve a simulated judge in this process, until interrupted.
 
     Raises:
-        UserError: the address cannot be had.
+        UserError: the address cannot be used.
     """
     import uvicorn
 
@@ -95,7 +95,7 @@ def serve_simulated(judge: Judge, task: Task, options: Options) -> None:
 
 
 def serve_vllm(judge: Judge, options: Options) -> None:
-    """Start vLLM, wait until it is healthy, get one verdict from each replica, and stay.
+    """Start vLLM, wait until it is healthy, get one verdict from each replica, and keep serving.
 
     Raises:
         UserError: it cannot be started, serves another model, cannot judge, or ended by itself.
@@ -143,7 +143,7 @@ def _probe(judge: Judge, each: Server) -> None:
     """One verdict from one replica, printed.
 
     Raises:
-        UserError: it gave none, for a reason that is the server's.
+        UserError: the replica gave no reply at all.
     """
     endpoint = dataclasses.replace(judge.endpoint, url=each.url, replicas=[])
     verdict = probe(dataclasses.replace(judge, endpoint=endpoint))

@@ -1,7 +1,7 @@
-"""Broken answers of a chat-completions endpoint: as bytes, or as what the server does over time.
+"""Broken answers of a chat-completions endpoint: as bytes, or as actions on the connection.
 
-Names that begin with ``s_`` are streams; the others are plain answers, or faults below the answer
-that are the same for both. Each has the word ``met`` in it wherever it can have one.
+Names that begin with ``s_`` are streams; the others are plain answers or faults of the connection.
+Each answer contains the word ``met`` if it can, so a reader that is fooled makes a grade of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A real vLLM as the judge: its life as a process, and one server shared by many users.
+"""Starts and stops vLLM servers for judges, and shares one server among many users.
 
-``start`` and ``stop`` are what `judges.serve` does in the foreground; ``lease`` is what a sweep
-does: the first user starts the server, the last one stops it, and a user that died counts no more.
+`judges.serve` uses ``start`` and ``stop``. A sweep uses ``leases``: the first user starts the
+server, the last one stops it, and a user that died does not count.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ MOVE = "another port, and judge.endpoint.url with it; type for example port=8200
 LOCAL = ("127.0.0.1", "localhost", "::1", "0.0.0.0")
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
-"""Servers that this process started, by pid: a child has to be waited for by its parent."""
+"""Servers that this process started, by pid: only their parent can wait for them."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """The start time tells it from a later process with the same pid."""
+    """A process; the start time tells it from a later one with the same pid."""
 
     pid: int
     started: str
@@ -62,17 +62,15 @@ class Server(Process):
 def start(
     judge: Judge, host: str, port: int, runs_dir: Path, attached: bool = True
 ) -> list[Server]:
-    """Start every replica and return at once; ``wait_ready`` says when they answer.
+    """Start every replica and return at once; ``wait_ready`` waits until they answer.
 
     Args:
-        judge: whose ``serve`` is started.
-        host: the address to listen on.
-        port: of the first replica; the others follow.
-        runs_dir: the log files are under ``servers/`` in it.
+        host, port: where the first replica listens; the others take the next ports.
+        runs_dir: log files are under ``servers/`` in it.
         attached: end the servers when this process ends, however it ends.
 
     Raises:
-        UserError: no vLLM, no model there, or a port that is taken.
+        UserError: vLLM or the model is missing, or a port is taken.
     """
     ports = range(port, port + judge.serve.replicas)
     lists = [arguments(judge, host, place) for place in ports]
@@ -109,7 +107,7 @@ def start(
 
 
 def _end_with_parent() -> None:
-    """In a child on Linux: get SIGTERM when the parent is gone, even by kill -9."""
+    """Run in a child: on Linux it gets SIGTERM when its parent is gone, even by kill -9."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
@@ -121,10 +119,11 @@ def address(host: str, port: int) -> str:
 
 
 def listen(host: str, port: int, instead: str) -> socket.socket:
-    """A socket that listens there; ``instead`` says what to give where that cannot be.
+    """A listening socket.
 
     Raises:
-        UserError: the port is taken, or the address is not of this machine.
+        UserError: the port is taken, or the address is not of this machine; the message ends with
+            ``instead``.
     """
     try:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -142,7 +141,8 @@ def wait_ready(judge: Judge, servers: Sequence[Server], timeout_s: float | None 
         Seconds waited.
 
     Raises:
-        UserError: one ended, was not ready in time, or serves another model; with its log's end.
+        UserError: a server ended, was not ready in time (both with the end of its log), or serves
+            another model.
     """
     limit = judge.serve.start_timeout_s if timeout_s is None else timeout_s
     began = time.monotonic()
@@ -170,7 +170,7 @@ def wait_ready(judge: Judge, servers: Sequence[Server], timeout_s: float | None 
 
 
 def models(judge: Judge, url: str) -> list[str] | None:
-    """The models that the endpoint at ``url`` lists; None where nothing answers there."""
+    """The models that the endpoint at ``url`` lists; None if nothing answers there."""
     body = _get(judge, f"{url}/models")
     if body is None:
         return None
@@ -184,7 +184,7 @@ def _get(judge: Judge, url: str) -> bytes | None:
     """The body of a 200 response; None for anything else."""
     key = read_key(judge.endpoint)
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"} if key else {})
-    # A proxy that the environment names has no business with a server of our own.
+    # A proxy named in the environment is not for servers on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=5) as response:
@@ -197,7 +197,7 @@ def _get(judge: Judge, url: str) -> bytes | None:
 
 
 def stop(servers: Sequence[Server], patience_s: float = STOP_S) -> None:
-    """End the servers and every process of theirs; those already gone are left in peace."""
+    """End the servers and all their processes."""
     ours = [server for server in servers if alive(server) or server.pid in _CHILDREN]
     for server in ours:
         with suppress(ProcessLookupError):
@@ -215,12 +215,12 @@ def stop(servers: Sequence[Server], patience_s: float = STOP_S) -> None:
 
 
 def alive(process: Process) -> bool:
-    """Whether this very process still runs: same pid, same start."""
+    """Whether the process still runs."""
     return _start_time(process.pid) == process.started
 
 
 def _stat(pid: int | str) -> list[str] | None:
-    """The fields of /proc/PID/stat behind the name: state, parent, group, ...; None if gone."""
+    """Fields of /proc/PID/stat after the name: state, parent, group, ...; None if it ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -230,7 +230,7 @@ def _stat(pid: int | str) -> list[str] | None:
 
 
 def _start_time(pid: int) -> str | None:
-    """When a process started: which start of the host, and clock ticks since; None if it ended."""
+    """Boot id and clock ticks since the boot when a process started; None if it ended."""
     fields = _stat(pid)
     return f"{clock.boot()}-{fields[19]}" if fields else None
 
@@ -255,7 +255,7 @@ def _tail(judge: Judge, server: Server) -> str:
 
 @contextmanager
 def leases(judges: Iterable[Judge], runs_dir: Path) -> Generator[None, None, None]:
-    """Have the servers of all judges with ``serve.auto`` running within the block.
+    """Run the servers of all judges with ``serve.auto`` during the block.
 
     Raises:
         UserError: as ``lease`` does.
@@ -269,12 +269,10 @@ def leases(judges: Iterable[Judge], runs_dir: Path) -> Generator[None, None, Non
 
 @contextmanager
 def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
-    """Have the judge's server running within the block, shared with whoever else needs it.
+    """Run the judge's server during the block, shared with all processes that need it; gives the
+    addresses of its replicas.
 
-    A server that somebody else started at the same address is used and left alone.
-
-    Returns:
-        The addresses of the replicas.
+    A server that somebody else started at the same address is used, and not stopped.
 
     Raises:
         UserError: it cannot be started, or the address is taken by another server.
@@ -300,10 +298,10 @@ def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
 
 
 def sweep_up(judge: Judge, port: int, runs_dir: Path) -> str:
-    """Stop the leased server at ``port`` where no living process uses it; says what was done.
+    """Stop the leased server at ``port`` and return what was done.
 
     Raises:
-        UserError: it is in use.
+        UserError: a living process uses it.
     """
     path, lock = _book(runs_dir, port)
     with locks.held(lock):
@@ -343,7 +341,7 @@ def _where(judge: Judge) -> tuple[str, int]:
 
 @dataclass
 class _Book:
-    """The record of the server at a port of this machine: its processes and its living users."""
+    """What is recorded of the server at a port: its command, processes and living users."""
 
     path: Path
     command: list[list[str]]
@@ -362,7 +360,7 @@ class _Book:
         write_json(self.path, {name: state[name] for name in ("command", "servers", "users")})
 
     def leave(self, me: Process) -> None:
-        """Take this process out of the users; the last one stops the servers."""
+        """Remove a user; the last one stops the servers."""
         if me in self.users:
             self.users.remove(me)  # once: a process may hold several leases
         if self.users:
@@ -381,7 +379,7 @@ def _book(runs_dir: Path, port: int) -> tuple[Path, Path]:
 
 
 def _join(judge: Judge, host: str, port: int, runs_dir: Path, path: Path, me: Process) -> bool:
-    """Enter this process among the users; False where the server is not ours to stop."""
+    """Add a user, and start the server if needed; False if somebody else's server is used."""
     book = _Book.read(path)
     command = [arguments(judge, host, port + index) for index in range(judge.serve.replicas)]
     same = book.command == command

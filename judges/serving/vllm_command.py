@@ -1,4 +1,4 @@
-"""The command line of vLLM for a judge: its arguments, its environment, and what starts it here.
+"""Builds the command line that serves a judge with vLLM: program, arguments, environment.
 
 The arguments are those of vLLM 0.31; a test gives the lists of all presets to vLLM's own parser.
 """
@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parents[2]
 CPU_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 CPU_LAUNCHER = ROOT / "judges" / "serving" / "vllm_cpu.py"
 OURS = ("--host", "--port", "--served-model-name")
-"""Arguments that follow from the rest of the config and so cannot be in ``serve.extra``."""
+"""Arguments that other settings give, so ``serve.extra`` cannot."""
 
 
 def arguments(judge: Judge, host: str, port: int) -> list[str]:
-    """What follows ``vllm serve`` for this judge.
+    """The arguments of ``vllm serve`` for this judge.
 
     Raises:
-        UserError: nothing to serve, or settings that mean nothing.
+        UserError: there is no model to serve, or a setting is not legal.
     """
     serve = judge.serve
     _check(judge)
@@ -76,10 +76,10 @@ def _check(judge: Judge) -> None:
 
 
 def launcher(device: str) -> list[str]:
-    """The words that start vLLM's command line on this machine.
+    """The program that runs vLLM's command line here, as words of a command.
 
     Raises:
-        UserError: no vLLM for this device is installed.
+        UserError: vLLM for this device is not installed.
     """
     if device == "cpu":
         if CPU_PYTHON.exists():
@@ -100,12 +100,11 @@ def launcher(device: str) -> list[str]:
 
 
 def environment(judge: Judge, index: int = 0) -> dict[str, str]:
-    """What a server's environment holds beside this process's: ``index`` counts the replicas.
-
-    The key that the judge's endpoint asks for goes this way, so that no argument list shows it.
+    """Environment variables that replica ``index`` gets besides those of this process. The
+    endpoint's key is one of them, so that no list of processes shows it.
 
     Raises:
-        UserError: fewer GPUs than the replicas need.
+        UserError: the replicas need more GPUs than there are.
     """
     serve = judge.serve
     added = {"VLLM_NO_USAGE_STATS": "1"}
@@ -134,7 +133,7 @@ def environment(judge: Judge, index: int = 0) -> dict[str, str]:
 
 
 def shown(judge: Judge, host: str, port: int) -> list[str]:
-    """The command lines that ``start`` would run, for a shell, one per replica."""
+    """One shell command line per replica, as ``server.start`` would run it."""
     lines = []
     command = ["vllm"]  # to be run on another machine
     with contextlib.suppress(UserError):

@@ -1,7 +1,7 @@
-"""A judge of known bias behind the OpenAI chat-completions protocol, as an ASGI application.
+"""A simulated judge as an ASGI application that speaks OpenAI's chat-completions protocol.
 
-It gets nothing but the messages, like any judge: it finds the task row by the prompt in them and
-asks its own oracle for the rule truth, so truth never crosses the wire.
+Like any judge it gets only the messages. It finds the task row by the prompt in them and asks its
+own oracle for the rule truth, so the truth is never sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from study.rows import Truth
 from study.schema import Judge
 
 Oracle = Callable[[str, str], Truth | None]
-"""(prompt text, answer) -> what the rules say, None for an unknown prompt."""
+"""(prompt text, answer) -> the rule truth; None for an unknown prompt."""
 
 TRANSIENT = {
     "http_500": (500, "The simulated judge failed on this request.", "internal_error"),
@@ -42,12 +42,11 @@ def simulated_app(judge: Judge, oracle: Oracle, calls_before: int = 0) -> Starle
     """The application of one simulated judge.
 
     Args:
-        judge: its ``simulated`` settings, and the name that it reports.
-        oracle: finds the rule truth of (prompt text, answer).
-        calls_before: questions that count as already asked, for the drift of a resumed run.
+        judge: its ``simulated`` settings and its name are used.
+        calls_before: questions answered before, for the drift of a resumed run.
 
     Raises:
-        UserError: the judge has no ``simulated`` settings, or they mean nothing.
+        UserError: the judge has no ``simulated`` settings, or one is not legal.
     """
     server = SimulatedJudge(judge, oracle, calls_before)
     return Starlette(
@@ -60,7 +59,7 @@ def simulated_app(judge: Judge, oracle: Oracle, calls_before: int = 0) -> Starle
 
 
 class SimulatedJudge:
-    """The endpoints and the two counters that a judge remembers between questions."""
+    """The routes, and what is remembered between questions: how many came, and how often each."""
 
     def __init__(self, judge: Judge, oracle: Oracle, calls_before: int = 0) -> None:
         if judge.simulated is None:
@@ -76,11 +75,11 @@ class SimulatedJudge:
         self._asked: Counter[bytes] = Counter()
 
     async def health(self, _: Request) -> Response:
-        """Says that the server is up."""
+        """The server is up."""
         return JSONResponse({"status": "ok"})
 
     async def models(self, _: Request) -> Response:
-        """The one model there is."""
+        """The list of the one model."""
         model = {"id": self._model, "object": "model", "created": 0, "owned_by": "judgedrift"}
         return JSONResponse({"object": "list", "data": [model]})
 

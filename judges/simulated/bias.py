@@ -1,7 +1,6 @@
-"""What a simulated judge thinks of an answer: the rule truth, seen through a known bias.
+"""Scores an answer as a simulated judge: the rule truth, changed by a known bias.
 
-Pure arithmetic and one generator per question, so a planted dose is known exactly, and the same
-question gets the same verdict whatever was asked before it or at the same time.
+Each question has its own random generator, so it gets the same verdict whatever else is asked.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from study.rows import Truth
 from study.schema import Simulated, freeze
 
 RULE = "1"
-"""Raised when the same settings would give other verdicts."""
+"""Version; raised when the same settings would give other verdicts."""
 
 DEFAULT_REFERENCE: dict[str, tuple[float, float]] = {
     "length": (7.941, 6.201),
@@ -38,17 +37,17 @@ deviations; ``simulated.reference`` replaces single entries."""
 
 
 def effective(settings: Simulated) -> dict[str, Any]:
-    """All that decides a simulated verdict, defaults filled in: belongs in a judge's identity."""
+    """All that decides a simulated verdict, for a judge's identity: the settings and defaults."""
     reference = DEFAULT_REFERENCE | {key: tuple(pair) for key, pair in settings.reference.items()}
     plain = dataclasses.asdict(settings)
     return plain | {"reference": {k: list(v) for k, v in reference.items()}, "rule": RULE}
 
 
 def check(settings: Simulated) -> None:
-    """Refuse settings that mean nothing.
+    """Refuse settings that are not legal.
 
     Raises:
-        UserError: naming the setting and what is legal.
+        UserError: with the setting and what is legal.
     """
     freeze(Simulated, dataclasses.asdict(settings), "judge.simulated.")
     for group in ("doses", "reference"):
@@ -78,10 +77,10 @@ def check(settings: Simulated) -> None:
 
 
 class Bias:
-    """The settings of one simulated judge, ready to judge.
+    """A simulated judge's settings as functions of an answer.
 
     Raises:
-        UserError: settings that mean nothing.
+        UserError: a setting is not legal.
     """
 
     def __init__(self, settings: Simulated) -> None:
@@ -92,13 +91,11 @@ class Bias:
     def decide(
         self, answer: str, truth: Truth, draw: random.Random, calls: int
     ) -> tuple[float, str | None]:
-        """The verdict in [0, 1], and the kind of failure that comes instead of it, if any.
+        """The score in [0, 1], and the kind of failure that replaces it, if any.
 
         Args:
-            answer: what is judged.
-            truth: what the rules say of it.
-            draw: a fresh generator of this question. The order of draws is fixed, so judges that
-                share a seed share their noise.
+            draw: a fresh generator for this question. The order of draws is fixed, so judges with
+                the same seed share their noise.
             calls: questions answered before this one, for the drift.
         """
         settings = self._settings
@@ -116,19 +113,19 @@ class Bias:
         calls: int,
         points: dict[int, float | None],
     ) -> tuple[dict[int, bool], str | None]:
-        """Which criteria of a request the judge takes for met, and the kind of failure, if any.
+        """Which criteria of a request the judge labels as met, and the kind of failure, if any.
 
-        A check is taken for met with probability ``tpr`` or ``fpr``. All the rest that moves a
-        score in ``decide`` (leniency, scale, doses, noise, drift) becomes one shift of the rubric
-        score, and each label is turned the shift's way with probability shift / room, where room
-        is what turning all of them would bring. So the expected score, before any clipping, moves
-        by the very dose until the room is used up. Where a request does not show the points of
-        all criteria (hidden, or a part of the rubric) they count as 1 each: exact for rubrics of
-        equal points. Where the truth has no checks its score is the chance of each.
+        A criterion is seen as met with probability ``tpr`` if its check is met, else ``fpr``.
+        Leniency, scale, doses, noise and drift become one shift of the rubric score: each label is
+        turned towards the shift with probability shift / room, where room is the change from
+        turning all of them. So the expected score, before clipping, moves by exactly the dose
+        until the room is used up. If a request does not show the points of all criteria (they are
+        hidden, or it asks about a part of the rubric), each counts 1, which is exact for rubrics
+        of equal points. If the truth has no checks, its score is the chance of each.
 
         Args:
-            points: number (from 1, the place in ``truth.checks``) -> points of the criteria asked
-                about; None where they are hidden.
+            points: number of a criterion asked about (from 1, as in ``truth.checks``) -> its
+                points; None if they are hidden.
         """
         settings = self._settings
         noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
@@ -178,22 +175,22 @@ class Bias:
 
 
 def _weights(points: dict[int, float | None], checks: int) -> dict[int, float]:
-    """The points of every criterion of the rubric, as far as a request tells."""
+    """The points of every criterion of the rubric; 1 each if the request does not show all."""
     every = {*points, *range(1, checks + 1)}
     shown = {number: value for number, value in points.items() if value is not None}
     return shown if shown.keys() == every else dict.fromkeys(every, 1.0)
 
 
 def _met(truth: Truth, number: int, weight: float) -> float:
-    """How far a criterion is met: its check, or what the score says of such a criterion."""
+    """How far a criterion is met: by its check, or else by the score."""
     if number <= len(truth.checks):
         return float(truth.checks[number - 1])
     return truth.score if weight > 0 else 1.0 - truth.score
 
 
 def observed(truth: Truth, tpr: float, fpr: float, draw: random.Random) -> float:
-    """The truth as a judge sees it who takes a met check for met with probability ``tpr`` and one
-    that is not met with ``fpr``; exactly the truth at 1 and 0."""
+    """The truth as seen by a judge that takes a check for met with probability ``tpr`` if it is,
+    and ``fpr`` if not; exactly the truth at 1 and 0."""
     if not truth.checks:
         return fpr + (tpr - fpr) * truth.score
     seen = [draw.random() < (tpr if met else fpr) for met in truth.checks]
