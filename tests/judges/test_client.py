@@ -9,7 +9,6 @@ import os
 import socket
 import time
 import tracemalloc
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,14 +22,14 @@ from judges.endpoint.client import (
     ask,
     list_models,
 )
-from judges.endpoint.dialects import REMINDER, changed_body, judge_body
+from judges.endpoint.dialects import REMINDER, judge_body
 from judges.endpoint.replicas import open_wire
 from judges.fault_injection.server import ANSWERS, error, events, whole
 from judges.fault_injection.server import GOOD as BODY
 from judges.fault_injection.server import GOOD_STREAM as CHUNKS
 from judges.reading import Retry, settle
 from study.schema import Endpoint, Grading, Judge, Sampling
-from study.verdict import Outcome, Reply
+from study.verdict import Outcome
 
 DEADLINE_S = 1.0
 IDLE_S = 0.25
@@ -487,54 +486,6 @@ def test_what_a_re_ask_changes(faults: Any, grading: Any) -> None:
     }
     asked(a_judge(faults.url("truncated:1")), grading)
     assert faults.bodies["truncated:1"] == [plain, {**plain, "max_tokens": 16}]
-
-
-def test_a_grading_may_need_more_tokens(one_word: Any) -> None:
-    judge = a_judge("http://x/v1")  # 8 tokens
-    more, less = one_word({"body": {"max_tokens_at_least": 90}}), one_word({"body": {
-        "max_tokens_at_least": 3}})  # fmt: skip
-    assert judge_body(judge, more.body(), MESSAGES, 0)["max_tokens"] == 90
-    assert judge_body(judge, less.body(), MESSAGES, 0)["max_tokens"] == 8
-    assert (
-        changed_body(judge, judge_body(judge, more.body(), MESSAGES, 0), budget=2)["max_tokens"]
-        == 180
-    )
-
-
-def test_body_of_a_draw(one_word: Any) -> None:
-    judge = a_judge("http://x/v1", max_tokens_field="max_completion_tokens")
-    judge = replace(
-        judge, endpoint=replace(judge.endpoint, extra_body={"top_p": 0.5, "think": False})
-    )
-    grading = one_word({"body": {"max_tokens": 1, "logprobs": True}})
-    body = judge_body(judge, grading.body(), MESSAGES, 3)
-    assert changed_body(judge, body, budget=2) == {
-        "model": "m",
-        "messages": MESSAGES,
-        "temperature": 0.0,
-        "top_p": 0.5,
-        "max_completion_tokens": 2,
-        "seed": 10,
-        "logprobs": True,
-        "think": False,
-    }
-    unseeded = replace(judge, sampling=replace(judge.sampling, seed=None))
-    assert "seed" not in judge_body(unseeded, grading.body(), MESSAGES, 3)
-
-
-def test_the_first_grade_among_replies_counts(grading: Any) -> None:
-    vague, met, not_met = Reply("hm"), Reply("met"), Reply("not_met")
-    assert settle(grading.parse, [vague, met, not_met])[0] is met
-    assert settle(grading.parse, [vague, Reply("")])[1].outcome is Outcome.empty
-    assert settle(grading.parse, [Reply("met", finish_reason="content_filter"), met])[
-        1
-    ].outcome is (Outcome.refused)
-
-
-def test_a_bug_in_a_parser_is_no_grade(grading: Any) -> None:
-    parsed = settle(grading.parse, [Reply("explode")])[1]
-    assert parsed.outcome is Outcome.unparsed
-    assert "IndexError" in parsed.reason
 
 
 def test_concurrency_is_bounded_and_waiting_for_a_slot_is_not_on_the_clock(
