@@ -20,7 +20,7 @@ from judges.store import content_key
 from study.errors import UserError
 from study.marks import JUDGE_ID, marked_keys
 from study.schema import freeze
-from study.secrets import refuse_secrets
+from study.secrets import refuse_config
 
 if TYPE_CHECKING:
     from study.schema import Judge
@@ -102,16 +102,9 @@ def check_settings(judge: Judge) -> None:
         UserError: a value that is not legal, a key in it, or no address or model.
     """
     endpoint = judge.endpoint
-    freeze(type(judge), dataclasses.asdict(judge))
-    refuse_secrets(
-        [
-            ("judge.endpoint.url", endpoint.url),
-            ("judge.endpoint.api_key_env", endpoint.api_key_env or ""),
-            ("judge.endpoint.extra_body", str(endpoint.extra_body)),
-            ("judge.endpoint.start_command", endpoint.start_command),
-            ("judge.endpoint.replicas", " ".join(endpoint.replicas)),
-        ]
-    )
+    plain = dataclasses.asdict(judge)
+    refuse_config(plain, "judge")
+    freeze(type(judge), plain)
     for field in ("url", "model"):
         if judge.simulated is None and not getattr(endpoint, field):
             raise UserError(

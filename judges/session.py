@@ -1,14 +1,12 @@
-"""A judge, ready to be asked: about one answer with ``await``, or about many at once without.
-
-A session has its own event loop in a thread, looks into the store first, and answers with one
-``Verdict`` per draw whatever happens out there: what could not be obtained is a typed outcome.
+"""Asks one judge for verdicts: about one answer with ``await``, or about many at once without.
 
     with Session(judge, store) as session:
         [[verdict]] = session.verdicts([(row, answer)])      # from a trainer, a notebook, a script
         verdict = await session.verdict(row, answer)         # from any event loop
 
-One answer's verdict goes its own way: its requests, the repeats of unreadable replies and its
-follow-ups wait for no other answer.
+A session has its own event loop in a thread and looks into the store first. It gives one
+``Verdict`` per draw; one that could not be obtained has an outcome that says why. Answers are
+judged independently: repeats and follow-ups of one delay no other.
 """
 
 from __future__ import annotations
@@ -52,14 +50,13 @@ CLOSED = Fetched((), Outcome.aborted, "the session was closed")
 
 
 class Session:
-    """Everything that one process needs to get verdicts of one judge.
+    """One judge as one process asks it.
 
     Args:
-        judge: whom to ask, what and how.
         store: where replies are kept and found; None asks anew each time.
-        oracle: (prompt text, answer) -> truth; what a simulated judge knows.
+        oracle: (prompt text, answer) -> truth; for a simulated judge.
         calls_before: calls that a simulated judge has answered in earlier processes of this run.
-        allowance: what may be spent; without one nothing is held back.
+        allowance: what may be spent; None is no limit.
 
     Raises:
         UserError: the judge's settings cannot work.
@@ -78,8 +75,8 @@ class Session:
         self.judge_id = judge_id(judge)
         self._request_key = request_keys(judge)
         self.hits = 0
-        """Draws found in the store, or already in flight for somebody else."""
-        # what a drifting judge says depends on when it is asked: the store cannot know it again
+        """Draws found in the store, or already in flight."""
+        # what a drifting judge says depends on when it is asked, so it is not stored
         drifts = judge.simulated is not None and judge.simulated.drift_per_1000 != 0.0
         self._store = None if drifts else store
         self._allowance = allowance
@@ -97,15 +94,14 @@ class Session:
 
     @property
     def calls(self) -> int:
-        """Requests for verdicts that this session has sent, failed ones too; not the preflight."""
+        """Requests for verdicts sent so far, failed ones too; without those of `check`."""
         return self._channel.calls
 
     def stop_if_refused(self) -> None:
-        """Whether it makes sense to ask on, after some verdicts were asked for.
+        """Raise if the endpoint has refused this judge altogether, and not only single questions.
 
         Raises:
-            EndpointRefused: the endpoint serves this judge nothing at all, and one paragraph says
-                why. A single question that it refuses does not count.
+            EndpointRefused: with what to do.
         """
         refusal = self._channel.refused
         if refusal is None:
@@ -129,8 +125,8 @@ class Session:
     async def verdict(self, row: Row, answer: str, index: int = 0) -> Verdict:
         """Judge one answer by itself; draw ``index`` of the votes. Await it in any event loop.
 
-        What a reply leaves out is asked for once more, by itself. Never raises for what a judge
-        or its endpoint does.
+        Labels missing from a reply are asked for once more. Failures of the judge or its endpoint
+        are outcomes and raise nothing.
 
         Raises:
             UserError: the grading compares the answers of a group.
@@ -178,9 +174,9 @@ class Session:
     def request_verdicts(
         self, groups: Sequence[tuple[Row, Sequence[str]]], index: int = 0
     ) -> list[list[Verdict]]:
-        """One verdict on every request about each (row, answers), as the grading orders them.
+        """One verdict for each request about each (row, answers), in the grading's order.
 
-        For ``pairwise`` and two answers: as given, then swapped; a score says how far the answer
+        For ``pairwise`` and two answers: as given, then swapped; the score says how far the answer
         shown first is preferred.
 
         Raises:
@@ -222,11 +218,11 @@ class Session:
         return self._grading
 
     def check(self) -> None:
-        """Find out before any training whether this judge can be asked.
+        """Check that this judge can be asked.
 
         Raises:
-            UserError: the key variable is missing, the endpoint does not answer or does not
-                accept the key, or it serves other models.
+            UserError: the key variable is missing, or the endpoint does not answer, does not
+                accept the key, or serves other models.
         """
         endpoint = self.judge.endpoint
         name = endpoint.api_key_env
@@ -264,7 +260,7 @@ class Session:
             )
 
     def close(self) -> None:
-        """Give up what is in flight (its verdicts are ``aborted``) and close every connection."""
+        """Abort what is in flight (its verdicts are ``aborted``) and close all connections."""
         self._loop.close()
 
     def __enter__(self) -> Session:
@@ -274,7 +270,7 @@ class Session:
         self.close()
 
     def _accepted(self, value: dict[str, Any]) -> bool:
-        """Whether the stored replies are of this judge's model; another's are asked for anew."""
+        """Whether stored replies are of this judge's model; others are asked for again."""
         endpoint = self.judge.endpoint
         asked = str(endpoint.extra_body.get("model") or endpoint.model)
         return all(
@@ -293,12 +289,12 @@ class Session:
         await self._channel.wire.close()
 
     async def _answer(self, grading: AnswerGrading, row: Row, answer: str, index: int) -> Verdict:
-        """One answer's verdict: all its requests at once, each with its own follow-up."""
+        """One answer's verdict: all its requests at once, each with its follow-up."""
 
         async def chain(request: Request) -> list[Fetched]:
             part = await self._fetch(grading, request, index)
             left_s = self.judge.endpoint.deadline_s - (0 if part.from_cache else part.latency_s)
-            # What a simulated judge leaves out is a planted failure.
+            # what a simulated judge leaves out is a planted failure
             if part.reply is None or self.judge.simulated is not None or left_s <= 0:
                 return [part]
             rest = grading.follow_up(row, answer, request, part.parsed)
@@ -338,9 +334,8 @@ class Session:
         """The reply to one request, read. Who asks the same at the same time shares it."""
         body = judge_body(self.judge, grading.body(request), request.messages, index)
         request = dataclasses.replace(request, key=self._request_key(body, index))
-        if self._closing:
-            return read(grading, request, CLOSED)
-        if self._single_flight is not None and request.key not in self._in_flight:
+        known = request.key in self._in_flight or self._closing
+        if self._single_flight is not None and not known:
             stored = await self._single_flight.find(request.key)
             if stored is not None:
                 self.hits += 1
@@ -440,7 +435,7 @@ def _simulated(judge: Judge, oracle: Any, calls_before: int) -> Asgi | None:
 
 
 async def _all(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """What several coroutines give; one alone needs no task of its own."""
+    """The results of several coroutines; one alone needs no task."""
     return [await work[0]] if len(work) == 1 else list(await asyncio.gather(*work))
 
 
@@ -452,7 +447,7 @@ def judge_all(
     A grading that compares judges each answer against its own group.
 
     Raises:
-        EndpointRefused: the judge's key, account or model is refused; asking on makes no sense.
+        EndpointRefused: the judge's key, account or model is refused.
     """
     if session.compares:
         groups = [items[start : start + group_size] for start in range(0, len(items), group_size)]

@@ -1,9 +1,8 @@
-"""Replies on disk, addressed by content; safe under kill -9 and among racing writers.
+"""Keeps judges' replies on disk by a hash of what was asked; safe under kill -9 and many writers.
 
-The store keeps what a judge said, not what it meant: reading a grade out of a reply happens on
-every look-up, so a better parser re-reads and never re-asks. Beside the replies lie leases: who is
-asking for which key right now (`judges.singleflight`). ``python -m judges.store stats`` counts what
-is there.
+The store keeps replies, not grades: they are read at every look-up, so a better parser asks nobody
+again. It also holds leases, which say who is asking for a key now (`judges.singleflight`).
+``python -m judges.store stats`` counts what is stored.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from study.records import write_part
 VERSION = 2
 BUSY_S = 60.0
 LONGEST_LEASE_S = 300.0
-"""A lease that ends later is not from this clock, and holds nobody up."""
+"""A lease that ends later than this from now is not from this clock, and does not count."""
 LATEST_S = 1e11
-"""The last time that a row may say it was made, for a table of times."""
+"""The latest time of a row that is shown."""
 LISTED = "(SELECT value FROM json_each(?))"
 """Any number of keys, given to a query as one JSON list."""
 
@@ -55,7 +54,7 @@ def content_key(data: Any) -> str:
 
 
 Accept = Callable[[dict[str, Any]], bool]
-"""Whether a stored value will do for whoever looks; it is as if not there for one it will not."""
+"""Whether a stored value can be used; one that cannot counts as missing."""
 
 
 def _any(_: dict[str, Any]) -> bool:
@@ -65,21 +64,18 @@ def _any(_: dict[str, Any]) -> bool:
 class Store:
     """One SQLite file in WAL mode. The first writer of a key wins, and all readers agree.
 
-    A row that `fields.check_value` refuses is as if it were not there: its key is asked for again
-    and the next writer replaces it.
-
-    A connection belongs to one thread of one process: each thread opens its own, and a child
-    made by fork opens new ones. NORMAL synchronisation survives kill -9; only a power cut can
-    lose the last rows, and even that never corrupts the file.
+    A row that `fields.check_value` refuses counts as missing, and the next writer replaces it.
+    Each thread has its own connection, and a forked child opens new ones. NORMAL synchronisation
+    survives kill -9; a power cut may lose the last rows, and does not corrupt the file.
 
     Args:
-        path: the file; made where there is none.
-        clock: seconds by which leases end; they only grow, for all processes of a host alike.
-        boot: which start of the host the clock counts from. A lease of another one has ended.
+        path: the file; made if it is missing.
+        clock: seconds that only grow, the same for all processes of a host; leases end by it.
+        boot: which start of the host the clock counts from. Leases of another one have ended.
 
     Raises:
-        UserError: the file cannot be opened, is no store, or has another schema version; later,
-            it is damaged or cannot be written.
+        UserError: the file cannot be opened, is not a store, has another schema version, is
+            damaged, or cannot be written.
     """
 
     def __init__(
@@ -101,7 +97,7 @@ class Store:
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Sequence[str], accept: Accept = _any) -> dict[str, dict[str, Any]]:
-        """The stored ones among ``keys`` that can be used and will do."""
+        """The values of those ``keys`` that are stored and accepted."""
         values: dict[str, dict[str, Any]] = {}
         # As bytes: a value that is not UTF-8 would fail the whole query.
         query = f"SELECT key, CAST(value AS BLOB) FROM replies WHERE key IN {LISTED}"
@@ -114,7 +110,7 @@ class Store:
         return values
 
     def put(self, key: str, value: dict[str, Any]) -> dict[str, Any]:
-        """Store ``value`` unless ``key`` is taken; gives back what the store holds afterwards."""
+        """Store ``value`` unless ``key`` is taken; returns what the store holds then."""
         return self.put_many({key: value})[key]
 
     def put_many(
@@ -136,10 +132,10 @@ class Store:
     def lease(
         self, keys: Sequence[str], owner: str, seconds: float, accept: Accept = _any
     ) -> tuple[set[str], dict[str, dict[str, Any]]]:
-        """Take the keys that nobody else is asking for, for so long.
+        """Lease the keys that are not stored and that nobody else has leased.
 
         Returns:
-            The keys that are now the owner's to ask for, and the replies that are there already.
+            The keys that the owner has to ask for, and the values that are stored already.
         """
         now = self.clock()
         with self._transaction() as connection:
@@ -159,7 +155,7 @@ class Store:
         return {key for (key,) in rows}, stored
 
     def renew(self, keys: Sequence[str], owner: str, seconds: float) -> None:
-        """Keep leases that are still the owner's for so long from now."""
+        """Extend the owner's leases to so long from now."""
         with self._transaction() as connection:
             connection.execute(
                 f"UPDATE leases SET expires = ? WHERE owner = ? AND key IN {LISTED}",
@@ -167,7 +163,7 @@ class Store:
             )
 
     def release(self, failures: Mapping[str, dict[str, Any] | None], owner: str) -> None:
-        """Give leases back without a reply: with how it failed, for those who wait for it."""
+        """End leases without a reply; a failure is told to those who wait."""
         now = self.clock()
         rows = [
             (now, None if failure is None else _text(failure), key, self._mine(owner))
@@ -179,7 +175,7 @@ class Store:
             )
 
     def failed(self, keys: Sequence[str], since: float) -> dict[str, dict[str, Any]]:
-        """How asking for the keys has failed after ``since`` (of `clock`), where it has."""
+        """The failures of keys since a time of `clock`."""
         query = (
             f"SELECT key, failure FROM leases WHERE key IN {LISTED}"
             " AND failure IS NOT NULL AND expires >= ? AND expires <= ? AND owner LIKE ?"
@@ -197,7 +193,7 @@ class Store:
         return self._connection().execute("SELECT count(*) FROM replies").fetchone()[0]
 
     def close(self) -> None:
-        """Close this process's connections, of all threads; a later use opens a new one."""
+        """Close this process's connections; a later use opens a new one."""
         with self._lock:
             mine = [item for item in self._opened if item[0] == os.getpid()]
             self._opened = [item for item in self._opened if item[0] != os.getpid()]
@@ -226,7 +222,7 @@ class Store:
 
     @contextlib.contextmanager
     def _told(self) -> Generator[None]:
-        """Say in a paragraph that the file cannot be used any more."""
+        """Make SQLite's errors ones that say what to do."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -312,11 +308,10 @@ class Store:
 
 
 def read_value(data: bytes) -> dict[str, Any]:
-    """The value in a row, as every reader takes it.
+    """The value in a row.
 
     Raises:
-        ValueError: nobody can use it; says why.
-        RecursionError: it is nested without end.
+        ValueError, RecursionError: it cannot be used; says why.
     """
     value = json.loads(data.decode())
     check_value(value)
@@ -341,7 +336,7 @@ def _to_wal(connection: sqlite3.Connection) -> None:
 
 
 def stats(store: Store) -> dict[str, Any]:
-    """What the store holds, in numbers: replies, bytes, tokens, models and the time they span."""
+    """Counts of what is stored: replies, bytes, tokens, models, and the time they span."""
     models: Counter[str] = Counter()
     numbers = Counter[str]()
     times = []
@@ -387,7 +382,7 @@ def verify(store: Store) -> list[str]:
 
 
 def _rows(store: Store) -> Iterator[tuple[str, bytes, float, dict[str, Any] | str]]:
-    """Key, bytes, time and value of each row, or in place of the value why nobody can use it."""
+    """Key, bytes, time and value of each row; a text instead of a value says why it is unusable."""
     rows = store._connection().execute(
         "SELECT CAST(key AS BLOB), CAST(value AS BLOB), created FROM replies ORDER BY created, key"
     )
@@ -413,7 +408,7 @@ EXPORTED = {
 
 
 def export(store: Store, out: Path) -> int:
-    """Write all replies to a Parquet file, one row per request, and give back how many."""
+    """Write all replies to a Parquet file, one row per request; returns how many."""
     rows = [
         {"key": key, "number": number, "created": created, "latency_s": value["latency_s"]}
         | reply

@@ -1,10 +1,9 @@
-"""How much may be asked of one endpoint at a time: requests at once, and rates per minute.
+"""Limits what is asked of one endpoint: requests at once, and rates per minute.
 
-A request needs a slot. How many there are adapts to the endpoint (`Concurrency`). Rates, and slots
-where they are ``shared``, hold for all processes of a sweep together: they live in a folder beside
-the reply store. Where neither is asked for nothing is read or written. A process that is killed
-takes nothing with it: the kernel drops its locks, and a rate is a point in time that passes by
-itself, counted from the start of the host, which no setting of the clock moves.
+A request needs a slot; how many there are adapts to the endpoint (`Concurrency`). Rates, and
+``shared`` slots, hold for all processes of a sweep: they are kept in a folder beside the store.
+A killed process blocks nothing: the kernel drops its locks, and a rate is a point in time, counted
+from the start of the host, that passes by itself.
 
     async with throttle.slot():
         permit = await throttle.permit(prompt_tokens)
@@ -39,14 +38,14 @@ if TYPE_CHECKING:
 BURST_S = 1.0
 """How much of a minute's allowance may be used at once, in seconds of it."""
 HORIZON_S = 600.0
-"""An allowance used up further ahead is not a backlog: a process asks for one turn at a time. It
-counts as not there, as one of another start of the host does."""
+"""A rate used up further ahead is damaged, since a process asks for one turn at a time; it counts
+as unused, as one of another start of the host does."""
 LOOK_S = 2.0
-"""How often a turn that is too far off is looked for again."""
+"""How often a turn that is too late is asked for again."""
 POLL_S = 0.02
 """How often a process looks for a slot that another one has left."""
 WORSE = 1.5
-"""A window of replies this much slower than the one before it says that fewer slots will do."""
+"""A window of replies this much slower than the one before takes slots away."""
 WINDOW = 16
 """Fewest replies that are compared with as many others."""
 
@@ -54,14 +53,13 @@ WINDOW = 16
 class Concurrency(AbstractAsyncContextManager[None]):
     """Slots for requests of this process: ``most`` at first, fewer while the endpoint is overrun.
 
-    A 429 halves them, at most once per the time of a reply. So does a window of replies that is
-    ``WORSE`` than the window before, to four fifths: with all slots taken throughput is slots
-    over seconds per reply, so what slows down that much has gained nothing. Each other window in
-    which all slots were taken gives one back.
+    A 429 halves them, at most once per the time of a reply. A window of replies that is ``WORSE``
+    than the one before leaves four fifths: with all slots taken throughput is slots over seconds
+    per reply, so nothing was gained. Any other window in which all slots were taken adds one.
 
     Args:
         most: ``endpoint.max_concurrency``.
-        adaptive: whether any of this happens.
+        adaptive: whether the number changes at all.
         clock: seconds that only grow.
     """
 
@@ -140,14 +138,14 @@ class Concurrency(AbstractAsyncContextManager[None]):
 
 
 class RateLimit:
-    """Requests and tokens per minute, as two points in time: when each allowance is used up to.
+    """Requests and tokens per minute, as two points in time up to which each is used up.
 
-    Whoever asks adds to them in one step under a lock and so knows when its turn is, without
-    looking again. Any minute holds at most the limit and one request more.
+    A request adds to them under a lock and so learns its turn at once. No minute holds more than
+    the limit and one request.
 
     Args:
         requests_per_min, tokens_per_min: None is no limit.
-        file: shared with other processes; None keeps the two numbers here.
+        file: shared with other processes; None keeps the rate to this one.
         clock: seconds that only grow, the same for all processes of a host.
         boot: which start of the host the clock counts from.
     """
@@ -174,7 +172,7 @@ class RateLimit:
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def reserve(self, requests: float, tokens: float) -> float:
-        """Add to what is used; gives the seconds until the turn has come. Negative gives back.
+        """Add to what is used and return the seconds until the turn; negative gives back.
 
         Raises:
             UserError: the file cannot be used.
@@ -203,7 +201,7 @@ class RateLimit:
     def _reserved(
         self, until: tuple[float, ...], amounts: tuple[float, float]
     ) -> tuple[tuple[float, ...], float]:
-        """What is used up until when after the amounts were added, and the seconds to wait."""
+        """The two points in time after the amounts were added, and the seconds to wait."""
         now = self._clock()
         starts = [end if end <= now + HORIZON_S else now for end in until]  # NaN becomes now
         starts = [
@@ -218,7 +216,7 @@ class RateLimit:
 
 
 class SharedConcurrency:
-    """``most`` slots for all processes together: a slot is the lock on one of as many files."""
+    """``most`` slots for all processes together; each is the lock on a file."""
 
     def __init__(self, most: int, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -229,7 +227,7 @@ class SharedConcurrency:
     @asynccontextmanager
     async def slot(self) -> AsyncGenerator[None, None]:
         """Wait for a slot and keep it."""
-        async with self._turn:  # one of this process looks; the others would only get in its way
+        async with self._turn:  # one request of this process looks at a time
             while (held := self._try()) is None:
                 await asyncio.sleep(POLL_S)
         with held:
@@ -270,13 +268,13 @@ class Throttle:
             yield
 
     async def permit(self, prompt_tokens: float, within_s: float = math.inf) -> float:
-        """Wait until a request of about so many tokens may be sent; gives the tokens set aside.
+        """Wait until a request of about so many tokens may be sent; returns the tokens reserved.
 
-        The requests of this process stand in line for it, so that the file never holds more than
-        one turn of each process, and the time in line does not count.
+        The requests of this process queue for it, so that the file holds at most one turn of each
+        process. Time in the queue does not count.
 
         Raises:
-            Fault: not within so many seconds from the head of the line.
+            Fault: not within so many seconds from the head of the queue.
         """
         rate = self._rate
         if rate is None:
@@ -305,16 +303,16 @@ class Throttle:
                 await asyncio.sleep(min(left, LOOK_S))
 
     def settle(self, set_aside: float, tokens_in: int | None, tokens_out: int | None) -> None:
-        """Set right what a request took, where the endpoint has said it."""
+        """Correct the reservation by what the endpoint says that the request took."""
         if self._rate is None or tokens_in is None or tokens_out is None:
             return
-        # One minute's allowance at most: a count that is a lie must not hold up all processes.
+        # At most one minute's worth: a wrong count must not block all processes.
         took = min(tokens_in + tokens_out, self._most_tokens)
         self._rate.reserve(0, took - set_aside)
         self._reply_tokens += 0.2 * (min(tokens_out, self._most_tokens) - self._reply_tokens)
 
 
 def address(endpoint: Endpoint) -> str:
-    """Who shares a limit: whoever uses the same model at the same URL with the same key."""
+    """The name of a limit, shared by all that use the same model, URL and key."""
     who = "\0".join((endpoint.url, endpoint.model, endpoint.api_key_env or ""))
     return hashlib.blake2b(who.encode(), digest_size=8).hexdigest()
