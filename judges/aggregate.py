@@ -1,4 +1,4 @@
-"""Makes one verdict of the requests that it took: what they said, and what they cost together."""
+"""Adds up the requests of one verdict: their texts, tokens and cost."""
 
 from __future__ import annotations
 
@@ -59,8 +59,7 @@ def member_fields(parts: Sequence[Fetched], member: int) -> dict[str, Any]:
 
 
 def _paid(parts: Sequence[Fetched]) -> float | None:
-    """What the requests that brought a reply cost; None where that is not known of one of them,
-    or none brought any."""
+    """What the requests with a reply cost; None if that of one is unknown, or none has a reply."""
     costs = [part.cost_usd for part in parts if part.reply is not None]
     if not costs:
         return 0.0 if all(part.cost_usd == 0.0 for part in parts) else None
@@ -68,9 +67,9 @@ def _paid(parts: Sequence[Fetched]) -> float | None:
 
 
 def cost_usd(judge: Judge, replies: Sequence[Reply]) -> float | None:
-    """US dollars of all replies to one question; None where the price or usage is unknown.
+    """US dollars of all replies to one question; None if the price or the usage is unknown.
 
-    Where no price of cached tokens is given they cost what the others do.
+    Without a price of their own, cached tokens cost what the others do.
     """
     if judge.simulated is not None:
         return 0.0
@@ -85,6 +84,6 @@ def cost_usd(judge: Judge, replies: Sequence[Reply]) -> float | None:
 
 
 def total(replies: Sequence[Reply], name: str) -> int | None:
-    """The sum of one token count over the replies; None where one of them did not say."""
+    """The sum of one token count over the replies; None if one of them is unknown."""
     counts = [getattr(reply, name) for reply in replies]
     return sum(counts) if counts and None not in counts else None

@@ -1,7 +1,7 @@
 """Reads stored replies again, with no endpoint: ``python -m judges.parse grading=... replies=...``.
 
-The replies go through the very code that reads them while a study runs, so "the judge changed"
-and "the parser changed" can be told apart.
+The code is the one that reads replies while a study runs, so a change of the judge and a change of
+the parser can be told apart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""One flight per key across processes: whoever leases a key asks, all others wait for the reply.
+"""Asks once for each key across processes: who leases a key asks, and the others wait.
 
-A lease is kept up while its holder lives and lapses soon after the holder died, so that a waiter
-takes over. A holder that fails says how, and those who waited take that for their own outcome:
-eight cells must not knock at a dead endpoint one after the other. All this goes to the store in
-batches, one transaction for whatever came up together.
+A lease is renewed while its holder lives and lapses soon after its death; then a waiter takes
+over. A failure is shared with those who wait, so that many cells do not ask a dead endpoint one
+after the other. Calls of the store are batched: one transaction for all that came up together.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ log = logging.getLogger(__name__)
 
 LEASE_S = 15.0
 BEAT_S = 4.0
-"""How often leases are kept up."""
+"""How often leases are renewed."""
 POLL_S = 0.03
 """How often those who wait look for replies."""
 TAKE_OVER_S = 1.0
-"""How often they look for leases that have lapsed."""
+"""How often they try to take over lapsed leases."""
 AT_ONCE = 200
-"""Keys that are leased or kept up before replies get a turn again."""
+"""Keys that are leased or renewed before replies get a turn again."""
 GATHER_S = 0.002
-"""How long a reply waits for others that go to the store with it."""
+"""How long a reply waits for others to be stored with it."""
 
 
 Value = dict[str, Any]
@@ -62,15 +61,15 @@ class SingleFlight:
         self._tending: asyncio.Task[None] | None = None
 
     async def find(self, key: str) -> Value | None:
-        """What is stored under a key, if it will do; asks nobody."""
+        """What is stored under a key, if it is accepted."""
         future: asyncio.Future[Value | None] = asyncio.Future()
         self._searches.append((key, future))
         self._soon(0.0)
         return await future
 
     async def claim(self, key: str) -> Value | None:
-        """Wait for the reply that somebody else is asking for; None where it is ours to ask for,
-        which `put` or `give_up` must end. One claim per key at a time."""
+        """Lease a key and return None, or wait for what another holder gets for it. `put` or
+        `give_up` must end the lease. One claim per key at a time."""
         future: asyncio.Future[Value | None] = asyncio.Future()
         self._claims[key] = future
         self._soon(0.0)
@@ -84,19 +83,19 @@ class SingleFlight:
             raise
 
     async def put(self, key: str, value: Value) -> Value:
-        """Store the reply; gives back what the store holds afterwards."""
+        """Store the reply; returns what the store holds then."""
         future: asyncio.Future[Value] = asyncio.Future()
         self._puts[key] = (value, future)
         self._soon(GATHER_S)
         return await future
 
     def give_up(self, key: str, failure: Value | None = None) -> None:
-        """End a claim without a reply. With a failure, those who wait take it for theirs."""
+        """End a claim without a reply; a failure is given to those who wait."""
         self._failures[key] = failure
         self._soon(GATHER_S)
 
     async def close(self) -> None:
-        """Give everything back; the flights themselves must have ended."""
+        """End all leases; the requests themselves must have ended."""
         if self._flush_at is not None:
             self._flush_at.cancel()
         if self._tending is not None:
@@ -162,7 +161,7 @@ class SingleFlight:
             self._hand_out(key, value)
 
     def _fail(self, error: Exception) -> None:
-        """The store cannot be used: whoever waits is told, and nobody waits for ever."""
+        """The store cannot be used: all who wait get the error."""
         waiting, self._waiting = self._waiting, {}
         for future, _ in waiting.values():
             if not future.done():
@@ -202,7 +201,7 @@ class SingleFlight:
 def _settle(
     futures: Sequence[tuple[str, asyncio.Future[Any]]], work: Callable[[], Mapping[str, Any]]
 ) -> None:
-    """Do the work for all of them, and give each what it has for its key, or the error."""
+    """Do the work for all keys, and give each future its value or the error."""
     try:
         values, error = work(), None
     except Exception as failure:

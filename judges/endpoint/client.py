@@ -1,8 +1,8 @@
-"""Sends one chat request until it has a reply: one deadline, and a typed reason for each failure.
+"""Sends one chat request until it has a reply, within one deadline; each failure has its outcome.
 
-Nothing else in the project repeats a call to a model. A failure of the connection is tried again
-while the deadline lasts. A reply that will not do is asked for again, changed as the caller says,
-since at temperature 0 the same question has the same answer.
+Only this file repeats calls to a model. A failed attempt is repeated while the deadline lasts. A
+reply that cannot be used is asked for again with a request that the caller has changed, since at
+temperature 0 the same question has the same answer.
 """
 
 from __future__ import annotations
@@ -26,52 +26,51 @@ from study.verdict import Outcome, Parsed, Reply, Request
 
 LONGEST_WAIT_S = 30.0
 LONGEST_PAUSE_S = 60.0
-"""How long one answer can keep all others from being asked for: an endpoint may ask to be left
-alone until next year, and it is asked again what it means."""
+"""The longest pause that an endpoint's wish imposes on all requests, however long it asks for."""
 WRONG_MODELS = 2
-"""Replies of another model before it is taken for what the endpoint serves: a router may flap."""
+"""Replies of another model before it is the outcome: a router may flap."""
 MOST_LISTED = 10_000
-"""Models of an endpoint that are looked at."""
+"""Models of an endpoint's list that are read."""
 BARRED_S = 30.0
-"""How long nothing is sent after the key, the account or the model's name was refused."""
+"""How long nothing is sent after a final refusal."""
 DRAIN_S = 0.1
-"""How long the end of a finished stream may take, to keep its connection."""
+"""How long to wait for the end of a finished stream, to keep its connection."""
 CHARACTERS_PER_TOKEN = 4
-"""Enough to set aside tokens before the endpoint has counted them."""
+"""For an estimate before the endpoint has counted."""
 
 Body = dict[str, Any]
 """The JSON body of a request."""
 Again = Callable[[Reply], tuple[Body, str] | None]
-"""Reply -> the changed request that may fare better and what it changes; None where it will do."""
+"""Reply -> a changed request and what it changes; None if the reply is good enough."""
 
 NO_REQUEST, UNREAD = Request(), Parsed(Outcome.empty, reason="nobody has read it")
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """How one request ended: the replies that were obtained, oldest first, or why there is none."""
+    """How one request ended: its replies, oldest first, or why there is none."""
 
     replies: tuple[Reply, ...] = ()
     outcome: Outcome | None = None
-    """Why the last attempt brought nothing; None where it brought a reply."""
+    """Why the last attempt failed; None if it brought a reply."""
     reason: str = ""
     attempts: int = 0
     latency_s: float = 0.0
     served: str = ""
-    """The model that answered, where it was another than the one asked for."""
+    """The model that answered, if not the one asked for."""
     request: Request = NO_REQUEST
     reply: Reply | None = None
-    """The one among the replies that counts; None until it is read, and where there is none."""
+    """The one among the replies that counts; None until they are read."""
     parsed: Parsed = UNREAD
-    """What was read in it, or why there is none."""
+    """What it says, or why there is none."""
     cost_usd: float | None = None
-    """What it cost now; None where that is not known."""
+    """What it cost now; None if unknown."""
     from_cache: bool = False
-    """Whether it came from the store, or somebody else had asked for it already."""
+    """Whether it came from the store or another request in flight."""
 
     @classmethod
     def stored(cls, value: dict[str, Any]) -> Fetched:
-        """What was fetched earlier, from a value of the store: it cost nothing now."""
+        """From a value of the store: it cost nothing now."""
         return cls(
             tuple(Reply(**reply) for reply in value["replies"]),
             Outcome(value["outcome"]) if "outcome" in value else None,
@@ -84,7 +83,7 @@ class Fetched:
         )
 
     def value(self) -> dict[str, Any]:
-        """What the store keeps of it. A failure is told to those who wait, and never stored."""
+        """The value for the store; that of a failure is only told to those who wait."""
         value = {
             "replies": [dataclasses.asdict(reply) for reply in self.replies],
             "attempts": self.attempts,
@@ -97,18 +96,18 @@ class Fetched:
 
 @dataclass
 class _Track:
-    """What is known so far of one verdict; read when the deadline cuts the work short."""
+    """The state of one `ask`, for when the deadline ends it."""
 
     deadline: float
     """By the event loop's clock."""
     tokens: float = 0.0
     """About how many the prompt has."""
     permit: float | None = None
-    """Tokens set aside for the next request, where it may be sent already."""
+    """Tokens reserved for the next request, if it may be sent already."""
     replies: list[Reply] = field(default_factory=list)
     attempts: int = 0
     waiting: Fault | None = None
-    """Set while nothing is in flight: the fault that the next attempt should cure."""
+    """The fault before the next attempt, while nothing is in flight."""
     wrong: int = 0
     """Replies that came from another model."""
 
@@ -118,13 +117,13 @@ async def ask(
 ) -> Fetched:
     """Obtain a reply to one request, within ``endpoint.deadline_s`` from when it may be sent.
 
-    Where the endpoint refuses the key, the account or the model the outcome is ``endpoint_down``,
-    and ``channel.refused`` says whether later requests would fare better.
+    If the endpoint refuses the key, the account or the model, the outcome is ``endpoint_down`` and
+    ``channel.refused`` says whether all requests are refused.
 
     Args:
-        body: of the request. Whether the reply is streamed is added here.
-        again: looks at each reply and says how to ask for a better one; None takes the first.
-        within_s: another limit, for what is asked in the time that an earlier request left.
+        body: of the request; whether it is streamed is added here.
+        again: says how to ask for a better reply; None takes the first.
+        within_s: another limit, for a follow-up in the time that is left.
     """
     limit = channel.endpoint.deadline_s if within_s is None else within_s
     clock = asyncio.get_running_loop().time
@@ -165,11 +164,11 @@ async def ask(
 
 
 async def list_models(channel: Channel) -> list[str] | None:
-    """The names of the models that the endpoint says it serves; None where it has no such list.
+    """The names of the models that the endpoint lists; None if it has no list.
 
     Raises:
         EndpointRefused: it does not accept the key.
-        Fault: it does not answer, or not as a judge's endpoint does.
+        Fault: it does not answer, or with something else.
         TimeoutError: not within the deadline.
     """
 
@@ -258,7 +257,7 @@ async def _obtain(
                 channel.paused_until = max(channel.paused_until, clock() + pause)
             connected |= fault.outcome is not Outcome.endpoint_down
             if connected and fault.outcome is Outcome.endpoint_down:
-                # It was there a moment ago: gone for one attempt is not down.
+                # it answered a moment ago, so it is not down
                 fault.outcome = Outcome.transport
             fault.reason = told(fault.reason, channel.key)
             if not fault.again or number + 1 >= endpoint.attempts:
@@ -273,10 +272,10 @@ async def _obtain(
 
 
 async def _resume(channel: Channel, track: _Track) -> None:
-    """Wait while the endpoint wants nothing to be sent; whom it told so does not matter.
+    """Wait while the endpoint, in answer to any request, has asked for a pause.
 
     Raises:
-        Fault: it wants that until after the deadline.
+        Fault: the pause ends after the deadline.
     """
     clock = asyncio.get_running_loop().time
     pause = channel.paused_until - clock()
@@ -291,7 +290,7 @@ async def _resume(channel: Channel, track: _Track) -> None:
 
 
 async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any) -> Any:
-    """One attempt; one that brings nothing new for ``endpoint.idle_timeout_s`` is given up.
+    """One attempt; it ends if nothing new comes for ``endpoint.idle_timeout_s``.
 
     Raises:
         Fault: it failed.
@@ -309,8 +308,7 @@ async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any
         last = loop.time()
 
     def look() -> None:
-        """End the attempt, or look again when its time may be up: this costs less than to move a
-        timer at each piece of an answer."""
+        """End the attempt, or look again later: cheaper than moving a timer at each piece."""
         nonlocal timer
         if last + idle_s <= loop.time():
             idle.reschedule(last + idle_s)
@@ -358,7 +356,7 @@ async def _read_stream(answer: Answer, alive: Callable[[], None]) -> Reply:
         if not stream.finished:  # a connection lost after the last word has lost nothing
             raise
     reply = stream.end()
-    # Behind [DONE] there is only the end; having read it, the connection can be used again.
+    # After [DONE] only the end is left; once it is read, the connection can be used again.
     with suppress(TimeoutError, WireError):
         async with asyncio.timeout(DRAIN_S):
             async for _ in answer.chunks:

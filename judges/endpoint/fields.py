@@ -1,7 +1,7 @@
-"""What each field of a reply may hold, for replies that come in and for those on disk.
+"""Checks and cleans the fields of replies, as they come in and as they are read from disk.
 
-An endpoint can send anything. What cannot be a count is unknown, what no file can hold is replaced,
-a key is blotted out, and a stored reply that breaks these bounds counts as not there.
+An endpoint can send anything: a count that cannot be one is unknown, characters that no file can
+hold are replaced, keys are blotted out, and a stored reply out of bounds counts as missing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LINE_CHARACTERS = 1_000
 LEAST_LOGPROB = -9999.0
 """What OpenAI writes for a probability of zero."""
 SHORTEST_KEY = 8
-"""Servers without a key of their own are given EMPTY or none: words that replies may hold."""
+"""Servers without keys are given words such as EMPTY or none, which replies may contain."""
 
 _RANDOM = re.compile(r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}")
 
@@ -33,8 +33,7 @@ def count(value: Any) -> int | None:
 
 
 def writable(text: str) -> str:
-    """``text`` as any file and table can hold it: U+FFFD stands for half a surrogate pair, which
-    JSON may escape, and for the character of code zero."""
+    """``text`` as any file and table can hold it: with U+FFFD for lone surrogates and NUL."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -44,14 +43,14 @@ def writable(text: str) -> str:
 
 def one_line(text: str, limit: int = LINE_CHARACTERS) -> str:
     """``text`` as one line of at most so many characters, for a message or a table."""
-    # Cut first: no more is looked at of a text without end.
+    # Cut first: a text without end takes no time.
     short = " ".join(writable(text[: 4 * limit]).split())
     return short if len(short) <= limit else short[: limit - 3] + "..."
 
 
 def logprobs(listed: Any) -> list[dict[str, Any]] | None:
-    """Tokens with their log-probs and alternatives; None where one of them is not a log-prob, since
-    what is left of a distribution would pass for the whole."""
+    """Tokens with their log-probs and alternatives; None if one of them is not a log-prob, since
+    the rest would pass for the whole distribution."""
     if not isinstance(listed, list):
         return None
     try:
@@ -76,12 +75,7 @@ def _token(entry: Any) -> dict[str, Any]:
 
 
 def clean(reply: Reply, key: str) -> Reply:
-    """The reply without the key, whatever field it was echoed in, and with a name of sane length.
-
-    Args:
-        reply: as the completion gave it.
-        key: the endpoint's.
-    """
+    """The reply without the endpoint's key in any field, and with a model's name cut to length."""
     tokens = reply.logprobs or []
     spelt = ["".join(entry["token"] for entry in tokens)]
     spelt += [item["token"] for entry in tokens for item in entry.get("top_logprobs", ())]
@@ -95,7 +89,7 @@ def clean(reply: Reply, key: str) -> Reply:
 
 
 def blot(text: str, key: str) -> str:
-    """``text`` without the key and without what can only be another one; ordinary words stay."""
+    """``text`` without the key or anything that can only be another key; words stay."""
     lowered = text.lower()
     if len(key) >= SHORTEST_KEY and key.lower() in lowered:
         text = re.sub(re.escape(key), BLOT, text, flags=re.IGNORECASE)
@@ -126,10 +120,10 @@ def _blotted(match: re.Match[str]) -> str:
 
 
 def check_value(value: Any) -> None:
-    """Whether readers can use what a store holds under a key.
+    """Check a value of the store.
 
     Raises:
-        ValueError: with the field and what is wrong with it.
+        ValueError: it cannot be used; with the field and what is wrong with it.
     """
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
