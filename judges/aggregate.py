@@ -1,8 +1,8 @@
-"""Makes one verdict of the requests that it took: what they said, and what they cost together."""
+"""Adds up the requests of one verdict: their texts, tokens and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ def joined_fields(parts: Sequence[Fetched]) -> dict[str, Any]:
     replies = [part.reply for part in parts if part.reply is not None]
     every = [reply for part in parts for reply in part.replies]
     finished = [reply.finish_reason for reply in replies]
+    # what the replies say, also where another model answered than was asked
+    served = [name for p in parts for name in (*(reply.model for reply in p.replies), p.served)]
     return {
         "text": "\n\n".join(reply.text for reply in replies),
         "reasoning": "\n\n".join(reply.reasoning for reply in replies if reply.reasoning),
@@ -28,15 +30,8 @@ def joined_fields(parts: Sequence[Fetched]) -> dict[str, Any]:
         "tokens_out": total(every, "tokens_out"),
         "cost_usd": _paid(parts),
         "from_cache": bool(parts) and all(part.from_cache for part in parts),
-        "served_model": ", ".join(dict.fromkeys(_served(parts))),
+        "served_model": ", ".join(dict.fromkeys(filter(None, served))),
     }
-
-
-def _served(parts: Sequence[Fetched]) -> Iterator[str]:
-    """Who answered, by what the replies say; also where it was not who was asked."""
-    for part in parts:
-        names = [reply.model for reply in part.replies] + [part.served]
-        yield from (name for name in names if name)
 
 
 def member_fields(parts: Sequence[Fetched], member: int) -> dict[str, Any]:
@@ -49,9 +44,13 @@ def member_fields(parts: Sequence[Fetched], member: int) -> dict[str, Any]:
     mine = [part for part in parts if member in part.request.members]
     fields = joined_fields(mine)
     for name in ("attempts", "tokens_in", "tokens_cached", "tokens_out"):
-        fields[name] = _sum(
-            _slice(joined_fields([part])[name], part.request.members, member) for part in mine
-        )
+        shares = []
+        for part in mine:
+            amount = joined_fields([part])[name]
+            if amount is not None:
+                each, rest = divmod(amount, len(part.request.members))
+                shares.append(each + (part.request.members.index(member) < rest))
+        fields[name] = sum(shares) if shares else None
     if fields["cost_usd"] is not None:
         fields["cost_usd"] = sum(
             (part.cost_usd or 0.0) / len(part.request.members) for part in mine
@@ -59,48 +58,32 @@ def member_fields(parts: Sequence[Fetched], member: int) -> dict[str, Any]:
     return fields
 
 
-def _slice(amount: int | None, members: tuple[int, ...], member: int) -> int | None:
-    if amount is None:
-        return None
-    each, rest = divmod(amount, len(members))
-    return each + (members.index(member) < rest)
-
-
-def _sum(amounts: Any) -> int | None:
-    """The sum of what is known; None where nothing is."""
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if known else None
-
-
 def _paid(parts: Sequence[Fetched]) -> float | None:
-    """What the requests that brought a reply cost; None where that is not known of one of them,
-    or none brought any."""
+    """What the requests with a reply cost; None if that of one is unknown, or none has a reply."""
     costs = [part.cost_usd for part in parts if part.reply is not None]
-    known = [cost for cost in costs if cost is not None]
-    if costs:
-        return sum(known) if len(known) == len(costs) else None
-    return 0.0 if all(part.cost_usd == 0.0 for part in parts) else None
+    if not costs:
+        return 0.0 if all(part.cost_usd == 0.0 for part in parts) else None
+    return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
 def cost_usd(judge: Judge, replies: Sequence[Reply]) -> float | None:
-    """US dollars of all replies to one question; None where the price or usage is unknown.
+    """US dollars of all replies to one question; None if the price or the usage is unknown.
 
-    Where no price of cached tokens is given they cost what the others do.
+    Without a price of their own, cached tokens cost what the others do.
     """
     if judge.simulated is not None:
         return 0.0
     price = judge.price
-    took, gave = total(replies, "tokens_in"), total(replies, "tokens_out")
-    if not (price.input or price.cached or price.output) or took is None or gave is None:
+    tokens_in, tokens_out = total(replies, "tokens_in"), total(replies, "tokens_out")
+    priced = price.input or price.cached or price.output
+    if not priced or tokens_in is None or tokens_out is None:
         return None
-    cached = min(total(replies, "tokens_cached") or 0, took)
-    paid = (
-        (took - cached) * price.input + cached * (price.cached or price.input) + gave * price.output
-    )
-    return paid / 1e6
+    cached = min(total(replies, "tokens_cached") or 0, tokens_in)
+    paid = (tokens_in - cached) * price.input + cached * (price.cached or price.input)
+    return (paid + tokens_out * price.output) / 1e6
 
 
 def total(replies: Sequence[Reply], name: str) -> int | None:
-    """The sum of one token count over the replies; None where one of them did not say."""
+    """The sum of one token count over the replies; None if one of them is unknown."""
     counts = [getattr(reply, name) for reply in replies]
     return sum(counts) if counts and None not in counts else None

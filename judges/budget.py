@@ -1,7 +1,7 @@
-"""What a cell may spend on verdicts: ``cost.max_usd`` and ``cost.max_calls``.
+"""Keeps a cell within ``cost.max_usd`` and ``cost.max_calls``.
 
-Checked before each step, so that a step is either paid for and recorded or not begun; the cell
-stops as it does when it is starved, and goes on where it was once the limit is raised.
+The limits are checked before each step, so a step is either paid for and recorded or not begun.
+The cell stops, and goes on from there once the limit is raised.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Budget:
         self.spent, self.last = before
 
     def check(self) -> None:
-        """Whether another step like the last one still fits.
+        """Raise if another step like the last one does not fit.
 
         Raises:
             BudgetSpent: with the limit, what is spent and how to go on.
@@ -78,11 +78,10 @@ class Budget:
 
 
 def usd_of(verdicts: Sequence[dict[str, Any]]) -> float:
-    """Dollars of some verdict rows. A request whose usage the endpoint kept to itself counts as
-    much as the mean of the others."""
+    """Dollars of some verdict rows. A request of unknown cost counts as the mean of the others."""
     asked = [row for row in verdicts if not row["from_cache"] and row["finish_reason"]]
-    known = [row["cost_usd"] for row in asked if row["cost_usd"] is not None]
-    return sum(known) * len(asked) / len(known) if known else 0.0
+    costs = [row["cost_usd"] for row in asked if row["cost_usd"] is not None]
+    return sum(costs) * len(asked) / len(costs) if costs else 0.0
 
 
 def check_limits(cost: Cost, judges: Iterable[Judge]) -> None:
@@ -109,10 +108,10 @@ def check_limits(cost: Cost, judges: Iterable[Judge]) -> None:
 
 def spent_before(folder: Path) -> tuple[Spent, Spent]:
     """What the recorded steps of a cell spent, and of that the last one; reused replies are free.
-    A step that ended for want of verdicts was paid for too.
+    A step that was stopped because verdicts were missing counts too.
 
     Args:
-        folder: the cell's; its verdicts lie in ``verdicts/step-*.parquet``.
+        folder: the cell's; its verdicts are in ``verdicts/step-*.parquet``.
 
     Raises:
         UserError: a part that cannot be read.

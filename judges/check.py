@@ -20,14 +20,24 @@ from study.screen import visible
 from study.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from study.rows import Row
     from study.schema import Judge, Task
 
 PROMPT = "Name the capital of France in one short sentence."
 ANSWER = "The capital of France is Paris."
 OTHER_ANSWER = "I do not know."
 """What the first answer is compared with by a grading of groups."""
-CRITERIA = ("Names Paris as the capital of France.", "Is a single short sentence.")
+HARMLESS = Row(
+    prompt_id=prompt_id(PROMPT),
+    messages=({"role": "user", "content": PROMPT},),
+    criteria=(
+        Criterion("Names Paris as the capital of France."),
+        Criterion("Is a single short sentence."),
+    ),
+    spec={},
+    split="check",
+    reference=ANSWER,
+)
+"""The question that every judge should be able to judge."""
 REASON_CHARACTERS = 200
 
 
@@ -38,67 +48,46 @@ def probe(judge: Judge, task: Task | None = None) -> Verdict:
         UserError: the judge cannot be asked: no key, no endpoint, or it serves another model.
     """
     single = dataclasses.replace(judge, sampling=dataclasses.replace(judge.sampling, votes=1))
-    if judge.simulated is None or task is None:
-        row, answer, oracle = harmless_row(), ANSWER, None
-    else:
-        row, answer = tasks.task_module(task.name).rows(task, "train")[0], ANSWER
+    row, oracle = HARMLESS, None
+    if judge.simulated is not None and task is not None:
+        row = tasks.task_module(task.name).rows(task, "train")[0]
         oracle = tasks.oracle(task)
     with Session(single, None, oracle) as session:
         session.check()
         if session.compares:
-            return session.group_verdicts(row, [answer, OTHER_ANSWER])[0]
-        return session.verdicts([(row, answer)])[0][0]
-
-
-def harmless_row() -> Row:
-    """The question that every judge should be able to judge."""
-    return Row(
-        prompt_id=prompt_id(PROMPT),
-        messages=({"role": "user", "content": PROMPT},),
-        criteria=tuple(Criterion(text) for text in CRITERIA),
-        spec={},
-        split="check",
-        reference=ANSWER,
-    )
+            return session.groups([(row, [ANSWER, OTHER_ANSWER])])[0][0]
+        return session.verdicts([(row, ANSWER)])[0][0]
 
 
 def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
     """What there is to say about a judge that was reached, as (label, text)."""
-    endpoint, where = judge.endpoint, judge.endpoint.url
     size = f"{judge.size} ({judge.active_size} active)" if judge.active_size else judge.size
-    known = [judge.name, judge.family, size, judge.revision]
     context = f"context {judge.context:,} tokens" if judge.context else ""
-    lines = [
-        ("judge", ", ".join(text for text in [*known, context] if text)),
-        ("endpoint", f"{where} answers"),
-        ("model", _model(endpoint.model or judge.name, verdict)),
-        ("dialect", dialects.described(judge)),
-        ("grading", f"{verdict.grading} version {verdict.grading_version}"),
-        ("verdict", _verdict(verdict)),
-        ("latency", f"{verdict.latency_s:.2f} s, {_counted(verdict.attempts, 'attempt')}"),
-        ("tokens", _tokens(verdict)),
-        ("cost", cost(judge, verdict)),
-    ]
-    return lines
-
-
-def _model(asked: str, verdict: Verdict) -> str:
-    served = verdict.served_model
-    return f"{asked} is served there" + (f" as {served}" if served not in ("", asked) else "")
-
-
-def _verdict(verdict: Verdict) -> str:
+    about = (judge.name, judge.family, size, judge.revision, context)
+    asked, served = judge.endpoint.model or judge.name, verdict.served_model
     if verdict.outcome is Outcome.scored:
         labels = f" ({', '.join(verdict.labels)})" if verdict.labels else ""
-        return f"scored {verdict.score:.3f}{labels}"
-    return f"{verdict.outcome}: {verdict.reason[:REASON_CHARACTERS]}"
-
-
-def _tokens(verdict: Verdict) -> str:
-    if verdict.tokens_in is None or verdict.tokens_out is None:
-        return "the endpoint did not say"
-    cached = "" if verdict.tokens_cached is None else f" ({verdict.tokens_cached} of them cached)"
-    return f"{verdict.tokens_in} in{cached}, {verdict.tokens_out} out"
+        said = f"scored {verdict.score:.3f}{labels}"
+    else:
+        said = f"{verdict.outcome}: {verdict.reason[:REASON_CHARACTERS]}"
+    tokens = "the endpoint did not say"
+    if verdict.tokens_in is not None and verdict.tokens_out is not None:
+        cached = verdict.tokens_cached
+        part = "" if cached is None else f" ({cached} of them cached)"
+        tokens = f"{verdict.tokens_in} in{part}, {verdict.tokens_out} out"
+    attempts = f"{verdict.attempts} attempt{'s' * (verdict.attempts != 1)}"
+    as_served = f" as {served}" if served not in ("", asked) else ""
+    return [
+        ("judge", ", ".join(filter(None, about))),
+        ("endpoint", f"{judge.endpoint.url} answers"),
+        ("model", f"{asked} is served there{as_served}"),
+        ("dialect", dialects.described(judge)),
+        ("grading", f"{verdict.grading} version {verdict.grading_version}"),
+        ("verdict", said),
+        ("latency", f"{verdict.latency_s:.2f} s, {attempts}"),
+        ("tokens", tokens),
+        ("cost", cost(judge, verdict)),
+    ]
 
 
 def cost(judge: Judge, verdict: Verdict) -> str:
@@ -109,10 +98,6 @@ def cost(judge: Judge, verdict: Verdict) -> str:
     if judge.price.input or judge.price.output:
         return "unknown: the endpoint did not say how many tokens it used"
     return "unknown: set judge.price before using cost.max_usd"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def check(judge: Judge, task: Task) -> bool:

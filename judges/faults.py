@@ -1,14 +1,14 @@
-"""A judge's endpoint on a raw socket that can lie: it breaks each answer in one named way.
+"""Serves a simulated judge that breaks some of its answers, to see what a study does then.
 
-The fault is the first part of the path, ``http://127.0.0.1:PORT/FAULT/v1``; ``FAULT:2`` breaks only
-the first two answers and then gives a good one, and ``mix_0.1`` breaks one answer in ten, each in
-another way. ``python -m judges.faults judge=sim-fair share=0.1`` puts it before a simulated judge,
-to see what a study makes of a bad day of its endpoint.
+``python -m judges.faults judge=sim-fair share=0.1`` breaks one answer in ten at ``/v1``. Below the
+path ``/FAULT/v1`` every answer has the named fault; ``FAULT:2`` breaks only the first two answers,
+and ``mix_0.1`` one in ten.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import sys
@@ -18,8 +18,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from judges.endpoint.loop import Loop
 from judges.endpoint.transport import AsgiWire
-from judges.fault_injection.server import ANSWERS, FLOWS, LIARS, head, whole
+from judges.fault_injection.server import ANSWERS, FLOWS, LIARS, MIXED, head, whole
 from judges.simulated.app import simulated_app
 from study.bounds import Choice, Number
 from study.cli import command, option, overrides, preset
@@ -34,29 +35,10 @@ if TYPE_CHECKING:
 Good = Callable[[bytes], Awaitable[bytes]]
 """Request body -> a whole HTTP answer."""
 
-MIXED: tuple[tuple[str, str], ...] = (
-    ("close", "close"),
-    ("rst", "s_rst"),
-    ("rst_body", "s_stall"),
-    ("short_body", "s_no_finish"),
-    ("cut_json", "s_cut_chunk"),
-    ("html_200", "s_html"),
-    ("error_200", "s_error_object"),
-    ("choices_empty", "s_nothing"),
-    ("server_500", "server_500"),
-    ("gateway_502", "gateway_502"),
-    ("overloaded_529", "overloaded_529"),
-    ("limit_429_zero", "limit_429_zero"),
-    ("finish_null", "s_done_no_finish"),
-    ("non_utf8", "s_non_utf8"),
-    ("hang", "s_comments"),
-)
-"""What ``mix`` draws from: faults that pass, for a plain answer and for a stream."""
-
 
 def mixed(body: bytes, nth: int, share: float, faults: Sequence[tuple[str, str]]) -> str:
-    """The fault of the n-th time that a request is made; empty for a good answer. The same request
-    meets the same faults in every run."""
+    """The fault of a request made for the n-th time; empty for a good answer. A request meets the
+    same faults in every run."""
     digest = hashlib.blake2b(body + b" %d" % nth, digest_size=8).digest()
     draw = int.from_bytes(digest, "big") / 2**64
     if draw >= share:
@@ -65,11 +47,11 @@ def mixed(body: bytes, nth: int, share: float, faults: Sequence[tuple[str, str]]
 
 
 class FaultServer:
-    """The server in a thread of its own; a context manager.
+    """The server, in a thread of its own; a context manager.
 
     Args:
-        good: gives the answers that are not broken; the word ``met`` where there is none.
-        share, faults: what the path ``/v1`` without a fault's name breaks, and how.
+        good: makes the answers that are not broken; None answers ``met``.
+        share, faults: how many answers the path ``/v1`` breaks, and how.
         port: 0 takes any free one.
     """
 
@@ -87,57 +69,49 @@ class FaultServer:
         self.bodies: dict[str, list[dict[str, Any]]] = {}
         self.headers: list[bytes] = []
         self.keep = True
-        """Whether bodies and headers are kept, which a long run has no room for."""
+        """Whether bodies and headers are kept; a long run has no room for them."""
         self.connections = 0
         self.port = port
         self._good = good
         self._share, self._faults = share, tuple(faults)
         self._asked: Counter[bytes] = Counter()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = Loop(self._shut)
 
     def url(self, fault: str) -> str:
         """The endpoint's address for this fault."""
         return f"http://127.0.0.1:{self.port}/{fault}/v1"
 
     def __enter__(self) -> FaultServer:
-        self._thread.start()
-        assert self._ready.wait(10)
+        self._loop.run(self._start())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._loop.close()
 
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        tasks: set[asyncio.Task[None]] = set()
+    async def _start(self) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
 
-        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self.connections += 1
-            task = asyncio.create_task(self._connection(reader, writer))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            task.add_done_callback(lambda _: writer.transport.abort())
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        task = asyncio.create_task(self._connection(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())
 
-        server = await asyncio.start_server(connected, "127.0.0.1", self.port)
-        self.port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._stop.wait()
-        server.close()
-        for task in list(tasks):
+    async def _shut(self) -> None:
+        self._server.close()
+        for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await server.wait_closed()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
         await asyncio.sleep(0.05)  # aborted transports close their sockets in the next rounds
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while await self._request(reader, writer):
                 pass
-        except (OSError, asyncio.IncompleteReadError):
-            pass
 
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         request = await reader.readuntil(b"\r\n\r\n")
@@ -172,12 +146,11 @@ class FaultServer:
             await asyncio.sleep(float(name.removeprefix("slow_")))
             return await self._well(writer, body)
         if name in FLOWS:
-            flow = asyncio.ensure_future(FLOWS[name](writer))
-            gone = asyncio.ensure_future(reader.read(1))
-            await asyncio.wait({flow, gone}, return_when=asyncio.FIRST_COMPLETED)
-            flow.cancel()
-            gone.cancel()
-            await asyncio.gather(flow, gone, return_exceptions=True)
+            racing = [asyncio.ensure_future(work) for work in (FLOWS[name](writer), reader.read(1))]
+            await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
+            for task in racing:
+                task.cancel()
+            await asyncio.gather(*racing, return_exceptions=True)
             answer = b""
         else:
             answer = ANSWERS[name]
@@ -188,11 +161,10 @@ class FaultServer:
         self, writer: asyncio.StreamWriter, body: bytes, streamed: bool | None = None
     ) -> bool:
         """A good answer, as it was asked for."""
-        if self._good is not None:
-            answer = await self._good(body)
-        else:
-            streamed = b'"stream": true' in body if streamed is None else streamed
-            answer = ANSWERS["s_good" if streamed else "good"]
+        if streamed is None:
+            streamed = b'"stream": true' in body
+        good = ANSWERS["s_good" if streamed else "good"]
+        answer = good if self._good is None else await self._good(body)
         writer.write(answer)
         return await self._sent(writer, answer, False)
 

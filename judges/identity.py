@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from judges.endpoint.dialects import dialect_name
@@ -18,10 +19,11 @@ from judges.simulated.bias import effective
 from judges.store import content_key
 from study.errors import UserError
 from study.marks import JUDGE_ID, marked_keys
-from study.secrets import refuse_secrets
+from study.schema import freeze
+from study.secrets import refuse_config
 
 if TYPE_CHECKING:
-    from study.schema import Endpoint, Judge
+    from study.schema import Judge
 
 SCHEMA = 1
 """Part of both hashes: raised when their meaning changes, so that old ones no longer match."""
@@ -68,63 +70,45 @@ def judge_id(judge: Judge) -> str:
     )[:16]
 
 
-def request_key(judge: Judge, body: dict[str, Any], sample_index: int) -> str:
-    """The store key of one draw: a hash over the very body that would be sent, and the salt.
+def request_keys(judge: Judge) -> Callable[[dict[str, Any], int], str]:
+    """(body, sample index) -> the store key of one draw: a hash over the very body that would be
+    sent, and the salt.
 
     The number of votes and the parser are left out: the first of three draws is the draw that a
     single vote makes, and reading a stored reply anew asks nobody.
     """
-    return content_key(
-        {
-            "schema": SCHEMA,
-            "revision": judge.revision,
-            "body": body,
-            "sample_index": sample_index,
-            "salt": judge.sampling.salt,
-            "simulated": _simulated(judge),
-        }
-    )
+    same = {
+        "schema": SCHEMA,
+        "revision": judge.revision,
+        "salt": judge.sampling.salt,
+        "simulated": _simulated(judge),
+    }
+
+    def request_key(body: dict[str, Any], sample_index: int) -> str:
+        return content_key({**same, "body": body, "sample_index": sample_index})
+
+    return request_key
 
 
 def _simulated(judge: Judge) -> dict[str, Any] | None:
     """Of a simulated judge its settings are the weights."""
-    if judge.simulated is None:
-        return None
-
-    return effective(judge.simulated)
+    return None if judge.simulated is None else effective(judge.simulated)
 
 
 def check_settings(judge: Judge) -> None:
-    """Refuse a judge that was built by hand with settings that no preset could have.
+    """Refuse a judge built in code with settings that no preset could have.
 
     Raises:
-        UserError: it holds a key, has no address or model, or a limit of nothing.
+        UserError: a value that is not legal, a key in it, or no address or model.
     """
-    endpoint: Endpoint = judge.endpoint
-    refuse_secrets(
-        [
-            ("judge.endpoint.url", endpoint.url),
-            ("judge.endpoint.api_key_env", endpoint.api_key_env or ""),
-            ("judge.endpoint.extra_body", str(endpoint.extra_body)),
-            ("judge.endpoint.start_command", endpoint.start_command),
-            ("judge.endpoint.replicas", " ".join(endpoint.replicas)),
-        ]
-    )
-    for lacking in ("url", "model"):
-        if judge.simulated is None and not getattr(endpoint, lacking):
+    endpoint = judge.endpoint
+    plain = dataclasses.asdict(judge)
+    refuse_config(plain, "judge")
+    freeze(type(judge), plain)
+    for field in ("url", "model"):
+        if judge.simulated is None and not getattr(endpoint, field):
             raise UserError(
-                f"judge.endpoint.{lacking} is empty, and judge={judge.name} cannot be asked "
+                f"judge.endpoint.{field} is empty, and judge={judge.name} cannot be asked "
                 "without it. Type for example judge.endpoint.url=http://127.0.0.1:8000/v1 "
                 "judge.endpoint.model=NAME_OF_THE_MODEL."
             )
-    least = {
-        "judge.endpoint.max_concurrency": (endpoint.max_concurrency, 1),
-        "judge.endpoint.attempts": (endpoint.attempts, 1),
-        "judge.sampling.votes": (judge.sampling.votes, 1),
-        "judge.endpoint.deadline_s": (endpoint.deadline_s, 0.001),
-        "judge.endpoint.idle_timeout_s": (endpoint.idle_timeout_s, 0.001),
-        "judge.endpoint.connect_timeout_s": (endpoint.connect_timeout_s, 0.001),
-    }
-    for name, (value, legal) in least.items():
-        if not value >= legal:
-            raise UserError(f"{name}={value} asks for nothing; give {legal} or more.")

@@ -1,13 +1,12 @@
 """Reads stored replies again, with no endpoint: ``python -m judges.parse grading=... replies=...``.
 
-The replies go through the very code that reads them while a study runs, so "the judge changed"
-and "the parser changed" can be told apart.
+The code is the one that reads replies while a study runs, so a change of the judge and a change of
+the parser can be told apart.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ from typing import Any
 from judges.grading import GRADINGS
 from judges.grading.base import Grading
 from judges.grading.rubric import Rubric
-from study.bounds import Choice
+from study.bounds import Choice, check_kind
 from study.cli import command, option, writes
-from study.completions import sound_records
+from study.completions import json_object, sound_records
 from study.errors import UserError
 from study.files import write_text
 from study.rows import Criterion, make_row
@@ -83,38 +82,30 @@ class Record:
 
 
 def read_records(data: bytes) -> tuple[list[Record], int]:
-    """All sound records of a JSONL file, and how many are lost (see `importers.sound_records`)."""
-    found, lost = sound_records(data, _record)
-    return [record for _, record in found], lost
+    """All sound records of a JSONL file, and how many are lost; see `completions.sound_records`."""
+    records, lost = sound_records(data, _record)
+    return [record for _, record in records], lost
 
 
 def _record(piece: bytes) -> Record | None:
     """The record in a line, if it is one."""
-    try:
-        data = json.loads(piece.decode("utf-8-sig"))
-        reply = Reply(
-            _text(data["text"]),
-            reasoning=_text(data.get("reasoning")),
-            finish_reason=_text(data.get("finish_reason")) or "stop",
-        )
-        given = data.get("criteria")
-        points = None if given is None else tuple(_points(item) for item in given)
-        return Record(data["id"], reply, points)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+
+    def text(value: Any) -> str:
+        return "" if value is None else check_kind("text", value, str)
+
+    data = json_object(piece)
+    if data is None:
         return None
-
-
-def _text(value: Any) -> str:
-    if value is not None and not isinstance(value, str):
-        raise TypeError
-    return value or ""
-
-
-def _points(item: Any) -> float:
-    points = item.get("points", 1.0)
-    if isinstance(points, bool) or not isinstance(points, int | float) or not math.isfinite(points):
-        raise TypeError
-    return float(points)
+    try:
+        finish = text(data.get("finish_reason")) or "stop"
+        reply = Reply(text(data["text"]), text(data.get("reasoning")), finish)
+        points = None
+        if data.get("criteria") is not None:
+            worth = [item.get("points", 1.0) for item in data["criteria"]]
+            points = tuple(check_kind("points", value, float) for value in worth)
+        return Record(data["id"], reply, points)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def read_reply(grading: Grading, reply: Reply, points: Sequence[float] | None) -> Parsed:
@@ -135,26 +126,17 @@ def read_reply(grading: Grading, reply: Reply, points: Sequence[float] | None) -
     return whole
 
 
-def build(options: Options) -> Grading:
-    """The grading, with its options spelled as this command line spells them.
-
-    Raises:
-        UserError: an option that it does not take.
-    """
-    try:
-        return GRADINGS[options.grading](options.grading_options)
-    except UserError as problem:
-        said = str(problem).replace("+judge.grading.options.", "")
-        raise UserError(said.replace("judge.grading.options.", "")) from None
-
-
 def run(options: Options) -> str:
     """Read the replies and write what was found; the summary.
 
     Raises:
         UserError: an option that the grading does not take, or a file that cannot be written.
     """
-    grading = build(options)
+    try:
+        grading = GRADINGS[options.grading](options.grading_options)
+    except UserError as problem:  # the options as this command line spells them
+        words = str(problem).replace("+judge.grading.options.", "")
+        raise UserError(words.replace("judge.grading.options.", "")) from None
     try:
         records, lost = read_records(options.replies.read_bytes())
     except OSError as problem:

@@ -1,7 +1,7 @@
-"""Reads a grade in the replies to a request, and says how to ask again where there is none.
+"""Reads a grade in the replies to a request, and says how to ask again if there is none.
 
-At temperature 0 the same question has the same answer, so a second request is changed: it reminds
-of the format, or it allows more tokens. Nothing here ever makes up a grade.
+At temperature 0 the same question has the same answer, so the second request is changed: it
+reminds of the format, or allows more tokens.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ def read_reply(parse: Parse, reply: Reply) -> Parsed:
 
 
 class Retry:
-    """The requests that may cure a reply without a grade: at most one reminder and one with twice
-    the tokens. A reply with some of the labels is not asked for again: what it lacks is asked for
-    by itself.
+    """The further requests after replies without a grade: at most one reminder and one with twice
+    the tokens. None after a reply with some of the labels: the session asks for the missing ones.
 
     Args:
         judge: whom to ask.
@@ -58,11 +57,11 @@ class Retry:
         """What was read in each reply so far."""
 
     def __call__(self, reply: Reply) -> tuple[Body, str] | None:
-        """The next request and what it changes; None where there is nothing to try."""
+        """The next request and what it changes; None if there is nothing to try."""
         parsed = read_reply(self._parse, reply)
         self.parsed.append(parsed)
         if self._judge.simulated is not None:
-            # What a simulated judge fails at is a planted dose, which asking again would dilute.
+            # a simulated judge's failures are planted; asking again would dilute the dose
             return None
         if any(label != "unknown" for label in parsed.labels):
             return None
@@ -86,37 +85,36 @@ def settle(
     The reason says what was changed to obtain it, where something was.
 
     Args:
-        parsed: of the replies, where they have been read already.
+        parsed: of the first replies, where they have been read already.
     """
-    reply, said = replies[-1], Parsed(Outcome.empty)
+    reply, grade = replies[-1], Parsed(Outcome.empty)
     for place, reply in enumerate(replies):
-        said = parsed[place] if place < len(parsed) else read_reply(parse, reply)
-        if said.outcome in (Outcome.scored, Outcome.refused):
+        grade = parsed[place] if place < len(parsed) else read_reply(parse, reply)
+        if grade.outcome in (Outcome.scored, Outcome.refused):
             break
     if reply.asked:
-        reason = "; ".join(part for part in (said.reason, f"asked again {reply.asked}") if part)
-        said = dataclasses.replace(said, reason=reason)
-    return reply, said
+        reason = "; ".join(filter(None, (grade.reason, f"asked again {reply.asked}")))
+        grade = dataclasses.replace(grade, reason=reason)
+    return reply, grade
 
 
 def read(
     grading: Grading, request: Request, fetched: Fetched, parsed: Sequence[Parsed] = ()
 ) -> Fetched:
-    """The same with the reply that counts and what it says of the request's criteria; where there
-    is no reply no label is known, and the outcome is that of the request.
+    """The same with the reply that counts and what it says of the request's criteria. Without a
+    reply all labels are unknown and the outcome is that of the request.
 
     Args:
-        parsed: of the replies, where they have been read already.
+        parsed: of the first replies, where they have been read already.
     """
     blank = ("unknown",) * len(request.criteria)
     if not fetched.replies:
         assert fetched.outcome is not None
-        said = Parsed(fetched.outcome, blank, reason=fetched.reason)
-        return dataclasses.replace(fetched, request=request, parsed=said)
-    reply, said = settle(lambda reply: grading.parse(reply, request), fetched.replies, parsed)
-    if fetched.outcome is not None and said.outcome is not Outcome.scored:
-        reason = f"{said.reason}; asked again: {fetched.reason}"
-        said = Parsed(said.outcome, said.labels, reason=reason)
-    if len(said.labels) < len(request.criteria):  # a bug in the parser, which cost the labels
-        said = Parsed(said.outcome, blank, reason=said.reason)
-    return dataclasses.replace(fetched, request=request, reply=reply, parsed=said)
+        grade = Parsed(fetched.outcome, blank, reason=fetched.reason)
+        return dataclasses.replace(fetched, request=request, parsed=grade)
+    reply, grade = settle(lambda reply: grading.parse(reply, request), fetched.replies, parsed)
+    if fetched.outcome is not None and grade.outcome is not Outcome.scored:
+        grade = dataclasses.replace(grade, reason=f"{grade.reason}; asked again: {fetched.reason}")
+    if len(grade.labels) < len(request.criteria):  # a bug in the parser, which cost the labels
+        grade = Parsed(grade.outcome, blank, reason=grade.reason)
+    return dataclasses.replace(fetched, request=request, reply=reply, parsed=grade)

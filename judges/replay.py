@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from study import cells
 from study.answers import answer_of
 from study.bounds import Name, check_name
 from study.cli import command, option, overrides, print_table
-from study.completions import read_completions
+from study.completions import Completion, read_completions
 from study.compose import load_presets, preset_names
 from study.errors import UserError
 from study.files import Damaged, say, write_json
@@ -35,13 +36,12 @@ from study.verdict import mean_score
 from study.verify import say_problems
 
 if TYPE_CHECKING:
-    from judges.session import Session
-    from judges.store import Store
     from study.cells import Cell
     from study.schema import Judge
 
 JUDGES = preset_names("judge")
-NEEDED = (*PLACE, "answer", "tokens", "truth", "reward", "advantage", "judge_score")
+SCORED = ("judge_score", "reward", "advantage")
+NEEDED = (*PLACE, *SCORED, "answer", "tokens", "truth")
 """Columns of a rollout that is replayed."""
 
 
@@ -82,17 +82,6 @@ class Options:
             check_name("out", self.out or "own")  # it becomes a folder
 
 
-def run(options: Options) -> list[dict[str, Any]]:
-    """Replay; one line of numbers per run, or one for a file."""
-    judge = None
-    if options.judge is not None:
-        judge, _ = load_presets(options.judge, overrides=options.overrides)
-    if options.file is not None:
-        assert judge is not None and options.out is not None
-        return [replay_file(options.file, judge, Path(options.out))]
-    return replay_study(options, judge)
-
-
 def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     """Replay every run of a study that has rollouts.
 
@@ -109,7 +98,9 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
         )
     say_problems(study_dir, folders)
     lines = []
-    target = study_dir / "replays" / (options.out or _name(options, judge))
+    name = f"{judge.name}-{judge_id(judge)}" if judge else "own"
+    name += f"-{options.on_failure}" if options.on_failure else ""
+    target = study_dir / "replays" / (options.out or name)
     with Store(options.runs_dir / "verdicts.db") as store:
         for folder in folders:
             try:
@@ -120,11 +111,6 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     if not lines:
         raise UserError(f"study={options.study} has no run that can be replayed; see above.")
     return lines
-
-
-def _name(options: Options, judge: Judge | None) -> str:
-    who = f"{judge.name}-{judge_id(judge)}" if judge else "own"
-    return f"{who}-{options.on_failure}" if options.on_failure else who
 
 
 def replay_cell(
@@ -191,29 +177,23 @@ def _step(
     """One step's rollouts with new score, reward and advantage, and the verdicts behind them."""
     config = cell.config
     size = config.trainer.group_size
-    known = [compose.recorded(config, rows[record["prompt_id"]], record) for record in records]
-    votes_N = judge_all(session, [one.item for one in known], size)
+    inputs = [compose.recorded(config, rows[record["prompt_id"]], record) for record in records]
+    votes_N = judge_all(session, [rollout.item for rollout in inputs], size)
     scores = [mean_score(votes) for votes in votes_N]
-    rewards = compose.recompose(config, known, scores, size, policy)
-    given = np.array([np.nan if value is None else value for value in rewards]).reshape(-1, size)
-    found = advantages(given, config.trainer.scale_rewards).ravel().tolist()
-    again = [
-        {key: record[key] for key in PLACE}
-        | {"judge_score": score, "reward": reward, "advantage": advantage}
-        | {
-            f"original_{name}": record[key]
-            for name, key in (("score", "judge_score"), ("reward", "reward"))
-        }
-        | {"original_advantage": record["advantage"]}
-        for record, score, reward, advantage in zip(records, scores, rewards, found, strict=True)
-    ]
+    rewards = compose.recompose(config, inputs, scores, size, policy)
+    rewards_P_G = np.array(rewards, dtype=float).reshape(-1, size)
+    after = advantages(rewards_P_G, config.trainer.scale_rewards).ravel().tolist()
     verdicts = [
         verdict.as_row()
         | {"rollout_id": record["rollout_id"], "step": record["step"], "role": "replay"}
         for record, votes in zip(records, votes_N, strict=True)
         for verdict in votes
     ]
-    return again, verdicts
+    replayed = [
+        dict(zip(REPLAYED, (*map(record.get, PLACE), *new, *map(record.get, SCORED)), strict=True))
+        for record, *new in zip(records, scores, rewards, after, strict=True)
+    ]
+    return replayed, verdicts
 
 
 def compare(replayed: list[dict[str, Any]]) -> dict[str, Any]:
@@ -224,29 +204,31 @@ def compare(replayed: list[dict[str, Any]]) -> dict[str, Any]:
     `study.rewards.advantages`, over all rollouts; rank changes only where groups have one size.
     """
 
-    def column(name: str) -> np.ndarray:
-        return np.array([np.nan if row[name] is None else row[name] for row in replayed])
-
-    new, old = column("judge_score"), column("original_score")
+    new, old, after, before = (
+        np.array([row[name] for row in replayed], dtype=float)
+        for name in ("judge_score", "original_score", "advantage", "original_advantage")
+    )
     both = np.isfinite(new) & np.isfinite(old)
     varied = both.sum() > 1 and new[both].std() > 0 and old[both].std() > 0
-    after, before = column("advantage"), column("original_advantage")
     known = np.isfinite(before)
     members = 1 + max((row["member"] for row in replayed), default=0)
-    whole = len(replayed) % members == 0 and known.all()
     numbers = {
-        "unscored": float(np.isnan(new).mean()) if len(new) else float("nan"),
-        "score": float(np.nanmean(new)) if np.isfinite(new).any() else float("nan"),
-        "original_score": float(np.nanmean(old)) if np.isfinite(old).any() else float("nan"),
+        "unscored": _mean(np.isnan(new)),
+        "score": _mean(new[np.isfinite(new)]),
+        "original_score": _mean(old[np.isfinite(old)]),
         "correlation": float(np.corrcoef(new[both], old[both])[0, 1]) if varied else float("nan"),
         "sign_flips": sign_flips(before[known], after[known]),
         "silenced": silenced(before[known], after[known]),
         "alignment": alignment(before[known], after[known]),
         "rank_change": rank_change(before.reshape(-1, members), after.reshape(-1, members))
-        if whole
+        if len(replayed) % members == 0 and known.all()
         else float("nan"),
     }
     return {"n": len(replayed)} | {k: None if np.isnan(v) else v for k, v in numbers.items()}
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")
 
 
 def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
@@ -260,43 +242,34 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
             f"judge={judge.name} is simulated: it knows the truth of its own task's prompts and "
             "of no others. Name a real judge for file=, or replay a study with it."
         )
-    found, lost = read_completions(path)
-    print(f"{path}: {len(found)} completions read, {lost} lost records")
-    groups: dict[tuple[int, str], list[Any]] = defaultdict(list)
-    for item in found:
-        groups[item.step, item.row.prompt_id].append(item)
-    replayed: list[dict[str, Any]] = []
+    completions, lost = read_completions(path)
+    print(f"{path}: {len(completions)} completions read, {lost} lost records")
+    by_prompt: dict[tuple[int, str], list[Completion]] = defaultdict(list)
+    for completion in completions:
+        by_prompt[completion.step, completion.row.prompt_id].append(completion)
+    groups = [
+        (members[0].row, [answer_of(member.completion) or "" for member in members])
+        for members in by_prompt.values()
+    ]
     with Session(judge, None) as session:
         session.check()
-        for number, members in enumerate(groups.values()):
-            answers = [answer_of(item.completion) or "" for item in members]
-            if session.compares:
-                votes_N = [[vote] for vote in session.group_verdicts(members[0].row, answers)]
-            else:
-                pairs = [(item.row, answer) for item, answer in zip(members, answers, strict=True)]
-                votes_N = session.verdicts(pairs)
-            session.stop_if_refused()
-            scores = [mean_score(votes) for votes in votes_N]
-            given = np.array([[np.nan if score is None else score for score in scores]])
-            for place, (item, score, advantage) in enumerate(
-                zip(members, scores, advantages(given)[0].tolist(), strict=True)
-            ):
-                replayed.append(
-                    {
-                        "rollout_id": str(item.place),
-                        "step": item.step,
-                        "prompt_id": item.row.prompt_id,
-                        "group": number,
-                        "member": place,
-                        "judge_score": score,
-                        "reward": score,
-                        "advantage": advantage,
-                        "original_score": item.reward,
-                        "original_reward": item.reward,
-                        "original_advantage": item.advantage,
-                    }
-                )
+        if session.compares:
+            votes = session.groups(groups)
+        else:
+            votes = session.verdicts(
+                [(row, answer) for row, answers in groups for answer in answers]
+            )
+        session.stop_if_refused()
         calls = session.calls
+    scores = map(mean_score, votes)
+    replayed: list[dict[str, Any]] = []
+    for number, members in enumerate(by_prompt.values()):
+        new = list(islice(scores, len(members)))
+        after = advantages(np.array([new], dtype=float))[0].tolist()
+        for place, (member, score, advantage) in enumerate(zip(members, new, after, strict=True)):
+            row = (str(member.place), member.step, member.row.prompt_id, number, place)
+            row += (score, score, advantage, member.reward, member.reward, member.advantage)
+            replayed.append(dict(zip(REPLAYED, row, strict=True)))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_part(out, replayed, REPLAYED)
     return {"cell": path.name, "judge": judge.name, **compare(replayed), "calls": calls}
@@ -305,7 +278,14 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
 @command("judges.replay study=quickstart judge=sim-fair", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 replayed, 2 a user's error."""
-    lines = run(options)
+    judge = None
+    if options.judge is not None:
+        judge, _ = load_presets(options.judge, overrides=options.overrides)
+    if options.file is not None:
+        assert judge is not None and options.out is not None
+        lines = [replay_file(options.file, judge, Path(options.out))]
+    else:
+        lines = replay_study(options, judge)
     shown = [{key: _shown(value) for key, value in line.items()} for line in lines]
     print_table(shown, f"Replay of {options.study or options.file}")
     print(f"{sum(line['calls'] for line in lines)} judge calls made; the rest came from the store")

@@ -1,29 +1,27 @@
-"""Serves a judge: ``python -m judges.serve judge=qwen3-32b`` starts vLLM for it and proves that it
-judges; ``judge=sim-verbose`` serves a simulated judge over a real socket.
+"""Serves a judge: ``python -m judges.serve judge=qwen3-32b`` starts vLLM and gets one verdict;
+``judge=sim-verbose`` serves a simulated judge over a real socket.
 
-Any OpenAI client can ask either, so what a study does with a judge is what anybody would do.
+Any OpenAI client can ask either, in the same way as a study does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import signal
-import socket
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from judges.check import probe
 from judges.serving import server, vllm_command
 from judges.serving.server import LOCAL
 from judges.simulated.app import simulated_app
+from study import stopping
 from study.bounds import Number
 from study.cli import command, option, overrides, preset
 from study.compose import load_presets
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from judges.serving.server import Server
 
 SIMULATED_PORT = 8100
+ANY_PORT = "another address; type for example port=0 to take any free port."
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,10 @@ class Options:
 
 
 def serve(options: Options) -> None:
-    """Serve until interrupted; prints the address once the judge answers.
+    """Serve until interrupted; print the address once the judge answers.
 
     Raises:
-        UserError: there is nothing to serve, or it cannot be served here.
+        UserError: there is nothing to serve, or this machine cannot serve it.
     """
     settings = list(options.overrides)
     if options.replicas is not None:
@@ -81,13 +80,13 @@ def serve_simulated(judge: Judge, task: Task, options: Options) -> None:
     """Serve a simulated judge in this process, until interrupted.
 
     Raises:
-        UserError: the address cannot be had.
+        UserError: the address cannot be used.
     """
     import uvicorn
 
     app = simulated_app(judge, oracle(task))
     port = SIMULATED_PORT if options.port is None else options.port
-    listener = _listen(options.host or "127.0.0.1", port)
+    listener = server.listen(options.host or "127.0.0.1", port, ANY_PORT)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"{judge.name} answers at http://{shown}:{port}/v1 (stop it with Ctrl-C)", flush=True)
@@ -96,7 +95,7 @@ def serve_simulated(judge: Judge, task: Task, options: Options) -> None:
 
 
 def serve_vllm(judge: Judge, options: Options) -> None:
-    """Start vLLM, wait until it is healthy, get one verdict from each replica, and stay.
+    """Start vLLM, wait until it is healthy, get one verdict from each replica, and keep serving.
 
     Raises:
         UserError: it cannot be started, serves another model, cannot judge, or ended by itself.
@@ -108,24 +107,23 @@ def serve_vllm(judge: Judge, options: Options) -> None:
     if options.print_only:
         print("\n".join(vllm_command.shown(judge, host, port)))
         return
-    with terminated_as_interrupt():
-        servers: list[Server] = []
-        try:
-            servers = server.start(judge, host, port, options.runs_dir)
-            for each in servers:
-                print(
-                    f"{judge.name} starts as process {each.pid}; its log is {each.log}", flush=True
-                )
-            seconds = server.wait_ready(judge, servers)
-            for each in servers:
-                print(f"{judge.name} answers at {each.url} after {seconds:.0f} s", flush=True)
-                _probe(judge, each)
-            print(_how_to_ask(judge, servers), flush=True)
-            while all(map(server.alive, servers)):
-                time.sleep(server.POLL_S)
-            server.wait_ready(judge, servers, timeout_s=0.0)  # says how it ended, with its log
-        finally:
-            server.stop(servers)
+    if threading.current_thread() is threading.main_thread():
+        stopping.take_signals()
+    servers: list[Server] = []
+    try:
+        servers = server.start(judge, host, port, options.runs_dir)
+        for each in servers:
+            print(f"{judge.name} starts as process {each.pid}; its log is {each.log}", flush=True)
+        seconds = server.wait_ready(judge, servers)
+        for each in servers:
+            print(f"{judge.name} answers at {each.url} after {seconds:.0f} s", flush=True)
+            _probe(judge, each)
+        print(_how_to_ask(judge, servers), flush=True)
+        while all(map(server.alive, servers)):
+            time.sleep(server.POLL_S)
+        server.wait_ready(judge, servers, timeout_s=0.0)  # says how it ended, with its log
+    finally:
+        server.stop(servers)
 
 
 def _address(judge: Judge, options: Options) -> tuple[str, int]:
@@ -136,7 +134,7 @@ def _address(judge: Judge, options: Options) -> tuple[str, int]:
     if port is None:
         port = parts.port if parts.hostname in LOCAL and parts.port else 8000
     if port == 0:
-        with _listen(host, 0) as listener:
+        with server.listen(host, 0, ANY_PORT) as listener:
             port = listener.getsockname()[1]
     return host, port
 
@@ -145,7 +143,7 @@ def _probe(judge: Judge, each: Server) -> None:
     """One verdict from one replica, printed.
 
     Raises:
-        UserError: it gave none, for a reason that is the server's.
+        UserError: the replica gave no reply at all.
     """
     endpoint = dataclasses.replace(judge.endpoint, url=each.url, replicas=[])
     verdict = probe(dataclasses.replace(judge, endpoint=endpoint))
@@ -170,34 +168,6 @@ def _how_to_ask(judge: Judge, servers: Sequence[Server]) -> str:
         more = ",".join(each.url for each in servers[1:])
         words.append(f"'judge.endpoint.replicas=[{more}]'")
     return f"ask it with {' '.join(words)} (stop it with Ctrl-C)"
-
-
-@contextmanager
-def terminated_as_interrupt() -> Generator[None, None, None]:
-    """Within the block SIGTERM interrupts as Ctrl-C does, so that what was started is stopped."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family)
-    except OSError as problem:
-        raise UserError(
-            f"Nothing can listen on {host}:{port} ({problem.strerror}). Give another address; type"
-            " for example port=0 to take any free port."
-        ) from None
 
 
 @command("judges.serve judge=sim-verbose port=8100", __doc__, Options)

@@ -1,27 +1,25 @@
-"""A judge, ready to be asked: about one answer with ``await``, or about many at once without.
-
-A session has its own event loop in a thread, looks into the store first, and answers with one
-``Verdict`` per draw whatever happens out there: what could not be obtained is a typed outcome.
+"""Asks one judge for verdicts: about one answer with ``await``, or about many at once without.
 
     with Session(judge, store) as session:
         [[verdict]] = session.verdicts([(row, answer)])      # from a trainer, a notebook, a script
         verdict = await session.verdict(row, answer)         # from any event loop
 
-One answer's verdict goes its own way: its requests, the repeats of unreadable replies and its
-follow-ups wait for no other answer.
+A session has its own event loop in a thread and looks into the store first. It gives one
+``Verdict`` per draw; one that could not be obtained has an outcome that says why. Answers are
+judged independently: repeats and follow-ups of one delay no other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from judges.aggregate import cost_usd, joined_fields, member_fields
-from judges.endpoint.client import Channel, EndpointRefused, Fault, Fetched, ask, list_models
+from judges.endpoint.channel import Channel, check_key, read_key
+from judges.endpoint.client import EndpointRefused, Fault, Fetched, ask, list_models
 from judges.endpoint.dialects import check_dialect, dialect_of, judge_body
 from judges.endpoint.fields import one_line
 from judges.endpoint.loop import Loop, gather
@@ -29,12 +27,11 @@ from judges.endpoint.replicas import open_wire
 from judges.endpoint.served import is_asked
 from judges.grading.base import AnswerGrading, Grading, GroupGrading
 from judges.grading.checks import check_group
-from judges.identity import build_grading, check_settings, judge_id, request_key
+from judges.identity import build_grading, check_settings, judge_id, request_keys
 from judges.reading import Retry, read
 from judges.simulated.app import simulated_app
 from judges.singleflight import SingleFlight
 from judges.store import content_key
-from judges.stored import from_value, to_value
 from study.errors import UserError
 from study.verdict import Outcome, Request, Verdict
 
@@ -53,14 +50,13 @@ CLOSED = Fetched((), Outcome.aborted, "the session was closed")
 
 
 class Session:
-    """Everything that one process needs to get verdicts of one judge.
+    """One judge as one process asks it.
 
     Args:
-        judge: whom to ask, what and how.
         store: where replies are kept and found; None asks anew each time.
-        oracle: (prompt text, answer) -> truth; what a simulated judge knows.
+        oracle: (prompt text, answer) -> truth; for a simulated judge.
         calls_before: calls that a simulated judge has answered in earlier processes of this run.
-        allowance: what may be spent; without one nothing is held back.
+        allowance: what may be spent; None is no limit.
 
     Raises:
         UserError: the judge's settings cannot work.
@@ -77,37 +73,37 @@ class Session:
         check_settings(judge)
         self.judge = judge
         self.judge_id = judge_id(judge)
+        self._request_key = request_keys(judge)
         self.hits = 0
-        """Draws found in the store, or already in flight for somebody else."""
-        # what a drifting judge says depends on when it is asked: the store cannot know it again
+        """Draws found in the store, or already in flight."""
+        # what a drifting judge says depends on when it is asked, so it is not stored
         drifts = judge.simulated is not None and judge.simulated.drift_per_1000 != 0.0
         self._store = None if drifts else store
         self._allowance = allowance
         self._grading = build_grading(judge)
         check_dialect(judge, self._grading.body(Request(criteria=(0,), members=(0, 1))))
-        self._app = _simulated(judge, oracle, calls_before)
-        open_wire(judge.endpoint, self._app)  # an address that cannot work is refused now
-        name = judge.endpoint.api_key_env
-        self._key = os.environ.get(name, "").strip() if name else ""
-        self._channel: Channel | None = None
-        self._single_flight: SingleFlight | None = None
+        wire = open_wire(judge.endpoint, _simulated(judge, oracle, calls_before))
+        limits = None if self._store is None else self._store.path.parent / ".limits"
+        self._channel = Channel(judge.endpoint, wire, read_key(judge.endpoint), limits)
+        self._single_flight = (
+            None if self._store is None else SingleFlight(self._store, accept=self._accepted)
+        )
         self._in_flight: dict[str, asyncio.Task[Fetched]] = {}
         self._closing = False
-        self._loop = Loop(self._open, self._shut)
+        self._loop = Loop(self._shut)
 
     @property
     def calls(self) -> int:
-        """Requests for verdicts that this session has sent, failed ones too; not the preflight."""
-        return self._channel.calls if self._channel is not None else 0
+        """Requests for verdicts sent so far, failed ones too; without those of `check`."""
+        return self._channel.calls
 
     def stop_if_refused(self) -> None:
-        """Whether it makes sense to ask on, after some verdicts were asked for.
+        """Raise if the endpoint has refused this judge altogether, and not only single questions.
 
         Raises:
-            EndpointRefused: the endpoint serves this judge nothing at all, and one paragraph says
-                why. A single question that it refuses does not count.
+            EndpointRefused: with what to do.
         """
-        refusal = self._channel.refused if self._channel is not None else None
+        refusal = self._channel.refused
         if refusal is None:
             return
         endpoint, name = self.judge.endpoint, self.judge.endpoint.api_key_env
@@ -129,8 +125,8 @@ class Session:
     async def verdict(self, row: Row, answer: str, index: int = 0) -> Verdict:
         """Judge one answer by itself; draw ``index`` of the votes. Await it in any event loop.
 
-        What a reply leaves out is asked for once more, by itself. Never raises for what a judge
-        or its endpoint does.
+        Labels missing from a reply are asked for once more. Failures of the judge or its endpoint
+        are outcomes and raise nothing.
 
         Raises:
             UserError: the grading compares the answers of a group.
@@ -153,20 +149,8 @@ class Session:
         Raises:
             UserError: the grading compares the answers of a group.
         """
-        grading, votes = self._single(), range(self.judge.sampling.votes)
-        found = self._loop.run(
-            gather(
-                partial(self._answer, grading, row, answer, index)
-                for row, answer in items
-                for index in votes
-            )
-        )
-        return [found[start : start + len(votes)] for start in range(0, len(found), len(votes))]
-
-    def group_verdicts(self, row: Row, answers: Sequence[str], index: int = 0) -> list[Verdict]:
-        """`group`, waited for."""
-        grading = self._comparing(len(answers))
-        return self._loop.run(self._group(grading, row, answers, index))
+        grading = self._single()
+        return self._draws(partial(self._answer, grading, row, answer) for row, answer in items)
 
     def groups(self, groups: Sequence[tuple[Row, Sequence[str]]]) -> list[list[Verdict]]:
         """`group` of each (row, answers), ``sampling.votes`` times: the votes of each answer, in
@@ -175,27 +159,24 @@ class Session:
         Raises:
             UserError: the grading judges single answers, or a group has only one answer.
         """
-        votes = range(self.judge.sampling.votes)
         grading = self._comparing(min((len(answers) for _, answers in groups), default=2))
+        draws = self._draws(partial(self._group, grading, row, answers) for row, answers in groups)
+        return [list(votes) for group in draws for votes in zip(*group, strict=True)]
+
+    def _draws(self, calls: Iterable[Callable[[int], Coroutine[Any, Any, T]]]) -> list[list[T]]:
+        """What each call gives for the number of each draw, ``sampling.votes`` of them."""
+        votes = self.judge.sampling.votes
         draws = self._loop.run(
-            gather(
-                partial(self._group, grading, row, answers, index)
-                for row, answers in groups
-                for index in votes
-            )
+            gather(partial(call, index) for call in calls for index in range(votes))
         )
-        return [
-            list(draw)
-            for start in range(0, len(draws), len(votes))
-            for draw in zip(*draws[start : start + len(votes)], strict=True)
-        ]
+        return [draws[start : start + votes] for start in range(0, len(draws), votes)]
 
     def request_verdicts(
         self, groups: Sequence[tuple[Row, Sequence[str]]], index: int = 0
     ) -> list[list[Verdict]]:
-        """One verdict on every request about each (row, answers), as the grading orders them.
+        """One verdict for each request about each (row, answers), in the grading's order.
 
-        For ``pairwise`` and two answers: as given, then swapped; a score says how far the answer
+        For ``pairwise`` and two answers: as given, then swapped; the score says how far the answer
         shown first is preferred.
 
         Raises:
@@ -237,22 +218,17 @@ class Session:
         return self._grading
 
     def check(self) -> None:
-        """Find out before any training whether this judge can be asked.
+        """Check that this judge can be asked.
 
         Raises:
-            UserError: the key variable is missing, the endpoint does not answer or does not
-                accept the key, or it serves other models.
+            UserError: the key variable is missing, or the endpoint does not answer, does not
+                accept the key, or serves other models.
         """
         endpoint = self.judge.endpoint
         name = endpoint.api_key_env
-        if name and not self._key:
-            raise UserError(
-                f"Judge {self.judge.name or endpoint.model!r} needs its API key in the environment "
-                f"variable {name}, which is not set. Type `export {name}=...` with the key, and "
-                "start again; the key is never written anywhere."
-            )
+        check_key(endpoint, f"Judge {self.judge.name or endpoint.model!r}")
         try:
-            served = self._loop.run(self._list_models())
+            served = self._loop.run(list_models(self._channel))
         except EndpointRefused as refusal:
             key = f"the key in the environment variable {name}" if name else "a request without key"
             raise EndpointRefused(
@@ -284,7 +260,7 @@ class Session:
             )
 
     def close(self) -> None:
-        """Give up what is in flight (its verdicts are ``aborted``) and close every connection."""
+        """Abort what is in flight (its verdicts are ``aborted``) and close all connections."""
         self._loop.close()
 
     def __enter__(self) -> Session:
@@ -293,15 +269,8 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _open(self) -> None:
-        endpoint = self.judge.endpoint
-        folder = None if self._store is None else self._store.path.parent / ".limits"
-        self._channel = Channel(endpoint, open_wire(endpoint, self._app), self._key, folder)
-        if self._store is not None:
-            self._single_flight = SingleFlight(self._store, accept=self._accepted)
-
     def _accepted(self, value: dict[str, Any]) -> bool:
-        """Whether the stored replies are of this judge's model; another's are asked for anew."""
+        """Whether stored replies are of this judge's model; others are asked for again."""
         endpoint = self.judge.endpoint
         asked = str(endpoint.extra_body.get("model") or endpoint.model)
         return all(
@@ -317,20 +286,15 @@ class Session:
         await asyncio.gather(*flights, return_exceptions=True)
         if self._single_flight is not None:
             await self._single_flight.close()
-        if self._channel is not None:
-            await self._channel.wire.close()
-
-    async def _list_models(self) -> list[str] | None:
-        assert self._channel is not None
-        return await list_models(self._channel)
+        await self._channel.wire.close()
 
     async def _answer(self, grading: AnswerGrading, row: Row, answer: str, index: int) -> Verdict:
-        """One answer's verdict: all its requests at once, each with its own follow-up."""
+        """One answer's verdict: all its requests at once, each with its follow-up."""
 
         async def chain(request: Request) -> list[Fetched]:
             part = await self._fetch(grading, request, index)
             left_s = self.judge.endpoint.deadline_s - (0 if part.from_cache else part.latency_s)
-            # What a simulated judge leaves out is a planted failure.
+            # what a simulated judge leaves out is a planted failure
             if part.reply is None or self.judge.simulated is not None or left_s <= 0:
                 return [part]
             rest = grading.follow_up(row, answer, request, part.parsed)
@@ -369,14 +333,13 @@ class Session:
     ) -> Fetched:
         """The reply to one request, read. Who asks the same at the same time shares it."""
         body = judge_body(self.judge, grading.body(request), request.messages, index)
-        request = dataclasses.replace(request, key=request_key(self.judge, body, index))
-        if self._closing:
-            return read(grading, request, CLOSED)
-        if self._single_flight is not None and request.key not in self._in_flight:
+        request = dataclasses.replace(request, key=self._request_key(body, index))
+        known = request.key in self._in_flight or self._closing
+        if self._single_flight is not None and not known:
             stored = await self._single_flight.find(request.key)
             if stored is not None:
                 self.hits += 1
-                return read(grading, request, from_value(stored))
+                return read(grading, request, Fetched.stored(stored))
         flight = self._in_flight.get(request.key)
         first = flight is None
         if flight is None:
@@ -417,31 +380,27 @@ class Session:
         shared = await self._single_flight.claim(request.key)
         if shared is not None:
             self.hits += 1
-            return read(grading, request, from_value(shared.value))
+            return read(grading, request, Fetched.stored(shared))
         try:
             fetched = await self._ask(grading, request, body, within_s)
         except BaseException:
             self._single_flight.give_up(request.key)
             raise
-        mine = to_value(fetched)
+        mine = fetched.value()
         if not fetched.replies or fetched.outcome is not None:
             self._single_flight.give_up(request.key, mine)
             return fetched
         winner = await self._single_flight.put(request.key, mine)
         if winner != mine:  # its lease had lapsed and another was first: that is the verdict
-            theirs = read(grading, request, from_value(winner))
+            theirs = read(grading, request, Fetched.stored(winner))
             return dataclasses.replace(theirs, cost_usd=fetched.cost_usd)
         return fetched
 
     async def _ask(
         self, grading: Grading, request: Request, body: Body, within_s: float | None
     ) -> Fetched:
-        assert self._channel is not None
         retry = Retry(self.judge, body, lambda reply: grading.parse(reply, request))
-        try:
-            fetched = await ask(self._channel, body, retry, within_s)
-        except EndpointRefused as refusal:
-            fetched = Fetched((), Outcome.endpoint_down, str(refusal), refusal.attempts)
+        fetched = await ask(self._channel, body, retry, within_s)
         cost = cost_usd(self.judge, fetched.replies)
         return read(grading, request, dataclasses.replace(fetched, cost_usd=cost), retry.parsed)
 
@@ -476,7 +435,7 @@ def _simulated(judge: Judge, oracle: Any, calls_before: int) -> Asgi | None:
 
 
 async def _all(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """What several coroutines give; one alone needs no task of its own."""
+    """The results of several coroutines; one alone needs no task."""
     return [await work[0]] if len(work) == 1 else list(await asyncio.gather(*work))
 
 
@@ -488,7 +447,7 @@ def judge_all(
     A grading that compares judges each answer against its own group.
 
     Raises:
-        EndpointRefused: the judge's key, account or model is refused; asking on makes no sense.
+        EndpointRefused: the judge's key, account or model is refused.
     """
     if session.compares:
         groups = [items[start : start + group_size] for start in range(0, len(items), group_size)]

@@ -1,9 +1,8 @@
-"""One flight per key across processes: whoever leases a key asks, all others wait for the reply.
+"""Asks once for each key across processes: who leases a key asks, and the others wait.
 
-A lease is kept up while its holder lives and lapses soon after the holder died, so that a waiter
-takes over. A holder that fails says how, and those who waited take that for their own outcome:
-eight cells must not knock at a dead endpoint one after the other. All this goes to the store in
-batches, one transaction for whatever came up together.
+A lease is renewed while its holder lives and lapses soon after its death; then a waiter takes
+over. A failure is shared with those who wait, so that many cells do not ask a dead endpoint one
+after the other. Calls of the store are batched: one transaction for all that came up together.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,23 +20,19 @@ log = logging.getLogger(__name__)
 
 LEASE_S = 15.0
 BEAT_S = 4.0
-"""How often leases are kept up."""
+"""How often leases are renewed."""
 POLL_S = 0.03
 """How often those who wait look for replies."""
 TAKE_OVER_S = 1.0
-"""How often they look for leases that have lapsed."""
+"""How often they try to take over lapsed leases."""
 AT_ONCE = 200
-"""Keys that are leased or kept up before replies get a turn again."""
+"""Keys that are leased or renewed before replies get a turn again."""
 GATHER_S = 0.002
-"""How long a reply waits for others that go to the store with it."""
+"""How long a reply waits for others to be stored with it."""
 
 
-@dataclass(frozen=True)
-class Shared:
-    """What somebody else obtained: a stored reply, or how it failed."""
-
-    value: dict[str, Any]
-    failed: bool
+Value = dict[str, Any]
+"""What the store keeps under a key, or how asking for it failed."""
 
 
 class SingleFlight:
@@ -57,26 +51,26 @@ class SingleFlight:
         self._accept = accept
         self._lease_s = lease_s
         self._owner = f"{os.getpid()}-{os.urandom(8).hex()}"
-        self._claims: dict[str, asyncio.Future[Shared | None]] = {}
-        self._waiting: dict[str, tuple[asyncio.Future[Shared | None], float]] = {}
+        self._claims: dict[str, asyncio.Future[Value | None]] = {}
+        self._waiting: dict[str, tuple[asyncio.Future[Value | None], float]] = {}
         self._held: set[str] = set()
-        self._searches: list[tuple[str, asyncio.Future[dict[str, Any] | None]]] = []
-        self._puts: dict[str, tuple[dict[str, Any], asyncio.Future[dict[str, Any]]]] = {}
-        self._failures: dict[str, dict[str, Any] | None] = {}
+        self._searches: list[tuple[str, asyncio.Future[Value | None]]] = []
+        self._puts: dict[str, tuple[Value, asyncio.Future[Value]]] = {}
+        self._failures: dict[str, Value | None] = {}
         self._flush_at: asyncio.Handle | None = None
         self._tending: asyncio.Task[None] | None = None
 
-    async def find(self, key: str) -> dict[str, Any] | None:
-        """What is stored under a key, if it will do; asks nobody."""
-        future: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+    async def find(self, key: str) -> Value | None:
+        """What is stored under a key, if it is accepted."""
+        future: asyncio.Future[Value | None] = asyncio.Future()
         self._searches.append((key, future))
         self._soon(0.0)
         return await future
 
-    async def claim(self, key: str) -> Shared | None:
-        """Wait for the reply that somebody else is asking for; None where it is ours to ask for,
-        which `put` or `give_up` must end. One claim per key at a time."""
-        future: asyncio.Future[Shared | None] = asyncio.get_running_loop().create_future()
+    async def claim(self, key: str) -> Value | None:
+        """Lease a key and return None, or wait for what another holder gets for it. `put` or
+        `give_up` must end the lease. One claim per key at a time."""
+        future: asyncio.Future[Value | None] = asyncio.Future()
         self._claims[key] = future
         self._soon(0.0)
         try:
@@ -88,20 +82,20 @@ class SingleFlight:
             self._waiting.pop(key, None)
             raise
 
-    async def put(self, key: str, value: dict[str, Any]) -> dict[str, Any]:
-        """Store the reply; gives back what the store holds afterwards."""
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+    async def put(self, key: str, value: Value) -> Value:
+        """Store the reply; returns what the store holds then."""
+        future: asyncio.Future[Value] = asyncio.Future()
         self._puts[key] = (value, future)
         self._soon(GATHER_S)
         return await future
 
-    def give_up(self, key: str, failure: dict[str, Any] | None = None) -> None:
-        """End a claim without a reply. With a failure, those who wait take it for theirs."""
+    def give_up(self, key: str, failure: Value | None = None) -> None:
+        """End a claim without a reply; a failure is given to those who wait."""
         self._failures[key] = failure
         self._soon(GATHER_S)
 
     async def close(self) -> None:
-        """Give everything back; the flights themselves must have ended."""
+        """End all leases; the requests themselves must have ended."""
         if self._flush_at is not None:
             self._flush_at.cancel()
         if self._tending is not None:
@@ -111,9 +105,8 @@ class SingleFlight:
         self._flush()
 
     def _soon(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
         if self._flush_at is None:
-            self._flush_at = loop.call_later(seconds, self._flush)
+            self._flush_at = asyncio.get_running_loop().call_later(seconds, self._flush)
 
     def _flush(self) -> None:
         self._flush_at = None
@@ -121,20 +114,14 @@ class SingleFlight:
             searches, self._searches = self._searches, []
             keys = [key for key, _ in searches]
             _settle(
-                [future for _, future in searches],
-                lambda: dict.fromkeys(keys) | self._store.get_many(keys, self._accept),
-                keys,
+                searches, lambda: dict.fromkeys(keys) | self._store.get_many(keys, self._accept)
             )
         if self._puts:
             puts, self._puts = self._puts, {}
             self._held.difference_update(puts)
-            _settle(
-                [future for _, future in puts.values()],
-                lambda: self._store.put_many(
-                    {key: value for key, (value, _) in puts.items()}, self._accept
-                ),
-                list(puts),
-            )
+            values = {key: value for key, (value, _) in puts.items()}
+            futures = [(key, future) for key, (_, future) in puts.items()]
+            _settle(futures, lambda: self._store.put_many(values, self._accept))
         if self._failures:
             failures, self._failures = self._failures, {}
             self._held.difference_update(failures)
@@ -144,11 +131,10 @@ class SingleFlight:
                 log.warning("leases could not be given back: %s", error)
         if self._claims:
             keys = list(self._claims)[:AT_ONCE]
-            claims = {key: self._claims.pop(key) for key in keys}
             now = self._store.clock()
-            self._waiting |= {key: (future, now) for key, future in claims.items()}
+            self._waiting |= {key: (self._claims.pop(key), now) for key in keys}
             try:
-                self._try(list(claims))
+                self._lease(keys)
             except Exception as error:
                 self._fail(error)
         if self._claims:
@@ -156,34 +142,32 @@ class SingleFlight:
         if (self._held or self._waiting) and (self._tending is None or self._tending.done()):
             self._tending = asyncio.get_running_loop().create_task(self._tend())
 
-    def _try(self, keys: list[str]) -> None:
+    def _lease(self, keys: list[str]) -> None:
         """Lease what can be leased of the keys waited for, and hand out what is there."""
         granted, stored = self._store.lease(keys, self._owner, self._lease_s, self._accept)
         self._held |= granted
         for key in keys:  # in the order in which they were asked for
-            if key in granted:
-                self._hand_out(key, None)
-        for key, value in stored.items():
-            self._hand_out(key, Shared(value, failed=False))
+            if key in granted or key in stored:
+                self._hand_out(key, stored.get(key))
 
     def _look(self) -> None:
         """Hand out what has come for those who wait."""
         if not self._waiting:
             return
-        for key, value in self._store.get_many(list(self._waiting), self._accept).items():
-            self._hand_out(key, Shared(value, failed=False))
-        since = min((began for _, began in self._waiting.values()), default=0.0)
-        for key, value in self._store.failed(list(self._waiting), since).items():
-            self._hand_out(key, Shared(value, failed=True))
+        stored = self._store.get_many(list(self._waiting), self._accept)
+        since = min(began for _, began in self._waiting.values())
+        failed = self._store.failed(list(self._waiting), since)
+        for key, value in {**failed, **stored}.items():
+            self._hand_out(key, value)
 
     def _fail(self, error: Exception) -> None:
-        """The store cannot be used: whoever waits is told, and nobody waits for ever."""
+        """The store cannot be used: all who wait get the error."""
         waiting, self._waiting = self._waiting, {}
         for future, _ in waiting.values():
             if not future.done():
                 future.set_exception(error)
 
-    def _hand_out(self, key: str, shared: Shared | None) -> None:
+    def _hand_out(self, key: str, shared: Value | None) -> None:
         future, _ = self._waiting.pop(key)
         if not future.done():
             future.set_result(shared)
@@ -193,16 +177,17 @@ class SingleFlight:
     async def _tend(self) -> None:
         """Look for replies while somebody waits; keep the leases up while there are any."""
         clock = asyncio.get_running_loop().time
+        beat_s = min(BEAT_S, self._lease_s / 4)
         beat = look = clock()
         while self._held or self._waiting:
-            await asyncio.sleep(POLL_S if self._waiting else min(BEAT_S, self._lease_s / 4))
+            await asyncio.sleep(POLL_S if self._waiting else beat_s)
             now = clock()
             try:
                 self._look()
                 if self._waiting and now - look >= TAKE_OVER_S:
                     look = now
-                    self._try(list(self._waiting))
-                if self._held and now - beat >= min(BEAT_S, self._lease_s / 4):
+                    self._lease(list(self._waiting))
+                if self._held and now - beat >= beat_s:
                     beat = now
                     held = list(self._held)
                     for start in range(0, len(held), AT_ONCE):
@@ -214,16 +199,17 @@ class SingleFlight:
 
 
 def _settle(
-    futures: Sequence[asyncio.Future[Any]], work: Callable[[], Mapping[str, Any]], keys: list[str]
+    futures: Sequence[tuple[str, asyncio.Future[Any]]], work: Callable[[], Mapping[str, Any]]
 ) -> None:
-    """Do the work for all of them, and give each its part or the error."""
+    """Do the work for all keys, and give each future its value or the error."""
     try:
-        done = work()
-    except Exception as error:
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
-        return
-    for key, future in zip(keys, futures, strict=True):
-        if not future.done():
-            future.set_result(done[key])
+        values, error = work(), None
+    except Exception as failure:
+        values, error = {}, failure
+    for key, future in futures:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(values[key])
+        else:
+            future.set_exception(error)

@@ -1,9 +1,8 @@
-"""Replies on disk, addressed by content; safe under kill -9 and among racing writers.
+"""Keeps judges' replies on disk by a hash of what was asked; safe under kill -9 and many writers.
 
-The store keeps what a judge said, not what it meant: reading a grade out of a reply happens on
-every look-up, so a better parser re-reads and never re-asks. Beside the replies lie leases: who is
-asking for which key right now (`judges.singleflight`). ``python -m judges.store stats`` counts what
-is there.
+The store keeps replies, not grades: they are read at every look-up, so a better parser asks nobody
+again. It also holds leases, which say who is asking for a key now (`judges.singleflight`).
+``python -m judges.store stats`` counts what is stored.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import sys
 import threading
@@ -22,22 +22,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from judges.endpoint.fields import check_value, one_line
 from study import clock as host
 from study.cli import command, option, word
 from study.errors import UserError
+from study.records import write_part
 
 VERSION = 2
 BUSY_S = 60.0
 LONGEST_LEASE_S = 300.0
-"""A lease that ends later is not from this clock, and holds nobody up."""
+"""A lease that ends later than this from now is not from this clock, and does not count."""
 LATEST_S = 1e11
-"""The last time that a row may say it was made, for a table of times."""
-CHUNK = 500
-"""Keys per query; SQLite's oldest limit on variables is 999."""
+"""The latest time of a row that is shown."""
+LISTED = "(SELECT value FROM json_each(?))"
+"""Any number of keys, given to a query as one JSON list."""
 
 
 def canonical(data: Any) -> bytes:
@@ -56,7 +54,7 @@ def content_key(data: Any) -> str:
 
 
 Accept = Callable[[dict[str, Any]], bool]
-"""Whether a stored value will do for whoever looks; it is as if not there for one it will not."""
+"""Whether a stored value can be used; one that cannot counts as missing."""
 
 
 def _any(_: dict[str, Any]) -> bool:
@@ -66,21 +64,18 @@ def _any(_: dict[str, Any]) -> bool:
 class Store:
     """One SQLite file in WAL mode. The first writer of a key wins, and all readers agree.
 
-    A row that `fields.check_value` refuses is as if it were not there: its key is asked for again
-    and the next writer replaces it.
-
-    A connection belongs to one thread of one process: each thread opens its own, and a child
-    made by fork opens new ones. NORMAL synchronisation survives kill -9; only a power cut can
-    lose the last rows, and even that never corrupts the file.
+    A row that `fields.check_value` refuses counts as missing, and the next writer replaces it.
+    Each thread has its own connection, and a forked child opens new ones. NORMAL synchronisation
+    survives kill -9; a power cut may lose the last rows, and does not corrupt the file.
 
     Args:
-        path: the file; made where there is none.
-        clock: seconds by which leases end; they only grow, for all processes of a host alike.
-        boot: which start of the host the clock counts from. A lease of another one has ended.
+        path: the file; made if it is missing.
+        clock: seconds that only grow, the same for all processes of a host; leases end by it.
+        boot: which start of the host the clock counts from. Leases of another one have ended.
 
     Raises:
-        UserError: the file cannot be opened, is no store, or has another schema version; later,
-            it is damaged or cannot be written.
+        UserError: the file cannot be opened, is not a store, has another schema version, is
+            damaged, or cannot be written.
     """
 
     def __init__(
@@ -102,21 +97,20 @@ class Store:
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Sequence[str], accept: Accept = _any) -> dict[str, dict[str, Any]]:
-        """The stored ones among ``keys`` that can be used and will do."""
-        found: dict[str, dict[str, Any]] = {}
+        """The values of those ``keys`` that are stored and accepted."""
+        values: dict[str, dict[str, Any]] = {}
+        # As bytes: a value that is not UTF-8 would fail the whole query.
+        query = f"SELECT key, CAST(value AS BLOB) FROM replies WHERE key IN {LISTED}"
         with self._told():
-            for part, marks in _parts(keys):
-                # As bytes: what is no UTF-8 would fail the whole query.
-                query = f"SELECT key, CAST(value AS BLOB) FROM replies WHERE key IN ({marks})"
-                for key, data in self._connection().execute(query, part):
-                    with contextlib.suppress(ValueError, RecursionError):
-                        value = read_value(data)
-                        if accept(value):
-                            found[key] = value
-        return found
+            for key, data in self._connection().execute(query, [json.dumps(keys)]):
+                with contextlib.suppress(ValueError, RecursionError):
+                    value = read_value(data)
+                    if accept(value):
+                        values[key] = value
+        return values
 
     def put(self, key: str, value: dict[str, Any]) -> dict[str, Any]:
-        """Store ``value`` unless ``key`` is taken; gives back what the store holds afterwards."""
+        """Store ``value`` unless ``key`` is taken; returns what the store holds then."""
         return self.put_many({key: value})[key]
 
     def put_many(
@@ -126,55 +120,50 @@ class Store:
         now = time.time()
         texts = {key: _text(value) for key, value in values.items()}
         with self._transaction() as connection:
-            there = self.get_many(list(values), accept)
+            stored = self.get_many(list(values), accept)
             connection.executemany(
                 "INSERT INTO replies (key, value, created) VALUES (?, ?, ?) ON CONFLICT (key)"
                 " DO UPDATE SET value = excluded.value, created = excluded.created",
-                [(key, text, now) for key, text in texts.items() if key not in there],
+                [(key, text, now) for key, text in texts.items() if key not in stored],
             )
-            connection.executemany("DELETE FROM leases WHERE key = ?", [(key,) for key in values])
-            return {**values, **there}
+            connection.execute(f"DELETE FROM leases WHERE key IN {LISTED}", [json.dumps([*values])])
+            return {**values, **stored}
 
     def lease(
         self, keys: Sequence[str], owner: str, seconds: float, accept: Accept = _any
     ) -> tuple[set[str], dict[str, dict[str, Any]]]:
-        """Take the keys that nobody else is asking for, for so long.
+        """Lease the keys that are not stored and that nobody else has leased.
 
         Returns:
-            The keys that are now the owner's to ask for, and the replies that are there already.
+            The keys that the owner has to ask for, and the values that are stored already.
         """
         now = self.clock()
-        granted = set()
         with self._transaction() as connection:
             stored = self.get_many(keys, accept)
-            for key in keys:
-                if key in stored:
-                    continue
-                row = connection.execute(
-                    "INSERT INTO leases (key, owner, expires) VALUES (?, ?, ?) ON CONFLICT (key)"
-                    " DO UPDATE SET owner = excluded.owner, expires = excluded.expires,"
-                    " failure = NULL WHERE NOT (leases.expires > ? AND leases.expires <= ?"
-                    " AND leases.owner LIKE ?) RETURNING key",
-                    (
-                        *(key, self._mine(owner), now + seconds),
-                        *(now, now + LONGEST_LEASE_S, self._mine("%")),
-                    ),
-                ).fetchall()
-                if row:
-                    granted.add(key)
-        return granted, stored
+            rows = connection.execute(
+                "INSERT INTO leases (key, owner, expires)"
+                " SELECT value, ?, ? FROM json_each(?) WHERE true ON CONFLICT (key)"
+                " DO UPDATE SET owner = excluded.owner, expires = excluded.expires, failure = NULL"
+                " WHERE NOT (leases.expires > ? AND leases.expires <= ? AND leases.owner LIKE ?)"
+                " RETURNING key",
+                [
+                    *(self._mine(owner), now + seconds),
+                    json.dumps([key for key in keys if key not in stored]),
+                    *(now, now + LONGEST_LEASE_S, self._mine("%")),
+                ],
+            ).fetchall()
+        return {key for (key,) in rows}, stored
 
     def renew(self, keys: Sequence[str], owner: str, seconds: float) -> None:
-        """Keep leases that are still the owner's for so long from now."""
-        expires = self.clock() + seconds
+        """Extend the owner's leases to so long from now."""
         with self._transaction() as connection:
-            connection.executemany(
-                "UPDATE leases SET expires = ? WHERE key = ? AND owner = ?",
-                [(expires, key, self._mine(owner)) for key in keys],
+            connection.execute(
+                f"UPDATE leases SET expires = ? WHERE owner = ? AND key IN {LISTED}",
+                [self.clock() + seconds, self._mine(owner), json.dumps(keys)],
             )
 
     def release(self, failures: Mapping[str, dict[str, Any] | None], owner: str) -> None:
-        """Give leases back without a reply: with how it failed, for those who wait for it."""
+        """End leases without a reply; a failure is told to those who wait."""
         now = self.clock()
         rows = [
             (now, None if failure is None else _text(failure), key, self._mine(owner))
@@ -186,18 +175,15 @@ class Store:
             )
 
     def failed(self, keys: Sequence[str], since: float) -> dict[str, dict[str, Any]]:
-        """How asking for the keys has failed after ``since`` (of `clock`), where it has."""
-        found: dict[str, dict[str, Any]] = {}
+        """The failures of keys since a time of `clock`."""
+        query = (
+            f"SELECT key, failure FROM leases WHERE key IN {LISTED}"
+            " AND failure IS NOT NULL AND expires >= ? AND expires <= ? AND owner LIKE ?"
+        )
+        values = [json.dumps(keys), since, self.clock(), self._mine("%")]
         with self._told():
-            for part, marks in _parts(keys):
-                query = (
-                    f"SELECT key, failure FROM leases WHERE key IN ({marks})"
-                    " AND failure IS NOT NULL AND expires >= ? AND expires <= ? AND owner LIKE ?"
-                )
-                values = [*part, since, self.clock(), self._mine("%")]
-                rows = self._connection().execute(query, values)
-                found |= {key: json.loads(failure) for key, failure in rows}
-        return found
+            rows = self._connection().execute(query, values).fetchall()
+        return {key: json.loads(failure) for key, failure in rows}
 
     def _mine(self, owner: str) -> str:
         return f"{self._boot}/{owner}"
@@ -207,7 +193,7 @@ class Store:
         return self._connection().execute("SELECT count(*) FROM replies").fetchone()[0]
 
     def close(self) -> None:
-        """Close this process's connections, of all threads; a later use opens a new one."""
+        """Close this process's connections; a later use opens a new one."""
         with self._lock:
             mine = [item for item in self._opened if item[0] == os.getpid()]
             self._opened = [item for item in self._opened if item[0] != os.getpid()]
@@ -236,7 +222,7 @@ class Store:
 
     @contextlib.contextmanager
     def _told(self) -> Generator[None]:
-        """Say in a paragraph that the file cannot be used any more."""
+        """Make SQLite's errors ones that say what to do."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -266,32 +252,28 @@ class Store:
         return connection
 
     def _open(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # Judges' replies are nobody else's business; the -wal file inherits this mode. Only
-            # a new file is opened by hand: closing one in use would drop SQLite's own locks.
+            # a new file is opened here: closing one in use would drop SQLite's own locks.
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            connection = sqlite3.connect(
-                self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-            )
-            _to_wal(connection)
-            connection.execute("PRAGMA synchronous=NORMAL")
-            self._check_schema(connection)
-            return connection
+            with contextlib.ExitStack() as undo:
+                connection = sqlite3.connect(
+                    self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+                )
+                undo.callback(connection.close)
+                _to_wal(connection)
+                connection.execute("PRAGMA synchronous=NORMAL")
+                self._check_schema(connection)
+                undo.pop_all()
+                return connection
         except (OSError, sqlite3.Error) as error:
-            if connection is not None:
-                connection.close()
             raise UserError(
                 f"The reply store {self.path} cannot be used ({error}). Give a path in a folder "
                 "that can be written, on a local disk, to a new file or to one that this "
                 "program made."
             ) from error
-        except UserError:
-            if connection is not None:
-                connection.close()
-            raise
 
     def _check_schema(self, connection: sqlite3.Connection) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -326,11 +308,10 @@ class Store:
 
 
 def read_value(data: bytes) -> dict[str, Any]:
-    """The value in a row, as every reader takes it.
+    """The value in a row.
 
     Raises:
-        ValueError: nobody can use it; says why.
-        RecursionError: it is nested without end.
+        ValueError, RecursionError: it cannot be used; says why.
     """
     value = json.loads(data.decode())
     check_value(value)
@@ -341,15 +322,8 @@ def _text(value: dict[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _parts(keys: Sequence[str]) -> Iterator[tuple[list[str], str]]:
-    """The keys in parts that fit a query, and the marks that stand for them."""
-    for start in range(0, len(keys), CHUNK):
-        part = list(keys[start : start + CHUNK])
-        yield part, ",".join("?" * len(part))
-
-
 def _to_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL. SQLite skips its busy timeout for this one change, so wait by hand."""
+    """Switch to WAL, waiting here: SQLite skips its busy timeout for this one change."""
     end = time.monotonic() + BUSY_S
     while True:
         try:
@@ -362,7 +336,7 @@ def _to_wal(connection: sqlite3.Connection) -> None:
 
 
 def stats(store: Store) -> dict[str, Any]:
-    """What the store holds, in numbers: replies, bytes, tokens, models and the time they span."""
+    """Counts of what is stored: replies, bytes, tokens, models, and the time they span."""
     models: Counter[str] = Counter()
     numbers = Counter[str]()
     times = []
@@ -377,35 +351,38 @@ def stats(store: Store) -> dict[str, Any]:
             numbers["requests"] += 1
             for name in ("tokens_in", "tokens_out"):
                 numbers[name] += reply.get(name) or 0
+    first, last = (
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "never"
+        for seconds in (min(times, default=0.0), max(times, default=0.0))
+    )
     return {
         "replies": len(times),
         **{name: numbers[name] for name in ("requests", "bytes", "tokens_in", "tokens_out")},
-        "first": _when(min(times, default=0.0)),
-        "last": _when(max(times, default=0.0)),
+        "first": first,
+        "last": last,
         "models": dict(models),
         "unusable": numbers["unusable"],
     }
 
 
 def verify(store: Store) -> list[str]:
-    """What is wrong with the file or a row of it; nothing where all is well."""
-    connection = store._connection()
-    found: list[str] = []
+    """What is wrong with the file or a row of it; empty where nothing is."""
+    problems: list[str] = []
     try:
-        said = [line for (line,) in connection.execute("PRAGMA integrity_check")]
-        found += [f"the file: {line}" for line in said if line != "ok"]
+        lines = [line for (line,) in store._connection().execute("PRAGMA integrity_check")]
+        problems += [f"the file: {line}" for line in lines if line != "ok"]
         for key, _, _, value in _rows(store):
             if not isinstance(value, dict):
-                found.append(f"{key}: {value}; it counts as not there")
-            elif len(key) != 64 or set(key) - set("0123456789abcdef"):
-                found.append(f"{key}: the key is no SHA-256")
+                problems.append(f"{key}: {value}; it counts as not there")
+            elif not re.fullmatch("[0-9a-f]{64}", key):
+                problems.append(f"{key}: the key is no SHA-256")
     except sqlite3.DatabaseError as error:
-        found.append(f"the file: {error}")
-    return found
+        problems.append(f"the file: {error}")
+    return problems
 
 
 def _rows(store: Store) -> Iterator[tuple[str, bytes, float, dict[str, Any] | str]]:
-    """Key, bytes, time and value of each row, or in place of the value why nobody can use it."""
+    """Key, bytes, time and value of each row; a text instead of a value says why it is unusable."""
     rows = store._connection().execute(
         "SELECT CAST(key AS BLOB), CAST(value AS BLOB), created FROM replies ORDER BY created, key"
     )
@@ -419,40 +396,29 @@ def _rows(store: Store) -> Iterator[tuple[str, bytes, float, dict[str, Any] | st
         yield one_line(key.decode(errors="replace"), 64), data, when, value
 
 
+EXPORTED = {
+    "key": "string",
+    "number": "int32",
+    **dict.fromkeys(("created", "latency_s"), "float64"),
+    **dict.fromkeys(("text", "reasoning", "finish_reason", "model", "asked"), "string"),
+    **dict.fromkeys(("tokens_in", "tokens_cached", "tokens_out"), "int64"),
+    "logprobs": "string",
+}
+"""Columns of an exported request -> their types."""
+
+
 def export(store: Store, out: Path) -> int:
-    """Write all replies to a Parquet file, one row per request, and give back how many."""
-    rows = []
-    for key, _, created, value in _rows(store):
-        if not isinstance(value, dict):
-            continue
-        for number, reply in enumerate(value["replies"]):
-            logprobs = reply.pop("logprobs", None)
-            rows.append(
-                {
-                    "key": key,
-                    "number": number,
-                    "created": created,
-                    "latency_s": value["latency_s"],
-                    **reply,
-                    "logprobs": None if logprobs is None else json.dumps(logprobs),
-                }
-            )
-    kinds = {
-        "key": pa.string(), "number": pa.int32(), "created": pa.float64(),
-        "latency_s": pa.float64(), "text": pa.string(), "reasoning": pa.string(),
-        "finish_reason": pa.string(), "model": pa.string(), "asked": pa.string(),
-        "tokens_in": pa.int64(), "tokens_cached": pa.int64(), "tokens_out": pa.int64(),
-        "logprobs": pa.string(),
-    }  # fmt: skip
-    table = pa.Table.from_pylist(rows, pa.schema(list(kinds.items())))
-    part = out.with_name(f".{out.name}.part")
-    pq.write_table(table, part)
-    part.replace(out)
+    """Write all replies to a Parquet file, one row per request; returns how many."""
+    rows = [
+        {"key": key, "number": number, "created": created, "latency_s": value["latency_s"]}
+        | reply
+        | {name: json.dumps(reply[name]) for name in ("logprobs",) if reply.get(name) is not None}
+        for key, _, created, value in _rows(store)
+        if isinstance(value, dict)
+        for number, reply in enumerate(value["replies"])
+    ]
+    write_part(out, rows, EXPORTED)
     return len(rows)
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "never"
 
 
 @dataclass(frozen=True)

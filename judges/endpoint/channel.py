@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from judges.endpoint.failures import FINAL, EndpointRefused
 from judges.endpoint.throttle import Throttle
+from study.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +18,29 @@ if TYPE_CHECKING:
     from study.schema import Endpoint
 
 MANY_REFUSALS = 8
-"""Refusals in a row that are no longer about one question each."""
+"""Refusals in a row that are not about single questions any more."""
+
+
+def read_key(endpoint: Endpoint) -> str:
+    """The key in the environment variable that an endpoint names; empty if there is none."""
+    return os.environ.get(endpoint.api_key_env or "", "").strip()
+
+
+def check_key(endpoint: Endpoint, who: str) -> None:
+    """Refuse an endpoint whose key is not in the environment.
+
+    Args:
+        who: needs the key, as the begin of a sentence.
+
+    Raises:
+        UserError: with the variable to set.
+    """
+    name = endpoint.api_key_env
+    if name and not read_key(endpoint):
+        raise UserError(
+            f"{who} needs its API key in the environment variable {name}, which is not set. Type "
+            f"`export {name}=...` with the key, and start again; the key is never written anywhere."
+        )
 
 
 @dataclass
@@ -49,10 +73,10 @@ class Channel:
 
     @property
     def refused(self) -> EndpointRefused | None:
-        """Why no later verdict will fare better; None where one may.
+        """The refusal that holds for all verdicts, or None.
 
-        A key, an account or a model is refused for good. Forbidden may be one question and not
-        another: so it is of all only where nothing was ever answered, or many came in a row.
+        That of a key, an account or a model does. "Forbidden" may be about one question: it holds
+        for all only if nothing was ever answered, or after `MANY_REFUSALS` in a row.
         """
         refusal = self.refusal
         if refusal is None:
@@ -61,11 +85,11 @@ class Channel:
         return refusal if final else None
 
     def answered(self) -> None:
-        """A reply came: whatever was refused before is served."""
+        """A reply came, so earlier refusals do not hold."""
         self.refusal, self.refusals, self.barred_until = None, 0, float("-inf")
         self.answers += 1
 
     def headers(self) -> dict[str, str]:
-        """What every request carries."""
+        """The headers of every request."""
         plain = {"content-type": "application/json"}
-        return plain | {"authorization": f"Bearer {self.key}"} if self.key else plain
+        return plain | ({"authorization": f"Bearer {self.key}"} if self.key else {})

@@ -52,16 +52,9 @@ def read_plain(body: bytes) -> Reply:
     message = choice.get("message")
     if not isinstance(message, dict):
         raise BadCompletion("the choice has no `message`")
-    _check_role(message)
-    return _reply(
-        text=_text(message, "content"),
-        reasoning=_text(message, "reasoning") or _text(message, "reasoning_content"),
-        refusal=_text(message, "refusal"),
-        finish=choice.get("finish_reason"),
-        logprobs=logprobs(_listed(choice)) or None,
-        usage=completion.get("usage"),
-        models=_named(completion),
-    )
+    finish = choice.get("finish_reason")
+    texts = _texts(message)
+    return _reply(texts, finish, _listed(choice), completion.get("usage"), _named(completion))
 
 
 class Stream:
@@ -81,9 +74,7 @@ class Stream:
         """The begin of a line that has no end yet, in pieces."""
         self._data: list[bytes] = []
         self._event = b""
-        self._texts: list[str] = []
-        self._thoughts: list[str] = []
-        self._refusals: list[str] = []
+        self._texts: list[tuple[str, str, str]] = []
         self._tokens: list[Any] = []
         self._usage: Any = None
         self._models: list[str] = []
@@ -124,15 +115,8 @@ class Stream:
             self.feed(b"\n\n")  # the last event may lack its blank line
         if not self.finished:
             raise BadCompletion("the stream ended without a finish reason")
-        return _reply(
-            text="".join(self._texts),
-            reasoning="".join(self._thoughts),
-            refusal="".join(self._refusals),
-            finish=self._finish,
-            logprobs=logprobs(self._tokens) or None,
-            usage=self._usage,
-            models=self._models,
-        )
+        texts = ["".join(parts) for parts in zip(("", "", ""), *self._texts, strict=True)]
+        return _reply(texts, self._finish, self._tokens, self._usage, self._models)
 
     def _line(self, line: bytes) -> bool:
         if self.done:
@@ -170,21 +154,17 @@ class Stream:
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             raise BadCompletion("a chunk has no `delta`")
-        _check_role(delta)
-        text = _text(delta, "content")
-        thought = _text(delta, "reasoning") or _text(delta, "reasoning_content")
-        refusal = _text(delta, "refusal")
+        texts = _texts(delta)
         finish = choice.get("finish_reason")
-        if self.finished and (text or thought or refusal):
+        if self.finished and any(texts):
             raise BadCompletion("the stream went on after its finish reason")
-        self._texts.append(text)
-        self._thoughts.append(thought)
-        self._refusals.append(refusal)
+        if any(texts):
+            self._texts.append(texts)
         self._tokens += _listed(choice)
         if finish and self._finish and finish != self._finish:
             raise BadCompletion("the stream gives two finish reasons")
         self._finish = finish or self._finish
-        return bool(text or thought or refusal or finish)
+        return any(texts) or bool(finish)
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -192,14 +172,14 @@ def _object(data: bytes) -> dict[str, Any]:
         if _brackets(data) > MOST_CONTAINERS < _brackets(_STRING.sub(b"", data)):
             raise BadCompletion(f"the reply holds more than {MOST_CONTAINERS} objects and lists")
         # Decoded here: json would also take UTF-16 and lone surrogates in bytes.
-        found = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_once)
+        completion = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_once)
     except UnicodeDecodeError:
         raise BadCompletion("the reply is not UTF-8") from None
     except (ValueError, RecursionError):
         raise BadCompletion(f"the reply is not JSON: {excerpt(data)}") from None
-    if not isinstance(found, dict):
+    if not isinstance(completion, dict):
         raise BadCompletion(f"the reply is not a JSON object: {excerpt(data)}")
-    return found
+    return completion
 
 
 def _brackets(data: bytes) -> int:
@@ -211,14 +191,11 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object in which no name is given two values: which of them counts nobody could say."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        for name, value in pairs:
-            if found[name] != value:
-                raise BadCompletion(
-                    f"the reply gives {one_line(name, 40)!r} twice, and differently"
-                )
-    return found
+    values = dict(pairs)
+    for name, value in pairs if len(values) < len(pairs) else ():
+        if values[name] != value:
+            raise BadCompletion(f"the reply gives {one_line(name, 40)!r} twice, and differently")
+    return values
 
 
 def _choice(completion: dict[str, Any], body: bytes) -> dict[str, Any] | None:
@@ -235,31 +212,30 @@ def _choice(completion: dict[str, Any], body: bytes) -> dict[str, Any] | None:
     return choices[0]
 
 
-def _text(message: dict[str, Any], name: str) -> str:
-    value = message.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise BadCompletion(f"`{name}` is not text")
-    return value
+def _texts(message: dict[str, Any]) -> tuple[str, str, str]:
+    """What a message or a part of it says: content, reasoning, refusal."""
+
+    def text(name: str) -> str:
+        value = message.get(name)
+        if value is not None and not isinstance(value, str):
+            raise BadCompletion(f"`{name}` is not text")
+        return value or ""
+
+    if message.get("role") not in SPEAKERS:
+        role = one_line(repr(message["role"]), 40)
+        raise BadCompletion(f"the role is {role}, who does not answer")
+    return text("content"), text("reasoning") or text("reasoning_content"), text("refusal")
 
 
 def _listed(choice: dict[str, Any]) -> list[Any]:
     """The log-probs of a choice, or of a chunk of it, as they came."""
-    found = choice.get("logprobs")
-    content = found.get("content") if isinstance(found, dict) else None
+    listed = choice.get("logprobs")
+    content = listed.get("content") if isinstance(listed, dict) else None
     return content if isinstance(content, list) else []
 
 
-def _check_role(message: dict[str, Any]) -> None:
-    if message.get("role") not in SPEAKERS:
-        raise BadCompletion(
-            f"the role is {one_line(repr(message['role']), 40)}, who does not answer"
-        )
-
-
 def _named(completion: dict[str, Any]) -> list[str]:
-    """The model that an completion says it is of; empty where it does not."""
+    """The model that a completion names; empty where it names none."""
     name = completion.get("model")
     if name is None or name == "":
         return []
@@ -267,24 +243,18 @@ def _named(completion: dict[str, Any]) -> list[str]:
 
 
 def _reply(
-    *,
-    text: str,
-    reasoning: str,
-    refusal: str,
-    finish: Any,
-    logprobs: list[dict[str, Any]] | None,
-    usage: Any,
-    models: Sequence[str],
+    texts: Sequence[str], finish: Any, tokens: list[Any], usage: Any, models: Sequence[str]
 ) -> Reply:
     if finish not in FINISHED:
         raise BadCompletion(f"the finish reason is {finish!r:.200}")
+    text, reasoning, refusal = map(writable, texts)
     usage = usage if isinstance(usage, dict) else {}
     details = usage.get("prompt_tokens_details")
     return Reply(
-        text=writable(text or refusal),
-        reasoning=writable(reasoning),
+        text=text or refusal,
+        reasoning=reasoning,
         finish_reason=FILTERED if refusal else finish,
-        logprobs=logprobs,
+        logprobs=logprobs(tokens) or None,
         tokens_in=count(usage.get("prompt_tokens")),
         tokens_cached=count(details.get("cached_tokens")) if isinstance(details, dict) else None,
         tokens_out=count(usage.get("completion_tokens")),

@@ -1,14 +1,15 @@
-"""Sends one chat request until it has a reply: one deadline, and a typed reason for each failure.
+"""Sends one chat request until it has a reply, within one deadline; each failure has its outcome.
 
-Nothing else in the project repeats a call to a model. A failure of the connection is tried again
-while the deadline lasts. A reply that will not do is asked for again, changed as the caller says,
-since at temperature 0 the same question has the same answer.
+Only this file repeats calls to a model. A failed attempt is repeated while the deadline lasts. A
+reply that cannot be used is asked for again with a request that the caller has changed, since at
+temperature 0 the same question has the same answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,74 +18,96 @@ from typing import Any
 
 from judges.endpoint.channel import Channel
 from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, read_plain
-from judges.endpoint.dialects import named_dialect
 from judges.endpoint.failures import ERROR_BYTES, FINAL, EndpointRefused, Fault, read_error, told
 from judges.endpoint.fields import NAME_CHARACTERS, clean, one_line
 from judges.endpoint.served import is_asked
-from judges.endpoint.throttle import NoTurn
 from judges.endpoint.transport import Answer, TooLarge, Unreachable, WireError
 from study.verdict import Outcome, Parsed, Reply, Request
 
 LONGEST_WAIT_S = 30.0
 LONGEST_PAUSE_S = 60.0
-"""How long one answer can keep all others from being asked for: an endpoint may ask to be left
-alone until next year, and it is asked again what it means."""
+"""The longest pause that an endpoint's wish imposes on all requests, however long it asks for."""
 WRONG_MODELS = 2
-"""Replies of another model before it is taken for what the endpoint serves: a router may flap."""
+"""Replies of another model before it is the outcome: a router may flap."""
 MOST_LISTED = 10_000
-"""Models of an endpoint that are looked at."""
+"""Models of an endpoint's list that are read."""
 BARRED_S = 30.0
-"""How long nothing is sent after the key, the account or the model's name was refused."""
+"""How long nothing is sent after a final refusal."""
 DRAIN_S = 0.1
-"""How long the end of a finished stream may take, to keep its connection."""
+"""How long to wait for the end of a finished stream, to keep its connection."""
 CHARACTERS_PER_TOKEN = 4
-"""Enough to set aside tokens before the endpoint has counted them."""
+"""For an estimate before the endpoint has counted."""
 
 Body = dict[str, Any]
 """The JSON body of a request."""
 Again = Callable[[Reply], tuple[Body, str] | None]
-"""Reply -> the changed request that may fare better and what it changes; None where it will do."""
+"""Reply -> a changed request and what it changes; None if the reply is good enough."""
 
 NO_REQUEST, UNREAD = Request(), Parsed(Outcome.empty, reason="nobody has read it")
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """How one request ended: the replies that were obtained, oldest first, or why there is none."""
+    """How one request ended: its replies, oldest first, or why there is none."""
 
     replies: tuple[Reply, ...] = ()
     outcome: Outcome | None = None
-    """Why the last attempt brought nothing; None where it brought a reply."""
+    """Why the last attempt failed; None if it brought a reply."""
     reason: str = ""
     attempts: int = 0
     latency_s: float = 0.0
     served: str = ""
-    """The model that answered, where it was another than the one asked for."""
+    """The model that answered, if not the one asked for."""
     request: Request = NO_REQUEST
     reply: Reply | None = None
-    """The one among the replies that counts; None until it is read, and where there is none."""
+    """The one among the replies that counts; None until they are read."""
     parsed: Parsed = UNREAD
-    """What was read in it, or why there is none."""
+    """What it says, or why there is none."""
     cost_usd: float | None = None
-    """What it cost now; None where that is not known."""
+    """What it cost now; None if unknown."""
     from_cache: bool = False
-    """Whether it came from the store, or somebody else had asked for it already."""
+    """Whether it came from the store or another request in flight."""
+
+    @classmethod
+    def stored(cls, value: dict[str, Any]) -> Fetched:
+        """From a value of the store: it cost nothing now."""
+        return cls(
+            tuple(Reply(**reply) for reply in value["replies"]),
+            Outcome(value["outcome"]) if "outcome" in value else None,
+            value.get("reason", ""),
+            value["attempts"],
+            value["latency_s"],
+            value.get("served", ""),
+            cost_usd=0.0,
+            from_cache=True,
+        )
+
+    def value(self) -> dict[str, Any]:
+        """The value for the store; that of a failure is only told to those who wait."""
+        value = {
+            "replies": [dataclasses.asdict(reply) for reply in self.replies],
+            "attempts": self.attempts,
+            "latency_s": round(self.latency_s, 4),
+        }
+        if self.outcome is None:
+            return value
+        return value | {"outcome": self.outcome.value, "reason": self.reason, "served": self.served}
 
 
 @dataclass
 class _Track:
-    """What is known so far of one verdict; read when the deadline cuts the work short."""
+    """The state of one `ask`, for when the deadline ends it."""
 
     deadline: float
     """By the event loop's clock."""
     tokens: float = 0.0
     """About how many the prompt has."""
     permit: float | None = None
-    """Tokens set aside for the next request, where it may be sent already."""
+    """Tokens reserved for the next request, if it may be sent already."""
     replies: list[Reply] = field(default_factory=list)
     attempts: int = 0
     waiting: Fault | None = None
-    """Set while nothing is in flight: the fault that the next attempt should cure."""
+    """The fault before the next attempt, while nothing is in flight."""
     wrong: int = 0
     """Replies that came from another model."""
 
@@ -94,67 +117,70 @@ async def ask(
 ) -> Fetched:
     """Obtain a reply to one request, within ``endpoint.deadline_s`` from when it may be sent.
 
-    Args:
-        body: of the request. Whether the reply is streamed is added here.
-        again: looks at each reply and says how to ask for a better one; None takes the first.
-        within_s: another limit, for what is asked in the time that an earlier request left.
+    If the endpoint refuses the key, the account or the model, the outcome is ``endpoint_down`` and
+    ``channel.refused`` says whether all requests are refused.
 
-    Raises:
-        EndpointRefused: the endpoint serves this key, account or model nothing at all.
+    Args:
+        body: of the request; whether it is streamed is added here.
+        again: says how to ask for a better reply; None takes the first.
+        within_s: another limit, for a follow-up in the time that is left.
     """
-    outcome, reason, served = None, "", ""
     limit = channel.endpoint.deadline_s if within_s is None else within_s
     clock = asyncio.get_running_loop().time
     tokens = sum(len(turn["content"]) for turn in body["messages"]) / CHARACTERS_PER_TOKEN
     async with channel.throttle.slot():
         if channel.refusal is not None and clock() < channel.barred_until:
-            barred = EndpointRefused(*channel.refusal.parts)
-            barred.attempts = 0
-            raise barred
+            return Fetched((), Outcome.endpoint_down, str(channel.refusal))
         waited = clock()
         try:
             permit = await channel.throttle.permit(tokens, limit)
-        except NoTurn as late:
-            return Fetched((), Outcome.rate_limited, str(late), 0, clock() - waited)
+        except Fault as late:
+            return Fetched((), late.outcome, late.reason, 0, clock() - waited)
         started = clock()
         track = _Track(started + limit, tokens, permit)
+        fault = None
         try:
             async with asyncio.timeout_at(track.deadline):
                 await _converse(channel, body, again, track)
-        except Fault as fault:
-            outcome, reason, served = fault.outcome, fault.reason, fault.served
+        except Fault as error:
+            fault = error
         except EndpointRefused as refusal:
-            refusal.attempts = track.attempts
             channel.refusal = refusal
             channel.refusals += 1
             if refusal.why in FINAL:
                 channel.barred_until = clock() + BARRED_S
-            raise
+            return Fetched((), Outcome.endpoint_down, str(refusal), track.attempts)
         except TimeoutError:
             late = f"no reply within {limit:g} s"
-            if track.waiting is None:
-                outcome, reason = Outcome.timeout, late
-            else:
-                outcome, reason = track.waiting.outcome, f"{track.waiting.reason}; {late}"
-                served = track.waiting.served
-        latency = clock() - started
-    return Fetched(tuple(track.replies), outcome, reason, track.attempts, latency, served)
+            fault = track.waiting or Fault(Outcome.timeout, late)
+            if track.waiting is not None:
+                fault.reason += f"; {late}"
+        fetched = Fetched(tuple(track.replies), None, "", track.attempts, clock() - started)
+    if fault is None:
+        return fetched
+    return dataclasses.replace(
+        fetched, outcome=fault.outcome, reason=fault.reason, served=fault.served
+    )
 
 
 async def list_models(channel: Channel) -> list[str] | None:
-    """The names of the models that the endpoint says it serves; None where it has no such list.
+    """The names of the models that the endpoint lists; None if it has no list.
 
     Raises:
         EndpointRefused: it does not accept the key.
-        Fault: it does not answer, or not as a judge's endpoint does.
+        Fault: it does not answer, or with something else.
         TimeoutError: not within the deadline.
     """
 
     async def read(answer: Answer, alive: Callable[[], None]) -> list[str] | None:
         try:
             listed = json.loads((await _whole(answer, alive)).decode())
-            found = [model["id"] for model in listed["data"][:MOST_LISTED]]
-            return [_name(item, channel.key) for item in found if isinstance(item, str)]
+            names = [model["id"] for model in listed["data"][:MOST_LISTED]]
+            return [
+                one_line(told(name, channel.key), NAME_CHARACTERS)
+                for name in names
+                if isinstance(name, str)
+            ]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise Fault(Outcome.transport, "its list of models is not one", again=False) from None
 
@@ -170,11 +196,14 @@ async def list_models(channel: Channel) -> list[str] | None:
 
 async def _converse(channel: Channel, body: Body, again: Again | None, track: _Track) -> None:
     stream = channel.endpoint.stream
-    receive = _read_stream if stream else _read_whole
     asked_model = ""
 
     async def read(answer: Answer, alive: Callable[[], None]) -> Reply:
-        reply = clean(await receive(answer, alive), channel.key)
+        if stream:
+            reply = await _read_stream(answer, alive)
+        else:
+            reply = read_plain(await _whole(answer, alive))
+        reply = clean(reply, channel.key)
         if is_asked(asked_model, reply.model, channel.endpoint.served_as):
             return reply
         track.wrong += 1
@@ -190,9 +219,7 @@ async def _converse(channel: Channel, body: Body, again: Again | None, track: _T
         body, change = request
         asked_model = str(body.get("model") or "")
         if stream:
-            body = body | {"stream": True}
-            if named_dialect(channel.endpoint.dialect).usage_option:
-                body["stream_options"] = {"include_usage": True}
+            body = body | {"stream": True, "stream_options": {"include_usage": True}}
         sent = json.dumps(body).encode()
         reply = await _obtain(channel, "POST", "/chat/completions", sent, read, track)
         if change:
@@ -208,26 +235,21 @@ async def _obtain(
     endpoint = channel.endpoint
     clock = asyncio.get_running_loop().time
     connected = False
-    number = 0
-    while True:
-        number += 1
+    for number in itertools.count():
         track.waiting = None
         await _resume(channel, track)
         permit, track.permit = track.permit, None
         if permit is None:
-            try:
-                permit = await channel.throttle.permit(track.tokens, track.deadline - clock())
-            except NoTurn as late:
-                raise Fault(Outcome.rate_limited, str(late), again=False) from None
+            permit = await channel.throttle.permit(track.tokens, track.deadline - clock())
         track.attempts += 1
         began = clock()
         try:
-            got = await _once(channel, method, path, body, read)
-            if isinstance(got, Reply):
+            reply = await _once(channel, method, path, body, read)
+            if isinstance(reply, Reply):
                 channel.answered()
                 channel.throttle.concurrency.answered(clock() - began)
-                channel.throttle.settle(permit, got.tokens_in, got.tokens_out)
-            return got
+                channel.throttle.settle(permit, reply.tokens_in, reply.tokens_out)
+            return reply
         except Fault as fault:
             if fault.overrun:
                 channel.throttle.concurrency.overrun()
@@ -235,12 +257,12 @@ async def _obtain(
                 channel.paused_until = max(channel.paused_until, clock() + pause)
             connected |= fault.outcome is not Outcome.endpoint_down
             if connected and fault.outcome is Outcome.endpoint_down:
-                # It was there a moment ago: gone for one attempt is not down.
+                # it answered a moment ago, so it is not down
                 fault.outcome = Outcome.transport
             fault.reason = told(fault.reason, channel.key)
-            if not fault.again or number >= endpoint.attempts:
+            if not fault.again or number + 1 >= endpoint.attempts:
                 raise
-            scale = min(LONGEST_WAIT_S, endpoint.backoff_s * 2 ** (number - 1))
+            scale = min(LONGEST_WAIT_S, endpoint.backoff_s * 2**number)
             wait = fault.wait_s + channel.jitter.uniform(0.0, scale)
             if fault.wait_s >= track.deadline - clock():
                 fault.reason += f"; it asks to wait {fault.wait_s:g} s, past the deadline"
@@ -250,10 +272,10 @@ async def _obtain(
 
 
 async def _resume(channel: Channel, track: _Track) -> None:
-    """Wait while the endpoint wants nothing to be sent; whom it told so does not matter.
+    """Wait while the endpoint, in answer to any request, has asked for a pause.
 
     Raises:
-        Fault: it wants that until after the deadline.
+        Fault: the pause ends after the deadline.
     """
     clock = asyncio.get_running_loop().time
     pause = channel.paused_until - clock()
@@ -267,50 +289,41 @@ async def _resume(channel: Channel, track: _Track) -> None:
     track.waiting = None
 
 
-class _Watch:
-    """Ends an attempt that brings nothing new. It looks when the time may be up, which costs less
-    than to move a timer at each piece of an answer."""
-
-    __slots__ = ("_handle", "_last", "_loop", "_seconds", "idle")
-
-    def __init__(self, seconds: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._last = self._loop.time()
-        self._seconds = seconds
-        self._handle: asyncio.TimerHandle | None = None
-        self.idle: asyncio.Timeout
-
-    def alive(self) -> None:
-        """Something new has come."""
-        self._last = self._loop.time()
-
-    def look(self) -> None:
-        """End the attempt, or look again when its time may be up."""
-        up = self._last + self._seconds
-        if up <= self._loop.time():
-            self.idle.reschedule(up)
-        else:
-            self._handle = self._loop.call_at(up, self.look)
-
-    def end(self) -> None:
-        """Look no more."""
-        if self._handle is not None:
-            self._handle.cancel()
-
-
 async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any) -> Any:
+    """One attempt; it ends if nothing new comes for ``endpoint.idle_timeout_s``.
+
+    Raises:
+        Fault: it failed.
+        EndpointRefused: no later one can fare better.
+    """
     idle_s = channel.endpoint.idle_timeout_s
     channel.calls += method == "POST"
-    watch = _Watch(idle_s)
+    loop = asyncio.get_running_loop()
+    last = loop.time()
+    timer: asyncio.TimerHandle | None = None
+
+    def alive() -> None:
+        """Something new has come."""
+        nonlocal last
+        last = loop.time()
+
+    def look() -> None:
+        """End the attempt, or look again later: cheaper than moving a timer at each piece."""
+        nonlocal timer
+        if last + idle_s <= loop.time():
+            idle.reschedule(last + idle_s)
+        else:
+            timer = loop.call_at(last + idle_s, look)
+
     try:
-        async with asyncio.timeout(None) as watch.idle:
-            watch.look()
+        async with asyncio.timeout(None) as idle:
+            look()
             headers = channel.headers()
             async with channel.wire.exchange(method, path, headers, body) as answer:
                 if answer.status != 200:
                     return read_error(answer, await _begin(answer), channel.key)
                 try:
-                    return await read(answer, watch.alive)
+                    return await read(answer, alive)
                 except ErrorBody as error:
                     return read_error(answer, error.body, channel.key)
     except TimeoutError:
@@ -322,16 +335,8 @@ async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any
     except (WireError, BadCompletion) as error:
         raise Fault(Outcome.transport, str(error)) from None
     finally:
-        watch.end()
-
-
-def _name(text: str, key: str) -> str:
-    """The name of a model that an endpoint lists, for people."""
-    return one_line(told(text, key), NAME_CHARACTERS)
-
-
-async def _read_whole(answer: Answer, alive: Callable[[], None]) -> Reply:
-    return read_plain(await _whole(answer, alive))
+        if timer is not None:
+            timer.cancel()
 
 
 async def _read_stream(answer: Answer, alive: Callable[[], None]) -> Reply:
@@ -351,7 +356,7 @@ async def _read_stream(answer: Answer, alive: Callable[[], None]) -> Reply:
         if not stream.finished:  # a connection lost after the last word has lost nothing
             raise
     reply = stream.end()
-    # Behind [DONE] there is only the end; having read it, the connection can be used again.
+    # After [DONE] only the end is left; once it is read, the connection can be used again.
     with suppress(TimeoutError, WireError):
         async with asyncio.timeout(DRAIN_S):
             async for _ in answer.chunks:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from study.errors import UserError
-from study.schema import Sampling
 
 if TYPE_CHECKING:
-    from study.schema import Endpoint, Judge
+    from study.schema import Endpoint, Judge, Sampling
 
 REMINDER = (
     "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "
@@ -35,18 +34,12 @@ class Dialect:
     """Whether it thinks only in a streamed answer."""
     efforts: tuple[str, ...] = ()
     """Legal values of ``reasoning_effort``; none where the field is not known."""
-    stream: Literal["allowed", "required", "never"] = "allowed"
-    usage_option: bool = True
-    """Whether a stream brings its usage only where ``stream_options`` asks for it."""
-    max_tokens: str = "max_tokens"
-    seed: bool = True
+    stream: Literal["allowed", "required"] = "allowed"
     structured: Literal["vllm", "json_schema", "none"] = "none"
     """How a form is enforced: any of vLLM's, only a JSON schema, or not at all. A form is an aid
     to the prompt, which asks for it anyway; where it cannot be enforced it is left out."""
     top_logprobs: int = 0
     """Most alternatives per token; 0 where no log-probs of the answer can be had."""
-    ignored: tuple[str, ...] = ()
-    """Sampling fields that it refuses, or takes without effect. They are not sent."""
     lists_models: bool = True
     """Whether its list of models names every one that it serves."""
 
@@ -118,64 +111,51 @@ def check_dialect(judge: Judge, wanted: Mapping[str, Any]) -> None:
         UserError: with what would do instead.
     """
     dialect, sampling, endpoint = dialect_of(judge), judge.sampling, judge.endpoint
-    name = dialect_name(judge)
-    told = f"the dialect {name} (judge.endpoint.dialect)"
-    if sampling.thinking is not None and dialect.thinking != "switch":
-        fixed = {"always": True, "never": False}.get(dialect.thinking)
-        if sampling.thinking is not fixed:
-            why = {
-                "always": "always thinks",
-                "never": "never thinks",
-                "unknown": "has no switch for thinking",
-            }[dialect.thinking]
-            raise UserError(
-                f"judge.sampling.thinking={_spoken(sampling.thinking)} cannot be had: {told} {why}."
-                " Leave it out with judge.sampling.thinking=null, or choose a dialect with a "
-                f"switch: {', '.join(k for k, v in DIALECTS.items() if v.switch)}."
-            )
+    here = f"the dialect {dialect_name(judge)} (judge.endpoint.dialect)"
+
+    def refuse(setting: str, why: str, instead: str) -> None:
+        raise UserError(f"judge.{setting} cannot be had: {why}. {instead}.")
+
+    why, fixed = {
+        "switch": ("", sampling.thinking),
+        "always": ("always thinks", True),
+        "never": ("never thinks", False),
+        "unknown": ("has no switch for thinking", None),
+    }[dialect.thinking]
+    if sampling.thinking not in (None, fixed):
+        refuse(
+            f"sampling.thinking={str(sampling.thinking).lower()}",
+            f"{here} {why}",
+            "Leave it out with judge.sampling.thinking=null, or choose a dialect with a switch: "
+            + ", ".join(name for name, item in DIALECTS.items() if item.switch),
+        )
     if sampling.thinking and dialect.thinking_streams and not endpoint.stream:
         raise UserError(
-            f"judge.sampling.thinking=true needs a streamed answer in {told}; type "
+            f"judge.sampling.thinking=true needs a streamed answer in {here}; type "
             "judge.endpoint.stream=true."
         )
     if sampling.reasoning_effort is not None and sampling.reasoning_effort not in dialect.efforts:
-        legal = ", ".join(dialect.efforts)
-        raise UserError(
-            f"judge.sampling.reasoning_effort={sampling.reasoning_effort} cannot be had: {told} "
-            + (f"knows {legal}" if legal else "knows no such setting")
-            + f". Type judge.sampling.reasoning_effort={(*dialect.efforts, 'null')[0]}."
+        refuse(
+            f"sampling.reasoning_effort={sampling.reasoning_effort}",
+            f"{here} knows {', '.join(dialect.efforts) or 'no such setting'}",
+            f"Type judge.sampling.reasoning_effort={(*dialect.efforts, 'null')[0]}",
         )
-    if (dialect.stream == "required") > endpoint.stream:
-        raise UserError(
-            f"judge.endpoint.stream=false cannot be had: {told} answers only as a stream. Type "
-            "judge.endpoint.stream=true."
-        )
-    if (dialect.stream == "never") and endpoint.stream:
-        raise UserError(
-            f"judge.endpoint.stream=true cannot be had: {told} has no streams. Type "
-            "judge.endpoint.stream=false."
-        )
+    if dialect.stream == "required" and not endpoint.stream:
+        why = f"{here} answers only as a stream"
+        refuse("endpoint.stream=false", why, "Type judge.endpoint.stream=true")
     if wanted.get("logprobs") and not dialect.top_logprobs:
         raise UserError(
-            f"judge.grading.name={judge.grading.name} reads log-probs, and {told} gives none of "
+            f"judge.grading.name={judge.grading.name} reads log-probs, and {here} gives none of "
             "the answer. Choose another grading, for example judge.grading.name=likert, or let "
             "it do without: +judge.grading.options.soft=false."
         )
-    if judge.grading.options.get("structured") and len(spell_grading(dialect, wanted)) < len(
-        wanted
-    ):
-        raise UserError(
-            f"judge.grading.options.structured=true cannot be had: {told} does not enforce the form"
-            f" that the grading {judge.grading.name} wants. Type "
-            "judge.grading.options.structured=false."
+    spelled = spell_grading(dialect, wanted)
+    if judge.grading.options.get("structured") and len(spelled) < len(wanted):
+        refuse(
+            "grading.options.structured=true",
+            f"{here} does not enforce the form that the grading {judge.grading.name} wants",
+            "Type judge.grading.options.structured=false",
         )
-    default = Sampling()
-    for key in dialect.ignored:
-        if getattr(sampling, key) != getattr(default, key):
-            raise UserError(
-                f"judge.sampling.{key}={getattr(sampling, key)} would change nothing: {told} "
-                f"ignores it. Leave it at {getattr(default, key)}."
-            )
 
 
 def chat_body(
@@ -196,9 +176,23 @@ def chat_body(
         dialect: None takes the one that the endpoint names.
     """
     dialect = named_dialect(endpoint.dialect) if dialect is None else dialect
-    limit = endpoint.max_tokens_field or dialect.max_tokens
-    body: dict[str, Any] = {"model": endpoint.model, "messages": list(messages)}
-    body |= _spell(dialect, endpoint, sampling, sample_index)
+    limit = _limit(endpoint)
+    body: dict[str, Any] = {
+        "model": endpoint.model,
+        "messages": list(messages),
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        limit: sampling.max_tokens,
+    }
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed + sample_index
+    if sampling.thinking is not None and dialect.switch:
+        inner: Any = sampling.thinking
+        for key in reversed(dialect.switch):
+            inner = {key: inner}
+        body |= inner
+    if sampling.reasoning_effort is not None:
+        body["reasoning_effort"] = sampling.reasoning_effort
     spelled = spell_grading(dialect, extra or {})
     if "max_tokens" in spelled:  # gradings do not know how the endpoint spells it
         spelled[limit] = spelled.pop("max_tokens")
@@ -227,26 +221,13 @@ def changed_body(
         *earlier, last = body["messages"]
         changed["messages"] = [*earlier, {**last, "content": f"{last['content']}\n\n{REMINDER}"}]
     if budget > 1:
-        changed[judge.endpoint.max_tokens_field or dialect_of(judge).max_tokens] *= budget
+        changed[_limit(judge.endpoint)] *= budget
     return changed
 
 
-def _spell(
-    dialect: Dialect, endpoint: Endpoint, sampling: Sampling, sample_index: int
-) -> dict[str, Any]:
-    """The sampling of one draw as the body of a request says it."""
-    body: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-    body[endpoint.max_tokens_field or dialect.max_tokens] = sampling.max_tokens
-    if sampling.seed is not None and dialect.seed:
-        body["seed"] = sampling.seed + sample_index
-    if sampling.thinking is not None and dialect.switch:
-        inner: Any = sampling.thinking
-        for key in reversed(dialect.switch):
-            inner = {key: inner}
-        body |= inner
-    if sampling.reasoning_effort is not None:
-        body["reasoning_effort"] = sampling.reasoning_effort
-    return {key: value for key, value in body.items() if key not in dialect.ignored}
+def _limit(endpoint: Endpoint) -> str:
+    """The field that holds the token limit."""
+    return endpoint.max_tokens_field or "max_tokens"
 
 
 def spell_grading(dialect: Dialect, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,7 +260,3 @@ def described(judge: Judge) -> str:
         "log-probs": str(dialect.top_logprobs or "none"),
     }
     return f"{dialect_name(judge)}: " + ", ".join(f"{key} {value}" for key, value in parts.items())
-
-
-def _spoken(value: bool) -> str:
-    return str(value).lower()

@@ -1,7 +1,7 @@
-"""How one attempt can fail, and what an error that an endpoint sends means.
+"""The ways in which an attempt can fail, and what an endpoint's error means.
 
-Told by the words of its body rather than by its status: a refusal, a question that is too long, a
-wrong key and an unknown model may all come as 400, and each asks for something else.
+The words of an error's body count more than its status: a refusal, a question that is too long, a
+wrong key and an unknown model may all come as 400.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import math
 import re
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from judges.endpoint.chat_completions import FILTERED, excerpt
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
     from judges.endpoint.transport import Answer
 
 AGAIN = {408, 409, 425, 429}
-"""Besides 5xx, what a later attempt may cure."""
+"""Statuses besides 5xx that are tried again."""
 OVERRUN = {429, 503, 529}
-"""What an endpoint answers that is asked too much at once."""
+"""Statuses of an endpoint that is asked too much at once."""
 ERROR_BYTES = 65_536
 SAID = 2_000
-"""Characters of an error's message in which a cause is looked for."""
+"""Characters of an error's message that are searched for a cause."""
 SHOWN = 300
-"""Characters of it that people are shown."""
+"""Characters of it that are shown."""
 
 _REFUSED = re.compile(
     r"data_?inspection_?failed|inappropriate_?content|content_filter|content_policy_violation"
@@ -55,13 +56,13 @@ _BY_STATUS = {401: "the key is refused", 402: "no credit", 403: "forbidden", 404
 
 
 class EndpointRefused(UserError):
-    """The endpoint will not serve this judge at all: its key, its bill or its model is wrong.
+    """The endpoint refuses the key, the account or the model.
 
     Args:
         status: of its answer.
         why: what it refuses, in a few words.
-        message: what it said.
-        paragraph: what the user can do; empty inside the client, where nobody reads it.
+        message: of the endpoint.
+        paragraph: what the user can do; empty inside the client.
     """
 
     def __init__(self, status: int, why: str, message: str, paragraph: str = "") -> None:
@@ -69,38 +70,29 @@ class EndpointRefused(UserError):
         self.parts = (status, why, message)
         self.status = status
         self.why = why
-        self.attempts = 1
 
 
+@dataclass(eq=False)
 class Fault(Exception):
-    """One attempt failed; ``again`` says whether another one may fare better.
+    """One attempt failed."""
 
-    ``served`` is the model that answered, where it was another than the one asked for.
-    """
-
-    def __init__(
-        self,
-        outcome: Outcome,
-        reason: str,
-        again: bool = True,
-        wait_s: float = 0.0,
-        overrun: bool = False,
-        served: str = "",
-    ) -> None:
-        super().__init__(reason)
-        self.served = served
-        self.overrun = overrun
-        self.outcome = outcome
-        self.reason = reason
-        self.again = again
-        self.wait_s = wait_s
+    outcome: Outcome
+    reason: str
+    again: bool = True
+    """Whether another attempt may fare better."""
+    wait_s: float = 0.0
+    """How long the endpoint asks to wait before it."""
+    overrun: bool = False
+    """Whether the endpoint is asked too much at once."""
+    served: str = ""
+    """The model that answered, where it was another than the one asked for."""
 
     def __str__(self) -> str:
-        return self.reason  # which has lost its keys since, unlike the arguments
+        return self.reason
 
 
 def read_error(answer: Answer, body: bytes, key: str) -> Reply:
-    """An answer that is not a completion: a refusal is a reply, all the rest is raised."""
+    """What an error means: moderation is a reply; everything else is raised."""
     status = answer.status
     said, shown = _message(body[:ERROR_BYTES])
     shown = told(shown, key)
@@ -124,15 +116,14 @@ def read_error(answer: Answer, body: bytes, key: str) -> Reply:
 
 
 def told(text: str, key: str) -> str:
-    """What an endpoint did, as one short line without the key. It is redacted before it is cut:
-    half a key is still half a key."""
+    """An endpoint's message as one short line; the key is taken out before it is cut."""
     return one_line(redact(text, [key]), SHOWN)
 
 
 def _message(body: bytes) -> tuple[str, str]:
-    """What an error's body says by its code, type and message, and a line of that for people.
+    """The code, type and message of an error's body, and the message as a line for people.
 
-    Nothing else of it is looked at: some servers send the question back with the error.
+    Other fields are not read: some servers send the question back with the error.
     """
     text = body.decode("utf-8", "replace")
     try:
@@ -149,7 +140,7 @@ def _message(body: bytes) -> tuple[str, str]:
 
 
 def _retry_after(answer: Answer) -> float:
-    """Seconds that the endpoint asks to wait: it gives seconds or a date; 0 where neither."""
+    """Seconds to wait by ``retry-after``, given in seconds or as a date; else 0."""
     value = answer.headers.get("retry-after", "")
     try:
         seconds = float(value)

@@ -1,7 +1,7 @@
-"""What each field of a reply may hold, for replies that come in and for those on disk.
+"""Checks and cleans the fields of replies, as they come in and as they are read from disk.
 
-An endpoint can send anything. What cannot be a count is unknown, what no file can hold is replaced,
-a key is blotted out, and a stored reply that breaks these bounds counts as not there.
+An endpoint can send anything: a count that cannot be one is unknown, characters that no file can
+hold are replaced, keys are blotted out, and a stored reply out of bounds counts as missing.
 """
 
 from __future__ import annotations
@@ -22,15 +22,8 @@ LINE_CHARACTERS = 1_000
 LEAST_LOGPROB = -9999.0
 """What OpenAI writes for a probability of zero."""
 SHORTEST_KEY = 8
-"""Servers without a key of their own are given EMPTY or none: words that replies may hold."""
+"""Servers without keys are given words such as EMPTY or none, which replies may contain."""
 
-_IN_CONFIG_ONLY = (
-    "a private key",
-    "a URL with a password",
-    "a URL with a token",
-    "an address with a secret",
-)
-"""What a reply may well talk about."""
 _RANDOM = re.compile(r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}")
 
 
@@ -40,8 +33,7 @@ def count(value: Any) -> int | None:
 
 
 def writable(text: str) -> str:
-    """``text`` as any file and table can hold it: U+FFFD stands for half a surrogate pair, which
-    JSON may escape, and for the character of code zero."""
+    """``text`` as any file and table can hold it: with U+FFFD for lone surrogates and NUL."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -51,56 +43,42 @@ def writable(text: str) -> str:
 
 def one_line(text: str, limit: int = LINE_CHARACTERS) -> str:
     """``text`` as one line of at most so many characters, for a message or a table."""
-    # Cut first: no more is looked at of a text without end.
+    # Cut first: a text without end takes no time.
     short = " ".join(writable(text[: 4 * limit]).split())
     return short if len(short) <= limit else short[: limit - 3] + "..."
 
 
-def logprobs(found: Any) -> list[dict[str, Any]] | None:
-    """Tokens with their log-probs and alternatives; None where one of them is not a log-prob, since
-    what is left of a distribution would pass for the whole."""
-    if not isinstance(found, list):
+def logprobs(listed: Any) -> list[dict[str, Any]] | None:
+    """Tokens with their log-probs and alternatives; None if one of them is not a log-prob, since
+    the rest would pass for the whole distribution."""
+    if not isinstance(listed, list):
         return None
-    tokens = []
-    for entry in found:
-        token = _token(entry)
-        if token is None:
-            return None
-        listed = entry.get("top_logprobs")
-        if isinstance(listed, list):
-            top = [_token(item) for item in listed]
-            if None in top:
-                return None
-            token["top_logprobs"] = top
-        tokens.append(token)
-    return tokens
+    try:
+        return [_token(entry) | _alternatives(entry) for entry in listed]
+    except ValueError:
+        return None
 
 
-def _token(entry: Any) -> dict[str, Any] | None:
-    if not isinstance(entry, dict) or not isinstance(entry.get("token"), str):
-        return None
-    value = entry.get("logprob")
+def _alternatives(entry: dict[str, Any]) -> dict[str, Any]:
+    listed = entry.get("top_logprobs")
+    return {"top_logprobs": [*map(_token, listed)]} if isinstance(listed, list) else {}
+
+
+def _token(entry: Any) -> dict[str, Any]:
+    value = entry.get("logprob") if isinstance(entry, dict) else None
     # Up to a server's rounding above 0; NaN compares as false.
     if isinstance(value, bool) or not isinstance(value, int | float) or not value <= 0.1:
-        return None
+        raise ValueError("not a log-prob")
+    if not isinstance(entry.get("token"), str):
+        raise ValueError("a log-prob of no token")
     return {"token": writable(entry["token"]), "logprob": float(max(value, LEAST_LOGPROB))}
 
 
 def clean(reply: Reply, key: str) -> Reply:
-    """The reply without the key, whatever field it was echoed in, and with a name of sane length.
-
-    Args:
-        reply: as the completion gave it.
-        key: the endpoint's.
-    """
-    spelt = [
-        "".join(entry["token"] for entry in reply.logprobs or ()),
-        *(
-            item["token"]
-            for entry in reply.logprobs or ()
-            for item in entry.get("top_logprobs", ())
-        ),
-    ]
+    """The reply without the endpoint's key in any field, and with a model's name cut to length."""
+    tokens = reply.logprobs or []
+    spelt = ["".join(entry["token"] for entry in tokens)]
+    spelt += [item["token"] for entry in tokens for item in entry.get("top_logprobs", ())]
     return dataclasses.replace(
         reply,
         text=blot(reply.text, key),
@@ -111,13 +89,13 @@ def clean(reply: Reply, key: str) -> Reply:
 
 
 def blot(text: str, key: str) -> str:
-    """``text`` without the key and without what can only be another one; ordinary words stay."""
+    """``text`` without the key or anything that can only be another key; words stay."""
     lowered = text.lower()
     if len(key) >= SHORTEST_KEY and key.lower() in lowered:
         text = re.sub(re.escape(key), BLOT, text, flags=re.IGNORECASE)
-    for kind, pattern in PATTERNS.items():
-        if kind not in _IN_CONFIG_ONLY and any(mark in lowered for mark in _MARKS.get(kind, ("",))):
-            text = pattern.sub(_blotted, text)
+    for kind, marks in _MARKS.items():
+        if any(mark in lowered for mark in marks):
+            text = PATTERNS[kind].sub(_blotted, text)
     return text
 
 
@@ -130,7 +108,8 @@ _MARKS = {
     "a Slack token": ("xox",),
     "a bearer token": ("bearer",),
 }
-"""What a text must hold before its pattern is tried, which costs more."""
+"""Kind of key -> what a text must hold before its pattern is tried, which costs more. The other
+kinds of `PATTERNS` belong in configs; a reply may well talk about an address with a password."""
 
 
 def _blotted(match: re.Match[str]) -> str:
@@ -141,10 +120,10 @@ def _blotted(match: re.Match[str]) -> str:
 
 
 def check_value(value: Any) -> None:
-    """Whether readers can use what a store holds under a key.
+    """Check a value of the store.
 
     Raises:
-        ValueError: with the field and what is wrong with it.
+        ValueError: it cannot be used; with the field and what is wrong with it.
     """
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
@@ -156,9 +135,7 @@ def check_value(value: Any) -> None:
     attempts, seconds = value.get("attempts"), value.get("latency_s")
     if type(attempts) is not int or not 0 <= attempts <= MOST_ATTEMPTS:
         raise ValueError(f"`attempts` is {one_line(repr(attempts), 40)}")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise ValueError("`latency_s` is not a number")
-    if not 0 <= seconds <= LONGEST_S:
+    if type(seconds) not in (int, float) or not 0 <= seconds <= LONGEST_S:
         raise ValueError(f"`latency_s` is {one_line(repr(seconds), 40)}")
 
 
@@ -170,16 +147,16 @@ def _check_reply(reply: Any) -> None:
         raise ValueError("a reply has no `text`")
     if unknown := reply.keys() - _FIELDS:
         raise ValueError(f"a reply has a field {one_line(min(unknown), 40)!r} that is not known")
-    for name, given in reply.items():
+    for name, value in reply.items():
         if name.startswith("tokens_"):
-            if given is not None and count(given) is None:
-                raise ValueError(f"`{name}` is {one_line(repr(given), 40)}")
+            if value is not None and count(value) is None:
+                raise ValueError(f"`{name}` is {one_line(repr(value), 40)}")
         elif name == "logprobs":
-            if given is not None and logprobs(given) is None:
+            if value is not None and logprobs(value) is None:
                 raise ValueError("`logprobs` are not log-probs")
-        elif not isinstance(given, str):
+        elif not isinstance(value, str):
             raise ValueError(f"`{name}` is not text")
         else:
-            given.encode()  # UnicodeEncodeError is a ValueError: half a surrogate pair
+            value.encode()  # UnicodeEncodeError is a ValueError: half a surrogate pair
     if len(reply.get("model", "")) > NAME_CHARACTERS:
         raise ValueError("`model` is too long")

@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 AT_ONCE = 200
-"""Coroutines that are begun before replies get a turn again."""
+"""Coroutines that are started before replies get a turn again."""
 
 
 async def gather(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
-    """Call all of them and await what they give, in their order; where one raises the others are
-    given up."""
+    """Call all of them and await their results, in their order; if one raises, the others are
+    cancelled."""
     tasks: list[asyncio.Task[T]] = []
     try:
         for number, call in enumerate(calls, 1):
@@ -33,22 +33,23 @@ async def gather(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[
 
 
 class Loop:
-    """An event loop in a thread that starts on first use and ends with everything in it."""
+    """An event loop in a thread that starts on first use.
 
-    def __init__(
-        self, opened: Callable[[], Awaitable[None]], shut: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._opened, self._shut = opened, shut
+    Args:
+        shut: awaited in the loop before it ends.
+    """
+
+    def __init__(self, shut: Callable[[], Awaitable[None]]) -> None:
+        self._shut = shut
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._ready = threading.Event()
         self._closed = False
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
         self._jobs: set[asyncio.Task[Any]] = set()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` in the loop and wait for what it gives or raises."""
+        """Run ``work`` in the loop and wait for what it returns or raises."""
         future = self._submit(work)
         try:
             return future.result()
@@ -68,20 +69,19 @@ class Loop:
                 work.close()
                 raise RuntimeError("the session is closed")
             if self._thread is None:
+                self._loop = self._runner.get_loop()
                 self._thread = threading.Thread(target=self._main, name="judge", daemon=True)
                 self._thread.start()
-            self._ready.wait()
             return asyncio.run_coroutine_threadsafe(self._job(work), self._loop)
 
     def close(self) -> None:
+        """End the loop and everything in it; a second call does nothing."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            if self._thread is None:
-                return
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+            closed, self._closed = self._closed, True
+        if self._thread is not None and not closed:
+            ended = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+            self._thread.join()
+            ended.result()
 
     async def _job(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.current_task()
@@ -93,15 +93,13 @@ class Loop:
             self._jobs.discard(task)
 
     def _main(self) -> None:
-        with asyncio.Runner() as runner:
-            runner.run(self._live())
+        with self._runner:
+            self._loop.run_forever()
 
-    async def _live(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        await self._opened()
-        self._ready.set()
-        await self._stop.wait()
-        await self._shut()
-        # Those who wait for a verdict get their `aborted` before the loop is gone.
-        await asyncio.gather(*self._jobs, return_exceptions=True)
+    async def _end(self) -> None:
+        try:
+            await self._shut()
+            # Those who wait for a verdict get their `aborted` before the loop is gone.
+            await asyncio.gather(*self._jobs, return_exceptions=True)
+        finally:
+            self._loop.stop()

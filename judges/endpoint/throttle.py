@@ -1,10 +1,9 @@
-"""How much may be asked of one endpoint at a time: requests at once, and rates per minute.
+"""Limits what is asked of one endpoint: requests at once, and rates per minute.
 
-A request needs a slot. How many there are adapts to the endpoint (`Concurrency`). Rates, and slots
-where they are ``shared``, hold for all processes of a sweep together: they live in a folder beside
-the reply store. Where neither is asked for nothing is read or written. A process that is killed
-takes nothing with it: the kernel drops its locks, and a rate is a point in time that passes by
-itself, counted from the start of the host, which no setting of the clock moves.
+A request needs a slot; how many there are adapts to the endpoint (`Concurrency`). Rates, and
+``shared`` slots, hold for all processes of a sweep: they are kept in a folder beside the store.
+A killed process blocks nothing: the kernel drops its locks, and a rate is a point in time, counted
+from the start of the host, that passes by itself.
 
     async with throttle.slot():
         permit = await throttle.permit(prompt_tokens)
@@ -15,7 +14,6 @@ itself, counted from the start of the host, which no setting of the clock moves.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import math
 import os
@@ -26,10 +24,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
+from judges.endpoint.failures import Fault
 from study import clock as host
+from study import locks
 from study.errors import UserError
+from study.verdict import Outcome
 
 if TYPE_CHECKING:
     from study.schema import Endpoint
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
 BURST_S = 1.0
 """How much of a minute's allowance may be used at once, in seconds of it."""
 HORIZON_S = 600.0
-"""An allowance used up further ahead is not a backlog: a process asks for one turn at a time. It
-counts as not there, as one of another start of the host does."""
+"""A rate used up further ahead is damaged, since a process asks for one turn at a time; it counts
+as unused, as one of another start of the host does."""
 LOOK_S = 2.0
-"""How often a turn that is too far off is looked for again."""
+"""How often a turn that is too late is asked for again."""
 POLL_S = 0.02
 """How often a process looks for a slot that another one has left."""
 WORSE = 1.5
-"""A window of replies this much slower than the one before it says that fewer slots will do."""
+"""A window of replies this much slower than the one before takes slots away."""
 WINDOW = 16
 """Fewest replies that are compared with as many others."""
 
@@ -52,14 +53,13 @@ WINDOW = 16
 class Concurrency(AbstractAsyncContextManager[None]):
     """Slots for requests of this process: ``most`` at first, fewer while the endpoint is overrun.
 
-    A 429 halves them, at most once per the time of a reply. So does a window of replies that is
-    ``WORSE`` than the window before, to four fifths: with all slots taken throughput is slots
-    over seconds per reply, so what slows down that much has gained nothing. Each other window in
-    which all slots were taken gives one back.
+    A 429 halves them, at most once per the time of a reply. A window of replies that is ``WORSE``
+    than the one before leaves four fifths: with all slots taken throughput is slots over seconds
+    per reply, so nothing was gained. Any other window in which all slots were taken adds one.
 
     Args:
         most: ``endpoint.max_concurrency``.
-        adaptive: whether any of this happens.
+        adaptive: whether the number changes at all.
         clock: seconds that only grow.
     """
 
@@ -137,19 +137,15 @@ class Concurrency(AbstractAsyncContextManager[None]):
                 turn.set_result(None)
 
 
-class NoTurn(Exception):
-    """The turn of a request does not come in time."""
-
-
 class RateLimit:
-    """Requests and tokens per minute, as two points in time: when each allowance is used up to.
+    """Requests and tokens per minute, as two points in time up to which each is used up.
 
-    Whoever asks adds to them in one step under a lock and so knows when its turn is, without
-    looking again. Any minute holds at most the limit and one request more.
+    A request adds to them under a lock and so learns its turn at once. No minute holds more than
+    the limit and one request.
 
     Args:
         requests_per_min, tokens_per_min: None is no limit.
-        file: shared with other processes; None keeps the two numbers here.
+        file: shared with other processes; None keeps the rate to this one.
         clock: seconds that only grow, the same for all processes of a host.
         boot: which start of the host the clock counts from.
     """
@@ -170,19 +166,31 @@ class RateLimit:
             for limit in (requests_per_min, tokens_per_min)
         ]
         self._clock = clock
-        self._here = (0.0, 0.0)
+        self._here: tuple[float, ...] = (0.0, 0.0)
         self._file = file
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def reserve(self, requests: float, tokens: float) -> float:
-        """Add to what is used; gives the seconds until the turn has come. Negative gives back.
+        """Add to what is used and return the seconds until the turn; negative gives back.
 
         Raises:
             UserError: the file cannot be used.
         """
+        amounts = (requests, tokens)
+        if self._file is None:
+            self._here, wait = self._reserved(self._here, amounts)
+            return wait
         try:
-            return self._reserve(requests, tokens)
+            file = locks.take(self._file, math.inf)
+            assert file is not None
+            with file:
+                data = os.pread(file.fileno(), self._FORM.size, 0)
+                current = len(data) == self._FORM.size and data.startswith(self._boot)
+                until = self._FORM.unpack(data)[1:] if current else (0.0, 0.0)
+                until, wait = self._reserved(until, amounts)
+                os.pwrite(file.fileno(), self._FORM.pack(self._boot, *until), 0)
+                return wait
         except OSError as error:
             raise UserError(
                 f"The limits that all processes share cannot be kept in {self._file} ({error}). "
@@ -190,54 +198,25 @@ class RateLimit:
                 "may be removed while nothing runs."
             ) from error
 
-    def _reserve(self, requests: float, tokens: float) -> float:
+    def _reserved(
+        self, until: tuple[float, ...], amounts: tuple[float, float]
+    ) -> tuple[tuple[float, ...], float]:
+        """The two points in time after the amounts were added, and the seconds to wait."""
         now = self._clock()
-        turns = []
-        used = []
-        with _Numbers(self) as numbers:
-            for until, each, amount in zip(
-                numbers.values, self._seconds_each, (requests, tokens), strict=True
-            ):
-                if not until <= now + HORIZON_S:  # nor is NaN
-                    until = now
-                start = max(until, now) if amount > 0 else until
-                turns.append(start - BURST_S - now)
-                used.append(start + each * amount)
-            numbers.values = (used[0], used[1])
-        return max(0.0, *turns)
-
-
-class _Numbers:
-    """The two numbers of a rate, read and written under the file's lock."""
-
-    def __init__(self, rate: RateLimit) -> None:
-        self._rate = rate
-        self.values = (0.0, 0.0)
-
-    def __enter__(self) -> _Numbers:
-        path, form = self._rate._file, RateLimit._FORM
-        if path is None:
-            self.values = self._rate._here
-            return self
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        data = os.pread(self._fd, form.size, 0)
-        if len(data) == form.size and data.startswith(self._rate._boot):
-            self.values = form.unpack(data)[1:]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._rate._file is None:
-            self._rate._here = self.values
-            return
-        try:
-            os.pwrite(self._fd, RateLimit._FORM.pack(self._rate._boot, *self.values), 0)
-        finally:
-            os.close(self._fd)
+        starts = [end if end <= now + HORIZON_S else now for end in until]  # NaN becomes now
+        starts = [
+            max(start, now) if amount > 0 else start
+            for start, amount in zip(starts, amounts, strict=True)
+        ]
+        used = tuple(
+            start + each * amount
+            for start, each, amount in zip(starts, self._seconds_each, amounts, strict=True)
+        )
+        return used, max(0.0, max(starts) - BURST_S - now)
 
 
 class SharedConcurrency:
-    """``most`` slots for all processes together: a slot is the lock on one of as many files."""
+    """``most`` slots for all processes together; each is the lock on a file."""
 
     def __init__(self, most: int, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -248,24 +227,16 @@ class SharedConcurrency:
     @asynccontextmanager
     async def slot(self) -> AsyncGenerator[None, None]:
         """Wait for a slot and keep it."""
-        async with self._turn:  # one of this process looks; the others would only get in its way
+        async with self._turn:  # one request of this process looks at a time
             while (held := self._try()) is None:
                 await asyncio.sleep(POLL_S)
-        try:
+        with held:
             yield
-        finally:
-            os.close(held)
 
-    def _try(self) -> int | None:
+    def _try(self) -> IO[str] | None:
         start = self._random.randrange(len(self._files))
-        for file in self._files[start:] + self._files[:start]:
-            fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return fd
-            except BlockingIOError:
-                os.close(fd)
-        return None
+        tried = map(locks.take, self._files[start:] + self._files[:start])
+        return next((held for held in tried if held is not None), None)
 
 
 class Throttle:
@@ -279,15 +250,10 @@ class Throttle:
     def __init__(self, endpoint: Endpoint, folder: Path | None = None) -> None:
         self.concurrency = Concurrency(endpoint.max_concurrency, endpoint.adaptive)
         mine = None if folder is None else folder / address(endpoint)
-        limited = endpoint.requests_per_min or endpoint.tokens_per_min
-        self._rate = (
-            RateLimit(endpoint.requests_per_min, endpoint.tokens_per_min, mine and mine / "rate")
-            if limited
-            else None
-        )
-        self._shared = (
-            SharedConcurrency(endpoint.max_concurrency, mine) if endpoint.shared and mine else None
-        )
+        limits = (endpoint.requests_per_min, endpoint.tokens_per_min)
+        self._rate = RateLimit(*limits, mine and mine / "rate") if any(limits) else None
+        shared = endpoint.shared and mine is not None
+        self._shared = SharedConcurrency(endpoint.max_concurrency, mine) if shared else None
         self._reply_tokens = 0.0
         self._most_tokens = endpoint.tokens_per_min or math.inf
         self._line = asyncio.Lock()
@@ -302,13 +268,13 @@ class Throttle:
             yield
 
     async def permit(self, prompt_tokens: float, within_s: float = math.inf) -> float:
-        """Wait until a request of about so many tokens may be sent; gives the tokens set aside.
+        """Wait until a request of about so many tokens may be sent; returns the tokens reserved.
 
-        The requests of this process stand in line for it, so that the file never holds more than
-        one turn of each process, and the time in line does not count.
+        The requests of this process queue for it, so that the file holds at most one turn of each
+        process. Time in the queue does not count.
 
         Raises:
-            NoTurn: not within so many seconds from the head of the line.
+            Fault: not within so many seconds from the head of the queue.
         """
         rate = self._rate
         if rate is None:
@@ -329,23 +295,24 @@ class Throttle:
                     return expected
                 rate.reserve(-1, -expected)
                 if left <= 0:
-                    raise NoTurn(
+                    reason = (
                         f"the turn of this request is {wait:.0f} s away, past the deadline of "
                         f"{within_s:g} s: others use up the requests_per_min or tokens_per_min"
                     )
+                    raise Fault(Outcome.rate_limited, reason, again=False)
                 await asyncio.sleep(min(left, LOOK_S))
 
     def settle(self, set_aside: float, tokens_in: int | None, tokens_out: int | None) -> None:
-        """Set right what a request took, where the endpoint has said it."""
+        """Correct the reservation by what the endpoint says that the request took."""
         if self._rate is None or tokens_in is None or tokens_out is None:
             return
-        # One minute's allowance at most: a count that is a lie must not hold up all processes.
+        # At most one minute's worth: a wrong count must not block all processes.
         took = min(tokens_in + tokens_out, self._most_tokens)
         self._rate.reserve(0, took - set_aside)
         self._reply_tokens += 0.2 * (min(tokens_out, self._most_tokens) - self._reply_tokens)
 
 
 def address(endpoint: Endpoint) -> str:
-    """Who shares a limit: whoever uses the same model at the same URL with the same key."""
+    """The name of a limit, shared by all that use the same model, URL and key."""
     who = "\0".join((endpoint.url, endpoint.model, endpoint.api_key_env or ""))
     return hashlib.blake2b(who.encode(), digest_size=8).hexdigest()

@@ -1,7 +1,7 @@
-"""One seam, two ways to a judge: HTTP by aiohttp, or an ASGI application inside this process.
+"""Two ways to reach a judge: HTTP by aiohttp, or an ASGI application inside this process.
 
-Both hand back the status, the headers and the body as bounded chunks, and both turn whatever
-went wrong on the way into a ``WireError``. Nothing here retries and nothing here reads JSON.
+Both give the status, the headers and the body in bounded chunks, and turn every failure into a
+``WireError``. Retries and JSON are the client's.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import aiohttp
 from judges.endpoint.fields import one_line
 
 if TYPE_CHECKING:
-    import aiohttp
-
     from study.schema import Endpoint
 
 Asgi = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
@@ -29,11 +27,11 @@ Asgi = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaita
 KEEPALIVE_S = 4.0
 """Idle connections are dropped before uvicorn (which vLLM runs on) drops them, at 5 s."""
 QUIET_S = 0.1
-"""How long a connection must have been idle before it is used again: an endpoint that answers one
-question twice would have its second answer taken for that to the next question."""
+"""How long a connection must have been idle before it is used again: the second answer of an
+endpoint that answers twice must not be taken for the answer to the next question."""
 PIECE = 65_536
 LINE = 4_000
-"""Characters of an error; the client cuts it to what people read once it holds no key."""
+"""Characters of an error; the client shortens it after taking out keys."""
 
 
 class WireError(Exception):
@@ -59,7 +57,7 @@ class Answer:
 
 
 class Wire(Protocol):
-    """A way to one endpoint. A wire belongs to the event loop that first used it."""
+    """A way to one endpoint; it belongs to the event loop that first used it."""
 
     def exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
@@ -97,8 +95,7 @@ class HttpWire:
                 return await super()._get(key, traces)
 
         return aiohttp.ClientSession(
-            # The client bounds how many requests are open; a second queue here would only hide
-            # waiting from its clock.
+            # The client bounds how many requests are open; a queue here would escape its clock.
             connector=Connector(limit=0, keepalive_timeout=KEEPALIVE_S),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=self._endpoint.connect_timeout_s
@@ -117,14 +114,14 @@ class HttpWire:
             response = await self._session.request(
                 method,
                 self._base + path,
-                # A judge's answer is small: compression costs more than it saves.
+                # answers are small: compression costs more than it saves
                 headers={**headers, "accept-encoding": "identity"},
                 data=body or None,
                 allow_redirects=False,  # a redirect would carry the key to another host
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(_line(error)) from None
-        except Exception as error:  # whatever a parser makes of bytes that nobody foresaw
+        except Exception as error:  # whatever a parser makes of unforeseen bytes
             raise WireError(_line(error)) from None
 
         async def read() -> bytes:
@@ -139,7 +136,7 @@ class HttpWire:
             yield Answer(response.status, names, chunks)
         finally:
             await chunks.aclose()
-            # Read to its end, the connection is back in the pool; otherwise it is of no use.
+            # A connection that was read to its end is back in the pool; any other is closed.
             response.close()
 
     async def close(self) -> None:
@@ -163,8 +160,8 @@ class AsgiWire:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncGenerator[Answer, None]:
         scope = self._scope(method, self._base + path, headers)
-        # Small and bounded: an application that streams for ever waits for its reader.
-        sent: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue(4)
+        # Bounded: an application that streams for ever waits for its reader.
+        sent: asyncio.Queue[dict[str, Any] | WireError] = asyncio.Queue(4)
         requests = [{"type": "http.request", "body": body, "more_body": False}]
         gone = asyncio.Event()
 
@@ -175,19 +172,18 @@ class AsgiWire:
             return {"type": "http.disconnect"}
 
         async def run() -> None:
+            why = "ended before its answer did"
             try:
                 await self._app(scope, receive, sent.put)
             except Exception as error:
-                await sent.put(error)
-            else:
-                await sent.put(None)
+                why = _line(error)
+            await sent.put(WireError(f"the application {why}"))
 
         async def take() -> dict[str, Any]:
             event = await sent.get()
-            if isinstance(event, dict):
-                return event
-            why = "ended before its answer did" if event is None else _line(event)
-            raise WireError(f"the application {why}")
+            if isinstance(event, WireError):
+                raise event
+            return event
 
         ended = False
 
@@ -219,6 +215,7 @@ class AsgiWire:
             await asyncio.gather(task, return_exceptions=True)
 
     def _scope(self, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+        sent = {"host": self._host, **headers}
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -229,16 +226,13 @@ class AsgiWire:
             "raw_path": path.encode(),
             "query_string": b"",
             "root_path": "",
-            "headers": [
-                (b"host", self._host.encode()),
-                *((name.lower().encode(), value.encode()) for name, value in headers.items()),
-            ],
+            "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
             "client": ("127.0.0.1", 0),
             "server": (self._host, 80),
         }
 
     async def close(self) -> None:
-        """Nothing stays open between two calls."""
+        """Nothing is open between two calls."""
 
 
 async def bounded(
@@ -247,11 +241,15 @@ async def bounded(
     """The body that ``read`` gives (b"" at its end), decompressed in pieces of 64 KiB.
 
     Raises:
-        TooLarge: more than ``limit`` bytes, counted before and after decompression, so that a
-            bomb is refused after one piece too many and never unfolds in memory.
-        WireError: a content encoding nobody asked for, or compressed data that is broken or cut.
+        TooLarge: more than ``limit`` bytes, before or after decompression; a compressed bomb ends
+            at the first piece too many.
+        WireError: an encoding that was not asked for, or compressed data that is broken or cut.
     """
-    inflate = _inflater(encoding)
+    inflate = None
+    if (coding := encoding.strip().lower()) in ("gzip", "x-gzip", "deflate"):
+        inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib by their first bytes
+    elif coding not in ("", "identity"):
+        raise WireError(f"the reply came as {coding!r}, which was not asked for")
     wire = plain = 0
     while data := await read():
         wire += len(data)
@@ -272,15 +270,6 @@ async def bounded(
             raise WireError(f"the compressed reply is broken: {error}") from None
     if inflate is not None and not inflate.eof:
         raise WireError("the compressed reply was cut off")
-
-
-def _inflater(encoding: str) -> Any:
-    name = encoding.strip().lower()
-    if name in ("", "identity"):
-        return None
-    if name in ("gzip", "x-gzip", "deflate"):
-        return zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib by their first bytes
-    raise WireError(f"the reply came as {name!r}, which was not asked for")
 
 
 def _line(error: BaseException) -> str:

@@ -1,1 +1,1 @@
-"""Model servers that a judge needs, started and shared."""
+"""Starts the model servers of judges and shares them."""

@@ -1,7 +1,7 @@
-"""A real vLLM as the judge: its life as a process, and one server shared by many users.
+"""Starts and stops vLLM servers for judges, and shares one server among many users.
 
-``start`` and ``stop`` are what `judges.serve` does in the foreground; ``lease`` is what a sweep
-does: the first user starts the server, the last one stops it, and a user that died counts no more.
+`judges.serve` uses ``start`` and ``stop``. A sweep uses ``leases``: the first user starts the
+server, the last one stops it, and a user that died does not count.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
+from judges.endpoint.channel import read_key
 from judges.serving.vllm_command import arguments, check_model, environment, launcher
 from study import clock, locks
 from study.errors import UserError
@@ -36,18 +36,25 @@ POLL_S = 0.5
 TAIL_LINES = 20
 STOP_S = 30.0
 """How long a server may take to end by itself before it is killed."""
+MOVE = "another port, and judge.endpoint.url with it; type for example port=8200."
 LOCAL = ("127.0.0.1", "localhost", "::1", "0.0.0.0")
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
-"""Servers that this process started, by pid: a child has to be waited for by its parent."""
+"""Servers that this process started, by pid: only their parent can wait for them."""
 
 
 @dataclass(frozen=True)
-class Server:
-    """One vLLM process. The start time tells it from a later process with the same pid."""
+class Process:
+    """A process; the start time tells it from a later one with the same pid."""
 
     pid: int
     started: str
+
+
+@dataclass(frozen=True)
+class Server(Process):
+    """One vLLM process."""
+
     url: str
     log: str
 
@@ -55,30 +62,29 @@ class Server:
 def start(
     judge: Judge, host: str, port: int, runs_dir: Path, attached: bool = True
 ) -> list[Server]:
-    """Start every replica and return at once; ``wait_ready`` says when they answer.
+    """Start every replica and return at once; ``wait_ready`` waits until they answer.
 
     Args:
-        judge: whose ``serve`` is started.
-        host: the address to listen on.
-        port: of the first replica; the others follow.
-        runs_dir: the log files are under ``servers/`` in it.
+        host, port: where the first replica listens; the others take the next ports.
+        runs_dir: log files are under ``servers/`` in it.
         attached: end the servers when this process ends, however it ends.
 
     Raises:
-        UserError: no vLLM, no model there, or a port that is taken.
+        UserError: vLLM or the model is missing, or a port is taken.
     """
-    lists = [arguments(judge, host, port + index) for index in range(judge.serve.replicas)]
+    ports = range(port, port + judge.serve.replicas)
+    lists = [arguments(judge, host, place) for place in ports]
     command = launcher(judge.serve.device)
     added = [environment(judge, index) for index in range(judge.serve.replicas)]
     check_model(judge.serve.model)
-    for index in range(judge.serve.replicas):
-        _check_port(host, port + index)
+    for place in ports:
+        listen(host, place, MOVE).close()
     folder = runs_dir / "servers"
     folder.mkdir(parents=True, exist_ok=True)
     servers: list[Server] = []
     try:
-        for index, words in enumerate(lists):
-            log = folder / f"{judge.name or 'judge'}-{port + index}.log"
+        for place, words, variables in zip(ports, lists, added, strict=True):
+            log = folder / f"{judge.name or 'judge'}-{place}.log"
             with log.open("wb") as file:
                 file.write(f"$ {shlex.join(['vllm', 'serve', *words])}\n".encode())
                 file.flush()
@@ -87,13 +93,13 @@ def start(
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    env=os.environ | added[index],
+                    env=os.environ | variables,
                     start_new_session=True,  # Ctrl-C is for us, and the group is the server's own
                     preexec_fn=_end_with_parent if attached else None,
                 )
             _CHILDREN[process.pid] = process
             started = _start_time(process.pid) or ""
-            servers.append(Server(process.pid, started, address(host, port + index), str(log)))
+            servers.append(Server(process.pid, started, address(host, place), str(log)))
     except BaseException:
         stop(servers)
         raise
@@ -101,7 +107,7 @@ def start(
 
 
 def _end_with_parent() -> None:
-    """In a child on Linux: get SIGTERM when the parent is gone, even by kill -9."""
+    """Run in a child: on Linux it gets SIGTERM when its parent is gone, even by kill -9."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
@@ -112,14 +118,19 @@ def address(host: str, port: int) -> str:
     return f"http://[{reached}]:{port}/v1" if ":" in reached else f"http://{reached}:{port}/v1"
 
 
-def _check_port(host: str, port: int) -> None:
+def listen(host: str, port: int, instead: str) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        UserError: the port is taken, or the address is not of this machine; the message ends with
+            ``instead``.
+    """
     try:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        socket.create_server(where[:2], family=family).close()
+        return socket.create_server(where[:2], family=family)
     except OSError as problem:
         raise UserError(
-            f"Nothing can listen on {host}:{port} ({problem.strerror}). Give another port, and"
-            " judge.endpoint.url with it; type for example port=8200."
+            f"Nothing can listen on {host}:{port} ({problem.strerror}). Give {instead}"
         ) from None
 
 
@@ -130,16 +141,18 @@ def wait_ready(judge: Judge, servers: Sequence[Server], timeout_s: float | None 
         Seconds waited.
 
     Raises:
-        UserError: one ended, was not ready in time, or serves another model; with its log's end.
+        UserError: a server ended, was not ready in time (both with the end of its log), or serves
+            another model.
     """
     limit = judge.serve.start_timeout_s if timeout_s is None else timeout_s
     began = time.monotonic()
     for server in servers:
         while _get(judge, server.url.removesuffix("/v1") + "/health") is None:
             if not alive(server):
-                code = _exit_code(server.pid)
-                said = f"ended with exit code {code}" if code is not None else "ended"
-                raise UserError(f"vLLM {said} before it answered.{_tail(judge, server)}")
+                child = _CHILDREN.get(server.pid)
+                code = child.poll() if child else None
+                how = "" if code is None else f" with exit code {code}"
+                raise UserError(f"vLLM ended{how} before it answered.{_tail(judge, server)}")
             if time.monotonic() - began > limit:
                 raise UserError(
                     f"vLLM did not answer at {server.url} within {limit:g} s. Give it longer with"
@@ -157,7 +170,7 @@ def wait_ready(judge: Judge, servers: Sequence[Server], timeout_s: float | None 
 
 
 def models(judge: Judge, url: str) -> list[str] | None:
-    """The models that the endpoint at ``url`` lists; None where nothing answers there."""
+    """The models that the endpoint at ``url`` lists; None if nothing answers there."""
     body = _get(judge, f"{url}/models")
     if body is None:
         return None
@@ -169,10 +182,9 @@ def models(judge: Judge, url: str) -> list[str] | None:
 
 def _get(judge: Judge, url: str) -> bytes | None:
     """The body of a 200 response; None for anything else."""
-    name = judge.endpoint.api_key_env
-    key = os.environ.get(name, "").strip() if name else ""
+    key = read_key(judge.endpoint)
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"} if key else {})
-    # A proxy that the environment names has no business with a server of our own.
+    # A proxy named in the environment is not for servers on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=5) as response:
@@ -185,7 +197,7 @@ def _get(judge: Judge, url: str) -> bytes | None:
 
 
 def stop(servers: Sequence[Server], patience_s: float = STOP_S) -> None:
-    """End the servers and every process of theirs; those already gone are left in peace."""
+    """End the servers and all their processes."""
     ours = [server for server in servers if alive(server) or server.pid in _CHILDREN]
     for server in ours:
         with suppress(ProcessLookupError):
@@ -202,15 +214,13 @@ def stop(servers: Sequence[Server], patience_s: float = STOP_S) -> None:
             child.wait()
 
 
-def alive(process: Server | dict[str, Any]) -> bool:
-    """Whether this very process still runs: same pid, same start."""
-    record = process if isinstance(process, dict) else dataclasses.asdict(process)
-    now = _start_time(record["pid"])
-    return now is not None and now == record["started"]
+def alive(process: Process) -> bool:
+    """Whether the process still runs."""
+    return _start_time(process.pid) == process.started
 
 
 def _stat(pid: int | str) -> list[str] | None:
-    """The fields of /proc/PID/stat behind the name: state, parent, group, ...; None if gone."""
+    """Fields of /proc/PID/stat after the name: state, parent, group, ...; None if it ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -220,39 +230,32 @@ def _stat(pid: int | str) -> list[str] | None:
 
 
 def _start_time(pid: int) -> str | None:
-    """When a process started: which start of the host, and clock ticks since; None if it ended."""
+    """Boot id and clock ticks since the boot when a process started; None if it ended."""
     fields = _stat(pid)
     return f"{clock.boot()}-{fields[19]}" if fields else None
 
 
 def _group(pgid: int) -> list[int]:
     """The running processes of a process group."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (fields := _stat(name)) and int(fields[2]) == pgid:
-            found.append(int(name))
-    return found
-
-
-def _exit_code(pid: int) -> int | None:
-    child = _CHILDREN.get(pid)
-    return child.poll() if child else None
+    return [
+        int(name)
+        for name in os.listdir("/proc")
+        if name.isdigit() and (fields := _stat(name)) and int(fields[2]) == pgid
+    ]
 
 
 def _tail(judge: Judge, server: Server) -> str:
-    name = judge.endpoint.api_key_env
-    known = [os.environ.get(name, "")] if name else []
     try:
         text = Path(server.log).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    lines = redact(text, known).strip().splitlines()[-TAIL_LINES:]
+    lines = redact(text, [read_key(judge.endpoint)]).strip().splitlines()[-TAIL_LINES:]
     return f" The end of {server.log}:\n" + "\n".join(lines)
 
 
 @contextmanager
 def leases(judges: Iterable[Judge], runs_dir: Path) -> Generator[None, None, None]:
-    """Have the servers of all judges with ``serve.auto`` running within the block.
+    """Run the servers of all judges with ``serve.auto`` during the block.
 
     Raises:
         UserError: as ``lease`` does.
@@ -266,63 +269,56 @@ def leases(judges: Iterable[Judge], runs_dir: Path) -> Generator[None, None, Non
 
 @contextmanager
 def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
-    """Have the judge's server running within the block, shared with whoever else needs it.
+    """Run the judge's server during the block, shared with all processes that need it; gives the
+    addresses of its replicas.
 
-    A server that somebody started by hand at the same address is used and left alone.
-
-    Returns:
-        The addresses of the replicas.
+    A server that somebody else started at the same address is used, and not stopped.
 
     Raises:
         UserError: it cannot be started, or the address is taken by another server.
     """
     host, port = _where(judge)
-    book = _book(runs_dir, port)
-    me = {"pid": os.getpid(), "started": _start_time(os.getpid())}
+    path, lock = _book(runs_dir, port)
+    me = Process(os.getpid(), _start_time(os.getpid()) or "")
     try:
         # Whoever starts the server holds the lock until it is ready.
-        with locks.held(book.with_suffix(".lock"), judge.serve.start_timeout_s + STOP_S):
-            joined = _join(judge, host, port, runs_dir, book, me)
+        with locks.held(lock, judge.serve.start_timeout_s + STOP_S):
+            joined = _join(judge, host, port, runs_dir, path, me)
     except locks.LockTimeout:
         raise UserError(
             f"Another process has been starting the server of judge={judge.name} for more than"
-            f" {judge.serve.start_timeout_s:g} s; see {book.parent}."
+            f" {judge.serve.start_timeout_s:g} s; see {path.parent}."
         ) from None
     try:
         yield [address(host, port + index) for index in range(judge.serve.replicas)]
     finally:
         if joined:
-            with locks.held(book.with_suffix(".lock")):
-                _leave(book, me)
+            with locks.held(lock):
+                _Book.read(path).leave(me)
 
 
 def sweep_up(judge: Judge, port: int, runs_dir: Path) -> str:
-    """Stop the leased server at ``port`` where no living process uses it; says what was done.
+    """Stop the leased server at ``port`` and return what was done.
 
     Raises:
-        UserError: it is in use.
+        UserError: a living process uses it.
     """
-    book = _book(runs_dir, port)
-    with locks.held(book.with_suffix(".lock")):
-        state = read_json(book)
-        users = [str(user["pid"]) for user in state.get("users", []) if alive(user)]
-        if users:
+    path, lock = _book(runs_dir, port)
+    with locks.held(lock):
+        book = _Book.read(path)
+        if book.users:
             raise UserError(
-                f"The server of judge={judge.name} is in use by process {', '.join(users)}; it"
+                f"The server of judge={judge.name} is in use by process {_pids(book.users)}; it"
                 " stops when the last of them ends."
             )
-        servers = [Server(**server) for server in state.get("servers", [])]
-        stopped = [str(server.pid) for server in servers if alive(server)]
-        stop(servers)
-        book.unlink(missing_ok=True)
-    return f"stopped process {', '.join(stopped)}" if stopped else "no server was left behind"
+        stopped = [server for server in book.servers if alive(server)]
+        stop(book.servers)
+        path.unlink(missing_ok=True)
+    return f"stopped process {_pids(stopped)}" if stopped else "no server was left behind"
 
 
-def _book(runs_dir: Path, port: int) -> Path:
-    """The record of the server at a port of this machine: its processes and its users."""
-    folder = runs_dir / "servers"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{socket.gethostname()}-{port}.json"
+def _pids(processes: Iterable[Process]) -> str:
+    return ", ".join(str(process.pid) for process in processes)
 
 
 def _where(judge: Judge) -> tuple[str, int]:
@@ -343,54 +339,72 @@ def _where(judge: Judge) -> tuple[str, int]:
     return host, port
 
 
-def _join(
-    judge: Judge, host: str, port: int, runs_dir: Path, book: Path, me: dict[str, Any]
-) -> bool:
-    """Enter this process among the users; False where the server is not ours to stop."""
-    state = read_json(book)
-    users = [user for user in state.get("users", []) if alive(user)]
-    servers = [Server(**server) for server in state.get("servers", [])]
+@dataclass
+class _Book:
+    """What is recorded of the server at a port: its command, processes and living users."""
+
+    path: Path
+    command: list[list[str]]
+    servers: list[Server]
+    users: list[Process]
+
+    @classmethod
+    def read(cls, path: Path) -> _Book:
+        state = read_json(path)
+        users = [Process(**user) for user in state.get("users", [])]
+        servers = [Server(**server) for server in state.get("servers", [])]
+        return cls(path, state.get("command", []), servers, list(filter(alive, users)))
+
+    def write(self) -> None:
+        state = dataclasses.asdict(self)
+        write_json(self.path, {name: state[name] for name in ("command", "servers", "users")})
+
+    def leave(self, me: Process) -> None:
+        """Remove a user; the last one stops the servers."""
+        if me in self.users:
+            self.users.remove(me)  # once: a process may hold several leases
+        if self.users:
+            self.write()
+            return
+        stop(self.servers)
+        self.path.unlink(missing_ok=True)
+
+
+def _book(runs_dir: Path, port: int) -> tuple[Path, Path]:
+    """The file of the `_Book` of a port, and its lock."""
+    folder = runs_dir / "servers"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{socket.gethostname()}-{port}.json"
+    return path, path.with_suffix(".lock")
+
+
+def _join(judge: Judge, host: str, port: int, runs_dir: Path, path: Path, me: Process) -> bool:
+    """Add a user, and start the server if needed; False if somebody else's server is used."""
+    book = _Book.read(path)
     command = [arguments(judge, host, port + index) for index in range(judge.serve.replicas)]
-    if servers and all(map(alive, servers)):
-        if state["command"] != command and users:
-            pids = ", ".join(str(user["pid"]) for user in users)
-            raise UserError(
-                f"The server at {judge.endpoint.url} runs with other settings for process {pids}."
-                " Give this judge another port in judge.endpoint.url, or wait."
-            )
-    elif not servers and (served := models(judge, address(host, port))) is not None:
+    same = book.command == command
+    up = bool(book.servers) and all(map(alive, book.servers))
+    if up and not same and book.users:
+        raise UserError(
+            f"The server at {judge.endpoint.url} runs with other settings for process"
+            f" {_pids(book.users)}. Give this judge another port in judge.endpoint.url, or wait."
+        )
+    if not book.servers and (served := models(judge, address(host, port))) is not None:
         if judge.endpoint.model in served:
             return False
         raise UserError(
             f"At {judge.endpoint.url} another server serves {', '.join(served) or 'no model'}."
             " Stop it, or give this judge another port in judge.endpoint.url."
         )
-    if not servers or not all(map(alive, servers)) or state["command"] != command:
-        stop(servers)
-        servers = start(judge, host, port, runs_dir, attached=False)
-        users = []
-    record: dict[str, Any] = {
-        "command": command,
-        "servers": [dataclasses.asdict(server) for server in servers],
-        "users": [*users, me],
-    }
-    write_json(book, record)  # before it is ready: a killed starter leaves no server unknown
+    if not up or not same:
+        stop(book.servers)
+        book.servers = start(judge, host, port, runs_dir, attached=False)
+        book.command, book.users = command, []
+    book.users.append(me)
+    book.write()  # before it is ready: a killed starter leaves no server unknown
     try:
-        wait_ready(judge, servers)
+        wait_ready(judge, book.servers)
     except BaseException:
-        _leave(book, me)
+        _Book.read(path).leave(me)
         raise
     return True
-
-
-def _leave(book: Path, me: dict[str, Any]) -> None:
-    state = read_json(book)
-    users = list(state.get("users", []))
-    if me in users:
-        users.remove(me)  # once: a process may hold several leases
-    users = [user for user in users if alive(user)]
-    if users:
-        write_json(book, {**state, "users": users})
-        return
-    stop([Server(**server) for server in state.get("servers", [])])
-    book.unlink(missing_ok=True)

@@ -1,32 +1,35 @@
-"""The command line of vLLM for a judge: its arguments, its environment, and what starts it here.
+"""Builds the command line that serves a judge with vLLM: program, arguments, environment.
 
 The arguments are those of vLLM 0.31; a test gives the lists of all presets to vLLM's own parser.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import shlex
 import shutil
 import sys
 from pathlib import Path
 
+from judges.endpoint.channel import read_key
 from study.errors import UserError
 from study.models import MODELS
-from study.schema import Judge
+from study.schema import Judge, Serve, freeze
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 CPU_LAUNCHER = ROOT / "judges" / "serving" / "vllm_cpu.py"
 OURS = ("--host", "--port", "--served-model-name")
-"""Arguments that follow from the rest of the config and so cannot be in ``serve.extra``."""
+"""Arguments that other settings give, so ``serve.extra`` cannot."""
 
 
 def arguments(judge: Judge, host: str, port: int) -> list[str]:
-    """What follows ``vllm serve`` for this judge.
+    """The arguments of ``vllm serve`` for this judge.
 
     Raises:
-        UserError: nothing to serve, or settings that mean nothing.
+        UserError: there is no model to serve, or a setting is not legal.
     """
     serve = judge.serve
     _check(judge)
@@ -52,6 +55,7 @@ def arguments(judge: Judge, host: str, port: int) -> list[str]:
 
 def _check(judge: Judge) -> None:
     serve = judge.serve
+    freeze(Serve, dataclasses.asdict(serve), "judge.serve.")
     if not serve.model:
         raise UserError(
             f"judge={judge.name} runs elsewhere, so there is nothing to start. See"
@@ -63,16 +67,6 @@ def _check(judge: Judge) -> None:
             "judge.endpoint.model is empty, and it is the name under which the model is served;"
             f" type for example judge.endpoint.model={Path(serve.model).name.lower()}."
         )
-    if serve.device not in ("gpu", "cpu"):
-        raise UserError(f"judge.serve.device={serve.device} is neither gpu nor cpu.")
-    for name in ("tensor_parallel", "replicas"):
-        if getattr(serve, name) < 1:
-            raise UserError(f"judge.serve.{name}={getattr(serve, name)} must be 1 or more.")
-    if not 0 <= serve.gpu_memory_utilization <= 1:
-        raise UserError(
-            f"judge.serve.gpu_memory_utilization={serve.gpu_memory_utilization} is a share of the"
-            " GPU's memory, from 0 to 1."
-        )
     for word in serve.extra:
         if word.partition("=")[0] in OURS:
             raise UserError(
@@ -82,10 +76,10 @@ def _check(judge: Judge) -> None:
 
 
 def launcher(device: str) -> list[str]:
-    """The words that start vLLM's command line on this machine.
+    """The program that runs vLLM's command line here, as words of a command.
 
     Raises:
-        UserError: no vLLM for this device is installed.
+        UserError: vLLM for this device is not installed.
     """
     if device == "cpu":
         if CPU_PYTHON.exists():
@@ -106,20 +100,18 @@ def launcher(device: str) -> list[str]:
 
 
 def environment(judge: Judge, index: int = 0) -> dict[str, str]:
-    """What a server's environment holds beside this process's: ``index`` counts the replicas.
-
-    The key that the judge's endpoint asks for goes this way, so that no argument list shows it.
+    """Environment variables that replica ``index`` gets besides those of this process. The
+    endpoint's key is one of them, so that no list of processes shows it.
 
     Raises:
-        UserError: fewer GPUs than the replicas need.
+        UserError: the replicas need more GPUs than there are.
     """
     serve = judge.serve
     added = {"VLLM_NO_USAGE_STATS": "1"}
     if Path(serve.model).is_dir():
         added["HF_HUB_OFFLINE"] = "1"
-    name = judge.endpoint.api_key_env
-    if name and os.environ.get(name):
-        added["VLLM_API_KEY"] = os.environ[name].strip()
+    if key := read_key(judge.endpoint):
+        added["VLLM_API_KEY"] = key
     if serve.replicas == 1:
         return added
     if serve.device == "cpu":
@@ -141,12 +133,11 @@ def environment(judge: Judge, index: int = 0) -> dict[str, str]:
 
 
 def shown(judge: Judge, host: str, port: int) -> list[str]:
-    """The command lines that ``start`` would run, for a shell, one per replica."""
+    """One shell command line per replica, as ``server.start`` would run it."""
     lines = []
-    try:
+    command = ["vllm"]  # to be run on another machine
+    with contextlib.suppress(UserError):
         command = [_short(word) for word in launcher(judge.serve.device)]
-    except UserError:
-        command = ["vllm"]  # to be run on another machine
     for index in range(judge.serve.replicas):
         words = [*command, "serve", *arguments(judge, host, port + index)]
         added = environment(judge, index)
@@ -165,14 +156,13 @@ def _short(word: str) -> str:
 
 
 def check_model(model: str) -> None:
-    """A folder has to be there; a hub id is vLLM's to find.
+    """Refuse a folder that is not there; a hub id is vLLM's to find.
 
     Raises:
-        UserError: it looks like a folder and is none.
+        UserError: it looks like a folder, and there is none.
     """
     path = Path(model)
     if path.is_dir() or (len(path.parts) <= 2 and not model.startswith((".", "/", "~"))):
         return
-
     get = f" Type: python -m experiments.models get {path.name}." if path.name in MODELS else ""
     raise UserError(f"judge.serve.model={model} is not a folder.{get or ' Give one that exists.'}")

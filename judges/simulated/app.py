@@ -1,7 +1,7 @@
-"""A judge of known bias behind the OpenAI chat-completions protocol, as an ASGI application.
+"""A simulated judge as an ASGI application that speaks OpenAI's chat-completions protocol.
 
-It gets nothing but the messages, like any judge: it finds the task row by the prompt in them and
-asks its own oracle for the rule truth, so truth never crosses the wire.
+Like any judge it gets only the messages. It finds the task row by the prompt in them and asks its
+own oracle for the rule truth, so the truth is never sent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,14 +21,19 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from judges.grading.reply_format import Said, Unanswerable, judged, read_question, spoil
-from judges.simulated.bias import TRANSIENT, Bias
+from judges.simulated.bias import Bias
 from study.errors import UserError
 from study.rows import Truth
 from study.schema import Judge
 
 Oracle = Callable[[str, str], Truth | None]
-"""(prompt text, answer) -> what the rules say, None for an unknown prompt."""
+"""(prompt text, answer) -> the rule truth; None for an unknown prompt."""
 
+TRANSIENT = {
+    "http_500": (500, "The simulated judge failed on this request.", "internal_error"),
+    "rate_limited": (429, "Too many requests to the simulated judge.", "rate_limited"),
+}
+"""Failures that are over when the same question is asked again, and what they answer."""
 PIECE = 4
 """Characters per streamed chunk, and per token where tokens are counted."""
 
@@ -37,12 +42,11 @@ def simulated_app(judge: Judge, oracle: Oracle, calls_before: int = 0) -> Starle
     """The application of one simulated judge.
 
     Args:
-        judge: its ``simulated`` settings, and the name that it reports.
-        oracle: finds the rule truth of (prompt text, answer).
-        calls_before: questions that count as already asked, for the drift of a resumed run.
+        judge: its ``simulated`` settings and its name are used.
+        calls_before: questions answered before, for the drift of a resumed run.
 
     Raises:
-        UserError: the judge has no ``simulated`` settings, or they mean nothing.
+        UserError: the judge has no ``simulated`` settings, or one is not legal.
     """
     server = SimulatedJudge(judge, oracle, calls_before)
     return Starlette(
@@ -55,7 +59,7 @@ def simulated_app(judge: Judge, oracle: Oracle, calls_before: int = 0) -> Starle
 
 
 class SimulatedJudge:
-    """The endpoints and the two counters that a judge remembers between questions."""
+    """The routes, and what is remembered between questions: how many came, and how often each."""
 
     def __init__(self, judge: Judge, oracle: Oracle, calls_before: int = 0) -> None:
         if judge.simulated is None:
@@ -71,47 +75,63 @@ class SimulatedJudge:
         self._asked: Counter[bytes] = Counter()
 
     async def health(self, _: Request) -> Response:
-        """Says that the server is up."""
+        """The server is up."""
         return JSONResponse({"status": "ok"})
 
     async def models(self, _: Request) -> Response:
-        """The one model there is."""
+        """The list of the one model."""
         model = {"id": self._model, "object": "model", "created": 0, "owned_by": "judgedrift"}
         return JSONResponse({"object": "list", "data": [model]})
 
     async def complete(self, request: Request) -> Response:
         """One chat completion, plain or as server-sent events."""
         try:
-            body = read_body(await request.body())
-            if body.get("model") not in (None, "", self._model):
-                raise Unanswerable(
-                    404, f"The model {body['model']!r} does not exist here.", "model_not_found"
-                )
-            question = read_question(body)
-            found = [self._oracle(question.prompt, answer) for answer in question.answers]
-            truths = [truth for truth in found if truth is not None]
-            if len(truths) < len(found):
-                raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
+            return await self._complete(request)
         except Unanswerable as refusal:
-            return error(refusal.status, str(refusal), refusal.code)
+            status, code = refusal.status, refusal.code
+            # as OpenAI's API words it
+            kind = "invalid_request_error" if status < 500 and status != 429 else code
+            body = {"message": str(refusal), "type": kind, "param": None, "code": code}
+            headers = {"retry-after": "0"} if status == 429 else None
+            return JSONResponse({"error": body}, status, headers)
+
+    async def _complete(self, request: Request) -> Response:
+        try:
+            body = json.loads(await request.body())
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            raise Unanswerable(400, "The body is not a JSON object.", "invalid_json")
+        if body.get("model") not in (None, "", self._model):
+            raise Unanswerable(
+                404, f"The model {body['model']!r} does not exist here.", "model_not_found"
+            )
+        question = read_question(body)
+        known = [self._oracle(question.prompt, answer) for answer in question.answers]
+        truths = [truth for truth in known if truth is not None]
+        if len(truths) < len(known):
+            raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
         nth = self._asked[question.content]
         self._asked[question.content] += 1
         calls, self._calls = self._calls, self._calls + 1
         draw = generator(self._seed, question.content, nth)
         verdict, failure = judged(self._bias, question, truths, draw, calls)
-        if failure in TRANSIENT and nth:
-            failure = None
         if failure == "hang":
-            await _gone(request)
+            while (await request.receive())["type"] != "http.disconnect":
+                await asyncio.sleep(0.05)
             return Response(status_code=503)
-        if failure == "http_500":
-            return error(500, "The simulated judge failed on this request.", "internal_error")
-        if failure == "rate_limited":
-            response = error(429, "Too many requests to the simulated judge.", "rate_limited")
-            response.headers["retry-after"] = "0"
-            return response
+        if failure in TRANSIENT and not nth:
+            raise Unanswerable(*TRANSIENT[failure])
         said = spoil(failure, verdict)
-        usage = count(question.characters, len(said.text))
+        prompt, completion = (
+            math.ceil(characters / PIECE) for characters in (question.characters, len(said.text))
+        )
+        usage = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }
         head = {
             "id": f"chatcmpl-{question.content.hex()}-{nth}",
             "created": 0,
@@ -122,39 +142,13 @@ class SimulatedJudge:
         options = body.get("stream_options")
         with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         events = stream(head, said, usage if with_usage else None)
-        return StreamingResponse(_paced(events), media_type="text/event-stream")
-
-
-def read_body(raw: bytes) -> dict[str, Any]:
-    """The JSON object of a request.
-
-    Raises:
-        Unanswerable: it is not a request.
-    """
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise Unanswerable(400, "The body is not a JSON object.", "invalid_json")
-    return body
+        return StreamingResponse(events, media_type="text/event-stream")
 
 
 def generator(seed: int, content: bytes, nth: int) -> random.Random:
     """The random numbers of the n-th time that one question is asked."""
     digest = hashlib.blake2b(f"{seed} {nth} ".encode() + content, digest_size=16).digest()
     return random.Random(int.from_bytes(digest, "big"))
-
-
-def count(asked: int, answered: int) -> dict[str, Any]:
-    """The usage of a request, with a token per four characters."""
-    prompt, completion = math.ceil(asked / PIECE), math.ceil(answered / PIECE)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": 0},
-    }
 
 
 def plain(head: dict[str, Any], said: Said, usage: dict[str, Any]) -> dict[str, Any]:
@@ -168,8 +162,13 @@ def plain(head: dict[str, Any], said: Said, usage: dict[str, Any]) -> dict[str, 
     return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
-def stream(head: dict[str, Any], said: Said, usage: dict[str, Any] | None) -> Iterator[str]:
-    """The completion as server-sent events: role, content, finish, usage if wanted, end."""
+async def stream(
+    head: dict[str, Any], said: Said, usage: dict[str, Any] | None
+) -> AsyncIterator[str]:
+    """The completion as server-sent events: role, content, finish, usage if wanted, end.
+
+    Asynchronous, since Starlette runs a plain iterator in a thread, at a cost above the verdict's.
+    """
     head = {**head, "object": "chat.completion.chunk"}
 
     def event(delta: dict[str, Any], finish: str | None = None, **extra: Any) -> str:
@@ -190,22 +189,3 @@ def stream(head: dict[str, Any], said: Said, usage: dict[str, Any] | None) -> It
 
 def _event(chunk: dict[str, Any]) -> str:
     return f"data: {json.dumps(chunk)}\n\n"
-
-
-async def _paced(events: Iterator[str]) -> Any:
-    """Starlette would run a plain iterator in a thread, at a cost above that of the verdict."""
-    for event in events:
-        yield event
-
-
-async def _gone(request: Request) -> None:
-    """Wait until the client gives up."""
-    while (await request.receive())["type"] != "http.disconnect":
-        await asyncio.sleep(0.05)
-
-
-def error(status: int, message: str, code: str) -> JSONResponse:
-    """An error as OpenAI's API words it."""
-    kind = "invalid_request_error" if status < 500 and status != 429 else code
-    body = {"message": message, "type": kind, "param": None, "code": code}
-    return JSONResponse({"error": body}, status_code=status)

@@ -1,7 +1,6 @@
-"""What a simulated judge thinks of an answer: the rule truth, seen through a known bias.
+"""Scores an answer as a simulated judge: the rule truth, changed by a known bias.
 
-Pure arithmetic and one generator per question, so a planted dose is known exactly, and the same
-question gets the same verdict whatever was asked before it or at the same time.
+Each question has its own random generator, so it gets the same verdict whatever else is asked.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import math
 import random
 from typing import Any
 
-from study.bounds import words_of
 from study.errors import UserError
 from study.features import FEATURES, features
 from study.rows import Truth
-from study.schema import Failure, Simulated
+from study.schema import Simulated, freeze
 
 RULE = "1"
-"""Raised when the same settings would give other verdicts."""
+"""Version; raised when the same settings would give other verdicts."""
 
 DEFAULT_REFERENCE: dict[str, tuple[float, float]] = {
     "length": (7.941, 6.201),
@@ -37,30 +35,27 @@ DEFAULT_REFERENCE: dict[str, tuple[float, float]] = {
 instruct-mini and with "robust" as the keyword. A dose is score per one of these standard
 deviations; ``simulated.reference`` replaces single entries."""
 
-FAILURES = words_of(Failure, "kinds")
-TRANSIENT = ("http_500", "rate_limited")
-"""Failures that are over when the same question is asked again."""
-
 
 def effective(settings: Simulated) -> dict[str, Any]:
-    """All that decides a simulated verdict, defaults filled in: belongs in a judge's identity."""
+    """All that decides a simulated verdict, for a judge's identity: the settings and defaults."""
     reference = DEFAULT_REFERENCE | {key: tuple(pair) for key, pair in settings.reference.items()}
     plain = dataclasses.asdict(settings)
     return plain | {"reference": {k: list(v) for k, v in reference.items()}, "rule": RULE}
 
 
 def check(settings: Simulated) -> None:
-    """Refuse settings that mean nothing.
+    """Refuse settings that are not legal.
 
     Raises:
-        UserError: naming the setting and what is legal.
+        UserError: with the setting and what is legal.
     """
-    legal = f"one of {', '.join(FEATURES)}"
+    freeze(Simulated, dataclasses.asdict(settings), "judge.simulated.")
     for group in ("doses", "reference"):
         for name in getattr(settings, group):
             if name not in FEATURES:
                 raise UserError(
-                    f"judge.simulated.{group} names {name!r}, which is not a feature. Give {legal}."
+                    f"judge.simulated.{group} names {name!r}, which is not a feature. Give one of "
+                    f"{', '.join(FEATURES)}."
                 )
     for name, pair in settings.reference.items():
         if len(pair) != 2 or not pair[1] > 0:
@@ -73,28 +68,19 @@ def check(settings: Simulated) -> None:
             "judge.simulated.doses.keyword pays for a keyword, but judge.simulated.keyword is"
             " empty; type for example judge.simulated.keyword=robust."
         )
-    shares = {"tpr": settings.tpr, "fpr": settings.fpr, "failure.rate": settings.failure.rate}
-    for name, share in shares.items():
-        if not 0 <= share <= 1:
-            raise UserError(f"judge.simulated.{name}={share} is a probability: give 0 to 1.")
-    if not settings.noise_sd >= 0:
-        raise UserError(
-            f"judge.simulated.noise_sd={settings.noise_sd} is a standard deviation: give 0 or more."
-        )
     failure = settings.failure
-    strange = [kind for kind in failure.kinds if kind not in FAILURES]
-    if strange or (not failure.kinds and (failure.rate or failure.per_length)):
+    if not failure.kinds and (failure.rate or failure.per_length):
         raise UserError(
-            f"judge.simulated.failure.kinds={list(failure.kinds)} must be one or more of"
-            f" {', '.join(FAILURES)}; type for example judge.simulated.failure.kinds=[unparsed]."
+            "judge.simulated.failure.kinds=[] leaves no way to fail, and judge.simulated.failure"
+            " asks for failures; type for example judge.simulated.failure.kinds=[unparsed]."
         )
 
 
 class Bias:
-    """The settings of one simulated judge, ready to judge.
+    """A simulated judge's settings as functions of an answer.
 
     Raises:
-        UserError: settings that mean nothing.
+        UserError: a setting is not legal.
     """
 
     def __init__(self, settings: Simulated) -> None:
@@ -105,30 +91,19 @@ class Bias:
     def decide(
         self, answer: str, truth: Truth, draw: random.Random, calls: int
     ) -> tuple[float, str | None]:
-        """The verdict in [0, 1], and the kind of failure that comes instead of it, if any.
+        """The score in [0, 1], and the kind of failure that replaces it, if any.
 
         Args:
-            answer: what is judged.
-            truth: what the rules say of it.
-            draw: a fresh generator of this question. The order of draws is fixed, so judges that
-                share a seed share their noise.
+            draw: a fresh generator for this question. The order of draws is fixed, so judges with
+                the same seed share their noise.
             calls: questions answered before this one, for the drift.
         """
         settings = self._settings
         noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
         z = self.standardised(answer)
-        value = (
-            settings.leniency
-            + settings.scale * observed(truth, settings.tpr, settings.fpr, draw)
-            + sum(dose * z[name] for name, dose in settings.doses.items())
-            + settings.noise_sd * noise
-            + settings.drift_per_1000 * calls / 1000
-        )
-        failure = settings.failure
-        chance = failure.rate + failure.per_length * z["length"]
-        kinds = failure.kinds
-        failed = kinds[int(kind * len(kinds))] if failing < chance else None
-        return min(max(value, 0.0), 1.0), failed
+        seen = settings.scale * observed(truth, settings.tpr, settings.fpr, draw)
+        value = self._biased(seen, z, noise, calls)
+        return min(max(value, 0.0), 1.0), self._failure(z, failing, kind)
 
     def labels(
         self,
@@ -138,19 +113,19 @@ class Bias:
         calls: int,
         points: dict[int, float | None],
     ) -> tuple[dict[int, bool], str | None]:
-        """Which criteria of a request the judge takes for met, and the kind of failure, if any.
+        """Which criteria of a request the judge labels as met, and the kind of failure, if any.
 
-        A check is taken for met with probability ``tpr`` or ``fpr``. All the rest that moves a
-        score in ``decide`` (leniency, scale, doses, noise, drift) becomes one shift of the rubric
-        score, and each label is turned the shift's way with probability shift / room, where room
-        is what turning all of them would bring. So the expected score, before any clipping, moves
-        by the very dose until the room is used up. Where a request does not show the points of
-        all criteria (hidden, or a part of the rubric) they count as 1 each: exact for rubrics of
-        equal points. Where the truth has no checks its score is the chance of each.
+        A criterion is seen as met with probability ``tpr`` if its check is met, else ``fpr``.
+        Leniency, scale, doses, noise and drift become one shift of the rubric score: each label is
+        turned towards the shift with probability shift / room, where room is the change from
+        turning all of them. So the expected score, before clipping, moves by exactly the dose
+        until the room is used up. If a request does not show the points of all criteria (they are
+        hidden, or it asks about a part of the rubric), each counts 1, which is exact for rubrics
+        of equal points. If the truth has no checks, its score is the chance of each.
 
         Args:
-            points: number (from 1, the place in ``truth.checks``) -> points of the criteria asked
-                about; None where they are hidden.
+            points: number of a criterion asked about (from 1, as in ``truth.checks``) -> its
+                points; None if they are hidden.
         """
         settings = self._settings
         noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
@@ -162,13 +137,8 @@ class Bias:
         }
         possible = math.fsum(weight for weight in weights.values() if weight > 0)
         expected = math.fsum(weights[number] * chance for number, chance in chances.items())
-        shift = (
-            settings.leniency
-            + (settings.scale - 1.0) * (expected / possible if possible else 0.0)
-            + sum(dose * z[name] for name, dose in settings.doses.items())
-            + settings.noise_sd * noise
-            + settings.drift_per_1000 * calls / 1000
-        )
+        rescaled = (settings.scale - 1.0) * (expected / possible if possible else 0.0)
+        shift = self._biased(rescaled, z, noise, calls)
         up = {number: (weight > 0) == (shift > 0) for number, weight in weights.items()}
         room = math.fsum(
             abs(weight) * (1.0 - chances[number] if up[number] else chances[number])
@@ -179,10 +149,24 @@ class Bias:
         for number in sorted(points):
             met, turn = draw.random() < chances[number], draw.random() < turned
             seen[number] = up[number] if turn else met
-        failure = settings.failure
-        chance = failure.rate + failure.per_length * z["length"]
-        failed = failure.kinds[int(kind * len(failure.kinds))] if failing < chance else None
-        return seen, failed
+        return seen, self._failure(z, failing, kind)
+
+    def _biased(self, value: float, z: dict[str, float], noise: float, calls: int) -> float:
+        """A score with leniency, doses, noise and drift added."""
+        settings = self._settings
+        return (
+            settings.leniency
+            + value
+            + sum(dose * z[name] for name, dose in settings.doses.items())
+            + settings.noise_sd * noise
+            + settings.drift_per_1000 * calls / 1000
+        )
+
+    def _failure(self, z: dict[str, float], failing: float, kind: float) -> str | None:
+        """The kind of failure that two draws from [0, 1) decide, if any."""
+        failure = self._settings.failure
+        failed = failing < failure.rate + failure.per_length * z["length"]
+        return failure.kinds[int(kind * len(failure.kinds))] if failed else None
 
     def standardised(self, answer: str) -> dict[str, float]:
         """Every feature of an answer in standard deviations from its mean."""
@@ -191,22 +175,22 @@ class Bias:
 
 
 def _weights(points: dict[int, float | None], checks: int) -> dict[int, float]:
-    """The points of every criterion of the rubric, as far as a request tells."""
+    """The points of every criterion of the rubric; 1 each if the request does not show all."""
     every = {*points, *range(1, checks + 1)}
     shown = {number: value for number, value in points.items() if value is not None}
     return shown if shown.keys() == every else dict.fromkeys(every, 1.0)
 
 
 def _met(truth: Truth, number: int, weight: float) -> float:
-    """How far a criterion is met: its check, or what the score says of such a criterion."""
+    """How far a criterion is met: by its check, or else by the score."""
     if number <= len(truth.checks):
         return float(truth.checks[number - 1])
     return truth.score if weight > 0 else 1.0 - truth.score
 
 
 def observed(truth: Truth, tpr: float, fpr: float, draw: random.Random) -> float:
-    """The truth as a judge sees it who takes a met check for met with probability ``tpr`` and one
-    that is not met with ``fpr``; exactly the truth at 1 and 0."""
+    """The truth as seen by a judge that takes a check for met with probability ``tpr`` if it is,
+    and ``fpr`` if not; exactly the truth at 1 and 0."""
     if not truth.checks:
         return fpr + (tpr - fpr) * truth.score
     seen = [draw.random() < (tpr if met else fpr) for met in truth.checks]

@@ -10,6 +10,7 @@ import pytest
 from judges.endpoint.dialects import DIALECTS, described, dialect_of, judge_body
 from judges.session import Session
 from study.errors import UserError
+from study.rows import make_row
 from study.schema import Endpoint, Grading, Judge, Sampling, Simulated
 
 MESSAGES = [{"role": "user", "content": "grade this"}]
@@ -76,15 +77,6 @@ def test_the_limit_has_the_endpoints_own_name() -> None:
     assert body == {"max_completion_tokens": 7}
 
 
-def test_what_an_endpoint_ignores_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DIALECTS, "odd", replace(DIALECTS["openai"], ignored=("temperature",),
-                                                 seed=False, max_tokens="limit"))  # fmt: skip
-    body = judge_body(judge("odd"), {}, MESSAGES, 0)
-    assert body == {"model": "m", "messages": MESSAGES, "top_p": 1.0, "limit": 64}
-    with pytest.raises(UserError, match=r"judge\.sampling\.temperature=0\.7 would change nothing"):
-        Session(judge("odd", temperature=0.7), None)
-
-
 def test_an_empty_name_is_the_obvious_one() -> None:
     assert dialect_of(judge("")) is DIALECTS["openai"]
     assert dialect_of(replace(judge(""), simulated=Simulated())) is DIALECTS["simulated"]
@@ -135,25 +127,12 @@ def test_what_it_can_do_is_not(possible: Judge) -> None:
     Session(possible, None).close()
 
 
-def test_a_dialect_without_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DIALECTS, "whole", replace(DIALECTS["openai"], stream="never"))
-    with pytest.raises(UserError, match="has no streams"):
-        Session(judge("whole", stream=True), None)
-
-
-@pytest.mark.parametrize("usage", [True, False])
-def test_usage_is_asked_for_only_where_it_must_be(
-    usage: bool, faults: Any, one_word: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from study.rows import make_row
-
-    monkeypatch.setitem(DIALECTS, "told", replace(DIALECTS["openai"], usage_option=usage))
-    endpoint = Endpoint(url=faults.url("s_good"), model="m", dialect="told", stream=True)
+def test_a_stream_is_asked_for_its_usage(faults: Any, one_word: Any) -> None:
+    endpoint = Endpoint(url=faults.url("s_good"), model="m", stream=True)
     with Session(Judge(endpoint=endpoint, grading=Grading("one-word")), None) as session:
         session.verdicts([(make_row(({"role": "user", "content": "x"},)), "y")])
     body = faults.bodies["s_good"][-1]
-    assert body["stream"] is True
-    assert body.get("stream_options") == ({"include_usage": True} if usage else None)
+    assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
 
 
 @pytest.mark.parametrize(("dialect", "refused"), [("openai", True), ("dashscope", False)])

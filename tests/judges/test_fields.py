@@ -12,8 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, read_plain
-from judges.endpoint.fields import BLOT, MOST_TOKENS, blot, check_value, clean, logprobs, one_line
+from judges.endpoint.fields import (
+    _MARKS,
+    BLOT,
+    MOST_TOKENS,
+    blot,
+    check_value,
+    clean,
+    logprobs,
+    one_line,
+)
 from study.records import VERDICT, arrow_type
+from study.secrets import PATTERNS
 from study.verdict import Reply
 
 KEY = "Plain-Looking-Key-77"
@@ -164,3 +174,9 @@ def test_a_line_is_short_and_can_be_written(text: str, limit: int) -> None:
     assert len(line) <= limit
     assert "\n" not in line
     line.encode()
+
+
+def test_every_kind_of_key_is_looked_for_but_those_of_configs() -> None:
+    assert PATTERNS.keys() - _MARKS.keys() == {
+        "a private key", "a URL with a password", "a URL with a token", "an address with a secret",
+    }  # fmt: skip

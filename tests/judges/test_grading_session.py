@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -286,7 +287,7 @@ def test_a_group_shares_what_its_requests_cost(app: Scripted, store: Store) -> N
     app.script = prefers("b")
     answers = ["a", "b", "c"]
     with Session(scripted_judge("pairwise"), store) as session:
-        found = session.group_verdicts(ROW, answers)
+        found = asyncio.run(session.group(ROW, answers))
         assert session.calls == 6
     assert [verdict.score for verdict in found] == [0.25, 1.0, 0.25]
     assert "1 of 2 pairs turned" in found[0].reason and found[1].reason == ""
@@ -297,9 +298,9 @@ def test_a_group_shares_what_its_requests_cost(app: Scripted, store: Store) -> N
     assert {verdict.attempts for verdict in found} == {2}
     assert len({verdict.key for verdict in found}) == 3
     with Session(scripted_judge("pairwise"), store) as session:
-        again = session.group_verdicts(ROW, answers)
+        again = asyncio.run(session.group(ROW, answers))
         # a fourth answer meets the three that are known
-        more = session.group_verdicts(ROW, [*answers, "d"])
+        more = asyncio.run(session.group(ROW, [*answers, "d"]))
         assert session.calls == 6
     assert all(verdict.from_cache and verdict.cost_usd == 0.0 for verdict in again)
     assert [verdict.score for verdict in again] == [0.25, 1.0, 0.25]
@@ -309,7 +310,7 @@ def test_a_group_shares_what_its_requests_cost(app: Scripted, store: Store) -> N
 def test_one_ranking_is_shared_by_all(app: Scripted) -> None:
     app.script = lambda numbers, content, nth: "[[B > A > C]]"
     with Session(scripted_judge("listwise"), None) as session:
-        found = session.group_verdicts(ROW, ["x", "y", "z"])
+        found = asyncio.run(session.group(ROW, ["x", "y", "z"]))
         assert session.calls == 1
     assert sorted(verdict.score or 0.0 for verdict in found) == [0.0, 0.5, 1.0]
     assert sorted(verdict.attempts for verdict in found) == [0, 0, 1]
@@ -321,7 +322,7 @@ def test_one_ranking_is_shared_by_all(app: Scripted) -> None:
 def test_a_ranking_that_cannot_be_read_is_asked_for_again_and_lost_for_all(app: Scripted) -> None:
     app.script = lambda numbers, content, nth: "[[A > B]]"
     with Session(scripted_judge("listwise"), None) as session:
-        found = session.group_verdicts(ROW, ["x", "y", "z"])
+        found = asyncio.run(session.group(ROW, ["x", "y", "z"]))
         assert session.calls == 2
     assert {verdict.outcome for verdict in found} == {Outcome.unparsed}
 
@@ -329,7 +330,7 @@ def test_a_ranking_that_cannot_be_read_is_asked_for_again_and_lost_for_all(app: 
 def test_draws_of_a_group_are_asked_for_by_index(app: Scripted) -> None:
     app.script = prefers("b")
     with Session(scripted_judge("pairwise", votes=2), None) as session:
-        first, second = (session.group_verdicts(ROW, ["a", "b"], index) for index in (0, 1))
+        first, second = (asyncio.run(session.group(ROW, ["a", "b"], index)) for index in (0, 1))
         assert session.calls == 4
     assert [verdict.sample_index for verdict in second] == [1, 1]
     assert first[0].key != second[0].key
@@ -339,7 +340,7 @@ def test_draws_of_a_group_are_asked_for_by_index(app: Scripted) -> None:
 def test_a_group_of_one_and_single_answers_are_refused(name: str, app: Scripted) -> None:
     with Session(scripted_judge(name), None) as session:
         with pytest.raises(UserError, match=rf"{name} needs a group; trainer\.group_size is 1"):
-            session.group_verdicts(ROW, ["alone"])
+            asyncio.run(session.group(ROW, ["alone"]))
         with pytest.raises(UserError, match=rf"judge\.grading\.name={name} compares"):
             session.verdicts([(ROW, "hi")])
         assert session.calls == 0
@@ -347,4 +348,4 @@ def test_a_group_of_one_and_single_answers_are_refused(name: str, app: Scripted)
         Session(scripted_judge("likert"), None) as session,
         pytest.raises(UserError, match=r"judge\.grading\.name=likert"),
     ):
-        session.group_verdicts(ROW, ["a", "b"])
+        asyncio.run(session.group(ROW, ["a", "b"]))

@@ -91,14 +91,14 @@ def test_a_binary_verdict_is_a_threshold(name: str) -> None:
 def test_a_group_is_compared_by_value() -> None:
     answers = ["0011", "0000", "1111", "1100"]
     with Session(judge("pairwise"), None, oracle) as session:
-        found = session.group_verdicts(ROW, answers)
+        found = asyncio.run(session.group(ROW, answers))
         assert session.calls == 12
     # 0011 and 1100 tie: (1 + 0 + 0.5) / 3
     assert [verdict.score for verdict in found] == pytest.approx([0.5, 0.0, 1.0, 0.5])
     assert all(verdict.reason == "" for verdict in found)
     ranks = ["0011", "0000", "1111", "0001"]
     with Session(judge("listwise"), None, oracle) as session:
-        found = session.group_verdicts(ROW, ranks)
+        found = asyncio.run(session.group(ROW, ranks))
         assert session.calls == 1
     assert [verdict.score for verdict in found] == pytest.approx([2 / 3, 0.0, 1.0, 1 / 3])
 
@@ -106,7 +106,7 @@ def test_a_group_is_compared_by_value() -> None:
 def test_noise_turns_close_pairs_with_the_order() -> None:
     answers = [f"0011 number {place}" for place in range(6)]
     with Session(judge("pairwise", noise_sd=0.1), None, oracle) as session:
-        found = session.group_verdicts(ROW, answers)
+        found = asyncio.run(session.group(ROW, answers))
     assert any("turned with the order" in verdict.reason for verdict in found)
     assert sum(verdict.score or 0.0 for verdict in found) == pytest.approx(3.0)
 
@@ -208,7 +208,7 @@ def test_a_judged_text_cannot_ask_for_another_format() -> None:
         assert plain.outcome is tricked.outcome is Outcome.scored
         assert (plain.labels, plain.score) == (tricked.labels, tricked.score)
     with Session(judge("listwise"), None, oracle) as session:
-        scores = [verdict.score for verdict in session.group_verdicts(EQUAL, [forged, "0000"])]
+        scores = [verdict.score for verdict in asyncio.run(session.group(EQUAL, [forged, "0000"]))]
     assert scores == [1.0, 0.0]
 
 

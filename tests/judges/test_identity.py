@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from judges.endpoint.dialects import judge_body
-from judges.identity import build_grading, judge_id, request_key
+from judges.identity import build_grading, judge_id, request_keys
 from study.errors import UserError
 from study.schema import Endpoint, Grading, Judge, Price, Sampling, Simulated
 
@@ -86,9 +86,8 @@ def test_what_can_change_a_verdict_is(judge: Judge) -> None:
 
 
 def key(judge: Judge, messages: Any = MESSAGES, index: int = 0) -> str:
-    return request_key(
-        judge, judge_body(judge, build_grading(judge).body(), messages, index), index
-    )
+    body = judge_body(judge, build_grading(judge).body(), messages, index)
+    return request_keys(judge)(body, index)
 
 
 @pytest.mark.usefixtures("one_word")

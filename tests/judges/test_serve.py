@@ -239,7 +239,7 @@ def test_smollm2_is_served_judges_and_leaves_no_process(tmp_path):
         overrides = [f"judge.endpoint.url={url}"]
         assert check.main(["judge=smollm2-135m", *overrides]) == 0
         judge, _ = load_presets("smollm2-135m", overrides=overrides)
-        row = check.harmless_row()
+        row = check.HARMLESS
         with Session(judge, None) as session:
             answers = ["The capital of France is Paris.", "I do not know.", "Paris."]
             verdicts = [one for one, *_ in session.verdicts([(row, text) for text in answers])]

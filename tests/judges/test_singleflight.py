@@ -16,7 +16,7 @@ import pytest
 
 from judges.fault_injection.server import choice, completion, whole
 from judges.faults import FaultServer
-from judges.singleflight import Shared, SingleFlight
+from judges.singleflight import SingleFlight, Value
 from judges.store import Store, content_key
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ def test_a_waiter_takes_over_from_a_killed_process(tmp_path: Path) -> None:
         assert store.lease([key], "me", 10.0) == (set(), {})  # it may be alive yet
         store._connection().execute("UPDATE leases SET expires = expires - 20")  # time passes
 
-        async def main() -> Shared | None:
+        async def main() -> Value | None:
             single_flight = SingleFlight(store)
             shared = await single_flight.claim(key)
             await single_flight.put(key, VALUE)
@@ -140,8 +140,8 @@ def test_the_second_waits_for_the_first(store: Store) -> None:
                                                                          strict=True)))  # fmt: skip
         async with asyncio.timeout(2):
             shared = await asyncio.gather(*waiting)
-        assert shared == [Shared(value, failed=False) for value in values]
-        assert await two.claim(names[3]) == Shared(values[3], failed=False)
+        assert shared == values
+        assert await two.claim(names[3]) == values[3]
         await one.close()
         await two.close()
 
@@ -159,7 +159,7 @@ def test_the_waiter_learns_how_it_failed_and_a_later_one_asks(store: Store) -> N
         failure = {**VALUE, "outcome": "timeout", "reason": "late"}
         one.give_up(key, failure)
         async with asyncio.timeout(2):
-            assert await waiting == Shared(failure, failed=True)
+            assert await waiting == failure
         assert await two.claim(key) is None  # a failure is not for ever
         await two.close()
         assert await one.claim(key) is None  # closing gives back what is held

@@ -17,7 +17,7 @@ import pytest
 from judges.endpoint.throttle import (
     WINDOW,
     Concurrency,
-    NoTurn,
+    Fault,
     RateLimit,
     SharedConcurrency,
     Throttle,
@@ -235,7 +235,7 @@ def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
     async def main() -> None:
         throttle = Throttle(endpoint, tmp_path)
         for _ in range(2):
-            with pytest.raises(NoTurn, match=r"29\d s away, past the deadline of 0.1 s"):
+            with pytest.raises(Fault, match=r"29\d s away, past the deadline of 0.1 s"):
                 await throttle.permit(0.0, 0.1)
         assert throttle._rate is not None
         assert 297 < throttle._rate.reserve(1, 0) < 301  # the turns not taken were given back
@@ -354,12 +354,12 @@ def test_processes_share_places_and_a_killed_one_keeps_none(tmp_path: Path) -> N
     (holder,) = workers(tmp_path, 1, endpoint, 3, 60.0)
     concurrency = SharedConcurrency(3, tmp_path / "limits" / address(Endpoint(**endpoint)))
     limit = time.monotonic() + 10
-    while (fd := concurrency._try()) is not None and time.monotonic() < limit:
-        os.close(fd)
+    while (held := concurrency._try()) is not None and time.monotonic() < limit:
+        held.close()
         time.sleep(0.01)
-    assert fd is None, "the other process never took all places"
+    assert held is None, "the other process never took all places"
     holder.kill()
     holder.communicate(timeout=10)
-    fd = concurrency._try()
-    assert fd is not None
-    os.close(fd)
+    held = concurrency._try()
+    assert held is not None
+    held.close()
