@@ -8,13 +8,17 @@ import io
 import math
 from collections.abc import Iterable
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from study.files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-
+TEXTS: dict[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
+"""Titles, captions and sentences of the report, with ``{names}`` to be filled in."""
 MISSING = "\u2013"
 """What stands in a table where there is no number."""
 

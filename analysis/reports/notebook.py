@@ -25,26 +25,6 @@ NOTEBOOK = ROOT / "notebooks" / "bias_report.py"
 SUMMARY_MIME = "application/vnd.judgedrift.summary+json"
 """Under this type the notebook hands its summary rows to `write_report`."""
 
-CSS = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 0 auto;
-  max-width: 1200px; padding: 1rem 1.5rem 4rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.2rem;
-  border-bottom: 1px solid #ddd; padding-bottom: .2rem; }
-h4 { margin: 1.4rem 0 .3rem; } li { margin: .35rem 0; }
-figure { margin: 1rem 0; } figure img { max-width: 100%; height: auto; }
-figcaption, small { color: #555; font-size: .85rem; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .82rem; margin: .8rem 0; }
-th, td { border-bottom: 1px solid #e2e2e2; padding: .25rem .45rem; text-align: left;
-  vertical-align: top; white-space: nowrap; }
-td.note { white-space: normal; min-width: 14rem; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-.prompt { background: #f4f4f4; padding: .5rem .7rem; margin: .3rem 0; white-space: pre-wrap; }
-.cards { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(240px, 1fr)); }
-.card { border: 1px solid #ddd; border-radius: 4px; padding: .6rem .7rem; min-width: 0; }
-.card pre { white-space: pre-wrap; overflow-wrap: anywhere; max-height: 22rem; overflow-y: auto;
-  font-size: .84rem; margin: .4rem 0; }
-"""
-
 
 def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None) -> Path:
     """Execute the notebook on a study and write its HTML, executed notebook and summary.
@@ -124,10 +104,11 @@ def to_html(notebook: Any, title: str) -> str:
         mermaid_js_url="",
     )
     body, _ = exporter.from_notebook_node(notebook)
+    css = Path(__file__).with_name("report.css").read_text()
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>{body}</body></html>\n"
+        f"<title>{escape(title)}</title><style>\n{css}</style></head><body>{body}</body></html>\n"
     )
 
 

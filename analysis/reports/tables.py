@@ -10,39 +10,19 @@ import pandas as pd
 
 from analysis.records.behaviour import unit
 from analysis.reports import markup
+from analysis.reports.markup import TEXTS
 from analysis.run.drift import JUDGED
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import span
-from analysis.statistics.estimate import columns
 from study.features import FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from analysis.arm.calibration import Calibration
     from analysis.reports.evidence import Evidence
     from analysis.run.onset import Line
 
-LABELS = {
-    "judge_score": "judge score",
-    "truth": "rule truth",
-    "gap": "judge - truth",
-    "reward": "reward",
-}
-LEDGER = {
-    "bias_share": "advantages from judge - truth (share of squares, covariance left out)",
-    "tied": "groups tied in truth, not in reward (share)",
-    "dead": "groups without a gradient (share)",
-    "amplification": "weight of a point of bias in tied groups, times that in others",
-    "phi": "phi of judge and truth as yes or no",
-    "j": "Youden's J of judge and truth as yes or no",
-    "align/truth/cosine": "cosine of the advantages with those of the truth",
-    "align/truth/flips": "advantages whose sign the truth would turn (share)",
-    "unscored": "verdicts missing (share)",
-    "zero/cosine": "cosine with advantages if missing verdicts were 0",
-    "drop_group/cosine": "cosine with advantages if their groups were dropped",
-}
-"""Rows of the ledger's table: metric of `analysis.step.ledger.judge_table` and what it is."""
+LABELS: dict[str, str] = TEXTS["scores"]
 
 
 def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
@@ -178,12 +158,12 @@ def dose_table(dose: dict[str, Any]) -> pd.DataFrame:
 
 
 def ledger_table(table: pd.DataFrame) -> pd.DataFrame:
-    """`LEDGER` by arm, with intervals over runs; rows that no arm has are left out."""
+    """Metrics of ``texts.yaml`` by arm, intervals over runs; those that no arm has are left out."""
     cells = table.set_index(["metric", "arm"])
     arms = list(dict.fromkeys(table["arm"]))
     runs = {arm: int(table.loc[table["arm"] == arm, "n"].max()) for arm in arms}
     rows = []
-    for metric, label in LEDGER.items():
+    for metric, label in TEXTS["ledger"].items():
         if metric not in cells.index:
             continue
         by_arm = cells.loc[metric].reindex(arms)
@@ -198,23 +178,10 @@ def ledger_table(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def calibration_table(calibration: Iterable[Calibration]) -> pd.DataFrame:
+def calibration_table(calibration: pd.DataFrame) -> pd.DataFrame:
     """Predicted against observed shifts, one row per behaviour that could be compared."""
-    table = pd.DataFrame([columns(line, slope="") for line in calibration])
-    return (
-        table.dropna(subset=["r2"])
-        .drop(columns="note")
-        .rename(
-            columns={
-                "low": "slope low",
-                "high": "slope high",
-                "inside": "in 95 % interval (share)",
-                "r2_unseen": "r2, step size from other arms",
-                "inside_unseen": "in interval, from other arms",
-                "r2_repeated": "r2 of repeating the arm's other runs",
-            }
-        )
-    )
+    table = calibration.dropna(subset=["r2"]).drop(columns="note")
+    return table.rename(columns=TEXTS["calibration"])
 
 
 def onset_table(lines: Iterable[Line]) -> pd.DataFrame:
