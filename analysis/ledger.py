@@ -6,7 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.printed.step import print_ledger
+from analysis.printed import with_problems
+from analysis.printed.step import ledger_text
 from analysis.records.runs import read_runs
 from analysis.step.ledger import judge_table, ledger
 from study.cli import StudyOptions, command, output
@@ -24,12 +25,8 @@ def main(options: Options) -> int:
     steps = ledger(runs)
     if options.out:
         steps.to_parquet(options.out)
-    if runs:
-        print_ledger(runs, judge_table(runs, steps))
-    else:
-        print("No run of this study has recorded rollouts yet.")
-    for line in [*problems, *steps.attrs["problems"]]:
-        print(f"problem: {line}")
+    text = ledger_text(runs, judge_table(runs, steps))
+    print(with_problems(text, [*problems, *steps.attrs["problems"]]))
     return 0
 
 

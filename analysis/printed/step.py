@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from analysis.printed import NO_RUN
 from analysis.records.runs import Run
 from analysis.reports.markup import MISSING, bracket, number
 from study.rewards.failure import REPLAY_POLICIES
@@ -17,29 +18,24 @@ _PER_RUN = (
 )
 
 
-def print_ledger(runs: Sequence[Run], table: pd.DataFrame) -> None:
+def ledger_text(runs: Sequence[Run], table: pd.DataFrame) -> list[str]:
     """One block per judge; the table is that of `analysis.step.ledger.judge_table`."""
-    cells = table.assign(
-        text=[
-            f"{number(m)} {bracket(lo, hi)}".strip()
-            for m, lo, hi in zip(table["mean"], table["low"], table["high"], strict=True)
-        ]
-    ).set_index(["arm", "metric"])
+    texts = [
+        f"{number(row.mean)} {bracket(row.low, row.high)}".strip() for row in table.itertuples()
+    ]
+    cells = table.assign(text=texts).set_index(["arm", "metric"])
+    lines = []
     for arm in dict.fromkeys(table["arm"]):
-        own = cells.loc[arm]
-        print(f"\n{arm}: {own['n'].max()} runs; mean over steps [95 % t interval over runs]")
-        for metric in _PER_RUN:
-            print(f"  {metric:<16} {own.loc[metric, 'text']}")
-        others = [
-            m for m in own.index if m.startswith("align/") and m.endswith(("cosine", "flips"))
-        ]
-        compared = [
-            f"{policy}/{key}" for policy in REPLAY_POLICIES[1:] for key in ("cosine", "flips")
-        ]
-        for metric in [*others, *compared]:
-            print(f"  {metric:<24} {own.loc[metric, 'text']}")
-        print(f"  {'feature':<12}" + "".join(f"{key:<32}" for key in _PER_FEATURE))
+        count, text = cells.loc[arm, "n"].max(), cells.loc[arm, "text"]
+        lines.append(f"\n{arm}: {count} runs; mean over steps [95 % t interval over runs]")
+        lines += [f"  {metric:<16} {text[metric]}" for metric in _PER_RUN]
+        compared = [name for name in text.index if name.startswith("align/")]
+        compared = [name for name in compared if name.endswith(("cosine", "flips"))]
+        compared += [f"{name}/{key}" for name in REPLAY_POLICIES[1:] for key in ("cosine", "flips")]
+        lines += [f"  {metric:<24} {text[metric]}" for metric in compared]
+        lines.append(f"  {'feature':<12}" + "".join(f"{key:<32}" for key in _PER_FEATURE))
         for name in runs[0].names:
-            texts = [own.loc[f"{key}/{name}", "text"] for key in _PER_FEATURE]
-            if set(texts) != {MISSING}:
-                print(f"  {name:<12}" + "".join(f"{text:<32}" for text in texts))
+            columns = [text[f"{key}/{name}"] for key in _PER_FEATURE]
+            if set(columns) != {MISSING}:
+                lines.append(f"  {name:<12}" + "".join(f"{column:<32}" for column in columns))
+    return lines or [NO_RUN]
