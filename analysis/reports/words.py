@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from analysis.reports.figures import NO_REASON
 from analysis.reports.markup import bracket, estimate, number, p_value
 from analysis.reports.tables import row_of
 from analysis.run.overopt import place
@@ -108,10 +109,9 @@ def _against_base(evidence: Evidence, arm: str) -> str:
 
 def _missing(evidence: Evidence) -> list[str]:
     lines = []
-    not_a_reason = {"judge", "role", "scored", "verdicts", "unscored"}
     for row in evidence.failures[evidence.failures["unscored"] > 0].to_dict("records"):
         reasons = ", ".join(
-            f"{name} {count:,}" for name, count in row.items() if name not in not_a_reason and count
+            f"{name} {count:,}" for name, count in row.items() if name not in NO_REASON and count
         )
         lines.append(
             f"{row['judge']} ({row['role']}) left {100 * row['unscored']:.1f} % of "
