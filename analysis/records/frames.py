@@ -10,12 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from study.cells import state as cell_state
 from study.cells import study_cells
@@ -29,8 +27,8 @@ from study.records import (
     frame_types,
     parts,
     read_metrics,
+    read_part,
     step_of,
-    unlike,
     where,
 )
 from study.status import read_status
@@ -81,11 +79,6 @@ AXES = ("arm", "judge", "judge_family", "judge_size", "policy", "reward", "seed"
 
 NAMELESS = "(no name)"
 """Judge of a cell whose config names none, or cannot be read."""
-_UNREADABLE = (pa.ArrowException, OSError, ValueError)
-_CHECKED = ds.ParquetFileFormat(
-    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-)
-T = TypeVar("T")
 _PLAIN = {"judge", "seed", "policy", "reward", "task", "scaffold"}
 
 
@@ -275,7 +268,7 @@ def _parts_frame(
         if steps is not None:
             paths = [path for path in paths if step_of(path) in steps]
         problems += [text.rstrip(".") for text in foreign_parts(study_dir / cell / kind)]
-        table = _read_parts(paths, contract, columns, problems)
+        table = _read_parts(paths, columns, problems)
         if table is not None:
             codes = pa.array([code] * table.num_rows, pa.int32())
             tables.append(table.append_column("_run", codes))
@@ -297,68 +290,23 @@ def _parts_frame(
 
 
 def _read_parts(
-    paths: Sequence[Path],
-    contract: dict[str, str],
-    columns: Sequence[str] | None,
-    problems: list[str],
+    paths: Sequence[Path], columns: Sequence[str] | None, problems: list[str]
 ) -> pa.Table | None:
     """All readable parts of one cell as one table; parts that are not are named in ``problems``."""
-
-    def readable(read: Callable[[Path], T], paths: Sequence[Path]) -> list[tuple[Path, T]]:
-        results = []
-        for path in paths:
-            try:
-                results.append((path, read(path)))
-            except _UNREADABLE as error:
-                problems.append(f"{where(path)} could not be read: {first_line(error)}")
-        return results
-
-    def columns_of(path: Path) -> None:
-        nonlocal schema
-        if not path.is_file():
-            raise OSError("it is not a regular file")
-        footer = pq.read_metadata(path)
-        present = footer.schema.to_arrow_schema().remove_metadata()
-        if why := unlike(path, footer) or _untyped(present, contract):
-            raise OSError(f"it {why}")
-        schema = pa.unify_schemas([schema, present], promote_options="permissive")
-
-    def rows_of(*paths: Path) -> pa.Table:
-        source = ds.dataset([str(path) for path in paths], schema=schema, format=_CHECKED)
-        table = source.to_table(columns=names)
-        table.validate(full=True)  # texts are UTF-8
-        return table
-
-    schema = pa.schema([])
-    whole = [path for path, _ in readable(columns_of, paths)]
-    if not whole:
-        return None
-    names = schema.names if columns is None else [n for n in schema.names if n in columns]
-    try:
-        return rows_of(*whole)
-    except _UNREADABLE:
-        # A footer was whole but the data behind it is not: find out which part, keep the others.
-        tables = [table for _, table in readable(rows_of, whole)]
-        return pa.concat_tables(tables) if tables else None
-
-
-def _untyped(schema: pa.Schema, contract: dict[str, str]) -> str:
-    """Why columns of a part are not what their names stand for; empty where they are."""
-    number = (pa.types.is_integer, pa.types.is_floating)
-    tests = {
-        "object": (lambda kind: True,),
-        "str": (pa.types.is_string, pa.types.is_large_string),
-        "bool": (pa.types.is_boolean,),
-        "int64": number,
-        "float64": number,
-    }
-    wrong = []
-    for field in schema:
-        component = "float64" if field.name.startswith(COMPONENT) else "object"
-        legal = (pa.types.is_null, *tests[contract.get(field.name, component)])
-        if not any(test(field.type) for test in legal):
-            wrong.append(f"{field.name} ({field.type})")
-    return f"has columns of another kind: {', '.join(wrong)}" if wrong else ""
+    tables = []
+    for path in paths:
+        try:
+            table = read_part(path, columns and [*columns, "step"])  # rows without columns count
+            fields = [
+                field.with_type(pa.float64()) if field.name.startswith(COMPONENT) else field
+                for field in table.schema
+            ]
+            tables.append(table.cast(pa.schema(fields)))
+        except Damaged as error:
+            problems.append(f"{where(path)} could not be read: it {error.why}")
+        except pa.ArrowException as error:
+            problems.append(f"{where(path)} could not be read: {first_line(error)}")
+    return pa.concat_tables(tables, promote_options="permissive") if tables else None
 
 
 def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
