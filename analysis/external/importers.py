@@ -32,10 +32,10 @@ _NO_SCORE = ("step", "advantage", "group", "member", "index", "tokens", "gts")
 def alpaca_eval(path: Path, annotator: str = "") -> pd.DataFrame:
     """AlpacaEval annotations (Parquet or annotations.json) as a pairwise table without gold.
 
-    ``first`` is the baseline (preference 1), ``second`` the model (2); continuous preferences are
-    cut at 1.5, a preference of exactly 1.5 is a tie, and so is 0 (AlpacaEval's older tie code).
-    One order only, for AlpacaEval draws it at random and maps it back. Two more columns: model,
-    and preference as it was. An item is ``model/index``, or ``model/instruction`` without index.
+    ``first`` is the baseline (preference 1), ``second`` the model (2), cut at 1.5; exactly 1.5 is a
+    tie, and so is 0 (AlpacaEval's older code). AlpacaEval draws the order at random and maps it
+    back, so there is one. Two more columns: model and preference. An item is ``model/index``, or
+    ``model/instruction`` without index.
 
     Args:
         annotator: The judge's name where the file has no column annotator.
@@ -111,9 +111,7 @@ def llmbar(path: Path, judge: str = "") -> pd.DataFrame:
         gold = _word(where, record, "label", _LLMBAR_LABELS)
         results = _listed(where, record, "results")
         for order, key in enumerate(("swap = False", "swap = True")):
-            rounds = [
-                result[key] for result in results if isinstance(result, dict) and key in result
-            ]
+            rounds = [each[key] for each in results if isinstance(each, dict) and key in each]
             if rounds:
                 last = rounds[-1] if isinstance(rounds[-1], dict) else {}
                 verdict = _LLMBAR.get(str(last.get("winner")).strip().lower(), "")
@@ -125,15 +123,14 @@ def ifeval(path: Path, rater: str, role: str = "human", by: str = "instruction")
     """IFEval result lines (eval_results_strict.jsonl or _loose.jsonl) as a table of ratings.
 
     A rule is what a judge is held against, hence ``role="human"``. An empty response is missing,
-    not failed: a request that came back with nothing says nothing about following instructions.
+    not failed.
 
     Args:
         by: "instruction", an item ``prompt#k`` for each, its type the group; or "prompt", one item
             that all its instructions decide, without group.
 
     Raises:
-        UserError: a record without its fields, or with a number of verdicts that is not that of
-            its instructions.
+        UserError: a record without its fields, or without a verdict for each instruction.
     """
     rows = []
     needed = ("prompt", "response", "instruction_id_list", "follow_instruction_list")
@@ -159,10 +156,9 @@ def ifeval(path: Path, rater: str, role: str = "human", by: str = "instruction")
 def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = ()) -> pd.DataFrame:
     """TRL's completions (Parquet) or verl's rollouts (JSON lines) as a table of ratings.
 
-    Every column of numbers is a rater: TRL has one for each reward function, verl ``score`` and
-    what its reward function returned beside it. The group is the GRPO group, a prompt at a step;
-    an item is ``file/row``. A missing score stays missing; ``frame.attrs["lost"]`` counts records
-    of a damaged file that could not be read.
+    Every column of numbers is a rater: a reward function, or what it returned beside its score.
+    The group is the GRPO group, a prompt at a step; an item is ``file/row``. What a damaged file
+    has lost is counted in ``frame.attrs["lost"]``.
 
     Args:
         path: One file, or a folder of them.
@@ -172,13 +168,10 @@ def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = (
     Raises:
         UserError: no such file, a record without prompt and completion, or no such column.
     """
-    files = [path]
-    if path.is_dir():
-        files = sorted(
-            file for file in path.iterdir() if file.suffix in (".parquet", ".jsonl", ".gz")
-        )
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    files = [file for file in inside if file.suffix in (".parquet", ".jsonl", ".gz")]
     places, scores, lost = [], [], 0
-    for file in files:
+    for file in files if path.is_dir() else [path]:
         sound, damaged = read_completions(file)
         lost += damaged
         for completion, record in zip(sound, _sound(file), strict=True):

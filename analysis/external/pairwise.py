@@ -57,18 +57,12 @@ def check_pairwise(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge_pairs(table: pd.DataFrame, invalid: str = "exclude") -> dict[str, dict[str, Any]]:
-    """Every judge's figures, by name.
+    """Every judge's figures, by name; docs/tables.md says what each field is.
 
-    ``n`` counts verdicts, ``pairs`` the (item, repeat) seen in both orders. Rates over one order
-    are over verdicts with a known gold; ``accuracy`` is the mean of the two orders' rates;
-    ``both_correct`` is over pairs with a known gold and ``position_agreement`` over all pairs.
-    ``first_first`` counts the pairs in which the answer shown first won both times (``first`` in
-    order 0, ``second`` in order 1), ``second_second`` the reverse: pairs with an invalid verdict
-    or a tie count in neither. ``position_p`` is the exact two-sided binomial (McNemar) p that
-    both are equally likely; ``position_p_items`` the same over items, each by the sign of its own
-    repeats, which is the one to read when there are repeats. ``repeat_stability`` is the share of
-    the most frequent verdict among an (item, order)'s draws, over those that have every repeat.
-    ``intervals`` are Wilson's, for the effective number of verdicts when items repeat.
+    Rates over one order, and ``both_correct``, are over verdicts and pairs with a known gold,
+    ``position_agreement`` over all pairs. In ``first_first`` the answer shown first won both times
+    (``first`` in order 0, ``second`` in order 1); pairs with an invalid verdict or a tie count
+    neither there nor in ``second_second``.
 
     Args:
         table: As `check_pairwise` gives it.

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
+from analysis.records.runs import Run
 from study.files import Damaged
 from study.records import parts, read_part
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from analysis.records.runs import Run
 
 
 def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[str]]:

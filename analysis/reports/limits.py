@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from analysis.records.frames import NAMELESS
+from analysis.reports.evidence import Evidence
 from analysis.reports.markup import TEXTS, number
-
-if TYPE_CHECKING:
-    from analysis.reports.evidence import Evidence
 
 FEW_SEEDS = 5
 """Up to this many seeds no sign-flip test over seeds can reach p < .05."""

@@ -17,6 +17,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from traitlets import default
 
+from study.cli import StudyOptions
 from study.errors import UserError
 from study.files import write_json, write_text
 
@@ -40,8 +41,7 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
         UserError: no such folder, or a parameter that the notebook does not have.
     """
     study_dir = Path(study_dir).absolute()
-    if not study_dir.is_dir():
-        raise UserError(_no_study(study_dir))
+    StudyOptions(study_dir.name, study_dir.parent).check()
     html = study_dir / "report" / "bias_report.html"
     values = {**(parameters or {}), "study_dir": str(study_dir)}
     executed = render(NOTEBOOK, values, html, f"{study_dir.name}: bias report")
@@ -55,13 +55,20 @@ def render(source: Path, parameters: dict[str, Any], html: Path, title: str) -> 
     Raises:
         UserError: the notebook is missing, or does not have one of the parameters.
     """
+    import jupytext
     import nbformat
 
-    notebook = load(source)
+    if not source.exists():
+        raise UserError(
+            f"The notebook {source.name} is missing. It is part of the source tree, not of an "
+            "installed package: run the command from a checkout installed with "
+            "pip install -e ."
+        )
+    notebook = jupytext.read(source, fmt="py:percent")
     check_parameters(notebook, parameters)
-    executed = execute(notebook, parameters)
+    executed = _execute(notebook, parameters)
     write_text(html.with_suffix(".ipynb"), nbformat.writes(executed))
-    write_text(html, to_html(executed, title))
+    write_text(html, _to_html(executed, title))
     return executed
 
 
@@ -71,14 +78,12 @@ def check_parameters(notebook: Any, values: dict[str, Any]) -> None:
     Raises:
         UserError: with the names that the notebook has.
     """
-    cells = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
     legal = [
-        target.id
-        for cell in cells
+        ast.unparse(node.targets[0])
+        for cell in notebook.cells
+        if "parameters" in cell.metadata.get("tags", [])
         for node in ast.parse(cell.source).body
         if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
     ]
     unknown = [name for name in values if name not in legal]
     if unknown:
@@ -89,7 +94,7 @@ def check_parameters(notebook: Any, values: dict[str, Any]) -> None:
         )
 
 
-def to_html(notebook: Any, title: str) -> str:
+def _to_html(notebook: Any, title: str) -> str:
     """An executed notebook as one page that holds its outputs, not its code, and needs no net."""
     from nbconvert import HTMLExporter
 
@@ -112,24 +117,7 @@ def to_html(notebook: Any, title: str) -> str:
     )
 
 
-def load(source: Path) -> Any:
-    """A notebook of the source tree.
-
-    Raises:
-        UserError: it is missing.
-    """
-    import jupytext
-
-    if not source.exists():
-        raise UserError(
-            f"The notebook {source.name} is missing. It is part of the source tree, not of an "
-            "installed package: run the command from a checkout installed with "
-            "pip install -e ."
-        )
-    return jupytext.read(source, fmt="py:percent")
-
-
-def execute(notebook: Any, parameters: dict[str, Any]) -> Any:
+def _execute(notebook: Any, parameters: dict[str, Any]) -> Any:
     """The notebook after a run of all cells in a kernel of this very Python."""
     from papermill import execute_notebook
 
@@ -159,18 +147,6 @@ def execute(notebook: Any, parameters: dict[str, Any]) -> Any:
 
 
 def _summary(notebook: Any) -> list[dict[str, str]]:
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            if SUMMARY_MIME in output.get("data", {}):
-                return output["data"][SUMMARY_MIME]
-    return []
-
-
-def _no_study(study_dir: Path) -> str:
-    studies = sorted(path.parent.name for path in study_dir.parent.glob("*/study.json"))
-    there = f"It holds {', '.join(studies)}" if studies else "It holds no study yet"
-    example = studies[0] if studies else "quickstart"
-    return (
-        f"There is no study {study_dir.name} in {study_dir.parent}. {there}. Type for example: "
-        f"python -m analysis.report study={example}"
-    )
+    outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
+    data = (output.get("data", {}).get(SUMMARY_MIME) for output in outputs)
+    return next(filter(None, data), [])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -17,14 +17,12 @@ from analysis.arm import crossjudge, propagation
 from analysis.arm.dose import straight
 from analysis.records.behaviour import TAIL
 from analysis.reports import figures, markup, tables
+from analysis.reports.evidence import Evidence
 from analysis.reports.limits import limits
 from analysis.reports.markup import TEXTS, paragraph
 from analysis.reports.words import findings, substituted
 from analysis.run import drift
 from analysis.statistics.estimate import columns
-
-if TYPE_CHECKING:
-    from analysis.reports.evidence import Evidence
 
 EMPTY, PARAGRAPHS = TEXTS["empty"], TEXTS["paragraphs"]
 

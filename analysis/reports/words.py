@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from analysis.reports.evidence import Evidence
 from analysis.reports.figures import NO_REASON
 from analysis.reports.markup import TEXTS, bracket, estimate, number, p_value
 from analysis.reports.tables import row_of
 from analysis.run.overopt import place
-
-if TYPE_CHECKING:
-    from analysis.reports.evidence import Evidence
 
 EXPLAINED = 0.5
 """R2 over runs from which a prediction is said to explain a behaviour."""
