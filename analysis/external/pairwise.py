@@ -8,6 +8,7 @@ where gold is not.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,12 @@ from analysis.external import tables
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
 from analysis.statistics.proportions import wilson
 
-COLUMNS = ("item", "judge", "order", "repeat", "verdict", "gold")
-WORDS = ("first", "second", "tie", "")
+_WORDS = partial(tables.choices, legal=("first", "second", "tie", ""))
+COLUMNS = {
+    **dict.fromkeys(("item", "judge"), tables.texts),
+    **dict.fromkeys(("order", "repeat"), tables.whole_numbers),
+    **dict.fromkeys(("verdict", "gold"), _WORDS),
+}
 INVALID = {
     "exclude": "an invalid verdict is left out, and so is a pair that holds one",
     "wrong": "an invalid verdict counts as wrong, and a pair that holds one as not agreeing",
@@ -37,19 +42,8 @@ def check_pairwise(frame: pd.DataFrame) -> pd.DataFrame:
     Raises:
         UserError: a missing column, a bad cell, a repeated row, or an item with two golds.
     """
-    tables.require(frame, COLUMNS, MEANING)
-    order = tables.whole_numbers(frame, "order")
-    tables.refuse(frame, "order", ~order.isin([0, 1]), "0 | 1")
-    table = pd.DataFrame(
-        {
-            "item": tables.texts(frame, "item"),
-            "judge": tables.texts(frame, "judge"),
-            "order": order,
-            "repeat": tables.whole_numbers(frame, "repeat"),
-            "verdict": tables.choices(frame, "verdict", WORDS),
-            "gold": tables.choices(frame, "gold", WORDS),
-        }
-    )
+    table = tables.checked(frame, COLUMNS, MEANING)
+    tables.refuse(frame, "order", ~table["order"].isin([0, 1]), "0 | 1")
     tables.no_duplicates(frame, table, ["item", "judge", "order", "repeat"])
     remedy = "An item has one gold, in the original order, for every judge."
     tables.one_each(frame, table[table["gold"] != ""], "item", "gold", remedy)

@@ -19,7 +19,11 @@ from analysis.external import tables
 from analysis.statistics.estimate import NAN, Estimate
 from analysis.statistics.fixed_effects import fixed_effects
 
-COLUMNS = ("item", "judge", "judge_family", "author", "author_family", "score", "quality")
+_NAMES = ("item", "judge", "judge_family", "author", "author_family")
+COLUMNS = {
+    **dict.fromkeys(_NAMES, tables.texts),
+    **dict.fromkeys(("score", "quality"), tables.numbers),
+}
 MEANING = (
     f"A table of judged answers has the columns {', '.join(COLUMNS)}: one row per answer and judge,"
     " score by the judge, quality by somebody else; a blank score is missing."
@@ -118,10 +122,7 @@ def read(path: Path) -> pd.DataFrame:
     Raises:
         UserError: a column is missing, a cell is blank that may not be, or a number is none.
     """
-    raw = tables.read_table(path)
-    tables.require(raw, COLUMNS, MEANING)
-    words = {name: tables.texts(raw, name) for name in COLUMNS[:5]}
-    return pd.DataFrame(words | {name: tables.numbers(raw, name) for name in COLUMNS[5:]})
+    return tables.checked(tables.read_table(path), COLUMNS, MEANING)
 
 
 def render(rows: Sequence[Preference]) -> str:

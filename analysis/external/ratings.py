@@ -6,6 +6,7 @@ Where all scores are 0 or 1, a judge is compared with the humans' majority.
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -34,6 +35,11 @@ from analysis.statistics.proportions import (
     rogan_gladen,
 )
 
+COLUMNS = {
+    **dict.fromkeys(("item", "rater"), tables.texts),
+    "role": partial(tables.choices, legal=("judge", "human")),
+    "score": tables.numbers,
+}
 MEANING = (
     "A rating table has the columns item, rater, role (judge | human), score (a number, blank "
     "where missing) and optionally group."
@@ -47,16 +53,8 @@ def check_ratings(frame: pd.DataFrame) -> pd.DataFrame:
         UserError: a missing column, a bad cell, a repeated (item, rater), a rater of two roles or
             an item of two groups.
     """
-    tables.require(frame, ("item", "rater", "role", "score"), MEANING)
-    table = pd.DataFrame(
-        {
-            "item": tables.texts(frame, "item"),
-            "rater": tables.texts(frame, "rater"),
-            "role": tables.choices(frame, "role", ("judge", "human")),
-            "score": tables.numbers(frame, "score"),
-            "group": tables.texts(frame, "group", blank=True) if "group" in frame else "",
-        }
-    )
+    table = tables.checked(frame, COLUMNS, MEANING)
+    table["group"] = tables.texts(frame, "group", blank=True) if "group" in frame else ""
     tables.no_duplicates(frame, table, ["item", "rater"])
     tables.one_each(frame, table, "rater", "role")
     tables.one_each(frame, table, "item", "group")
@@ -83,8 +81,8 @@ def agreement_report(table: pd.DataFrame) -> dict[str, Any]:
         "groups": int((groups[groups != ""]).nunique()),
         "raters": {
             str(name): {
-                "role": str(role),
-                "scored": int(wide[name].notna().sum()),
+                "role": role,
+                "scored": int(wide[name].count()),
                 "missing": int(wide[name].isna().sum()),
             }
             for name, role in roles.items()

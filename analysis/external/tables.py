@@ -7,7 +7,7 @@ the file, the row (the first one under the header is row 1) and the column.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from study.cli import option, word, writes
 from study.errors import UserError
 from study.files import write_json
 
+Columns = Mapping[str, Callable[[pd.DataFrame, str], pd.Series]]
 KINDS = ".csv, .jsonl, .json (an array of objects) or .parquet"
 
 
@@ -77,16 +78,13 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         whole = json.loads(text) if text.lstrip().startswith("[") else None
     except ValueError as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
-    records = {}
-    if whole is not None:
-        records = {f"record {place}": record for place, record in enumerate(whole, start=1)}
-    else:
-        for number, line in enumerate(text.split("\n"), start=1):
-            try:
-                if line.strip():
-                    records[f"line {number}"] = json.loads(line)
-            except ValueError as error:
-                raise UserError(f"{path}, line {number} is not JSON: {error}") from error
+    records = {f"record {place}": record for place, record in enumerate(whole or [], start=1)}
+    lines = enumerate(text.split("\n") if whole is None else [], start=1)
+    for number, line in ((number, line) for number, line in lines if line.strip()):
+        try:
+            records[f"line {number}"] = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}, line {number} is not JSON: {error}") from error
     for place, record in records.items():
         if not isinstance(record, dict):
             raise UserError(f"{path}, {place} is not a JSON object. Write one object a line.")
@@ -115,6 +113,16 @@ def require(frame: pd.DataFrame, columns: Sequence[str], meaning: str) -> None:
         )
     if frame.empty:
         raise UserError(f"{named(frame)} has no rows. {meaning}")
+
+
+def checked(frame: pd.DataFrame, columns: Columns, meaning: str) -> pd.DataFrame:
+    """The columns of a table, each read by its reader: `texts`, `choices`, `numbers` or the like.
+
+    Raises:
+        UserError: as `require`, or a cell that is not legal.
+    """
+    require(frame, list(columns), meaning)
+    return pd.DataFrame({name: read(frame, name) for name, read in columns.items()})
 
 
 def refuse(frame: pd.DataFrame, column: str, bad: Any, legal: str) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from study.cells import state as cell_state
 from study.cells import study_cells
-from study.files import Damaged, first_line, read_yaml
+from study.files import Damaged, read_yaml
 from study.identity import flatten, identifying, left_out
 from study.records import (
     COMPONENT,
@@ -135,7 +135,6 @@ def rollouts_frame(
     Raises:
         KeyError: a column that no rollout file has and the contract does not know.
     """
-    runs = runs_frame(study_dir) if runs is None else runs
     return _parts_frame(Path(study_dir), "rollouts", ROLLOUT_COLUMNS, columns, runs, steps)
 
 
@@ -152,7 +151,6 @@ def verdicts_frame(
     Raises:
         KeyError: a column that no verdict file has and the contract does not know.
     """
-    runs = runs_frame(study_dir) if runs is None else runs
     return _parts_frame(Path(study_dir), "verdicts", VERDICT_COLUMNS, columns, runs)
 
 
@@ -209,9 +207,8 @@ def read_config(path: Path, problems: list[str]) -> dict[str, Any]:
         return {}
 
 
-def _read(
-    read: Callable[[Path], dict[str, Any]], path: Path, problems: list[str]
-) -> dict[str, Any]:
+def _read(read: Callable[[Path], Any], path: Path, problems: list[str]) -> Any:
+    """What a file holds; {} and a sentence in ``problems`` where it is damaged."""
     try:
         return read(path)
     except Damaged as error:
@@ -258,29 +255,29 @@ def _parts_frame(
     kind: str,
     contract: dict[str, str],
     columns: Sequence[str] | None,
-    runs: pd.DataFrame,
+    runs: pd.DataFrame | None,
     steps: Collection[int] | None = None,
 ) -> pd.DataFrame:
+    runs = runs_frame(study_dir) if runs is None else runs
     problems: list[str] = []
     tables = []
     for code, cell in enumerate(runs["cell"]):
-        paths = parts(study_dir / cell / kind)
-        if steps is not None:
-            paths = [path for path in paths if step_of(path) in steps]
-        problems += [text.rstrip(".") for text in foreign_parts(study_dir / cell / kind)]
-        table = _read_parts(paths, columns, problems)
-        if table is not None:
-            codes = pa.array([code] * table.num_rows, pa.int32())
-            tables.append(table.append_column("_run", codes))
+        folder = study_dir / cell / kind
+        problems += [text.rstrip(".") for text in foreign_parts(folder)]
+        for path in parts(folder):
+            if steps is not None and step_of(path) not in steps:
+                continue
+            if table := _read(lambda path: _part(path, columns), path, problems):
+                codes = pa.array([code] * table.num_rows, pa.int32())
+                tables.append(table.append_column("_run", codes))
     wanted = list(contract) if columns is None else list(columns)
+    frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
     if tables:
         frame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
-        unknown = set(wanted) - {*contract, *frame}
-        unknown = [n for n in wanted if n in unknown and not n.startswith(COMPONENT)]
+        there = {*contract, *frame}
+        unknown = [n for n in wanted if n not in there and not n.startswith(COMPONENT)]
         if unknown:
             raise KeyError(f"{kind} have no {', '.join(unknown)}; they have {', '.join(contract)}")
-    else:
-        frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
     dtypes = {name: contract.get(name, "float64") for name in wanted}
     dtypes |= {name: "float64" for name in frame if str(name).startswith(COMPONENT)}
     cells = pd.Categorical.from_codes(frame.pop("_run").to_numpy(), categories=list(runs["cell"]))
@@ -289,24 +286,16 @@ def _parts_frame(
     return _with_axes(frame, runs, problems)
 
 
-def _read_parts(
-    paths: Sequence[Path], columns: Sequence[str] | None, problems: list[str]
-) -> pa.Table | None:
-    """All readable parts of one cell as one table; parts that are not are named in ``problems``."""
-    tables = []
-    for path in paths:
-        try:
-            table = read_part(path, columns and [*columns, "step"])  # rows without columns count
-            fields = [
-                field.with_type(pa.float64()) if field.name.startswith(COMPONENT) else field
-                for field in table.schema
-            ]
-            tables.append(table.cast(pa.schema(fields)))
-        except Damaged as error:
-            problems.append(f"{where(path)} could not be read: it {error.why}")
-        except pa.ArrowException as error:
-            problems.append(f"{where(path)} could not be read: {first_line(error)}")
-    return pa.concat_tables(tables, promote_options="permissive") if tables else None
+def _part(path: Path, columns: Sequence[str] | None) -> pa.Table:
+    """The columns of a part; step is among them, for a table without columns has no rows."""
+    table = read_part(path, None if columns is None else [*columns, "step"])
+    for place, name in enumerate(table.column_names):
+        if name.startswith(COMPONENT):
+            try:
+                table = table.set_column(place, name, table[name].cast(pa.float64()))
+            except pa.ArrowException as error:
+                raise Damaged(path, f"holds {name} as {table[name].type}") from error
+    return table
 
 
 def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
