@@ -23,8 +23,12 @@ class Options(TableOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 written, 2 a user's error."""
     judges = judge_pairs(check_pairwise(read_table(options.file)), options.invalid)
-    chosen = {"invalid": options.invalid, "invalid_means": INVALID[options.invalid]}
-    chosen |= {"level": LEVEL, "file": str(options.file)}
+    chosen = {
+        "invalid": options.invalid,
+        "invalid_means": INVALID[options.invalid],
+        "level": LEVEL,
+        "file": str(options.file),
+    }
     options.write({"options": chosen, "judges": judges})
     print(render(judges, options.invalid))
     return 0

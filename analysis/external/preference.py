@@ -112,7 +112,7 @@ def _preference(judge: str, kind: str, frame: pd.DataFrame, own: np.ndarray) -> 
     spread = float(score.std(ddof=1))
     in_sds = float(slope) / spread if spread > 0 else NAN
     return Preference(
-        *(judge, kind, effect, p, in_sds, raw_effect, float(quality_slope)), items=groups, **counts
+        judge, kind, effect, p, in_sds, raw_effect, float(quality_slope), items=groups, **counts
     )
 
 

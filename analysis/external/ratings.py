@@ -207,8 +207,8 @@ def _prevalence(rates: Confusion, test: np.ndarray) -> Estimate:
 
 
 def _binary(values: np.ndarray) -> bool:
-    given = values[~np.isnan(values)]
-    return len(given) > 0 and bool(np.isin(given, (0.0, 1.0)).all())
+    scores = values[~np.isnan(values)]
+    return len(scores) > 0 and bool(np.isin(scores, (0.0, 1.0)).all())
 
 
 def render(report: dict[str, Any]) -> str:

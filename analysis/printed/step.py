@@ -21,7 +21,8 @@ _PER_RUN = (
 def ledger_text(runs: Sequence[Run], table: pd.DataFrame) -> list[str]:
     """One block per judge; the table is that of `analysis.step.ledger.judge_table`."""
     texts = [
-        f"{number(row.mean)} {bracket(row.low, row.high)}".strip() for row in table.itertuples()
+        f"{number(mean)} {bracket(low, high)}".strip()
+        for mean, low, high in zip(table["mean"], table["low"], table["high"], strict=True)
     ]
     cells = table.assign(text=texts).set_index(["arm", "metric"])
     lines = []

@@ -37,9 +37,11 @@ def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[
             except Damaged as error:
                 problems.append(f"{error.path}: it {error.why}; this replay is left out")
                 continue
-            if new and scores is None:
+            if not new:
+                continue
+            if scores is None:
                 problems.append(f"{folder}: this replay holds other groups than its run; left out")
-            elif new:
+            else:
                 (who, name), *_ = new.items()
                 shadows[folder.parent.name if name in known.values() else name] = scores
                 known[who] = name

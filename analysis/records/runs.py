@@ -285,8 +285,7 @@ def _positions(wanted: pd.Series, ids: pd.Series) -> np.ndarray:
     """Where each wanted id stands first in ``ids``; -1 for nowhere."""
     codes, names = pd.factorize(pd.concat([ids, wanted], ignore_index=True))
     first = np.full(len(names) + 1, -1)
-    own = codes[: len(ids)]
-    first[own[::-1]] = np.arange(len(own))[::-1]
+    first[codes[: len(ids)][::-1]] = np.arange(len(ids))[::-1]
     first[-1] = -1  # what has no id, which factorize gives the code -1
     return first[codes[len(ids) :]]
 
@@ -297,9 +296,9 @@ def _shadow_means(verdicts: pd.DataFrame, at: np.ndarray, rollouts: int) -> dict
     score = verdicts["score"].to_numpy(dtype=float)
     means = {}
     for code, judge in enumerate(judges):
-        own = (codes == code) & np.isfinite(score)
-        count = np.bincount(at[own], minlength=rollouts)
-        total = np.bincount(at[own], score[own], rollouts)
+        votes = (codes == code) & np.isfinite(score)
+        count = np.bincount(at[votes], minlength=rollouts)
+        total = np.bincount(at[votes], score[votes], rollouts)
         nan = np.full(rollouts, np.nan)
         means[str(judge)] = np.divide(total, count, out=nan, where=count > 0)
     return means

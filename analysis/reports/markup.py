@@ -116,7 +116,8 @@ def samples(frame: pd.DataFrame) -> str:
     The prompt stands once above the cards where all arms were given the same one.
     """
     parts = []
-    for (when, rank), cards in frame.groupby(["when", "rank"], observed=True, sort=True):
+    for _, cards in frame.groupby(["when", "rank"], observed=True, sort=True):
+        when, rank = cards[["when", "rank"]].iloc[0]
         steps = ", ".join(str(step) for step in sorted(cards["step"].unique()))
         prompts = [f'<p class="prompt">{escape(str(prompt))}</p>' for prompt in cards["prompt"]]
         shared = cards["prompt"].nunique() == 1

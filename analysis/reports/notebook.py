@@ -32,10 +32,10 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
 
     Args:
         study_dir: ``runs/<study>``; runs in any state, or none at all.
-        parameters: more parameters of the notebook, by name.
+        parameters: of the notebook, by name.
 
     Returns:
-        The HTML file. ``bias_report.ipynb`` and ``summary.json`` ({"rows": [...]}) lie beside it.
+        The HTML file; ``bias_report.ipynb`` and ``summary.json`` ({"rows": [...]}) are there too.
 
     Raises:
         UserError: no such folder, or a parameter that the notebook does not have.
