@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,10 +56,7 @@ class Preference:
 def within(
     y: np.ndarray, x_N_K: np.ndarray, items: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Slopes within items, their cluster-robust standard errors, and the number of items.
-
-    Items with one row say nothing and are left out; see `analysis.statistics.fixed_effects` for
-    the correction.
+    """Slopes within items, their cluster-robust standard errors, and the items of two rows or more.
 
     Raises:
         ValueError: fewer than three items, or columns without variation of their own within items.
@@ -93,7 +91,11 @@ def _preference(judge: str, kind: str, frame: pd.DataFrame, own: np.ndarray) -> 
     known = np.isfinite(score) & np.isfinite(quality)
     items = frame["item"].to_numpy()[known]
     score, quality, own = score[known], quality[known], own[known]
-    counts = {"rows": len(score), "own_rows": int(own.sum()), "missing": int((~known).sum())}
+    counts: dict[str, Any] = {
+        "rows": len(score),
+        "own_rows": int(own.sum()),
+        "missing": int((~known).sum()),
+    }
     try:
         (slope, quality_slope), (error, _), groups = within(
             score, np.stack([own, quality], axis=1), items

@@ -212,7 +212,7 @@ def _read(read: Callable[[Path], Any], path: Path, problems: list[str]) -> Any:
     try:
         return read(path)
     except Damaged as error:
-        problems.append(f"{where(path)} could not be read: it {error.why}")
+        problems.append(f"{where(path)} is left out: it {error.why}")
         return {}
 
 
