@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.printed import NO_RUN
 from analysis.records.runs import Run
-from analysis.reports.markup import MISSING, bracket, number, p_value
+from analysis.reports.markup import MISSING, estimate, number, p_value
 from analysis.run.onset import Line, planted_false_alarms
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import CELLS, span
@@ -18,7 +18,7 @@ def onset_text(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
     rows = []
     for line in lines:
         onset, grid = line.onset, line.grid
-        step = f"{number(onset.step.value)} {bracket(onset.step.low, onset.step.high)}"
+        step = onset.step
         rows.append(
             {
                 "arm": line.arm,
@@ -26,14 +26,14 @@ def onset_text(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
                 "steps": str(line.steps),
                 "gap first": number(line.gap_first, sign=True),
                 "last": number(line.gap_last, sign=True),
-                "onset [95 %]": step.strip(),
+                "onset [95 %]": estimate(step.value, step.low, step.high, sign=False),
                 "p": p_value(onset.p),
                 "rise": number(onset.rise, sign=True),
                 "CHERRL [min, max]": span(grid),
                 "cells": f"{grid.resolved}/{CELLS}",
                 "top tenth": span(line.own_grid),
-                "severe": _step(grid.severe),
-                "alarm": _step(line.alarm),
+                "severe": number(grid.severe),
+                "alarm": number(line.alarm),
                 "shortcut": line.shortcut or "?",
             }
         )
@@ -59,10 +59,6 @@ def _rule(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
                 "shape (Wilson)."
             ]
     return ["Alarm: no run is long enough, with two groups a step, for the rule."]
-
-
-def _step(step: int | None) -> str:
-    return MISSING if step is None else str(step)
 
 
 def overopt_text(table: Sequence[dict[str, Any]]) -> list[str]:

@@ -23,7 +23,7 @@ MISSING = "\u2013"
 """What stands in a table where there is no number."""
 
 
-def number(value: float, sign: bool = False) -> str:
+def number(value: float | None, sign: bool = False) -> str:
     """Three significant digits; a missing number is an en dash, never a 0."""
     if value is None or math.isnan(value):
         return MISSING
@@ -41,9 +41,9 @@ def bracket(low: float, high: float) -> str:
     return "" if math.isnan(low) or math.isnan(high) else f"[{number(low)}, {number(high)}]"
 
 
-def estimate(mean: float, low: float, high: float) -> str:
-    """A signed number with its interval, or the number alone where there is none."""
-    return f"{number(mean, sign=True)} {bracket(low, high)}".strip()
+def estimate(mean: float, low: float, high: float, sign: bool = True) -> str:
+    """A number with its interval, or the number alone where there is none."""
+    return f"{number(mean, sign)} {bracket(low, high)}".strip()
 
 
 def p_value(p: float) -> str:

@@ -161,8 +161,7 @@ def ledger_table(table: pd.DataFrame) -> pd.DataFrame:
             line = {"mean over steps": label}
             for arm, row in by_arm.iterrows():
                 name = f"{arm} ({runs[arm]} run{'' if runs[arm] == 1 else 's'})"
-                interval = markup.bracket(row["low"], row["high"])
-                line[name] = f"{markup.number(row['mean'])} {interval}".strip()
+                line[name] = markup.estimate(row["mean"], row["low"], row["high"], sign=False)
             rows.append(line)
     return pd.DataFrame(rows)
 
@@ -175,27 +174,27 @@ def calibration_table(calibration: pd.DataFrame) -> pd.DataFrame:
 
 def onset_table(lines: Iterable[Line]) -> pd.DataFrame:
     """When each run's gap began to rise, one row per run."""
-    return pd.DataFrame([_onset_row(line) for line in lines])
-
-
-def _onset_row(line: Line) -> dict[str, Any]:
-    onset = line.onset
-    if math.isfinite(onset.step.value):
-        begun = f"{onset.step.value:.0f} {markup.bracket(onset.step.low, onset.step.high)}"
-    else:  # where there is a p, a rise was looked for
-        begun = "none seen" if onset.p == onset.p else markup.MISSING
-    return {
-        "arm": line.arm,
-        "seed": line.seed,
-        "gap, first": line.gap_first,
-        "gap, last": line.gap_last,
-        "onset (step)": begun,
-        "p": markup.p_value(onset.p),
-        "early stop (step)": "" if line.alarm is None else str(line.alarm),
-        "threshold grid (step)": span(line.grid),
-        "grid, top tenth": span(line.own_grid),
-        "note": "; ".join(filter(None, [onset.note, line.grid.note])),
-    }
+    rows = []
+    for line in lines:
+        onset, step = line.onset, line.onset.step
+        begun = f"{step.value:.0f} {markup.bracket(step.low, step.high)}"
+        if not math.isfinite(step.value):  # where there is a p, a rise was looked for
+            begun = "none seen" if onset.p == onset.p else markup.MISSING
+        rows.append(
+            {
+                "arm": line.arm,
+                "seed": line.seed,
+                "gap, first": line.gap_first,
+                "gap, last": line.gap_last,
+                "onset (step)": begun,
+                "p": markup.p_value(onset.p),
+                "early stop (step)": "" if line.alarm is None else str(line.alarm),
+                "threshold grid (step)": span(line.grid),
+                "grid, top tenth": span(line.own_grid),
+                "note": "; ".join(filter(None, [onset.note, line.grid.note])),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def peaks_table(fits: Iterable[dict[str, Any]]) -> pd.DataFrame:
