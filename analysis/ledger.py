@@ -6,10 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
 from analysis.printed import NO_RUN, with_problems
-from analysis.records.runs import Run, read_runs
+from analysis.records.runs import read_runs
 from analysis.reports.markup import MISSING, estimate
 from analysis.step.ledger import judge_table, ledger
 from study.cli import StudyOptions, command, output
@@ -35,14 +33,8 @@ def main(options: Options) -> int:
     steps = ledger(runs)
     if options.out:
         steps.to_parquet(options.out)
-    lines = _text(runs, judge_table(runs, steps)) or [NO_RUN]
-    print(with_problems(lines, [*problems, *steps.attrs["problems"]]))
-    return 0
-
-
-def _text(runs: list[Run], table: pd.DataFrame) -> list[str]:
     lines = []
-    for arm, rows in table.set_index("metric").groupby("arm", sort=False):
+    for arm, rows in judge_table(runs, steps).set_index("metric").groupby("arm", sort=False):
         text = {m: estimate(*r, sign=False) for m, r in rows[["mean", "low", "high"]].T.items()}
         aligned = [m for m in text if m.startswith("align/") and m.endswith(("cosine", "flips"))]
         lines.append(
@@ -55,7 +47,8 @@ def _text(runs: list[Run], table: pd.DataFrame) -> list[str]:
             columns = [text[f"{key}/{name}"] for key in _PER_FEATURE]
             if set(columns) != {MISSING}:
                 lines.append(f"  {name:<12}" + "".join(f"{column:<32}" for column in columns))
-    return lines
+    print(with_problems(lines or [NO_RUN], [*problems, *steps.attrs["problems"]]))
+    return 0
 
 
 if __name__ == "__main__":
