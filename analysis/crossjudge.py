@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.arm.crossjudge import figure, study
+from analysis.arm.crossjudge import figure, mean_gains, study
 from analysis.arm.substitution import LEAST
-from analysis.printed.arm import crossjudge_text
+from analysis.printed import show, with_problems
 from study.bounds import Number
 from study.cli import StudyOptions, command, option, output
-from study.files import write_json
 
 
 @dataclass(frozen=True)
@@ -27,12 +26,33 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     result = study(options.folder, options.least)
-    if options.out:
-        write_json(options.out, result)
-    if options.figure:
-        figure(pd.DataFrame(result["matrix"])).savefig(options.figure, dpi=150)
-    print(crossjudge_text(result, options.least))
-    return 0
+    matrix = pd.DataFrame(result["matrix"])
+    return show(options, result, _text(result, options.least), lambda: figure(matrix))
+
+
+def _text(result: dict, least: float) -> str:
+    inflation, pairs = pd.DataFrame(result["inflation"]), pd.DataFrame(result["agreement"])
+    lines = [
+        "Gain from the first to the last tenth of the steps, by the judge that scored, on",
+        "rollouts that the own judge scored as well; mean over runs:",
+        mean_gains(pd.DataFrame(result["matrix"])).round(3).to_string(),
+        "\nGain with the own judge [95 % t intervals over runs]:",
+        inflation.round(3).to_string(index=False),
+        *(f"  {name}: {meaning}" for name, meaning in result["inflation_columns"].items()),
+        "\nCorrelation within groups, mean over runs [95 % t interval over runs]:",
+        pairs[pairs["judge"] < pairs["other"]].round(3).to_string(index=False) + "\n",
+    ]
+    swaps = [
+        f"{swap['arm']}: {swap['risen']} rose by {swap['up']:.2f} SD or more beyond {swap['base']}"
+        f" in each of {swap['runs']} pairs of runs, {swap['fallen']} fell by {-swap['down']:.2f}"
+        f" SD or more; a bias-free arm would show any in {swap['chance']:.2g} of studies"
+        for swap in result["substitutions"]
+    ]
+    none = result["substitutions_untold"] or (
+        f"No behaviour rose while another fell by {least:g} SD beyond {result['base_arm']} in"
+        " all pairs of runs of an arm."
+    )
+    return with_problems([*lines, *(swaps or [none])], result["problems"])
 
 
 if __name__ == "__main__":

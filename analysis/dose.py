@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from analysis.arm.dose import study
-from analysis.printed.arm import dose_text
-from analysis.reports.figures import dose_response
+from analysis.arm.dose import straight, study
+from analysis.printed import show, with_problems
+from analysis.reports.figures import dose_caption, dose_response
 from study.cli import StudyOptions, command, option, output
-from study.files import write_json
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,32 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     result = study(options.folder, options.feature)
-    if options.out:
-        write_json(options.out, result)
-    print(dose_text(result))
-    if options.figure:
-        dose_response(result).savefig(options.figure, dpi=150)
-    return 0
+    return show(options, result, _text(result), lambda: dose_response(result))
+
+
+def _text(result: dict[str, Any]) -> str:
+    """Slope, line, monotone and Emax fits of one behaviour over doses."""
+    fit, bent, slope = result["line"], result["emax"], result["slope"]
+    curve = bent["note"] or (
+        f"e0 {bent['e0']:.3g}, emax {bent['emax']:.3g}, ed50 {bent['ed50']:.3g}; AIC"
+        f" {bent['aic']:.1f} against {bent['aic_line']:.1f} of the line"
+    )
+    return with_problems(
+        [
+            f"{result['feature']}: {fit['runs']} runs, shift per unit of dose {slope['slope']:.3g}"
+            f" [{slope['low']:.3g}, {slope['high']:.3g}] over {slope['n']} {slope['unit']}s"
+            f"{' (' + slope['note'] + ')' if slope['note'] else ''}; trend p"
+            f" {result['trend_p']:.4g}"
+            f" (doses permuted{' within seeds' if slope['unit'] == 'seed' else ''})",
+            f"line over runs taken for independent: [{fit['low']:.3g}, {fit['high']:.3g}],"
+            f" R2 {fit['r2']:.3f}; {straight(result['lack_of_fit_p'])}",
+            "monotone: "
+            + ", ".join(f"{dose:g} -> {value:.3g}" for dose, value in result["monotone"]),
+            f"Emax: {curve}",
+            dose_caption(result),
+        ],
+        result["problems"],
+    )
 
 
 if __name__ == "__main__":

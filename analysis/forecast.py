@@ -9,11 +9,10 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.arm.forecast import figure, forecast
-from analysis.arm.ranking import validate
-from analysis.printed.arm import forecast_text
+from analysis.arm.ranking import moved_most, validate
+from analysis.printed import show
 from study.bounds import Number
 from study.cli import StudyOptions, command, option, output
-from study.files import write_json
 
 
 @dataclass(frozen=True)
@@ -33,12 +32,28 @@ def main(options: Options) -> int:
     result = forecast(options.folder, options.judges, options.steps)
     if options.judges == "study" if options.validate is None else options.validate:
         result["validation"] = validate(options.folder, result)
-    if options.out:
-        write_json(options.out, result)
-    print(forecast_text(result))
-    if options.figure:
-        figure(pd.DataFrame(result["pushes"])).savefig(options.figure, dpi=150)
-    return 0
+    return show(options, result, _text(result), lambda: figure(pd.DataFrame(result["pushes"])))
+
+
+def _text(result: dict) -> str:
+    table = pd.DataFrame(result["pushes"])
+    lines = [
+        f"Push at the first step, in SDs of each behaviour ({result['prompts']} prompts):",
+        table.pivot(index="judge", columns="feature", values="in_sds").round(3).to_string(),
+    ]
+    for name in moved_most(result["pushes"]):
+        what = "push [95 % t interval over prompts], rank [95 % over prompts drawn again]"
+        lines.append(f"\n{name}: {what}")
+        pushes = table[table.feature == name].set_index("judge")
+        for line in sorted(result["ranks"], key=lambda line: line["rank"]):
+            if line["feature"] == name:
+                row = pushes.loc[line["judge"]]
+                place = f"  {line['rank']}. [{line['low']}, {line['high']}] {line['judge']}:"
+                lines.append(f"{place} {row.push:+.3g} [{row.low:+.3g}, {row.high:+.3g}]")
+    if "validation" in result:
+        lines += ["\nForecast against the runs that were trained (rank correlation over arms):"]
+        lines += [pd.DataFrame(result["validation"]).round(3).to_string(index=False)]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

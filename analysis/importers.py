@@ -6,12 +6,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.external.importers import read_as
+from analysis.external.importers import alpaca_eval, completions, ifeval, judgebench, llmbar
+from study.bounds import Choice
 from study.cli import command, option, word, writes
 from study.errors import UserError
 from study.files import write_text
 
-PAIRS = ("alpaca_eval", "judgebench", "llmbar")
+PAIRS = {"alpaca_eval": alpaca_eval, "judgebench": judgebench, "llmbar": llmbar}
 COMPLETIONS = ("trl", "verl")
 
 
@@ -21,7 +22,9 @@ class Options:
     file: Path = word("the file")
     out: Path = option("CSV file for the table", required=True)
     judge: str = option("its name, where the file has none", "", only=(*PAIRS, "ifeval"))
-    by: str = option("what a row is: instruction or prompt", "instruction", only=("ifeval",))
+    by: str = option(
+        "what a row is", "instruction", Choice(("instruction", "prompt")), only=("ifeval",)
+    )
     truth: list[str] = option("columns of truth", [], only=COMPLETIONS)
     raters: list[str] = option("columns of other raters", [], only=COMPLETIONS)
 
@@ -34,12 +37,15 @@ class Options:
 @command("analysis.importers judgebench outputs.jsonl out=table.csv judge=gpt-4o", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 written, 2 a user's error."""
-    table = read_as(
-        options.kind, options.file, options.judge, options.by, options.truth, options.raters
-    )
+    if options.kind in COMPLETIONS:
+        table = completions(options.file, options.truth, options.raters)
+    elif options.kind == "ifeval":
+        table = ifeval(options.file, options.judge or "rule", by=options.by)
+    else:
+        table = PAIRS[options.kind](options.file, options.judge)
     with writes("out", options.out):
         write_text(options.out, table.to_csv(index=False))
-    following = "pairwise" if "verdict" in table else "ratings"
+    following = "pairwise" if options.kind in PAIRS else "ratings"
     lost = table.attrs.get("lost", 0)
     note = f" {lost} damaged records are lost." if lost else ""
     print(f"{len(table)} rows for python -m analysis.{following} {options.out}.{note}")

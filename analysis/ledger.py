@@ -6,10 +6,19 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.printed.step import print_ledger
+from analysis.printed import NO_RUN, with_problems
 from analysis.records.runs import read_runs
+from analysis.reports.markup import MISSING, estimate
 from analysis.step.ledger import judge_table, ledger
 from study.cli import StudyOptions, command, output
+from study.rewards.failure import REPLAY_POLICIES
+
+_PER_FEATURE = ("bias", "cov", "cov_truth", "cov_bias", "cov_bias_none", "unique")
+_PER_RUN = (
+    *("unscored", "tied", "dead", "starved", "phi", "j", "gain", "gain_tied", "amplification"),
+    *("bias_share", "bias_share_none", "bias_r2", "advantage_r2"),
+)
+_PER_POLICY = tuple(f"{name}/{key}" for name in REPLAY_POLICIES[1:] for key in ("cosine", "flips"))
 
 
 @dataclass(frozen=True)
@@ -24,12 +33,21 @@ def main(options: Options) -> int:
     steps = ledger(runs)
     if options.out:
         steps.to_parquet(options.out)
-    if runs:
-        print_ledger(runs, judge_table(runs, steps))
-    else:
-        print("No run of this study has recorded rollouts yet.")
-    for line in [*problems, *steps.attrs["problems"]]:
-        print(f"problem: {line}")
+    lines = []
+    for arm, rows in judge_table(runs, steps).set_index("metric").groupby("arm", sort=False):
+        text = {m: estimate(*r, sign=False) for m, r in rows[["mean", "low", "high"]].T.items()}
+        aligned = [m for m in text if m.startswith("align/") and m.endswith(("cosine", "flips"))]
+        lines.append(
+            f"\n{arm}: {rows['n'].max()} runs; mean over steps [95 % t interval over runs]"
+        )
+        lines += [f"  {metric:<16} {text[metric]}" for metric in _PER_RUN]
+        lines += [f"  {metric:<24} {text[metric]}" for metric in (*aligned, *_PER_POLICY)]
+        lines.append(f"  {'feature':<12}" + "".join(f"{key:<32}" for key in _PER_FEATURE))
+        for name in runs[0].names:
+            columns = [text[f"{key}/{name}"] for key in _PER_FEATURE]
+            if set(columns) != {MISSING}:
+                lines.append(f"  {name:<12}" + "".join(f"{column:<32}" for column in columns))
+    print(with_problems(lines or [NO_RUN], [*problems, *steps.attrs["problems"]]))
     return 0
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from analysis.arm.mediation import study
-from analysis.printed.arm import mediation_text
+from analysis.printed import show
 from study.cli import StudyOptions, command, option, output
-from study.files import write_json
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,20 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     result = study(options.folder, options.feature)
-    if options.out:
-        write_json(options.out, result)
-    print(mediation_text(result))
-    return 0
+    return show(options, result, _text(result))
+
+
+def _text(result: dict[str, Any]) -> str:
+    """The effect on the truth, through the behaviour and past it."""
+    return (
+        f"truth per unit of dose, {len(result['runs'])} runs: total {result['total']:.3g}"
+        f" [{result['total_low']:.3g}, {result['total_high']:.3g}], through {result['feature']}"
+        f" {result['indirect']:.3g} [{result['low']:.3g}, {result['high']:.3g}], else"
+        f" {result['direct']:.3g}\n"
+        f"{result['feature']} per unit of dose {result['a']:.3g}, truth per unit of"
+        f" {result['feature']} {result['b']:.3g}; a common cause with a correlation of"
+        f" {result['rho']:.2f} would make all of the indirect effect. {result['note']}"
+    )
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.arm.errors_in_variables import study
+from analysis.printed import show, with_problems
 from study.bounds import Number
 from study.cli import StudyOptions, command, option, output
-from study.files import write_json
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,15 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     result = study(options.folder, options.feature, options.steps)
-    if options.out:
-        write_json(options.out, result)
-    print(pd.DataFrame(result["judges"]).to_string(index=False, float_format="%.4g"))
-    print(
+    judges, slopes = (
+        pd.DataFrame(result[key]).to_string(index=False, float_format="%.4g")
+        for key in ("judges", "slopes")
+    )
+    between = (
         f"\n{result['feature']} per unit of measured bias, judge by judge"
         f" (reliability of the bias {result['reliability']:.3f}):"
     )
-    print(pd.DataFrame(result["slopes"]).to_string(index=False, float_format="%.4g"))
-    for problem in result["problems"]:
-        print(f"problem: {problem}")
-    return 0
+    return show(options, result, with_problems([judges, between, slopes], result["problems"]))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from analysis.printed.run import print_onset
+from analysis.printed import show, with_problems
+from analysis.printed.run import onset_text
 from analysis.records.runs import read_runs
 from analysis.run.onset import dosed, line
 from analysis.run.threshold_grid import FEWEST_HIGH, HIGH
@@ -14,7 +15,6 @@ from analysis.statistics.estimate import columns
 from study.bounds import Choice
 from study.cli import StudyOptions, command, option, output
 from study.features import FEATURES
-from study.files import write_json
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,10 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     runs, problems = read_runs(options.folder)
-    lines = [
-        line(
-            run, [options.feature] if options.feature else dosed(run), options.high, options.fewest
-        )
-        for run in runs
-    ]
-    if options.out:
-        write_json(
-            options.out, [asdict(line) | {"onset": columns(line.onset, step="")} for line in lines]
-        )
-    print_onset(runs, lines)
-    for problem in problems:
-        print(f"problem: {problem}")
-    return 0
+    chosen = [options.feature] if options.feature else None
+    lines = [line(run, chosen or dosed(run), options.high, options.fewest) for run in runs]
+    rows = [asdict(line) | {"onset": columns(line.onset, step="")} for line in lines]
+    return show(options, rows, with_problems(onset_text(runs, lines), problems))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.printed.run import print_overopt, without_infinities
+from analysis.printed import show, with_problems
+from analysis.printed.run import overopt_text, without_infinities
 from analysis.records.runs import read_runs
 from analysis.run.overopt import rows
 from study.cli import StudyOptions, command, output
-from study.files import write_json
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,7 @@ def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     runs, problems = read_runs(options.folder)
     table = [row for run in runs for row in rows(run)]
-    if options.out:
-        write_json(options.out, without_infinities(table))
-    print_overopt(table)
-    for problem in problems:
-        print(f"problem: {problem}")
-    return 0
+    return show(options, without_infinities(table), with_problems(overopt_text(table), problems))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from analysis.external.pairwise import INVALID, judge_pairs, read_pairwise, render
-from analysis.external.tables import TableOptions
+from analysis.external.pairwise import INVALID, check_pairwise, judge_pairs, render
+from analysis.external.tables import TableOptions, read_table
 from analysis.statistics.proportions import LEVEL
 from study.bounds import Choice
-from study.cli import command, option, writes
-from study.files import write_json
+from study.cli import command, option
 
 
 @dataclass(frozen=True)
@@ -23,15 +22,14 @@ class Options(TableOptions):
 @command("analysis.pairwise verdicts.csv out=pairwise.json invalid=exclude", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 written, 2 a user's error."""
-    judges = judge_pairs(read_pairwise(options.file), options.invalid)
+    judges = judge_pairs(check_pairwise(read_table(options.file)), options.invalid)
     chosen = {
         "invalid": options.invalid,
         "invalid_means": INVALID[options.invalid],
         "level": LEVEL,
         "file": str(options.file),
     }
-    with writes("out", options.out):
-        write_json(options.out, {"options": chosen, "judges": judges})
+    options.write({"options": chosen, "judges": judges})
     print(render(judges, options.invalid))
     return 0
 

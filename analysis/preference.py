@@ -7,19 +7,15 @@ import sys
 from analysis.external.preference import preferences, read, render
 from analysis.external.tables import TableOptions
 from analysis.statistics.estimate import columns
-from study.cli import command, writes
-from study.files import write_json
+from study.cli import command
 
 
 @command("analysis.preference table.csv out=preference.json", __doc__, TableOptions)
 def main(options: TableOptions) -> int:
     """Exit codes: 0 written, 2 a user's error."""
     result = preferences(read(options.file))
-    with writes("out", options.out):
-        write_json(
-            options.out,
-            {"unit": "item", "preferences": [columns(line, effect="") for line in result]},
-        )
+    rows = [columns(preference, effect="") for preference in result]
+    options.write({"unit": "item", "preferences": rows})
     print(render(result))
     return 0
 

@@ -9,9 +9,13 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.arm.propagation import figure, study
-from analysis.printed.arm import propagation_text
+from analysis.printed import show, with_problems
 from study.cli import StudyOptions, command, option, output
-from study.files import write_json
+
+LEGEND = (
+    "r2, slope, inside: scale fitted on all other runs; _unseen: on the runs of other arms only,\n"
+    "as for a judge that nobody trained on; r2_repeated: no theory, mean of the arm's other runs."
+)
 
 
 @dataclass(frozen=True)
@@ -25,15 +29,31 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     result = study(options.folder, options.scale)
-    if options.out:
-        write_json(options.out, result)
-    print(propagation_text(result))
     runs, lines = pd.DataFrame(result["runs"]), pd.DataFrame(result["calibration"])
-    if options.figure and lines["r2"].notna().any():
-        figure(runs, lines).savefig(options.figure, dpi=150)
-    elif options.figure:
+    compared = lines["r2"].notna().any()
+    show(options, result, _text(result), (lambda: figure(runs, lines)) if compared else None)
+    if options.figure and not compared:
         print("problem: no figure was drawn, as no behaviour has a prediction to compare")
     return 0
+
+
+def _text(result: dict) -> str:
+    rows, calibration = pd.DataFrame(result["runs"]), pd.DataFrame(result["calibration"])
+    best = calibration.sort_values("r2", ascending=False)["feature"].iloc[0]
+    columns = "cell observed predicted low high of_truth of_bias scale unseen repeated".split()
+    lines = [
+        calibration.drop(columns="note").round(3).to_string(index=False),
+        LEGEND,
+        f"\n{best}, run by run (predicted with a scale fitted on the other runs):",
+        rows[rows.feature == best][columns].to_string(index=False, float_format="%.3g"),
+    ]
+    if result["kl_limit"]:
+        held = pd.DataFrame(result["kl_limit"])
+        lines += [
+            f"\n{best}, observed beside what the KL penalty would hold (Cov(A, z) / beta):",
+            held[held.feature == best].to_string(index=False, float_format="%.3g"),
+        ]
+    return with_problems(lines, result["problems"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Does a judge score its own family's answers higher than their quality earns?
 
-    python -m analysis.preference FILE out=JSON
-
 A raw preference for one's own proves nothing: own answers may be better. So the score is regressed,
 within items, on authorship *and* on a quality that the judge had no part in (human scores, gold, or
 rule truth), and the raw effect stands beside it.
@@ -12,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from analysis.external import tables
-from analysis.statistics.estimate import Estimate
+from analysis.statistics.estimate import NAN, Estimate
 from analysis.statistics.fixed_effects import fixed_effects
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-COLUMNS = ("item", "judge", "judge_family", "author", "author_family", "score", "quality")
+_NAMES = ("item", "judge", "judge_family", "author", "author_family")
+COLUMNS = {
+    **dict.fromkeys(_NAMES, tables.texts),
+    **dict.fromkeys(("score", "quality"), tables.numbers),
+}
 MEANING = (
     f"A table of judged answers has the columns {', '.join(COLUMNS)}: one row per answer and judge,"
     " score by the judge, quality by somebody else; a blank score is missing."
@@ -58,20 +56,17 @@ class Preference:
 def within(
     y: np.ndarray, x_N_K: np.ndarray, items: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Slopes within items, their cluster-robust standard errors, and the number of items.
-
-    Items with one row say nothing and are left out; see `analysis.statistics.fixed_effects` for
-    the correction.
+    """Slopes within items, their cluster-robust standard errors, and the items of two rows or more.
 
     Raises:
         ValueError: fewer than three items, or columns without variation of their own within items.
     """
-    found = fixed_effects(y, x_N_K, items)
-    if found.groups < 3:
-        raise ValueError(f"{found.groups} items with two answers or more are too few")
-    if len(found.kept) < x_N_K.shape[1]:
+    fit = fixed_effects(y, x_N_K, items)
+    if fit.groups < 3:
+        raise ValueError(f"{fit.groups} items with two answers or more are too few")
+    if len(fit.kept) < x_N_K.shape[1]:
         raise ValueError("authorship and quality do not vary apart from each other within items")
-    return found.coef_K, found.se_K, found.groups
+    return fit.coef_K, fit.se_K, fit.groups
 
 
 def preferences(frame: pd.DataFrame) -> list[Preference]:
@@ -81,50 +76,45 @@ def preferences(frame: pd.DataFrame) -> list[Preference]:
         frame: columns as in `COLUMNS`; score and quality are numbers, NaN where missing.
     """
     rows = []
-    for judge, own in frame.groupby("judge", sort=True):
-        for kind, mark in (
-            ("self", own["author"] == own["judge"]),
-            ("family", own["author_family"] == own["judge_family"]),
+    for judge, judged in frame.groupby("judge", sort=True):
+        for kind, author, reader in (
+            ("self", "author", "judge"),
+            ("family", "author_family", "judge_family"),
         ):
-            rows.append(_one(str(judge), kind, own, mark.to_numpy(dtype=float)))
+            own = (judged[author] == judged[reader]).to_numpy(dtype=float)
+            rows.append(_preference(str(judge), kind, judged, own))
     return rows
 
 
-def _one(judge: str, kind: str, frame: pd.DataFrame, own: np.ndarray) -> Preference:
+def _preference(judge: str, kind: str, frame: pd.DataFrame, own: np.ndarray) -> Preference:
     score, quality = (frame[key].to_numpy(dtype=float) for key in ("score", "quality"))
     known = np.isfinite(score) & np.isfinite(quality)
     items = frame["item"].to_numpy()[known]
     score, quality, own = score[known], quality[known], own[known]
-    nan, missing = float("nan"), int((~known).sum())
+    counts: dict[str, Any] = {
+        "rows": len(score),
+        "own_rows": int(own.sum()),
+        "missing": int((~known).sum()),
+    }
     try:
-        slopes, errors, groups = within(score, np.stack([own, quality], axis=1), items)
-        raw, raw_errors, _ = within(score, own[:, None], items)
-    except ValueError as error:
-        few = "no answer is its own" if not own.any() else str(error)
-        none = Estimate(nan, unit="item", note=few)
-        return Preference(
-            *(judge, kind, none, nan, nan, none, nan, len(score), 0, int(own.sum()), missing, few)
+        (slope, quality_slope), (error, _), groups = within(
+            score, np.stack([own, quality], axis=1), items
         )
+        (raw,), (raw_error,), _ = within(score, own[:, None], items)
+    except ValueError as refused:
+        note = str(refused) if own.any() else "no answer is its own"
+        none = Estimate(NAN, unit="item", note=note)
+        return Preference(judge, kind, none, NAN, NAN, none, NAN, items=0, note=note, **counts)
     t = float(stats.t.ppf(0.975, groups - 1))
-    effect, error = float(slopes[0]), float(errors[0])
-
-    def around(slope: float, half: float) -> Estimate:
-        return Estimate(slope, slope - half, slope + half, groups, "item")
-
-    p = float(2 * stats.t.sf(abs(effect) / error, groups - 1)) if error > 0 else nan
+    effect, raw_effect = (
+        Estimate(float(mean), float(mean - t * se), float(mean + t * se), groups, "item")
+        for mean, se in ((slope, error), (raw, raw_error))
+    )
+    p = float(2 * stats.t.sf(abs(slope) / error, groups - 1)) if error > 0 else NAN
     spread = float(score.std(ddof=1))
+    in_sds = float(slope) / spread if spread > 0 else NAN
     return Preference(
-        judge,
-        kind,
-        around(effect, t * error),
-        p,
-        effect / spread if spread > 0 else nan,
-        around(float(raw[0]), t * float(raw_errors[0])),
-        float(slopes[1]),
-        len(score),
-        groups,
-        int(own.sum()),
-        missing,
+        judge, kind, effect, p, in_sds, raw_effect, float(quality_slope), items=groups, **counts
     )
 
 
@@ -134,22 +124,17 @@ def read(path: Path) -> pd.DataFrame:
     Raises:
         UserError: a column is missing, a cell is blank that may not be, or a number is none.
     """
-    raw = tables.read_table(path)
-    tables.require(raw, COLUMNS, MEANING)
-    words = {name: tables.texts(raw, name) for name in COLUMNS[:5]}
-    return pd.DataFrame(words | {name: tables.numbers(raw, name) for name in COLUMNS[5:]})
+    return tables.checked(tables.read_table(path), COLUMNS, MEANING)
 
 
-def render(found: Sequence[Preference]) -> str:
+def render(rows: Sequence[Preference]) -> str:
     """One line per judge and kind of own."""
-    return "\n".join(
-        f"{one.judge:<24}{one.kind:<8}"
-        + (
-            one.note
-            if one.note
-            else f"{one.effect.value:+.4f} [{one.effect.low:+.4f}, {one.effect.high:+.4f}]"
-            " at equal quality,"
-            f" {one.raw.value:+.4f} without; {one.items} items, {one.own_rows} own"
+    lines = []
+    for row in rows:
+        effect, raw = row.effect, row.raw
+        line = row.note or (
+            f"{effect.value:+.4f} [{effect.low:+.4f}, {effect.high:+.4f}] at equal quality,"
+            f" {raw.value:+.4f} without; {row.items} items, {row.own_rows} own"
         )
-        for one in found
-    )
+        lines.append(f"{row.judge:<24}{row.kind:<8}{line}")
+    return "\n".join(lines)

@@ -1,1 +1,25 @@
 """What the commands of `analysis` print: the numbers of one study as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from study.files import write_json
+
+NO_RUN = "No run of this study has recorded rollouts yet."
+
+
+def show(options: Any, numbers: Any, text: str, draw: Callable[[], Any] | None = None) -> int:
+    """Write the numbers to ``out``, print the text, save the figure; the exit code of success."""
+    if options.out:
+        write_json(options.out, numbers)
+    print(text)
+    if draw is not None and options.figure:
+        draw().savefig(options.figure, dpi=150)
+    return 0
+
+
+def with_problems(lines: list[str], problems: list[str]) -> str:
+    """The lines of a text, and what could not be read or told under them."""
+    return "\n".join([*lines, *(f"problem: {problem}" for problem in problems)])

@@ -5,99 +5,87 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from analysis.printed import NO_RUN
 from analysis.records.runs import Run
-from analysis.reports.markup import MISSING, bracket, number, p_value
+from analysis.reports.markup import MISSING, estimate, number, p_value
 from analysis.run.onset import Line, planted_false_alarms
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import CELLS, span
 
 
-def print_onset(runs: Sequence[Run], lines: Sequence[Line]) -> None:
+def onset_text(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
     """A line per run, then the alarm's rule and the notes."""
-    if not lines:
-        print("No run of this study has recorded rollouts yet.")
-        return
-    heads = ("arm", "seed", "steps", "gap first", "last", "onset [95 %]", "p", "rise")
-    heads += ("CHERRL [min, max]", "cells", "top tenth", "severe", "alarm", "shortcut")
     rows = []
-    for one in lines:
-        onset, grid = one.onset, one.grid
+    for line in lines:
+        onset, grid = line.onset, line.grid
+        step = onset.step
         rows.append(
-            (
-                *(one.arm, str(one.seed), str(one.steps)),
-                *(number(one.gap_first, sign=True), number(one.gap_last, sign=True)),
-                f"{number(onset.step.value)} {bracket(onset.step.low, onset.step.high)}".strip(),
-                *(p_value(onset.p), number(onset.rise, sign=True)),
-                *(span(grid), f"{grid.resolved}/{CELLS}", span(one.own_grid)),
-                *(_step(grid.severe), _step(one.alarm), one.shortcut or "?"),
-            )
+            {
+                "arm": line.arm,
+                "seed": str(line.seed),
+                "steps": str(line.steps),
+                "gap first": number(line.gap_first, sign=True),
+                "last": number(line.gap_last, sign=True),
+                "onset [95 %]": estimate(step.value, step.low, step.high, sign=False),
+                "p": p_value(onset.p),
+                "rise": number(onset.rise, sign=True),
+                "CHERRL [min, max]": span(grid),
+                "cells": f"{grid.resolved}/{CELLS}",
+                "top tenth": span(line.own_grid),
+                "severe": number(grid.severe),
+                "alarm": number(line.alarm),
+                "shortcut": line.shortcut or "?",
+            }
         )
-    _print_columns([heads, *rows])
-    print(
-        "\nUnit: a run; intervals resample groups within steps and say nothing of other runs. "
-        "Onset is where judge - truth begins to rise; p is against group-sampling noise."
-    )
-    _print_rule(runs, lines)
-    notes = [(note, one.cell) for one in lines for note in (one.onset.note, one.grid.note) if note]
-    for note in dict.fromkeys(note for note, _ in notes):
-        print(f"{note} ({', '.join(cell for said, cell in notes if said == note)})")
-
-
-def _print_rule(runs: Sequence[Run], lines: Sequence[Line]) -> None:
-    first = next((at for at, one in enumerate(lines) if one.rule is not None), None)
-    if first is None:
-        print("Alarm: no run is long enough, with two groups a step, for the rule.")
-        return
-    rule = lines[first].rule
-    assert rule is not None
-    share = planted_false_alarms(runs[first], rule)
-    print(
-        f"Alarm: CUSUM of the gap over the mean of the first {rule.baseline} steps, slack "
-        f"{rule.slack:g} SE, limit {rule.limit:.2f} SE; it stops {share.value:.1%} "
-        f"[{share.low:.1%}, {share.high:.1%}] of 500 simulated bias-free runs of this shape "
-        "(Wilson)."
+    notes = [(note, line.cell) for line in lines for note in (line.onset.note, line.grid.note)]
+    return _table(
+        rows,
+        "Unit: a run; intervals resample groups within steps and say nothing of other runs. "
+        "Onset is where judge - truth begins to rise; p is against group-sampling noise.",
+        *_rule(runs, lines),
+        *_by_note(notes),
     )
 
 
-def _step(step: int | None) -> str:
-    return "\u2013" if step is None else str(step)
+def _rule(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
+    """The alarm's rule, as for the first run that is long enough."""
+    for run, line in zip(runs, lines, strict=True):
+        if (rule := line.rule) is not None:
+            share = planted_false_alarms(run, rule)
+            return [
+                f"Alarm: CUSUM of the gap over the mean of the first {rule.baseline} steps, slack "
+                f"{rule.slack:g} SE, limit {rule.limit:.2f} SE; it stops {share.value:.1%} "
+                f"[{share.low:.1%}, {share.high:.1%}] of 500 simulated bias-free runs of this "
+                "shape (Wilson)."
+            ]
+    return ["Alarm: no run is long enough, with two groups a step, for the rule."]
 
 
-def print_overopt(table: Sequence[dict[str, Any]]) -> None:
+def overopt_text(table: Sequence[dict[str, Any]]) -> list[str]:
     """A line per run and score, then the unit and the notes."""
-    if not table:
-        print("No run of this study has recorded rollouts yet.")
-        return
-
-    heads = ("arm", "seed", "score", "form", "alpha", "beta", "AIC rl - bon", "line - best")
-    heads += ("peak d", "[95 %]", "turned", "largest d")
-    lines = [heads]
+    heads = ("form", "alpha", "beta", "AIC rl - bon", "line - best", "peak d", "[95 %]", "turned")
+    rows = []
     for row in table:
-        best = row["best"]
-        axes = (row["arm"], str(row["seed"]), row["score"])
-        if best is None:
-            lines.append((*axes, *[MISSING] * 8, number(row["d_max"])))
-            continue
-        aic = {one["form"]: one["aic"] for one in row["fits"]}
-        lines.append(
-            (
-                *axes,
+        best, fit = row["best"], [MISSING] * len(heads)
+        if best is not None:
+            aic = {form["form"]: form["aic"] for form in row["fits"]}
+            fit = [
                 *(best["form"], number(best["alpha"]), number(best["beta"])),
                 number(aic["rl"] - aic["bon"], sign=True),
                 number(aic["line"] - best["aic"], sign=True),
                 *(place(best["peak"]), f"[{place(row['low'])}, {place(row['high'])}]"),
-                *(number(row["reached"]), number(row["d_max"])),
-            )
-        )
-    _print_columns(lines)
-    print(
-        "\nUnit: a run. d = sqrt(KL in nats per completion); score = start + "
+                number(row["reached"]),
+            ]
+        run = {"arm": row["arm"], "seed": str(row["seed"]), "score": row["score"]}
+        fitted = dict(zip(heads, fit, strict=True))
+        rows.append(run | fitted | {"largest d": number(row["d_max"])})
+    return _table(
+        rows,
+        "Unit: a run. d = sqrt(KL in nats per completion); score = start + "
         "d (alpha - beta log d) (rl) or d (alpha - beta d) (bon); turned is the share of resampled "
-        "curves with a peak before the largest d."
+        "curves with a peak before the largest d.",
+        *_by_note([(row["note"], row["cell"]) for row in table]),
     )
-    for note in dict.fromkeys(row["note"] for row in table if row["note"]):
-        cells = dict.fromkeys(row["cell"] for row in table if row["note"] == note)
-        print(f"{note} ({', '.join(cells)})")
 
 
 def without_infinities(value: Any) -> Any:
@@ -109,8 +97,20 @@ def without_infinities(value: Any) -> Any:
     return "not reached" if value == float("inf") else value
 
 
-def _print_columns(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    for row in rows:
-        padded = (text.ljust(width) for text, width in zip(row, widths, strict=True))
-        print("  ".join(padded).rstrip())
+def _table(rows: list[dict[str, str]], meaning: str, *lines: str) -> list[str]:
+    """The rows under their heads in aligned columns, then what they mean."""
+    if not rows:
+        return [NO_RUN]
+    columns = [[head, *(row[head] for row in rows)] for head in rows[0]]
+    padded = [[text.ljust(max(map(len, column))) for text in column] for column in columns]
+    table = ["  ".join(texts).rstrip() for texts in zip(*padded, strict=True)]
+    return [*table, f"\n{meaning}", *lines]
+
+
+def _by_note(notes: Sequence[tuple[str, str]]) -> list[str]:
+    """Each note once, with the cells that it is about."""
+    cells: dict[str, dict[str, None]] = {}
+    for note, cell in notes:
+        if note:
+            cells.setdefault(note, {})[cell] = None
+    return [f"{note} ({', '.join(named)})" for note, named in cells.items()]

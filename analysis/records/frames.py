@@ -8,18 +8,16 @@ it in ``frame.attrs["problems"]``, a list of sentences.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from study.cells import state as cell_state
 from study.cells import study_cells
-from study.files import Damaged, first_line, read_yaml
+from study.files import Damaged, read_yaml
 from study.identity import flatten, identifying, left_out
 from study.records import (
     COMPONENT,
@@ -29,17 +27,13 @@ from study.records import (
     frame_types,
     parts,
     read_metrics,
+    read_part,
     step_of,
-    unlike,
     where,
 )
 from study.status import read_status
 from study.study_file import read_study
 from study.verify import foreign_parts, read_form, strangers
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
 
 ROLLOUT_COLUMNS = frame_types({**ROLLOUT, "rules": OPTIONAL["rules"]})
 """What a rollout has, and the dtype it is given; ``component/<name>`` columns are float64.
@@ -47,35 +41,35 @@ ROLLOUT_COLUMNS = frame_types({**ROLLOUT, "rules": OPTIONAL["rules"]})
 
 VERDICT_COLUMNS = frame_types(VERDICT)
 
-RUN_COLUMNS: dict[str, str] = {
-    "study": "str",
-    "cell": "str",
-    "config_hash": "str",
-    "state": "str",
-    "done": "bool",
-    "step": "int64",
-    "steps": "int64",
+_FROM_CONFIG = {
+    "judge_family": "judge.family",
+    "judge_size": "judge.size",
+    "judge_model": "judge.endpoint.model",
+    "keyword": "judge.simulated.keyword",
+    "grading": "judge.grading.name",
+    "on_failure": "judge.on_failure",
+    "policy": "policy.name",
+    "policy_family": "policy.family",
+    "policy_size": "policy.size",
+    "task": "task.name",
+    "reward": "reward.name",
+    "scaffold": "scaffold.name",
+    "named_arm": "arm",
+}
+"""Run columns that are a text of the config, and its key there."""
+_NOT_TEXTS = {
+    **dict.fromkeys(("done", "simulated", "undosed"), "bool"),
+    **dict.fromkeys(("step", "steps", "seed"), "int64"),
     "seconds": "float64",
-    "error": "str",
-    "arm": "str",
-    "judge": "str",
-    "judge_family": "str",
-    "judge_size": "str",
-    "judge_model": "str",
-    "simulated": "bool",
-    "undosed": "bool",
-    "keyword": "str",
-    "grading": "str",
-    "on_failure": "str",
-    "policy": "str",
-    "policy_family": "str",
-    "policy_size": "str",
-    "task": "str",
-    "reward": "str",
-    "scaffold": "str",
-    "seed": "int64",
-    "git_commit": "str",
     "git_dirty": "object",
+}
+RUN_COLUMNS: dict[str, str] = {
+    name: _NOT_TEXTS.get(name, "str")
+    for name in (
+        "study cell config_hash state done step steps seconds error arm judge judge_family "
+        "judge_size judge_model simulated undosed keyword grading on_failure policy policy_family "
+        "policy_size task reward scaffold seed git_commit git_dirty"
+    ).split()
 }
 """One row per cell. ``undosed`` is a simulated judge without a planted bias; ``arm`` is the judge,
 what differs between judges of its name, and every other declared factor but the seed."""
@@ -112,10 +106,7 @@ def runs_frame(study_dir: Path | str) -> pd.DataFrame:
 
 
 def steps_frame(study_dir: Path | str, runs: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The logged metrics, long: cell, step, time_ms, metric, value, and the run axes.
-
-    A step that a resumed run logged twice is kept once, as logged last.
-    """
+    """The logged metrics, long: cell, step, time_ms, metric, value, and the run axes."""
     study_dir, problems = Path(study_dir), []
     runs = runs_frame(study_dir) if runs is None else runs
     rows: list[tuple[str, int, float | None, str, float]] = []
@@ -126,12 +117,9 @@ def steps_frame(study_dir: Path | str, runs: pd.DataFrame | None = None) -> pd.D
             for metric, value in line["metrics"].items():
                 number = float("nan") if value is None else float(value)
                 rows.append((cell, line["step"], line["time_ms"], metric, number))
-    frame = pd.DataFrame(rows, columns=["cell", "step", "time_ms", "metric", "value"])
-    frame = _typed(
-        frame, {"cell": "str", "step": "int64", "time_ms": "float64", "value": "float64"}
-    )
-    frame = frame.drop_duplicates(["cell", "step", "metric"], keep="last", ignore_index=True)
-    return _with_axes(frame, runs, problems)
+    columns = {"cell": "str", "step": "int64", "time_ms": "float64", "metric": "object"}
+    columns["value"] = "float64"
+    return _with_axes(_typed(pd.DataFrame(rows, columns=list(columns)), columns), runs, problems)
 
 
 def rollouts_frame(
@@ -147,7 +135,6 @@ def rollouts_frame(
     Raises:
         KeyError: a column that no rollout file has and the contract does not know.
     """
-    runs = runs_frame(study_dir) if runs is None else runs
     return _parts_frame(Path(study_dir), "rollouts", ROLLOUT_COLUMNS, columns, runs, steps)
 
 
@@ -164,19 +151,17 @@ def verdicts_frame(
     Raises:
         KeyError: a column that no verdict file has and the contract does not know.
     """
-    runs = runs_frame(study_dir) if runs is None else runs
     return _parts_frame(Path(study_dir), "verdicts", VERDICT_COLUMNS, columns, runs)
 
 
 def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dict[str, Any]:
     status = read_status(cell, problems)
-    git = _mapping(_environment(cell / "environment.json", problems), "git")
+    environment = _read(read_form, cell / "environment.json", problems)
     config = read_config(cell / "config.yaml", problems)
-    judge, policy = _mapping(config, "judge"), _mapping(config, "policy")
+    git, judge = _mapping(environment, "git"), _mapping(config, "judge")
     simulated = _mapping(judge, "simulated")
     digest = re.search(r"-([0-9a-f]{10})$", cell.name)
-    state = cell_state(cell)
-    flat = flatten(config)
+    state, flat = cell_state(cell), flatten(config)
     row: dict[str, Any] = {
         "study": study,
         "cell": cell.name,
@@ -188,24 +173,13 @@ def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dic
         "seconds": status.get("seconds"),
         "error": status.get("error") or "",
         "judge": str(judge.get("name") or NAMELESS),
-        "judge_family": judge.get("family") or "",
-        "judge_size": str(judge.get("size") or ""),
-        "judge_model": flat.get("judge.endpoint.model") or "",
         "simulated": bool(simulated),
         "undosed": bool(simulated) and not any(_mapping(simulated, "doses").values()),
-        "keyword": simulated.get("keyword") or "",
-        "grading": flat.get("judge.grading.name") or "",
-        "on_failure": judge.get("on_failure") or "",
-        "policy": policy.get("name") or "",
-        "policy_family": policy.get("family") or "",
-        "policy_size": str(policy.get("size") or ""),
         "seed": _seed(cell, config, problems),
         "git_commit": git.get("commit") or "",
         "git_dirty": git.get("dirty"),
+        **{column: str(flat.get(key) or "") for column, key in _FROM_CONFIG.items()},
     }
-    row["named_arm"] = config.get("arm") or ""
-    for group in ("task", "reward", "scaffold"):
-        row[group] = flat.get(f"{group}.name") or ""
     for factor in factors:
         row.setdefault(factor, flat.get(factor, flat.get(f"{factor}.name")))
     return row
@@ -225,11 +199,20 @@ def _seed(cell: Path, config: dict[str, Any], problems: list[str]) -> int:
     return 0
 
 
-def _environment(path: Path, problems: list[str]) -> dict[str, Any]:
+def read_config(path: Path, problems: list[str]) -> dict[str, Any]:
+    """A cell's resolved config; {} where there is none, and a sentence where it is damaged."""
     try:
-        return read_form(path)
+        return _read(read_yaml, path, problems)
+    except FileNotFoundError:
+        return {}
+
+
+def _read(read: Callable[[Path], Any], path: Path, problems: list[str]) -> Any:
+    """What a file holds; {} and a sentence in ``problems`` where it is damaged."""
+    try:
+        return read(path)
     except Damaged as error:
-        problems.append(f"{where(path)} could not be read: it {error.why}")
+        problems.append(f"{where(path)} is left out: it {error.why}")
         return {}
 
 
@@ -259,23 +242,12 @@ def _variants(study_dir: Path, runs: pd.DataFrame) -> pd.Series:
     }
     suffixes = pd.Series("", index=runs.index)
     for _, alike in runs.groupby("judge", observed=True):
-        known = [flats[cell] for cell in alike["cell"]]
-        for key in sorted({key for flat in known for key in flat}):
-            values = [flat.get(key, str(left_out(f"judge.{key}"))) for flat in known]
+        judges = [flats[cell] for cell in alike["cell"]]
+        for key in sorted({key for flat in judges for key in flat}):
+            values = [flat.get(key, str(left_out(f"judge.{key}"))) for flat in judges]
             if len(set(values)) > 1:
                 suffixes[alike.index] += [f", {key}={value}" for value in values]
     return suffixes
-
-
-def read_config(path: Path, problems: list[str]) -> dict[str, Any]:
-    """A cell's resolved config; {} and a sentence in ``problems`` where it is none."""
-    try:
-        return read_yaml(path)
-    except FileNotFoundError:
-        return {}
-    except Damaged as error:
-        problems.append(f"{where(path)} could not be read: it {error.why}")
-        return {}
 
 
 def _parts_frame(
@@ -283,33 +255,29 @@ def _parts_frame(
     kind: str,
     contract: dict[str, str],
     columns: Sequence[str] | None,
-    runs: pd.DataFrame,
+    runs: pd.DataFrame | None,
     steps: Collection[int] | None = None,
 ) -> pd.DataFrame:
+    runs = runs_frame(study_dir) if runs is None else runs
     problems: list[str] = []
     tables = []
     for code, cell in enumerate(runs["cell"]):
-        found = parts(study_dir / cell / kind)
-        if steps is not None:
-            found = [part for part in found if step_of(part) in steps]
-        problems += [text.rstrip(".") for text in foreign_parts(study_dir / cell / kind)]
-        table = _read_parts(found, contract, columns, problems)
-        if table is not None:
-            tables.append(
-                table.append_column("_run", pa.array([code] * table.num_rows, pa.int32()))
-            )
+        folder = study_dir / cell / kind
+        problems += [text.rstrip(".") for text in foreign_parts(folder)]
+        for path in parts(folder):
+            if steps is not None and step_of(path) not in steps:
+                continue
+            if table := _read(lambda path: _part(path, columns), path, problems):
+                codes = pa.array([code] * table.num_rows, pa.int32())
+                tables.append(table.append_column("_run", codes))
     wanted = list(contract) if columns is None else list(columns)
+    frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
     if tables:
         frame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
-    else:
-        frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
-    unknown = [
-        name
-        for name in wanted
-        if not (name in contract or name in frame or name.startswith(COMPONENT))
-    ]
-    if unknown and tables:
-        raise KeyError(f"{kind} have no {', '.join(unknown)}; they have {', '.join(contract)}")
+        there = {*contract, *frame}
+        unknown = [n for n in wanted if n not in there and not n.startswith(COMPONENT)]
+        if unknown:
+            raise KeyError(f"{kind} have no {', '.join(unknown)}; they have {', '.join(contract)}")
     dtypes = {name: contract.get(name, "float64") for name in wanted}
     dtypes |= {name: "float64" for name in frame if str(name).startswith(COMPONENT)}
     cells = pd.Categorical.from_codes(frame.pop("_run").to_numpy(), categories=list(runs["cell"]))
@@ -318,93 +286,26 @@ def _parts_frame(
     return _with_axes(frame, runs, problems)
 
 
-def _read_parts(
-    found: Sequence[Path],
-    contract: dict[str, str],
-    columns: Sequence[str] | None,
-    problems: list[str],
-) -> pa.Table | None:
-    """All readable parts of one cell as one table; parts that are not are named in ``problems``."""
-
-    def lose(part: Path, error: Exception) -> None:
-        problems.append(f"{where(part)} could not be read: {first_line(error)}")
-
-    schema, kept = pa.schema([]), []
-    for part in found:
-        try:
-            if not part.is_file():
-                raise OSError("it is no regular file")
-            footer = pq.read_metadata(part)
-            own = footer.schema.to_arrow_schema().remove_metadata()
-            if why := unlike(part, footer) or _untyped(own, contract):
-                raise OSError(f"it {why}")
-            schema = pa.unify_schemas([schema, own], promote_options="permissive")
-        except (pa.ArrowException, OSError, ValueError) as error:
-            lose(part, error)
-            continue
-        kept.append(part)
-    if not kept:
-        return None
-    names = schema.names if columns is None else [n for n in schema.names if n in columns]
-    checked = ds.ParquetFileFormat(
-        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-    )
-
-    def table_of(paths: list[str]) -> pa.Table:
-        table = ds.dataset(paths, schema=schema, format=checked).to_table(columns=names)
-        table.validate(full=True)  # texts are UTF-8
-        return table
-
-    try:
-        return table_of([str(part) for part in kept])
-    except (pa.ArrowException, OSError, ValueError):
-        # A footer was whole but the data behind it is not: find out which part, keep the others.
-        tables = []
-        for part in kept:
+def _part(path: Path, columns: Sequence[str] | None) -> pa.Table:
+    """The columns of a part; step is among them, for a table without columns has no rows."""
+    table = read_part(path, None if columns is None else [*columns, "step"])
+    for place, name in enumerate(table.column_names):
+        if name.startswith(COMPONENT):
             try:
-                tables.append(table_of([str(part)]))
-            except (pa.ArrowException, OSError, ValueError) as error:
-                lose(part, error)
-        return pa.concat_tables(tables) if tables else None
-
-
-def _untyped(schema: pa.Schema, contract: dict[str, str]) -> str:
-    """Why columns of a part are not what their names stand for; empty where they are."""
-
-    def fits(kind: pa.DataType, wanted: str) -> bool:
-        if wanted == "object" or pa.types.is_null(kind):
-            return True
-        if wanted == "str":
-            return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        return number if wanted in ("int64", "float64") else pa.types.is_boolean(kind)
-
-    wrong = [
-        f"{one.name} ({one.type})"
-        for one in schema
-        if not fits(one.type, contract.get(one.name, _kind(one.name)))
-    ]
-    return f"has columns of another kind: {', '.join(wrong)}" if wrong else ""
-
-
-def _kind(name: str) -> str:
-    return "float64" if name.startswith(COMPONENT) else "object"
+                table = table.set_column(place, name, table[name].cast(pa.float64()))
+            except pa.ArrowException as error:
+                raise Damaged(path, f"holds {name} as {table[name].type}") from error
+    return table
 
 
 def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> pd.DataFrame:
     """Run axes by cell. A name that the frame uses itself keeps its own meaning there."""
-    where = pd.Categorical(frame["cell"], categories=list(runs["cell"]))
+    codes = pd.Categorical(frame["cell"], categories=list(runs["cell"])).codes
+    renamed = {"judge": "acting_judge", "reward": "reward_name"}
     for axis in AXES:
-        name = {"judge": "acting_judge", "reward": "reward_name"}.get(axis, axis)
-        if axis not in frame:
-            name = axis
-        values = runs[axis].to_numpy()
-        if axis == "seed":
-            frame[name] = values[where.codes]
-        else:
-            levels = list(dict.fromkeys(values))
-            codes = pd.Categorical(values, categories=levels).codes
-            frame[name] = pd.Categorical.from_codes(codes[where.codes], categories=levels)
+        name = renamed.get(axis, axis) if axis in frame else axis
+        values = runs[axis] if axis == "seed" else pd.Categorical(runs[axis], runs[axis].unique())
+        frame[name] = values.take(codes).to_numpy() if axis == "seed" else values.take(codes)
     frame.attrs["problems"] = problems
     return frame
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
+from analysis.records.runs import Run
 from study.files import Damaged
 from study.records import parts, read_part
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from analysis.records.runs import Run
 
 
 def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[str]]:
@@ -26,7 +21,7 @@ def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[
     is left out. Another judge stands under its name; where that is taken, as by the same preset
     with other settings, under its folder's.
     """
-    found, problems = [], []
+    replayed, problems = [], []
     for run in runs:
         shadows = dict(run.shadows)
         folders = sorted((study_dir / "replays").glob(f"*/{run.cell}"))
@@ -46,12 +41,12 @@ def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[
                 continue
             if scores is None:
                 problems.append(f"{folder}: this replay holds other groups than its run; left out")
-                continue
-            (who, name), *_ = new.items()
-            shadows[folder.parent.name if name in known.values() else name] = scores
-            known[who] = name
-        found.append(replace(run, shadows=shadows))
-    return found, problems
+            else:
+                (who, name), *_ = new.items()
+                shadows[folder.parent.name if name in known.values() else name] = scores
+                known[who] = name
+        replayed.append(replace(run, shadows=shadows))
+    return replayed, problems
 
 
 def _judges(folder: Path) -> dict[str, str]:
@@ -70,19 +65,15 @@ def _judges(folder: Path) -> dict[str, str]:
 
 def _scores(folder: Path, run: Run) -> np.ndarray | None:
     """A replay's scores, shape (P, G); None where its groups are not those of the run."""
-    columns = ["step", "group", "member", "judge_score"]
-    made = parts(folder / "rollouts")
-    if not made:
-        return None
+    place = ["step", "group", "member"]
     tables = []
-    for part in made:
-        tables.append(read_part(part, columns))
-        if set(columns) - set(tables[-1].column_names):
-            raise Damaged(part, f"has not all of the columns {', '.join(columns)}")
-    table = pd.concat([one.to_pandas() for one in tables])
-    if table.duplicated(["step", "group", "member"]).any():
+    for part in parts(folder / "rollouts"):
+        tables.append(read_part(part, [*place, "judge_score"]).to_pandas())
+        if tables[-1].shape[1] < 4:
+            raise Damaged(part, f"has not all of the columns {', '.join(place)}, judge_score")
+    if not tables or (table := pd.concat(tables)).duplicated(place).any():
         return None
-    wide = table.pivot(index=["step", "group"], columns="member", values="judge_score")
+    wide = table.pivot(index=place[:2], columns="member", values="judge_score")
     scores = wide.to_numpy(dtype=float)
     same = scores.shape == run.judge.shape and np.array_equal(
         wide.index.get_level_values("step"), run.step_P

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,12 +34,6 @@ from analysis.statistics.intervals import mean_interval
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
 from study.identity import flatten
-
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
-
-    import numpy as np
-    import pandas as pd
 
 LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""
@@ -96,15 +90,13 @@ class Run:
         """The groups of one step."""
         here = self.step_P == step
         arrays = ("step_P", "reward", "advantage", "truth", "judge", "features")
-        shadows = {name: scores[here] for name, scores in self.shadows.items()}
-        part = replace(
-            self, **{name: getattr(self, name)[here] for name in arrays}, shadows=shadows
-        )
-        under = {
-            policy: part.reward if rewards is self.reward else rewards[here]
+        part: dict[str, Any] = {name: getattr(self, name)[here] for name in arrays}
+        part["shadows"] = {name: scores[here] for name, scores in self.shadows.items()}
+        part["under"] = {
+            policy: part["reward"] if rewards is self.reward else rewards[here]
             for policy, rewards in self.under.items()
         }
-        return replace(part, under=under)
+        return replace(self, **part)
 
 
 @dataclass(frozen=True)
@@ -163,16 +155,16 @@ def read_study(study_dir: Path | str) -> Records:
         for cell in table.loc[~named, "cell"]
     ]
     size = sum(part.lstat().st_size for part in folder.glob("*/*/step-*.parquet"))
-    found = on_each_core(_read_cell, jobs, size)
-    counted = [counts for _, counts, _ in found if len(counts)]
+    cells = on_each_core(_read_cell, jobs, size)
+    counted = [counts for _, counts, _ in cells if len(counts)]
     empty = pd.DataFrame(columns=list(OUTCOMES))
     return Records(
         folder,
         table,
-        [run for run, _, _ in found if run is not None],
+        [run for run, _, _ in cells if run is not None],
         pd.concat(counted, ignore_index=True) if counted else empty,
         keyword,
-        [*table.attrs["problems"], *lost, *(line for _, _, lines in found for line in lines)],
+        [*table.attrs["problems"], *lost, *(line for _, _, lines in cells for line in lines)],
     )
 
 
@@ -188,8 +180,8 @@ def step_means(run: Run, values_P_G: np.ndarray) -> np.ndarray:
 
 def read_runs(study_dir: Path | str) -> tuple[list[Run], list[str]]:
     """The runs of `read_study`, and sentences on what could not be read."""
-    found = read_study(study_dir)
-    return found.runs, found.problems
+    records = read_study(study_dir)
+    return records.runs, records.problems
 
 
 def on_each_core(
@@ -217,18 +209,18 @@ def _workers(cores: int) -> ProcessPoolExecutor:
 
 def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.DataFrame, list[str]]:
     folder, row, keyword = job
+    cell = row.iloc[0]
     rollouts = rollouts_frame(folder, [*_WANTED, REFERENCE], row)
     problems = list(rollouts.attrs["problems"])
     lost = rollouts[["step", "group", "member"]].isna().any(axis=1)
     if lost.any():
         problems.append(
-            f"{row['cell'].iloc[0]}: {int(lost.sum())} rollouts do not say their step, group and "
+            f"{cell['cell']}: {int(lost.sum())} rollouts do not say their step, group and "
             "member and were left out"
         )
         rollouts = rollouts[~lost]
     features = measured(rollouts["answer"].tolist(), keyword)
-    columns = ["rollout_id", "judge", "role", "outcome", "score"]
-    verdicts = verdicts_frame(folder, columns, row)
+    verdicts = verdicts_frame(folder, ["rollout_id", "judge", "role", "outcome", "score"], row)
     problems += verdicts.attrs["problems"]
     at = _positions(verdicts["rollout_id"], rollouts["rollout_id"])
     counts = _counted(verdicts, at, features[:, FEATURES.index("length")])
@@ -238,17 +230,13 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
     shadow = verdicts["role"].eq("shadow").to_numpy() & (at >= 0)
     shadows = _shadow_means(verdicts[shadow], at[shadow], len(rollouts))
     ratio = rollouts["logprob_sum"] - rollouts[REFERENCE]
+    under, why = policies.rewards_under(folder / cell["cell"], rollouts)
+    problems += [f"{cell['cell']}: {why}"] if why else []
     recorded = rollouts["reward"].to_numpy()
-    made, why = policies.rewards_under(folder / row["cell"].iloc[0], rollouts)
-    problems += [f"{row['cell'].iloc[0]}: {why}"] if why else []
     reward = place(recorded)
-    cell = row.iloc[0]
     config = flatten(read_config(folder / cell["cell"] / "config.yaml", []))
     run = Run(
-        str(cell["cell"]),
-        str(cell["arm"]),
-        int(cell["seed"]),
-        bool(cell["done"]),
+        *(str(cell["cell"]), str(cell["arm"]), int(cell["seed"]), bool(cell["done"])),
         step_P,
         reward=reward,
         advantage=place(rollouts["advantage"].to_numpy()),
@@ -261,21 +249,16 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
         on_failure=str(config.get("judge.on_failure", "unscored")),
         under={
             policy: reward if np.array_equal(rewards, recorded, equal_nan=True) else place(rewards)
-            for policy, rewards in made.items()
+            for policy, rewards in under.items()
         },
         rollouts=len(rollouts),
         config=config,
         log_ratio=place(ratio.to_numpy()) if ratio.notna().any() else None,
     )
     logged = steps_frame(folder, row)
-    problems += logged.attrs["problems"]
-    return replace(run, logged=_by_metric(logged, run.steps)), counts, problems
-
-
-def _by_metric(logged: pd.DataFrame, steps: np.ndarray) -> dict[str, np.ndarray]:
-    """Metric -> its value at each of the steps, shape (T,)."""
-    wide = logged.pivot(index="step", columns="metric", values="value").reindex(steps)
-    return {str(name): wide[name].to_numpy(dtype=float) for name in wide}
+    wide = logged.pivot(index="step", columns="metric", values="value").reindex(run.steps)
+    metrics = {str(name): wide[name].to_numpy(dtype=float) for name in wide}
+    return replace(run, logged=metrics), counts, [*problems, *logged.attrs["problems"]]
 
 
 def _placing(rollouts: pd.DataFrame) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray]:
@@ -302,8 +285,7 @@ def _positions(wanted: pd.Series, ids: pd.Series) -> np.ndarray:
     """Where each wanted id stands first in ``ids``; -1 for nowhere."""
     codes, names = pd.factorize(pd.concat([ids, wanted], ignore_index=True))
     first = np.full(len(names) + 1, -1)
-    own = codes[: len(ids)]
-    first[own[::-1]] = np.arange(len(own))[::-1]
+    first[codes[: len(ids)][::-1]] = np.arange(len(ids))[::-1]
     first[-1] = -1  # what has no id, which factorize gives the code -1
     return first[codes[len(ids) :]]
 
@@ -314,9 +296,9 @@ def _shadow_means(verdicts: pd.DataFrame, at: np.ndarray, rollouts: int) -> dict
     score = verdicts["score"].to_numpy(dtype=float)
     means = {}
     for code, judge in enumerate(judges):
-        own = (codes == code) & np.isfinite(score)
-        count = np.bincount(at[own], minlength=rollouts)
-        total = np.bincount(at[own], score[own], rollouts)
+        votes = (codes == code) & np.isfinite(score)
+        count = np.bincount(at[votes], minlength=rollouts)
+        total = np.bincount(at[votes], score[votes], rollouts)
         nan = np.full(rollouts, np.nan)
         means[str(judge)] = np.divide(total, count, out=nan, where=count > 0)
     return means

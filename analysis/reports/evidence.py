@@ -1,10 +1,7 @@
 """Every table behind one study's report, computed once: `gather` reads a study, `Evidence` is it.
 
-Nothing here draws or speaks. The sentences are made by `analysis.reports.words` and
-`analysis.reports.limits`, the tables by `tables`, the page's sections by `sections`:
-
-    evidence = gather("runs/quickstart")
-    print(*findings(evidence), sep="\\n")
+evidence = gather("runs/quickstart")
+print(*findings(evidence), sep="\\n")
 """
 
 from __future__ import annotations
@@ -12,33 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.arm.calibration import FEWEST, calibrate
-from analysis.arm.crossjudge import agreement, inflation, matrix
+from analysis.arm.calibration import FEWEST, Calibration, Predicted, calibrate
+from analysis.arm.crossjudge import Inflation, agreement, inflation, matrix
 from analysis.arm.dose import FEWEST as FEWEST_DOSES
 from analysis.arm.dose import doses_of, response
 from analysis.arm.propagation import paths, predict
-from analysis.arm.substitution import substitutions, untold
+from analysis.arm.substitution import Substitution, substitutions, untold
 from analysis.records.frames import NAMELESS
 from analysis.records.replays import with_replays
-from analysis.records.runs import on_each_core, read_study
+from analysis.records.runs import Records, Run, on_each_core, read_study
 from analysis.run import drift
-from analysis.run.onset import own_line
+from analysis.run.onset import Line, own_line
 from analysis.run.overopt import rows
 from analysis.step.ledger import judge_table, ledger
 from study.features import FEATURES
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from analysis.arm.calibration import Calibration, Predicted
-    from analysis.arm.crossjudge import Inflation
-    from analysis.arm.substitution import Substitution
-    from analysis.records.runs import Records, Run
-    from analysis.run.onset import Line
 
 
 @dataclass(frozen=True)
@@ -193,25 +182,21 @@ def _spread(runs: Sequence[Run]) -> dict[str, float]:
 
 def _score_scale(runs: Sequence[Run]) -> tuple[float, float]:
     """Ends of the score scale: 0 and 1, or the lowest and highest score beyond them."""
-    ends = [0.0, 1.0]
-    for run in runs:
-        scores = run.judge[np.isfinite(run.judge)]
-        if scores.size:
-            ends += [float(scores.min()), float(scores.max())]
-    return min(ends), max(ends)
+    scores = [run.judge[np.isfinite(run.judge)] for run in runs]
+    ends = np.concatenate([np.array([0.0, 1.0]), *scores])
+    return float(ends.min()), float(ends.max())
 
 
 def _predictions(runs: Sequence[Run]) -> tuple[list[Predicted], list[Calibration], str]:
     long = [run for run in runs if len(np.unique(run.step_P)) > 1]
     if len(long) <= FEWEST:
-        return (
-            [],
-            [],
+        why = (
             f"{len(long)} runs of two steps or more: the step size of a run is fitted on the "
-            f"others, which takes {FEWEST + 1} runs.",
+            f"others, which takes {FEWEST + 1} runs."
         )
+        return [], [], why
     predicted = predict(paths(long), "adam")
     calibration = calibrate(predicted)
-    if not any(line.r2 == line.r2 for line in calibration):
-        return predicted, calibration, "No behaviour moved in a way that could be compared."
-    return predicted, calibration, ""
+    compared = any(line.r2 == line.r2 for line in calibration)
+    why = "" if compared else "No behaviour moved in a way that could be compared."
+    return predicted, calibration, why

@@ -17,6 +17,7 @@ import numpy as np
 
 from analysis.records.behaviour import unit
 from analysis.records.runs import step_means
+from analysis.reports.markup import TEXTS
 from study.features import FEATURES
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LEDGER_BEHAVIOURS = 5
 """Behaviours in the stacked ledger."""
+NO_REASON = {"judge", "role", "scored", "verdicts", "unscored"}
+"""Columns of the failure table that are not a reason."""
 
 
 @contextmanager
@@ -50,9 +53,7 @@ def style() -> Generator[None]:
 
 def looks(arms: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Colour, line and marker of each arm, the same in every figure of a report."""
-    import seaborn as sns
-
-    colours = sns.color_palette("colorblind", 10)
+    colours = _colours(10)
     return {
         arm: {
             "color": colours[k % 10],
@@ -63,185 +64,158 @@ def looks(arms: Sequence[str]) -> dict[str, dict[str, Any]]:
     }
 
 
+@style()
 def learning(curves: pd.DataFrame) -> Figure:
     """Does the judge's score rise, and does the truth rise with it? One panel per arm.
 
     ``curves`` as `analysis.run.drift.learning_curves` gives them.
     """
-    with style():
-        import seaborn as sns
-
-        shown = curves[curves["metric"].isin(["judge_score", "truth"])]
-        arms = sorted(shown["arm"].unique())
-        figure, panels = _grid(len(arms), share=True)
-        blue, orange = sns.color_palette("colorblind", 2)
-        kinds = (("judge_score", "judge score", blue, "-"), ("truth", "rule truth", orange, "--"))
-        for arm, axes in zip(arms, panels, strict=True):
-            part = shown[shown["arm"] == arm]
-            for metric, label, colour, dash in kinds:
-                _band(axes, part[part["metric"] == metric], label, color=colour, linestyle=dash)
-            axes.set_title(f"{arm} ({_runs(part)})")
-            axes.set(xlabel="training step", ylabel="score (mean over runs)")
-        _outside_legend(figure, panels)
-        return figure
+    shown = curves[curves["metric"].isin(["judge_score", "truth"])]
+    arms = sorted(shown["arm"].unique())
+    figure, panels = _grid(len(arms), share=True)
+    blue, orange = _colours(2)
+    for arm, axes in zip(arms, panels, strict=True):
+        part = shown[shown["arm"] == arm]
+        for metric, colour, dash in (("judge_score", blue, "-"), ("truth", orange, "--")):
+            label = TEXTS["scores"][metric]
+            _band(axes, part[part["metric"] == metric], label, color=colour, linestyle=dash)
+        axes.set_title(f"{arm} ({_runs(part)})")
+        axes.set(xlabel="training step", ylabel="score (mean over runs)")
+    _outside_legend(figure, panels)
+    return figure
 
 
+@style()
 def gap(curves: pd.DataFrame) -> Figure:
     """How far does the judge's score run ahead of the truth, under each arm?"""
-    with style():
-        shown = curves[curves["metric"] == "gap"]
-        figure, (axes,) = _grid(1, height=4.2)
-        for arm, look in looks(list(shown["arm"].unique())).items():
-            line = {key: look[key] for key in ("color", "linestyle")}
-            part = shown[shown["arm"] == arm]
-            _band(axes, part, f"{arm} ({_runs(part)})", **line)
-        axes.axhline(0, color="0.3", linewidth=1)
-        axes.set(xlabel="training step", ylabel="judge score - truth (score units)")
-        _outside_legend(figure, [axes])
-        return figure
+    shown = curves[curves["metric"] == "gap"]
+    figure, (axes,) = _grid(1, height=4.2)
+    _bands(axes, shown, shown, lambda arm, part: f"{arm} ({_runs(part)})")
+    axes.axhline(0, color="0.3", linewidth=1)
+    axes.set(xlabel="training step", ylabel="judge score - truth (score units)")
+    _outside_legend(figure, [axes])
+    return figure
 
 
+@style()
 def behaviour(curves: pd.DataFrame) -> Figure:
     """Which behaviours move while training? One panel per feature that occurs, a line per arm."""
-    with style():
-        metrics = _in_order(curves["metric"])
-        figure, panels = _grid(len(metrics), height=2.5)
-        for metric, axes in zip(metrics, panels, strict=True):
-            part = curves[curves["metric"] == metric]
-            for arm, look in looks(list(curves["arm"].unique())).items():
-                line = {key: look[key] for key in ("color", "linestyle")}
-                _band(axes, part[part["arm"] == arm], arm, **line)
-            axes.set_title(metric)
-            axes.set(xlabel="training step", ylabel=unit(metric))
-        _outside_legend(figure, panels)
-        return figure
+    metrics = _in_order(curves["metric"])
+    figure, panels = _grid(len(metrics), height=2.5)
+    for metric, axes in zip(metrics, panels, strict=True):
+        _bands(axes, curves, curves[curves["metric"] == metric], lambda arm, _: arm)
+        axes.set_title(metric)
+        axes.set(xlabel="training step", ylabel=unit(metric))
+    _outside_legend(figure, panels)
+    return figure
 
 
+@style()
 def shifts(table: pd.DataFrame, base: str) -> Figure:
     """How far beyond the base arm did each behaviour move? Differences paired by seed.
 
     ``table`` as `analysis.run.drift.shift_table` gives it; one panel per metric.
     """
-    with style():
-        from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
-        shown = table[table["diff"].notna()]
-        metrics = _in_order(shown["metric"])
-        arms = sorted(shown["arm"].unique())
-        look = looks([*arms, base])
-        rows = {arm: len(arms) - 1 - k for k, arm in enumerate(arms)}
-        figure, panels = _grid(len(metrics), height=1.15 + 0.28 * len(arms))
-        for metric, axes in zip(metrics, panels, strict=True):
-            for row in shown[shown["metric"] == metric].to_dict("records"):
-                axes.errorbar(
-                    row["diff"],
-                    rows[row["arm"]],
-                    xerr=None if math.isnan(row["diff_low"]) else row["diff"] - row["diff_low"],
-                    fmt=look[row["arm"]]["marker"],
-                    color=look[row["arm"]]["color"],
-                    capsize=3,
-                )
-            axes.axvline(0, color="0.3", linewidth=1)
-            axes.xaxis.set_major_locator(MaxNLocator(4))
-            axes.set_yticks(list(rows.values()), list(rows))
-            axes.set_ylim(-0.6, len(arms) - 0.4)
-            axes.set_title(metric)
-            unit_here = shown.loc[shown["metric"] == metric, "unit"].iloc[0]
-            axes.set_xlabel(f"difference in shift ({unit_here})")
-        for axes in panels:
-            left = axes.get_subplotspec()
-            if left is not None and not left.is_first_col():
-                axes.set_yticklabels([])
-        return figure
+    shown = table[table["diff"].notna()]
+    metrics = _in_order(shown["metric"])
+    arms = sorted(shown["arm"].unique())
+    look = looks([*arms, base])
+    heights = {arm: len(arms) - 1 - k for k, arm in enumerate(arms)}
+    figure, panels = _grid(len(metrics), height=1.15 + 0.28 * len(arms))
+    for metric, axes in zip(metrics, panels, strict=True):
+        rows = shown[shown["metric"] == metric].to_dict("records")
+        for row in rows:
+            axes.errorbar(
+                row["diff"],
+                heights[row["arm"]],
+                xerr=None if math.isnan(row["diff_low"]) else row["diff"] - row["diff_low"],
+                fmt=look[row["arm"]]["marker"],
+                color=look[row["arm"]]["color"],
+                capsize=3,
+            )
+        axes.axvline(0, color="0.3", linewidth=1)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.set_yticks(list(heights.values()), list(heights))
+        axes.set_ylim(-0.6, len(arms) - 0.4)
+        axes.set_title(metric)
+        axes.set_xlabel(f"difference in shift ({rows[0]['unit']})")
+        place = axes.get_subplotspec()
+        if place is not None and not place.is_first_col():
+            axes.set_yticklabels([])
+    return figure
 
 
+@style()
 def failures(table: pd.DataFrame, by_length: pd.DataFrame) -> Figure:
     """Which verdicts are missing, why, and do long answers lose theirs more often?"""
-    with style():
-        import seaborn as sns
-
-        not_a_reason = {"judge", "role", "scored", "verdicts", "unscored"}
-        kinds = [name for name in table if name not in not_a_reason]
-        figure, (bars, lines) = _grid(2, height=max(3.4, 1.4 + 0.35 * len(table)))
-        labels = [
-            f"{row['judge']} ({row['role']}, n={row['verdicts']:,})"
-            for row in table.to_dict("records")
-        ]
-        colours = sns.color_palette("colorblind", 10)
-        left = [0.0] * len(table)
-        for k, kind in enumerate(kinds):
-            share = list(100 * table[kind] / table["verdicts"])
-            hatch = ("", "//", "..", "xx")[k % 4]
-            bars.barh(labels, share, left=left, label=kind, color=colours[k], hatch=hatch)
-            left = [a + b for a, b in zip(left, share, strict=True)]
-        bars.invert_yaxis()
-        bars.grid(axis="y", visible=False)
-        bars.set(xlabel="unscored verdicts (% of all)", ylabel="")
-        bars.set_title("reasons")
-        if kinds:
-            bars.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
-        for judge, look in looks(list(by_length["judge"].unique())).items():
-            part = by_length[by_length["judge"] == judge]
-            middle = (part["words_low"] + part["words_high"]) / 2
-            lines.errorbar(
-                middle,
-                100 * part["mean"],
-                yerr=100 * (part["high"] - part["mean"]),
-                label=judge,
-                capsize=2,
-                **look,
-            )
-        lines.set(xlabel="answer length (words, middle of decile)", ylabel="unscored (%)")
-        lines.set_title("by length")
-        lines.set_ylim(bottom=0)
-        if len(by_length):
-            lines.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
-        return figure
+    figure, (bars, lines) = _grid(2, height=max(3.4, 1.4 + 0.35 * len(table)))
+    labels = [
+        f"{row['judge']} ({row['role']}, n={row['verdicts']:,})" for row in table.to_dict("records")
+    ]
+    left = np.zeros(len(table))
+    reasons = [name for name in table if name not in NO_REASON]
+    for k, reason in enumerate(reasons):
+        share = (100 * table[reason] / table["verdicts"]).to_numpy()
+        hatch = ("", "//", "..", "xx")[k % 4]
+        bars.barh(labels, share, left=left, label=reason, color=_colours(10)[k], hatch=hatch)
+        left = left + share
+    bars.invert_yaxis()
+    bars.grid(axis="y", visible=False)
+    bars.set(xlabel="unscored verdicts (% of all)", ylabel="")
+    bars.set_title("reasons")
+    for judge, look in looks(list(by_length["judge"].unique())).items():
+        part = by_length[by_length["judge"] == judge]
+        middle = (part["words_low"] + part["words_high"]) / 2
+        half = 100 * (part["high"] - part["mean"])
+        lines.errorbar(middle, 100 * part["mean"], yerr=half, label=judge, capsize=2, **look)
+    lines.set(xlabel="answer length (words, middle of decile)", ylabel="unscored (%)")
+    lines.set_title("by length")
+    lines.set_ylim(bottom=0)
+    for axes, entries in ((bars, reasons), (lines, by_length)):
+        if len(entries):
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+    return figure
 
 
+@style()
 def dose_response(dose: dict[str, Any]) -> Figure:
     """Shift of every run against its dose: line, curve, monotone fit, and the theory's lines.
 
     A theory far off the runs is cut at the edge, so that the runs can be seen.
     """
-    import matplotlib.pyplot as plt
-    import seaborn as sns
-
-    given = np.array([run["dose"] for run in dose["runs"]])
-    shift = np.array([run["shift"] for run in dose["runs"]])
+    given, shift = (np.array([run[key] for run in dose["runs"]]) for key in ("dose", "shift"))
     grid = np.linspace(given.min(), given.max(), 200)
-    with style():
-        figure, axes = plt.subplots(figsize=(6, 5), layout="constrained")
-        blue, orange, green, red = sns.color_palette("colorblind", 4)
-        axes.axhline(0, color="0.7", linewidth=1)
-        axes.scatter(given, shift, s=26, color=blue, zorder=3, label="run")
-        fit, bent = dose["line"], dose["emax"]
-        axes.plot(grid, fit["intercept"] + fit["slope"] * grid, color=orange, label="line")
-        if not np.isnan(bent["emax"]) and not bent["note"]:
-            d = grid - given.min()
-            curve = bent["e0"] + bent["emax"] * d / (bent["ed50"] + d)
-            axes.plot(grid, curve, color=green, linestyle="--", label="Emax")
-        xs, ys = zip(*dose["monotone"], strict=True)
-        axes.plot(xs, ys, color=red, linestyle=":", marker="_", label="monotone")
-        low, high = axes.get_ylim()
-        for k, theory in enumerate(theory for theory in dose["theory"] if theory["points"]):
-            label = (
-                f"first order, beta = {theory['beta']:g}" if theory["beta"] > 0 else "first order"
-            )
-            xs, ys = zip(*theory["points"], strict=True)
-            look: Any = {"linestyle": DASHES[k % len(DASHES)], "marker": "x", "markersize": 5}
-            axes.plot(xs, ys, color="0.25", linewidth=1.5, label=label, **look)
-        below, above = axes.get_ylim()
-        room, note = high - low, dose_caption(dose)
-        if below < low - room or above > high + room:
-            note += " A line leaves the panel."
-        axes.set(
-            xlabel=f"dose (score per SD of {dose['feature']})",
-            ylabel=f"shift in {dose['feature']} ({unit(dose['feature'])})",
-            ylim=(max(below, low - room), min(above, high + room)),
-        )
-        figure.legend(loc="outside upper center", ncols=3)
-        figure.supxlabel(fill(note, 92), fontsize=8.5, x=0.01, ha="left")
+    figure, axes = _single(6, 5)
+    blue, orange, green, red = _colours(4)
+    axes.axhline(0, color="0.7", linewidth=1)
+    axes.scatter(given, shift, s=26, color=blue, zorder=3, label="run")
+    fit, bent = dose["line"], dose["emax"]
+    axes.plot(grid, fit["intercept"] + fit["slope"] * grid, color=orange, label="line")
+    if not np.isnan(bent["emax"]) and not bent["note"]:
+        d = grid - given.min()
+        curve = bent["e0"] + bent["emax"] * d / (bent["ed50"] + d)
+        axes.plot(grid, curve, color=green, linestyle="--", label="Emax")
+    xs, ys = zip(*dose["monotone"], strict=True)
+    axes.plot(xs, ys, color=red, linestyle=":", marker="_", label="monotone")
+    low, high = axes.get_ylim()
+    for k, theory in enumerate(theory for theory in dose["theory"] if theory["points"]):
+        label = f"first order, beta = {theory['beta']:g}" if theory["beta"] > 0 else "first order"
+        xs, ys = zip(*theory["points"], strict=True)
+        look: Any = {"linestyle": DASHES[k % len(DASHES)], "marker": "x", "markersize": 5}
+        axes.plot(xs, ys, color="0.25", linewidth=1.5, label=label, **look)
+    below, above = axes.get_ylim()
+    room, note = high - low, dose_caption(dose)
+    if below < low - room or above > high + room:
+        note += " A line leaves the panel."
+    axes.set(
+        xlabel=f"dose (score per SD of {dose['feature']})",
+        ylabel=f"shift in {dose['feature']} ({unit(dose['feature'])})",
+        ylim=(max(below, low - room), min(above, high + room)),
+    )
+    figure.legend(loc="outside upper center", ncols=3)
+    figure.supxlabel(fill(note, 92), fontsize=8.5, x=0.01, ha="left")
     return figure
 
 
@@ -249,94 +223,91 @@ def dose_caption(dose: dict[str, Any]) -> str:
     """What the theory's lines in `dose_response` are, or why there is none."""
     sentences = []
     for theory in dose["theory"]:
-        if theory["note"]:
-            sentences.append(theory["note"])
-            continue
-        source = (
-            f"First order at beta = {theory['beta']:g}: where the KL penalty would hold "
-            f"{dose['feature']} in the end, Cov(A, z) / beta of the first step (dose x Var(z) / "
-            "beta beside the truth's part)"
-            if theory["beta"] > 0
-            else f"First order: covariance of advantage and {dose['feature']}, summed over each "
-            "run's steps, times the scale fitted on the other runs"
-        )
-        ratio = f"; observed / predicted slope {theory['amplification']:.2f}"
-        sentences.append(source + (ratio if theory["slope"] == theory["slope"] else "") + ".")
+        text = TEXTS["theory"]["penalty" if theory["beta"] > 0 else "free"]
+        sentence = text.format(beta=theory["beta"], feature=dose["feature"])
+        if theory["slope"] == theory["slope"]:
+            sentence += f"; observed / predicted slope {theory['amplification']:.2f}"
+        sentences.append(theory["note"] or f"{sentence}.")
     return " ".join(sentences)
 
 
+@style()
 def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
     """Explained advantage variance by behaviour as stacked areas, one panel per arm."""
-    import matplotlib.pyplot as plt
-    import seaborn as sns
+    from matplotlib.figure import Figure
 
     top = list(steps[list(unique)].mean().sort_values(ascending=False).index[:LEDGER_BEHAVIOURS])
     arms = sorted(steps["arm"].unique())
     wide = min(3, len(arms))
     high = -(-len(arms) // wide)
-    with style():
-        figure, panels = plt.subplots(
-            high, wide, figsize=(3.4 * wide, 2.8 * high), sharex=True, sharey=True,
-            layout="constrained", squeeze=False,
-        )  # fmt: skip
-        colours = [*sns.color_palette("colorblind", len(top)), (0.75, 0.75, 0.75)]
-        labels = [*(name.removeprefix("unique/") for name in top), "several together"]
-        for arm, axes in zip(arms, panels.flat, strict=False):
-            part = steps[steps["arm"] == arm].groupby("step")[[*top, "advantage_r2"]].mean()
-            # a feature that was the same in a whole step explains nothing there; without an R2
-            # nothing was there to explain
-            alone = part[top].fillna(0.0).clip(lower=0.0).to_numpy(copy=True).T
-            alone[:, part["advantage_r2"].isna()] = np.nan
-            together = np.clip(part["advantage_r2"] - alone.sum(axis=0), 0.0, None)
-            axes.stackplot(part.index, *alone, together, colors=colours, labels=labels)
-            axes.set(title=arm, ylim=(0, 1))
-        for axes in panels[-1]:
-            axes.set_xlabel("training step")
-        for axes in panels[:, 0]:
-            axes.set_ylabel("share of variance")
-        for axes in list(panels.flat)[len(arms) :]:
-            axes.set_visible(False)
-        handles, names = panels.flat[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=3)
+    figure = Figure(figsize=(3.4 * wide, 2.8 * high), layout="constrained")
+    panels = figure.subplots(high, wide, sharex=True, sharey=True, squeeze=False)
+    colours = [*_colours(len(top)), (0.75, 0.75, 0.75)]
+    labels = [*(name.removeprefix("unique/") for name in top), "several together"]
+    for arm, axes in zip(arms, panels.flat, strict=False):
+        part = steps[steps["arm"] == arm].groupby("step")[[*top, "advantage_r2"]].mean()
+        # a feature that was the same in a whole step explains nothing there; without an R2
+        # nothing was there to explain
+        alone = part[top].fillna(0.0).clip(lower=0.0).to_numpy(copy=True).T
+        alone[:, part["advantage_r2"].isna()] = np.nan
+        together = np.clip(part["advantage_r2"] - alone.sum(axis=0), 0.0, None)
+        axes.stackplot(part.index, *alone, together, colors=colours, labels=labels)
+        axes.set(title=arm, ylim=(0, 1))
+    for axes in panels[-1]:
+        axes.set_xlabel("training step")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("share of variance")
+    for axes in list(panels.flat)[len(arms) :]:
+        axes.set_visible(False)
+    handles, names = panels.flat[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=3)
     return figure
 
 
+@style()
 def frontier(runs: Sequence[Run]) -> Figure | None:
     """One path per run in the plane of judge score and truth; None where no run has both ends."""
-    import matplotlib.pyplot as plt
-
     look = looks(sorted({run.arm for run in runs}))
-    with style():
-        figure, axes = plt.subplots(figsize=(6.5, 4.5), layout="constrained")
-        axes.axline((0.5, 0.5), slope=1, color="0.6", linewidth=1, zorder=0)
-        labelled: set[str] = set()
-        for run in runs:
-            x, y = step_means(run, run.judge), step_means(run, run.truth)
-            window = -(-len(x) // 10)
-            if not np.isfinite(x[:window]).any() or not np.isfinite(x[-window:]).any():
-                continue
-            colour = look[run.arm]["color"]
-            smooth = np.ones(window) / window
-            axes.plot(
-                np.convolve(x, smooth, "valid"), np.convolve(y, smooth, "valid"),
-                color=colour, linewidth=1, alpha=0.7, label="" if run.arm in labelled else run.arm,
-            )  # fmt: skip
-            labelled.add(run.arm)
-            ends = [(np.nanmean(v[:window]), np.nanmean(v[-window:])) for v in (x, y)]
-            axes.plot(ends[0][0], ends[1][0], "o", mfc="white", color=colour, markersize=6)
-            axes.plot(ends[0][1], ends[1][1], "o", color=colour, markersize=6)
-        axes.set(xlabel="judge score (mean of a step)", ylabel="rule truth (mean of a step)")
-        if labelled:
-            figure.legend(loc="outside lower center", ncols=2)
-            return figure
-    plt.close(figure)
-    return None
+    figure, axes = _single(6.5, 4.5)
+    axes.axline((0.5, 0.5), slope=1, color="0.6", linewidth=1, zorder=0)
+    labelled: set[str] = set()
+    for run in runs:
+        path = step_means(run, run.judge), step_means(run, run.truth)
+        window = -(-len(path[0]) // 10)
+        first, last = path[0][:window], path[0][-window:]
+        if not np.isfinite(first).any() or not np.isfinite(last).any():
+            continue
+        colour, label = look[run.arm]["color"], "" if run.arm in labelled else run.arm
+        x, y = (np.convolve(means, np.ones(window) / window, "valid") for means in path)
+        axes.plot(x, y, color=colour, linewidth=1, alpha=0.7, label=label)
+        labelled.add(run.arm)
+        for end, face in ((slice(window), "white"), (slice(-window, None), colour)):
+            x, y = (np.nanmean(means[end]) for means in path)
+            axes.plot(x, y, "o", mfc=face, color=colour, markersize=6)
+    axes.set(xlabel="judge score (mean of a step)", ylabel="rule truth (mean of a step)")
+    if not labelled:
+        return None
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def _colours(count: int) -> Any:
+    import seaborn as sns
+
+    return sns.color_palette("colorblind", count)
 
 
 def _in_order(metrics: Iterable[str]) -> list[str]:
     """Each metric once: features in their own order, others after them by name."""
-    order = list(FEATURES)
-    return sorted(set(metrics), key=lambda m: (order.index(m) if m in order else len(order), m))
+    order = {name: k for k, name in enumerate(FEATURES)}
+    return sorted(set(metrics), key=lambda metric: (order.get(metric, len(order)), metric))
+
+
+def _single(width: float, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
 
 
 def _grid(panels: int, height: float = 3.0, share: bool = False) -> tuple[Figure, list[Axes]]:
@@ -354,6 +325,14 @@ def _grid(panels: int, height: float = 3.0, share: bool = False) -> tuple[Figure
         for axis in used[max(0, panels - columns) :]:
             axis.tick_params(labelbottom=True)
     return figure, used
+
+
+def _bands(axes: Axes, curves: pd.DataFrame, part: pd.DataFrame, label: Any) -> None:
+    """A line and a band for every arm of the curves, of what the part of them holds."""
+    for arm, look in looks(list(curves["arm"].unique())).items():
+        line = {key: look[key] for key in ("color", "linestyle")}
+        of_arm = part[part["arm"] == arm]
+        _band(axes, of_arm, label(arm, of_arm), **line)
 
 
 def _band(axes: Axes, part: pd.DataFrame, label: str, **line: Any) -> None:

@@ -8,18 +8,22 @@ import io
 import math
 from collections.abc import Iterable
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from study.files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-
+TEXTS: dict[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
+"""Titles, captions and sentences of the report, with ``{names}`` to be filled in."""
 MISSING = "\u2013"
 """What stands in a table where there is no number."""
 
 
-def number(value: float, sign: bool = False) -> str:
+def number(value: float | None, sign: bool = False) -> str:
     """Three significant digits; a missing number is an en dash, never a 0."""
     if value is None or math.isnan(value):
         return MISSING
@@ -37,9 +41,9 @@ def bracket(low: float, high: float) -> str:
     return "" if math.isnan(low) or math.isnan(high) else f"[{number(low)}, {number(high)}]"
 
 
-def estimate(mean: float, low: float, high: float) -> str:
-    """A signed number with its interval, or the number alone where there is none."""
-    return f"{number(mean, sign=True)} {bracket(low, high)}".strip()
+def estimate(mean: float, low: float, high: float, sign: bool = True) -> str:
+    """A number with its interval, or the number alone where there is none."""
+    return f"{number(mean, sign)} {bracket(low, high)}".strip()
 
 
 def p_value(p: float) -> str:
@@ -65,12 +69,10 @@ def table(frame: pd.DataFrame) -> str:
     """
     if frame.empty:
         return paragraph("Nothing is on record for this table.")
-    head = "".join(f"<th>{escape(str(name))}</th>" for name in frame.columns)
     names = [str(name) for name in frame.columns]
-    body = "".join(
-        "<tr>" + "".join(map(_cell, names, row)) + "</tr>"
-        for row in frame.itertuples(index=False, name=None)
-    )
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    rows = ("".join(map(_cell, names, row)) for row in frame.itertuples(index=False, name=None))
+    body = "".join(f"<tr>{cells}</tr>" for cells in rows)
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
@@ -117,22 +119,21 @@ def samples(frame: pd.DataFrame) -> str:
     for _, cards in frame.groupby(["when", "rank"], observed=True, sort=True):
         when, rank = cards[["when", "rank"]].iloc[0]
         steps = ", ".join(str(step) for step in sorted(cards["step"].unique()))
+        prompts = [f'<p class="prompt">{escape(str(prompt))}</p>' for prompt in cards["prompt"]]
         shared = cards["prompt"].nunique() == 1
         parts.append(f"<h4>{escape(str(when))} step ({steps}), prompt {rank + 1} of that step</h4>")
-        if shared:
-            parts.append(f'<p class="prompt">{escape(str(cards["prompt"].iloc[0]))}</p>')
-        parts.append('<div class="cards">')
-        parts += [_card(row, shared) for row in cards.to_dict("records")]
-        parts.append("</div>")
+        parts.append(prompts[0] if shared else "")
+        rows = zip(cards.to_dict("records"), prompts, strict=True)
+        made = "".join(_card(row, "" if shared else prompt) for row, prompt in rows)
+        parts.append(f'<div class="cards">{made}</div>')
     return "".join(parts)
 
 
-def _card(row: dict[str, Any], shared_prompt: bool) -> str:
+def _card(row: dict[str, Any], prompt: str) -> str:
     scores = ", ".join(
         f"{label} {'missing' if math.isnan(row[key]) else number(row[key])}"
         for label, key in (("judge", "judge_score"), ("truth", "truth"), ("reward", "reward"))
     )
-    prompt = "" if shared_prompt else f'<p class="prompt">{escape(str(row["prompt"]))}</p>'
     text = row["completion"] if isinstance(row["completion"], str) else ""
     return (
         f'<div class="card"><b>{escape(str(row["arm"]))}</b>{prompt}'

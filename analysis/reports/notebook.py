@@ -17,6 +17,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from traitlets import default
 
+from study.cli import StudyOptions
 from study.errors import UserError
 from study.files import write_json, write_text
 
@@ -25,43 +26,22 @@ NOTEBOOK = ROOT / "notebooks" / "bias_report.py"
 SUMMARY_MIME = "application/vnd.judgedrift.summary+json"
 """Under this type the notebook hands its summary rows to `write_report`."""
 
-CSS = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 0 auto;
-  max-width: 1200px; padding: 1rem 1.5rem 4rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.2rem;
-  border-bottom: 1px solid #ddd; padding-bottom: .2rem; }
-h4 { margin: 1.4rem 0 .3rem; } li { margin: .35rem 0; }
-figure { margin: 1rem 0; } figure img { max-width: 100%; height: auto; }
-figcaption, small { color: #555; font-size: .85rem; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .82rem; margin: .8rem 0; }
-th, td { border-bottom: 1px solid #e2e2e2; padding: .25rem .45rem; text-align: left;
-  vertical-align: top; white-space: nowrap; }
-td.note { white-space: normal; min-width: 14rem; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-.prompt { background: #f4f4f4; padding: .5rem .7rem; margin: .3rem 0; white-space: pre-wrap; }
-.cards { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(240px, 1fr)); }
-.card { border: 1px solid #ddd; border-radius: 4px; padding: .6rem .7rem; min-width: 0; }
-.card pre { white-space: pre-wrap; overflow-wrap: anywhere; max-height: 22rem; overflow-y: auto;
-  font-size: .84rem; margin: .4rem 0; }
-"""
-
 
 def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None) -> Path:
     """Execute the notebook on a study and write its HTML, executed notebook and summary.
 
     Args:
         study_dir: ``runs/<study>``; runs in any state, or none at all.
-        parameters: more parameters of the notebook, by name.
+        parameters: of the notebook, by name.
 
     Returns:
-        The HTML file. ``bias_report.ipynb`` and ``summary.json`` ({"rows": [...]}) lie beside it.
+        The HTML file; ``bias_report.ipynb`` and ``summary.json`` ({"rows": [...]}) are there too.
 
     Raises:
         UserError: no such folder, or a parameter that the notebook does not have.
     """
     study_dir = Path(study_dir).absolute()
-    if not study_dir.is_dir():
-        raise UserError(_no_study(study_dir))
+    StudyOptions(study_dir.name, study_dir.parent).check()
     html = study_dir / "report" / "bias_report.html"
     values = {**(parameters or {}), "study_dir": str(study_dir)}
     executed = render(NOTEBOOK, values, html, f"{study_dir.name}: bias report")
@@ -75,13 +55,20 @@ def render(source: Path, parameters: dict[str, Any], html: Path, title: str) -> 
     Raises:
         UserError: the notebook is missing, or does not have one of the parameters.
     """
+    import jupytext
     import nbformat
 
-    notebook = load(source)
+    if not source.exists():
+        raise UserError(
+            f"The notebook {source.name} is missing. It is part of the source tree, not of an "
+            "installed package: run the command from a checkout installed with "
+            "pip install -e ."
+        )
+    notebook = jupytext.read(source, fmt="py:percent")
     check_parameters(notebook, parameters)
-    executed = execute(notebook, parameters)
+    executed = _execute(notebook, parameters)
     write_text(html.with_suffix(".ipynb"), nbformat.writes(executed))
-    write_text(html, to_html(executed, title))
+    write_text(html, _to_html(executed, title))
     return executed
 
 
@@ -91,14 +78,12 @@ def check_parameters(notebook: Any, values: dict[str, Any]) -> None:
     Raises:
         UserError: with the names that the notebook has.
     """
-    cells = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
     legal = [
-        target.id
-        for cell in cells
+        ast.unparse(node.targets[0])
+        for cell in notebook.cells
+        if "parameters" in cell.metadata.get("tags", [])
         for node in ast.parse(cell.source).body
         if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
     ]
     unknown = [name for name in values if name not in legal]
     if unknown:
@@ -109,7 +94,7 @@ def check_parameters(notebook: Any, values: dict[str, Any]) -> None:
         )
 
 
-def to_html(notebook: Any, title: str) -> str:
+def _to_html(notebook: Any, title: str) -> str:
     """An executed notebook as one page that holds its outputs, not its code, and needs no net."""
     from nbconvert import HTMLExporter
 
@@ -124,31 +109,15 @@ def to_html(notebook: Any, title: str) -> str:
         mermaid_js_url="",
     )
     body, _ = exporter.from_notebook_node(notebook)
+    css = Path(__file__).with_name("report.css").read_text()
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>{body}</body></html>\n"
+        f"<title>{escape(title)}</title><style>\n{css}</style></head><body>{body}</body></html>\n"
     )
 
 
-def load(source: Path) -> Any:
-    """A notebook of the source tree.
-
-    Raises:
-        UserError: it is missing.
-    """
-    import jupytext
-
-    if not source.exists():
-        raise UserError(
-            f"The notebook {source.name} is missing. It is part of the source tree, not of an "
-            "installed package: run the command from a checkout installed with "
-            "pip install -e ."
-        )
-    return jupytext.read(source, fmt="py:percent")
-
-
-def execute(notebook: Any, parameters: dict[str, Any]) -> Any:
+def _execute(notebook: Any, parameters: dict[str, Any]) -> Any:
     """The notebook after a run of all cells in a kernel of this very Python."""
     from papermill import execute_notebook
 
@@ -178,18 +147,6 @@ def execute(notebook: Any, parameters: dict[str, Any]) -> Any:
 
 
 def _summary(notebook: Any) -> list[dict[str, str]]:
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            if SUMMARY_MIME in output.get("data", {}):
-                return output["data"][SUMMARY_MIME]
-    return []
-
-
-def _no_study(study_dir: Path) -> str:
-    studies = sorted(path.parent.name for path in study_dir.parent.glob("*/study.json"))
-    there = f"It holds {', '.join(studies)}" if studies else "It holds no study yet"
-    example = studies[0] if studies else "quickstart"
-    return (
-        f"There is no study {study_dir.name} in {study_dir.parent}. {there}. Type for example: "
-        f"python -m analysis.report study={example}"
-    )
+    outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
+    data = (output.get("data", {}).get(SUMMARY_MIME) for output in outputs)
+    return next(filter(None, data), [])

@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.records.behaviour import unit
 from analysis.reports import markup
+from analysis.reports.evidence import Evidence
+from analysis.reports.markup import TEXTS
 from analysis.run.drift import JUDGED
+from analysis.run.onset import Line
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import span
-from analysis.statistics.estimate import columns
 from study.features import FEATURES
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from analysis.arm.calibration import Calibration
-    from analysis.reports.evidence import Evidence
-    from analysis.run.onset import Line
-
-LABELS = {
-    "judge_score": "judge score",
-    "truth": "rule truth",
-    "gap": "judge - truth",
-    "reward": "reward",
-}
-LEDGER = {
-    "bias_share": "advantages from judge - truth (share of squares, covariance left out)",
-    "tied": "groups tied in truth, not in reward (share)",
-    "dead": "groups without a gradient (share)",
-    "amplification": "weight of a point of bias in tied groups, times that in others",
-    "phi": "phi of judge and truth as yes or no",
-    "j": "Youden's J of judge and truth as yes or no",
-    "align/truth/cosine": "cosine of the advantages with those of the truth",
-    "align/truth/flips": "advantages whose sign the truth would turn (share)",
-    "unscored": "verdicts missing (share)",
-    "zero/cosine": "cosine with advantages if missing verdicts were 0",
-    "drop_group/cosine": "cosine with advantages if their groups were dropped",
-}
-"""Rows of the ledger's table: metric of `analysis.step.ledger.judge_table` and what it is."""
+LABELS: dict[str, str] = TEXTS["scores"]
 
 
 def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
@@ -54,33 +31,34 @@ def row_of(table: pd.DataFrame, arm: str, metric: str) -> dict[str, Any] | None:
 def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
     """One row of short texts per arm: scores at the start and the end, length, missing share."""
     rows = []
-    cells = evidence.cells
+    cells, scores = evidence.cells, evidence.score_shifts
     for arm in evidence.arms:
         of_arm = cells["arm"].eq(arm)
-        row = {
-            "judge": arm,
-            "runs": str(int(of_arm.sum())),
-            "finished": str(int((of_arm & cells["done"]).sum())),
-            "judge score": _from_to(evidence.score_shifts, arm, "judge_score"),
-            "truth": _from_to(evidence.score_shifts, arm, "truth"),
-            "judge - truth": _from_to(evidence.score_shifts, arm, "gap"),
-            "length (words)": _from_to(evidence.feature_shifts, arm, "length"),
-        }
         shift = row_of(evidence.feature_shifts, arm, "length")
-        paired = shift is not None and shift["pairs"] > 0
-        row[f"words beyond {evidence.base}"] = (
-            markup.estimate(shift["diff"], shift["diff_low"], shift["diff_high"]) if paired else ""
-        )
         runs = evidence.recorded(arm)
         rollouts = sum(run.rollouts for run in runs)
         unscored = rollouts - sum(int((~np.isnan(run.judge)).sum()) for run in runs)
-        row["unscored"] = f"{100 * unscored / rollouts:.1f} %" if rollouts else ""
-        rows.append(row)
+        rows.append(
+            {
+                "judge": arm,
+                "runs": str(int(of_arm.sum())),
+                "finished": str(int((of_arm & cells["done"]).sum())),
+                "judge score": _from_to(row_of(scores, arm, "judge_score")),
+                "truth": _from_to(row_of(scores, arm, "truth")),
+                "judge - truth": _from_to(row_of(scores, arm, "gap")),
+                "length (words)": _from_to(shift),
+                f"words beyond {evidence.base}": markup.estimate(
+                    shift["diff"], shift["diff_low"], shift["diff_high"]
+                )
+                if shift is not None and shift["pairs"] > 0
+                else "",
+                "unscored": f"{100 * unscored / rollouts:.1f} %" if rollouts else "",
+            }
+        )
     return rows
 
 
-def _from_to(table: pd.DataFrame, arm: str, metric: str) -> str:
-    row = row_of(table, arm, metric)
+def _from_to(row: dict[str, Any] | None) -> str:
     if row is None or math.isnan(row["last"]):
         return ""
     return f"{markup.number(row['first'])} -> {markup.number(row['last'])}"
@@ -100,47 +78,43 @@ def runs_table(evidence: Evidence) -> pd.DataFrame:
 
 def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     """A shift table with its intervals written out."""
-    rows = []
-    order = [*LABELS, *FEATURES]
     lost = (shifts.loc[shifts["metric"].isin(JUDGED), "unscored"] > 0).any()
-    position = shifts["metric"].map({metric: k for k, metric in enumerate(order)})
-    for row in shifts.assign(_at=position).sort_values(["_at", "arm"]).to_dict("records"):
+    compared = shifts["diff"].notna().any()
+    order = {metric: k for k, metric in enumerate([*LABELS, *FEATURES])}
+    placed = shifts.assign(_at=shifts["metric"].map(order)).sort_values(["_at", "arm"])
+    rows = []
+    for row in placed.to_dict("records"):
+        errors = (markup.number(row[key]) for key in ("se", "group_se", "naive_se"))
         line = {
             "measure": f"{LABELS.get(row['metric'], row['metric'])} ({row['unit']})",
             "arm": row["arm"],
             "first": row["first"],
             "last": row["last"],
             "shift [95 %]": markup.estimate(row["shift"], row["low"], row["high"]),
-            "SE: runs / groups / rollouts": " / ".join(
-                markup.number(row[key]) for key in ("se", "group_se", "naive_se")
-            ),
+            "SE: runs / groups / rollouts": " / ".join(errors),
             "runs": row["n"],
         }
         if lost:
             line["missing"] = f"{100 * row['unscored']:.1f} %"
             line["worst cases"] = markup.bracket(row["worst_low"], row["worst_high"])
-        if shifts["diff"].notna().any():
-            paired = row["pairs"] > 0
+        if compared:
+            difference = markup.estimate(row["diff"], row["diff_low"], row["diff_high"])
             worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
-            line |= {
-                f"beyond {base} [95 %]": markup.estimate(
-                    row["diff"], row["diff_low"], row["diff_high"]
-                )
-                if paired
-                else "",
-                **({f"worst cases beyond {base}": worst} if lost else {}),
-                "pairs": markup.number(row["pairs"]) if paired else "",
-                "p (sign flip)": markup.p_value(row["p_sign_flip"]) if paired else "",
-                "p (t, Holm)": markup.p_value(row["p_holm"]) if paired else "",
+            paired = {
+                f"beyond {base} [95 %]": difference,
+                f"worst cases beyond {base}": worst,
+                "pairs": markup.number(row["pairs"]),
+                "p (sign flip)": markup.p_value(row["p_sign_flip"]),
+                "p (t, Holm)": markup.p_value(row["p_holm"]),
             }
-        notes = dict.fromkeys(
-            note
-            for text in (row["note"], row["diff_note"])
-            if isinstance(text, str)
-            for note in text.split("; ")
-            if note and "exact p" not in note
-        )
-        rows.append(line | {"note": "; ".join(notes)})
+            if not row["pairs"] > 0:
+                paired = dict.fromkeys(paired, "") | {f"worst cases beyond {base}": worst}
+            if not lost:
+                del paired[f"worst cases beyond {base}"]
+            line |= paired
+        texts = [text for text in (row["note"], row["diff_note"]) if isinstance(text, str)]
+        notes = dict.fromkeys(note for text in texts for note in text.split("; ") if note)
+        rows.append(line | {"note": "; ".join(n for n in notes if "exact p" not in n)})
     table = pd.DataFrame(rows)
     with_notes = len(table) and table["note"].ne("").any()
     return table if with_notes else table.drop(columns="note", errors="ignore")
@@ -178,87 +152,67 @@ def dose_table(dose: dict[str, Any]) -> pd.DataFrame:
 
 
 def ledger_table(table: pd.DataFrame) -> pd.DataFrame:
-    """`LEDGER` by arm, with intervals over runs; rows that no arm has are left out."""
-    cells = table.set_index(["metric", "arm"])
-    arms = list(dict.fromkeys(table["arm"]))
-    runs = {arm: int(table.loc[table["arm"] == arm, "n"].max()) for arm in arms}
+    """Metrics of ``texts.yaml`` by arm, intervals over runs; those that no arm has are left out."""
+    runs = table.groupby("arm", sort=False)["n"].max().astype(int)
     rows = []
-    for metric, label in LEDGER.items():
-        if metric not in cells.index:
-            continue
-        by_arm = cells.loc[metric].reindex(arms)
+    for metric, label in TEXTS["ledger"].items():
+        by_arm = table[table["metric"] == metric].set_index("arm").reindex(runs.index)
         if by_arm["mean"].notna().any():
-            means = {
-                f"{arm} ({runs[arm]} run{'' if runs[arm] == 1 else 's'})": " ".join(
-                    [markup.number(row["mean"]), markup.bracket(row["low"], row["high"])]
-                ).strip()
-                for arm, row in by_arm.iterrows()
-            }
-            rows.append({"mean over steps": label, **means})
+            line = {"mean over steps": label}
+            for arm, row in by_arm.iterrows():
+                name = f"{arm} ({runs[arm]} run{'' if runs[arm] == 1 else 's'})"
+                line[name] = markup.estimate(row["mean"], row["low"], row["high"], sign=False)
+            rows.append(line)
     return pd.DataFrame(rows)
 
 
-def calibration_table(calibration: Iterable[Calibration]) -> pd.DataFrame:
+def calibration_table(calibration: pd.DataFrame) -> pd.DataFrame:
     """Predicted against observed shifts, one row per behaviour that could be compared."""
-    table = pd.DataFrame([columns(line, slope="") for line in calibration])
-    return (
-        table.dropna(subset=["r2"])
-        .drop(columns="note")
-        .rename(
-            columns={
-                "low": "slope low",
-                "high": "slope high",
-                "inside": "in 95 % interval (share)",
-                "r2_unseen": "r2, step size from other arms",
-                "inside_unseen": "in interval, from other arms",
-                "r2_repeated": "r2 of repeating the arm's other runs",
-            }
-        )
-    )
+    table = calibration.dropna(subset=["r2"]).drop(columns="note")
+    return table.rename(columns=TEXTS["calibration"])
 
 
 def onset_table(lines: Iterable[Line]) -> pd.DataFrame:
     """When each run's gap began to rise, one row per run."""
-    return pd.DataFrame([_onset_row(line) for line in lines])
-
-
-def _onset_row(line: Line) -> dict[str, Any]:
-    onset = line.onset
-    if math.isfinite(onset.step.value):
-        begun = f"{onset.step.value:.0f} {markup.bracket(onset.step.low, onset.step.high)}"
-    else:  # where there is a p, a rise was looked for
-        begun = "none seen" if onset.p == onset.p else markup.MISSING
-    return {
-        "arm": line.arm,
-        "seed": line.seed,
-        "gap, first": line.gap_first,
-        "gap, last": line.gap_last,
-        "onset (step)": begun,
-        "p": markup.p_value(onset.p),
-        "early stop (step)": "" if line.alarm is None else str(line.alarm),
-        "threshold grid (step)": span(line.grid),
-        "grid, top tenth": span(line.own_grid),
-        "note": "; ".join(filter(None, [onset.note, line.grid.note])),
-    }
+    rows = []
+    for line in lines:
+        onset, step = line.onset, line.onset.step
+        begun = f"{step.value:.0f} {markup.bracket(step.low, step.high)}"
+        if not math.isfinite(step.value):  # where there is a p, a rise was looked for
+            begun = "none seen" if onset.p == onset.p else markup.MISSING
+        rows.append(
+            {
+                "arm": line.arm,
+                "seed": line.seed,
+                "gap, first": line.gap_first,
+                "gap, last": line.gap_last,
+                "onset (step)": begun,
+                "p": markup.p_value(onset.p),
+                "early stop (step)": "" if line.alarm is None else str(line.alarm),
+                "threshold grid (step)": span(line.grid),
+                "grid, top tenth": span(line.own_grid),
+                "note": "; ".join(filter(None, [onset.note, line.grid.note])),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def peaks_table(fits: Iterable[dict[str, Any]]) -> pd.DataFrame:
     """The best over-optimisation fit of each run: where the truth peaks."""
-    return pd.DataFrame(
-        [
-            {
-                "arm": fit["arm"],
-                "seed": fit["seed"],
-                "form": fit["best"]["form"],
-                "peak (sqrt KL)": place(fit["best"]["peak"]),
-                "low": place(fit["low"]),
-                "high": place(fit["high"]),
-                "largest sqrt KL": fit["d_max"],
-                "note": fit["note"],
-            }
-            for fit in fits
-        ]
-    )
+    rows = [
+        {
+            "arm": fit["arm"],
+            "seed": fit["seed"],
+            "form": fit["best"]["form"],
+            "peak (sqrt KL)": place(fit["best"]["peak"]),
+            "low": place(fit["low"]),
+            "high": place(fit["high"]),
+            "largest sqrt KL": fit["d_max"],
+            "note": fit["note"],
+        }
+        for fit in fits
+    ]
+    return pd.DataFrame(rows)
 
 
 def sources_table(evidence: Evidence) -> pd.DataFrame:

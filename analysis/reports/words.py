@@ -7,16 +7,16 @@ What cannot be concluded is said by `analysis.reports.limits`.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from analysis.reports.markup import bracket, estimate, number, p_value
+from analysis.reports.evidence import Evidence
+from analysis.reports.figures import NO_REASON
+from analysis.reports.markup import TEXTS, bracket, estimate, number, p_value
 from analysis.reports.tables import row_of
 from analysis.run.overopt import place
-
-if TYPE_CHECKING:
-    from analysis.reports.evidence import Evidence
 
 EXPLAINED = 0.5
 """R2 over runs from which a prediction is said to explain a behaviour."""
@@ -43,19 +43,26 @@ def findings(evidence: Evidence) -> list[str]:
     return [line for line in lines if line]
 
 
+def _finding(name: str, **values: Any) -> str:
+    return TEXTS["findings"][name].format(**values)
+
+
 def _extent(evidence: Evidence) -> str:
     cells, outcomes = evidence.cells, evidence.records.outcomes
     if cells.empty:
         return ""
-    rollouts = sum(run.rollouts for run in evidence.records.runs)
     verdicts = int(outcomes["verdicts"].sum())
     unscored = int(outcomes.loc[outcomes["outcome"].ne("scored"), "verdicts"].sum())
-    line = (
-        f"{int(cells['done'].sum())} of {len(cells)} runs are finished "
-        f"({_plural(len(evidence.arms), 'arm')}, {_plural(cells['seed'].nunique(), 'seed')}), "
-        f"with {rollouts:,} rollouts and {verdicts:,} verdicts on record"
+    return _finding(
+        "extent",
+        done=int(cells["done"].sum()),
+        runs=len(cells),
+        arms=_plural(len(evidence.arms), "arm"),
+        seeds=_plural(cells["seed"].nunique(), "seed"),
+        rollouts=sum(run.rollouts for run in evidence.records.runs),
+        verdicts=verdicts,
+        end=f", {100 * unscored / verdicts:.1f} % of them unscored." if verdicts else ".",
     )
-    return line + (f", {100 * unscored / verdicts:.1f} % of them unscored." if verdicts else ".")
 
 
 def _levels(evidence: Evidence, arm: str) -> str:
@@ -77,47 +84,39 @@ def _levels(evidence: Evidence, arm: str) -> str:
 
 def _against_base(evidence: Evidence, arm: str) -> str:
     """The gap and the truth, then the behaviours that differ most, in SDs over all answers."""
-    parts, pairs = [], 0
+    parts, pairs = [], [0]
     for metric, label in (("gap", "judge minus truth"), ("truth", "the rule truth")):
         row = row_of(evidence.score_shifts, arm, metric)
         if row is not None and row["pairs"] > 0:
             parts.append(f"{label} {_difference(row)}")
-            pairs = max(pairs, int(row["pairs"]))
+            pairs.append(int(row["pairs"]))
     table = evidence.feature_shifts
     shifts = table[(table["arm"] == arm) & table["diff"].notna()]
+    pairs += shifts["pairs"].astype(int).tolist()
     sds = shifts["metric"].map(evidence.spread).astype(float)
     size = (shifts["diff"].astype(float) / sds).abs()
-    largest = shifts.loc[size[size > 1e-9].nlargest(3).index].to_dict("records")
-    if largest:
-        moved = [
-            f"{row['metric']} {_difference(row)} {row['unit']}"
-            + ("" if math.isnan(row["p_holm"]) else f" (Holm p {p_value(row['p_holm'])})")
-            for row in largest
-        ]
+    moved = [
+        f"{row['metric']} {_difference(row)} {row['unit']}"
+        + ("" if math.isnan(row["p_holm"]) else f" (Holm p {p_value(row['p_holm'])})")
+        for row in shifts.loc[size[size > 1e-9].nlargest(3).index].to_dict("records")
+    ]
+    if moved:
         parts.append(f"the behaviours that moved furthest apart are {', '.join(moved)}")
-    tested = shifts["p_holm"].notna()
-    if tested.any():
+    tested = int(shifts["p_holm"].notna().sum())
+    if tested:
         clear = int((shifts["p_holm"] < 0.05).sum())
-        parts.append(f"{clear} of {_plural(int(tested.sum()), 'behaviour')} differ at Holm p < .05")
-    if len(shifts):
-        pairs = max(pairs, int(shifts["pairs"].max()))
+        parts.append(f"{clear} of {_plural(tested, 'behaviour')} differ at Holm p < .05")
     if not parts:
         return ""
-    return f"{arm} beyond {evidence.base} ({_plural(pairs, 'pair')} by seed): {'; '.join(parts)}."
+    by_seed = _plural(max(pairs), "pair")
+    return f"{arm} beyond {evidence.base} ({by_seed} by seed): {'; '.join(parts)}."
 
 
-def _missing(evidence: Evidence) -> list[str]:
-    lines = []
-    not_a_reason = {"judge", "role", "scored", "verdicts", "unscored"}
+def _missing(evidence: Evidence) -> Iterator[str]:
     for row in evidence.failures[evidence.failures["unscored"] > 0].to_dict("records"):
-        reasons = ", ".join(
-            f"{name} {count:,}" for name, count in row.items() if name not in not_a_reason and count
-        )
-        lines.append(
-            f"{row['judge']} ({row['role']}) left {100 * row['unscored']:.1f} % of "
-            f"{row['verdicts']:,} verdicts unscored: {reasons}."
-        )
-    return lines
+        counts = {name: count for name, count in row.items() if name not in NO_REASON and count}
+        reasons = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        yield _finding("missing", percent=100 * row.pop("unscored"), reasons=reasons, **row)
 
 
 def _advantages(evidence: Evidence) -> str:
@@ -129,36 +128,33 @@ def _advantages(evidence: Evidence) -> str:
         f"{bracket(100 * row['low'], 100 * row['high'])}".strip()
         for row in shares.sort_values("mean", ascending=False).to_dict("records")
     ]
-    if not by_arm:
-        return ""
-    return (
-        "Share of the advantages that came from judge minus truth and not from the truth (squares, "
-        f"mean over steps): {', '.join(by_arm)}."
-    )
+    return _finding("advantages", shares=", ".join(by_arm)) if by_arm else ""
 
 
-def _explained(evidence: Evidence) -> list[str]:
+def _explained(evidence: Evidence) -> Iterator[str]:
     """Which behaviours the advantages explain over runs, and which that moved they do not."""
     moved = [
         line
         for line in evidence.calibration
         if line.r2 == line.r2 and _largest_shift(evidence, line.feature) >= MOVED
     ]
-    explained = [line for line in moved if line.r2 >= EXPLAINED]
-    others = [line for line in moved if line.r2 < EXPLAINED]
-    lines = []
+    explained = [
+        _finding(
+            "explained_behaviour",
+            feature=line.feature,
+            r2=line.r2,
+            runs=line.runs,
+            unseen=number(line.r2_unseen),
+            repeated=number(line.r2_repeated),
+        )
+        for line in sorted(moved, key=lambda line: -line.r2)
+        if line.r2 >= EXPLAINED
+    ]
+    others = [f"{line.feature} (R2 {line.r2:.2f})" for line in moved if line.r2 < EXPLAINED]
     if explained:
-        named = [
-            f"{line.feature} R2 {line.r2:.2f} over {line.runs} runs ({number(line.r2_unseen)} with "
-            "the step size from other arms; repeating the arm's other runs "
-            f"{number(line.r2_repeated)})"
-            for line in sorted(explained, key=lambda line: -line.r2)
-        ]
-        lines.append(f"What was rewarded explains what was learned for {'; '.join(named)}.")
+        yield f"What was rewarded explains what was learned for {'; '.join(explained)}."
     if others:
-        named = [f"{line.feature} (R2 {line.r2:.2f})" for line in others]
-        lines.append(f"Moved, but not as the advantages predict: {', '.join(named)}.")
-    return lines
+        yield f"Moved, but not as the advantages predict: {', '.join(others)}."
 
 
 def _largest_shift(evidence: Evidence, feature: str) -> float:
@@ -175,14 +171,12 @@ def _begun(evidence: Evidence) -> str:
     """When the gap began to rise, by arm."""
     by_arm = []
     for arm in dict.fromkeys(line.arm for line in evidence.onsets):
-        lines = [line for line in evidence.onsets if line.arm == arm]
-        begun = sorted(
-            line.onset.step.value for line in lines if math.isfinite(line.onset.step.value)
-        )
+        steps = [line.onset.step.value for line in evidence.onsets if line.arm == arm]
+        begun = sorted(step for step in steps if math.isfinite(step))
         if begun:
             first, last = f"{begun[0]:.0f}", f"{begun[-1]:.0f}"
             when = f"step {first}" if first == last else f"steps {first} to {last}"
-            by_arm.append(f"under {arm} at {when} ({len(begun)} of {len(lines)} runs)")
+            by_arm.append(f"under {arm} at {when} ({len(begun)} of {len(steps)} runs)")
     if not by_arm:
         return ""
     return f"Judge minus truth begins to rise {', '.join(by_arm)}, and is not seen to elsewhere."
@@ -198,25 +192,22 @@ def _peaks(evidence: Evidence) -> str:
     return f"The truth peaks at sqrt KL: {', '.join(peaks)}." if peaks else ""
 
 
-def _inflated(evidence: Evidence) -> list[str]:
+def _inflated(evidence: Evidence) -> Iterator[str]:
     """What each arm gained with its own judge beside what it gained with others."""
-    told = []
     for row in evidence.inflation:
-        if math.isfinite(row.inflation.value) and row.reading:
-            beyond = estimate(row.inflation.value, row.inflation.low, row.inflation.high)
-            told.append(
+        gain = row.inflation
+        if math.isfinite(gain.value) and row.reading:
+            yield (
                 f"{row.arm} gained {number(row.own)} with its own judge and {number(row.others)} "
-                f"with others ({beyond} over {row.runs} runs): {row.reading}."
+                f"with others ({estimate(gain.value, gain.low, gain.high)} over {row.runs} runs): "
+                f"{row.reading}."
             )
-    return told
 
 
 def substituted(evidence: Evidence) -> list[str]:
     """Behaviours given up for others, a sentence for each pair."""
     return [
-        f"Under {pair.arm}, beyond {pair.base}, {pair.risen} rose by at least {pair.up:.2f} SD in "
-        f"each of {pair.runs} pairs of runs while {pair.fallen} fell by at least "
-        f"{-pair.down:.2f} SD (chance of any such pair without an effect: {number(pair.chance)})."
+        _finding("substituted", pair=pair, fall=-pair.down, chance=number(pair.chance))
         for pair in evidence.substitutions
     ]
 

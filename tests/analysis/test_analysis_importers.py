@@ -148,7 +148,7 @@ def test_ifeval_keeps_an_empty_response_apart_from_a_failed_one(tmp_path: Path, 
         (judgebench, {"pair_id": 1}, "record 1 has no label, judgments"),
         (judgebench, {"pair_id": 1, "label": "C", "judgments": []}, "label holds 'C'"),
         (judgebench, {"pair_id": 1, "label": "A>B", "judgments": []}, "holds no verdicts"),
-        (judgebench, {"pair_id": 1, "label": "A>B", "judgments": None}, "judgments holds no list"),
+        (judgebench, {"pair_id": 1, "label": "A>B", "judgments": None}, "judgments is not a list"),
         (llmbar, {"label": 3, "results": []}, "label holds 3"),
         (
             ifeval,
@@ -168,7 +168,7 @@ def test_records_of_another_shape_are_refused_with_their_place(tmp_path, reader,
 
 
 def test_a_file_that_is_not_there_is_a_users_error(tmp_path: Path):
-    with pytest.raises(UserError, match="is no file"):
+    with pytest.raises(UserError, match="is not a file"):
         llmbar(tmp_path / "none.json", "g")
 
 
@@ -281,7 +281,7 @@ def test_command_writes_the_table_that_the_next_one_takes(
             ["judgebench", "in.jsonl", "out=t.csv", "truth=x"],
             "truth= has no meaning with analysis.importers judgebench",
         ),
-        (["ifeval", "in.jsonl", "out=t.csv", "by=word"], "legal are 'instruction'"),
+        (["ifeval", "in.jsonl", "out=t.csv", "by=word"], "instruction, prompt"),
     ],
 )
 def test_bad_import_commands_exit_2_with_what_to_type(

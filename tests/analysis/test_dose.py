@@ -308,4 +308,4 @@ def test_a_config_that_cannot_be_read_is_a_problem_and_no_dose(small_study, tmp_
     folder = dosed_copy(tmp_path / "doses", small_study)
     sorted(folder.glob("sim-*/config.yaml"))[0].write_text("judge: [unclosed")
     found = study(folder, "length")
-    assert len(found["runs"]) == 3 and any("could not be read" in p for p in found["problems"])
+    assert len(found["runs"]) == 3 and any("is left out" in p for p in found["problems"])

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from statsmodels.stats.proportion import proportion_confint
 
-from analysis.external.pairwise import check_pairwise, judge_pairs, read_pairwise
+from analysis.external.pairwise import check_pairwise, judge_pairs
+from analysis.external.tables import read_table
 from analysis.pairwise import main
 from study.errors import UserError
 
@@ -166,7 +167,7 @@ def test_missing_columns_are_named_with_the_file(tmp_path: Path, capsys):
         ({"repeat": "0.5"}, "row 3, column repeat"),
         ({"item": " "}, "row 3, column item"),
         ({"item": "1"}, "repeats item '1'"),
-        ({"gold": "first"}, "has the golds first and second"),
+        ({"gold": "first"}, "has more than one gold: first, second"),
     ],
 )
 def test_a_bad_cell_is_named_by_file_row_and_column(tmp_path: Path, change, said):
@@ -176,7 +177,7 @@ def test_a_bad_cell_is_named_by_file_row_and_column(tmp_path: Path, change, said
     file = tmp_path / "v.csv"
     rows.to_csv(file, index=False)
     with pytest.raises(UserError) as error:
-        read_pairwise(file)
+        check_pairwise(read_table(file))
     assert said in str(error.value) and str(file) in str(error.value)
 
 
@@ -187,7 +188,7 @@ def test_a_bad_cell_is_named_by_file_row_and_column(tmp_path: Path, change, said
         (["v.csv"], "needs out= (JSON file"),
         (["v.csv", "out=o.json", "invalid=maybe"], "exclude, wrong, half"),
         (["v.csv", "out=o.json", "seed=1"], "'seed=1' is not an option"),
-        (["none.csv", "out=o.json"], "none.csv is no file"),
+        (["none.csv", "out=o.json"], "none.csv is not a file"),
     ],
 )
 def test_bad_commands_exit_2_with_what_to_type(arguments, said, capsys, tmp_path, monkeypatch):
@@ -200,14 +201,14 @@ def test_bad_commands_exit_2_with_what_to_type(arguments, said, capsys, tmp_path
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("v.jsonl", '{"item": 1}\n{"item": \n', "line 2 is no JSON"),
-        ("v.jsonl", "[1, 2]", "record 1 is no JSON object"),
+        ("v.jsonl", '{"item": 1}\n{"item": \n', "line 2 is not JSON"),
+        ("v.jsonl", "[1, 2]", "record 1 is not a JSON object"),
         ("v.csv", "a,b\n1,2,3\n", "more cells"),
         ("v.csv", "", "cannot be read"),
         ("v.csv", "item,judge,order,repeat,verdict,gold\n", "no rows"),
         ("v.csv", "item,item\n1,2\n", "no column"),
         ("v.parquet", "text", "cannot be read as parquet"),
-        ("v.xlsx", "text", "kind that is not read"),
+        ("v.xlsx", "text", "unknown kind"),
     ],
 )
 def test_a_damaged_file_is_a_sentence_not_a_traceback(tmp_path, capsys, name, text, said):
