@@ -13,7 +13,7 @@ from concurrent.futures import Future
 
 from study.sandbox import tiers
 from study.sandbox.calls import Call, Outcome, Result
-from study.sandbox.values import dumps
+from study.sandbox.inside.literal import dumps
 from study.sandbox.worker import Broken, Worker
 
 TRIES = 2
