@@ -254,7 +254,7 @@ class Repetition:
 
 @dataclass(frozen=True)
 class Reward:
-    """How verdict, rules and truth make one number; see ``study.rewards.REWARDS``."""
+    """How verdict, rules and truth make one number; see ``study.rewards.formulas``."""
 
     name: str = "judge"
     truth_weight: float = bounds.share(0.0)

@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from study.rewards import REWARDS
 from study.rewards.checks import for_judge
 from study.rewards.failure import apply_failure_policy
-from study.rewards.parts import Parts, rule_part
-from study.rewards.penalties import overlong, repetition
+from study.rewards.formulas import REWARDS, Parts, overlong, repetition, rule_part
 from study.rewards.ruled import verdict
 from study.rows import Row
 from study.schema import Study

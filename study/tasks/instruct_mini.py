@@ -10,36 +10,24 @@ from __future__ import annotations
 import json
 import random
 import re
+import tomllib
 from bisect import bisect_left, insort
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from study.errors import UserError
 from study.rows import Criterion, Row, Rule, Truth, make_row
 from study.schema import Task
 
-CATEGORIES: dict[str, tuple[str, ...]] = {
-    "colors": tuple("red blue green yellow purple pink white black".split()),
-    "animals": tuple("fox owl cat dog horse rabbit tiger zebra".split()),
-    "fruits": tuple("apple banana cherry grape lemon mango peach plum".split()),
-    "tools": tuple("hammer saw drill wrench chisel ladder shovel rake".split()),
-    "vehicles": tuple("bus train tram bike truck boat canoe plane".split()),
-    "clothes": tuple("hat coat scarf glove sock boot shirt belt".split()),
-}
+WORDS = Path(__file__).with_suffix(".toml")
+_WORDS = tomllib.loads(WORDS.read_text(encoding="utf-8"))
+CATEGORIES = {name: words.split() for name, words in _WORDS["categories"].items()}
 CATEGORY_OF = {word: name for name, words in CATEGORIES.items() for word in words}
 NUMBERS = {2: "two", 3: "three", 4: "four"}
-ASKS = ("Name {n} {category}{purpose}.", "List {n} {category}{purpose}.",
-        "Give me {n} {category}{purpose}.", "I need {n} {category}{purpose}.")  # fmt: skip
-PURPOSES = ("", " for a poster", " for a story", " for a game", " for my class", " for a quiz")
-FORBIDS = ("Do not say {word}.", "Leave out {word}.")
-ORDERS = {
-    "alphabetical": "Use alphabetical order.",
-    "first": "Start with {word}.",
-}
-FORMATS = {
-    "lines": "Write one per line.",
-    "bullets": "Write them as bullets.",
-    "commas": "Keep them on one line.",
-}
+ASKS, PURPOSES, FORBIDS = _WORDS["asks"], _WORDS["purposes"], _WORDS["forbids"]
+ORDERS, FORMATS = _WORDS["orders"], _WORDS["formats"]
+TEACHER = _WORDS["teacher"]
+"""What `study.tasks.teacher` says around the items."""
 
 RELEVANCE_HALF = 30.0
 """This many irrelevant words or marks halve the truth."""
@@ -248,9 +236,7 @@ def _make_row(draw: random.Random, split: str) -> Row:
         )
     if form:
         asks.append(FORMATS[form])
-        criteria.append({"lines": "Puts each one on its own line.",
-                         "bullets": "Puts each one on its own bulleted line.",
-                         "commas": "Keeps them all on one line."}[form])  # fmt: skip
+        criteria.append(_WORDS["format_criteria"][form])
     criteria.append("Says nothing beside what was asked for.")
     words = {
         "n": NUMBERS[n],

@@ -9,7 +9,7 @@ from experiments.scorer import Scorer
 from judges.budget import spent_before
 from study.errors import UserError
 from study.records import STARVED, Recorder, parts
-from study.rewards.failure import REASON, REMEDIES, TooManyMissing, too_many_missing
+from study.rewards.failure import REASON, TooManyMissing, remedy, too_many_missing
 from study.rows import make_row
 from study.schema import Endpoint, Judge, Study, Trainer
 from study.verdict import Outcome, Verdict
@@ -45,7 +45,7 @@ def test_every_outcome_without_a_score_has_a_remedy():
     for outcome in Outcome:
         if outcome is not Outcome.scored:
             said = str(too_many_missing("all missing", [verdict(outcome)], Judge(name="mine")))
-            assert f"Against {outcome}: {REMEDIES[outcome](Judge(name='mine'))}" in said
+            assert f"Against {outcome}: {remedy(outcome, Judge(name='mine'))}" in said
 
 
 def test_a_reason_is_short_and_holds_no_key(monkeypatch):

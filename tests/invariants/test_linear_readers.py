@@ -20,7 +20,7 @@ from judges.probes.rewriters import edits
 from study import completions, secrets
 from study.answers import answer_of, opened, strip_thinking
 from study.features import features
-from study.rewards.penalties import repetition
+from study.rewards.formulas import repetition
 from study.sandbox.calls import Limits, read_reply
 from study.sandbox.inside.literal import loads
 from study.sandbox.values import same

@@ -7,12 +7,10 @@ from hypothesis import strategies as st
 
 from judges.session import judge_all
 from study.errors import UserError
-from study.rewards import REWARDS
 from study.rewards.checks import check_reward, for_judge
 from study.rewards.compose import composed, recompose, recorded
 from study.rewards.failure import POLICIES, TooManyMissing, apply_failure_policy
-from study.rewards.parts import Parts, rule_part
-from study.rewards.penalties import overlong, repetition
+from study.rewards.formulas import REWARDS, Parts, overlong, repetition, rule_part
 from study.rows import Criterion, Rule, make_row
 from study.schema import Judge, Overlong, Repetition, Reward, Sampling, Study
 
