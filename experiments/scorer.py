@@ -77,7 +77,7 @@ class Scorer:
         self.shadows = list(shadows)
         self.budget = budget
         self.pending: StepRecord | None = None
-        self.on_starved: Callable[[int, list[dict[str, Any]], list[dict[str, Any]]], None] = (
+        self.on_missing: Callable[[int, list[dict[str, Any]], list[dict[str, Any]]], None] = (
             lambda step, rollouts, verdicts: None
         )
         """Keeps the rollouts and verdicts of a step that the failure policy stops at."""
@@ -222,7 +222,7 @@ class Scorer:
         try:
             return composed(self.config, inputs_N, scores_N, group_size, policy, most)
         except TooManyMissing as error:
-            self.on_starved(record.step, record.rollouts, record.verdicts)
+            self.on_missing(record.step, record.rollouts, record.verdicts)
             votes = [vote for votes in votes_N for vote in votes]
             raise too_many_missing(str(error), votes, self.acting.judge) from error
 

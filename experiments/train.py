@@ -232,7 +232,7 @@ def learn(
             budget,
             rules,
         )
-        scorer.on_starved = recorder.write_starved
+        scorer.on_missing = recorder.write_missing
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts
         trainer = make_trainer(
             config,

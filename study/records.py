@@ -10,71 +10,24 @@ from __future__ import annotations
 import json
 import re
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from study.files import Damaged, append_line, first_line, say, sync_files, write_bytes, write_text
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 KINDS = ("rollouts", "verdicts")
 """The folders of parts in a cell."""
-STARVED = "starved"
+MISSING = "missing"
 """The folder, with `KINDS` in it, of steps that stopped their run because too many verdicts were
 missing. Nothing was learned from them, so they are not part of the run, but their cost counts."""
 
-ROLLOUT = {
-    "rollout_id": "string",
-    "step": "int32",
-    "prompt_id": "string",
-    "group": "int32",
-    "member": "int32",
-    "prompt": "string",
-    "completion": "string",
-    "answer": "string",
-    "tokens": "int32",
-    "stop": "string",
-    "logprob_sum": "float64",
-    "reward": "float64",
-    "advantage": "float64",
-    "truth": "float64",
-    "judge_score": "float64",
-}
-VERDICT = {
-    "rollout_id": "string",
-    "step": "int32",
-    "role": "string",
-    "judge": "string",
-    "judge_id": "string",
-    "revision": "string",
-    "grading": "string",
-    "grading_version": "string",
-    "prompt_sha": "string",
-    "sample_index": "int32",
-    "outcome": "string",
-    "labels": "list<string>",
-    "score": "float64",
-    "reason": "string",
-    "text": "string",
-    "reasoning": "string",
-    "finish_reason": "string",
-    "attempts": "int32",
-    "latency_s": "float64",
-    "tokens_in": "int64",
-    "tokens_cached": "int64",
-    "tokens_out": "int64",
-    "cost_usd": "float64",
-    "from_cache": "bool",
-    "key": "string",
-    "served_model": "string",
-}
-OPTIONAL = {"rules": "list<string>", "scaffold_items": "list<int32>"}
-"""Rollout columns of runs that have rules to run, or a scaffold."""
+_COLUMNS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+ROLLOUT, VERDICT, OPTIONAL = (_COLUMNS[name] for name in ("rollout", "verdict", "optional"))
 PLACE = ("rollout_id", "step", "prompt_id", "group", "member")
 """Rollout columns that say which rollout it is."""
 REPLAYED = {
@@ -243,12 +196,12 @@ class Recorder:
         sync_files(sorted(self._loose))
         self._loose.clear()
 
-    def write_starved(
+    def write_missing(
         self, step: int, rollouts: list[dict[str, Any]], verdicts: list[dict[str, Any]]
     ) -> None:
-        """Record a step that nothing will be learned from, beside the run: see `STARVED`. Each try
+        """Record a step that nothing will be learned from, beside the run: see `MISSING`. Each try
         keeps its own parts, the first under the step's name."""
-        folder = self.folder / STARVED
+        folder = self.folder / MISSING
         tries = 1 + len(list((folder / "verdicts").glob(f"step-{step:06d}*.parquet")))
         name = part_name(step) if tries == 1 else f"step-{step:06d}-{tries}.parquet"
         for kind, rows, columns in zip(

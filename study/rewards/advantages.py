@@ -5,13 +5,8 @@ Lets any other verdicts on stored rollouts be turned into what GRPO would have b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from scipy.stats import rankdata
-
-if TYPE_CHECKING:
-    import numpy as np
 
 EPS = 1e-4
 """TRL's, added to the standard deviation."""

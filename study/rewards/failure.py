@@ -69,7 +69,7 @@ def too_many_missing(rule: str, verdicts: Sequence[Verdict], judge: Judge) -> To
         if name in REMEDIES:
             parts.append(f"Against {name}: {remedy(name, judge)}")
     parts.append(
-        "The rollouts and verdicts of this step are kept under starved/ and nothing was learned "
+        "The rollouts and verdicts of this step are kept under missing/ and nothing was learned "
         "from them. The same command goes on from the last checkpoint and asks again only what is "
         "missing; judge.max_unscored_frac=SHARE accepts more missing verdicts"
     )

@@ -146,7 +146,7 @@ def test_failure_policies(policy, expected):
     assert apply_failure_policy([1.0, None, 0.5, 0.0], 2, policy, 1.0) == expected
 
 
-def test_abort_and_starvation_stop_the_run():
+def test_abort_and_too_many_missing_stop_the_run():
     with pytest.raises(TooManyMissing, match="1 of 2"):
         apply_failure_policy([1.0, None], 2, "abort", 1.0)
     with pytest.raises(TooManyMissing, match=r"max_unscored_frac=0\.4"):
