@@ -7,14 +7,14 @@ at whether the answer is right.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
-PHRASES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+from study.tables import table
+
+PHRASES = table(__file__)
 """Flattery, confidence and hedges: the phrases that each counts."""
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import time
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from study.files import Damaged, append_line, first_line, say, sync_files, write_bytes, write_text
+from study.tables import table
 
 KINDS = ("rollouts", "verdicts")
 """The folders of parts in a cell."""
@@ -26,7 +26,7 @@ MISSING = "missing"
 """The folder, with `KINDS` in it, of steps that stopped their run because too many verdicts were
 missing. Nothing was learned from them, so they are not part of the run, but their cost counts."""
 
-_COLUMNS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_COLUMNS = table(__file__)
 ROLLOUT, VERDICT, OPTIONAL = (_COLUMNS[name] for name in ("rollout", "verdict", "optional"))
 PLACE = ("rollout_id", "step", "prompt_id", "group", "member")
 """Rollout columns that say which rollout it is."""

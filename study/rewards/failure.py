@@ -7,16 +7,15 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.bounds import words_of
 from study.errors import UserError
 from study.schema import Judge
 from study.secrets import redact
+from study.tables import table
 
 if TYPE_CHECKING:
     from study.verdict import Verdict
@@ -26,7 +25,7 @@ REPLAY_POLICIES = tuple(policy for policy in POLICIES if policy != "abort")
 """Those that recorded rollouts can be scored by again: they have no run to abort."""
 REASON = 240
 """Characters of a reason that are shown."""
-REMEDIES = tomllib.loads(Path(__file__).with_name("remedies.toml").read_text(encoding="utf-8"))
+REMEDIES = table(__file__)
 """Outcome -> what to type against it, as `remedy` fills it in."""
 
 

@@ -16,7 +16,6 @@ import secrets
 import subprocess
 import sys
 import textwrap
-import tomllib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from study.sandbox.calls import Call, Limits, Outcome, Result, passes
 from study.sandbox.pool import Pool
 from study.sandbox.tiers import Tier
 from study.sandbox.worker import Broken
+from study.tables import table
 
 QUICK = Limits(cpu_s=1, wall_s=2.0, memory_mb=256)
 EXPECTED = "EXPECTED-VALUE-4711"
@@ -72,7 +72,7 @@ def _attack(
     return Attack(name, source, frozenset(map(Outcome, outcomes)), cheats, harmless)
 
 
-_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TABLE = table(__file__)
 ATTACKS = [_attack(name, **entry) for name, entry in _TABLE.items()]
 """Every attempt; the parent, its files and its other processes are looked at after each."""
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import random
 import re
-import tomllib
 from bisect import bisect_left, insort
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from study.errors import UserError
 from study.rows import Criterion, Row, Rule, Truth, make_row
 from study.schema import Task
+from study.tables import table
 
-WORDS = Path(__file__).with_suffix(".toml")
-_WORDS = tomllib.loads(WORDS.read_text(encoding="utf-8"))
+_WORDS = table(__file__)
 CATEGORIES = {name: words.split() for name, words in _WORDS["categories"].items()}
 CATEGORY_OF = {word: name for name, words in CATEGORIES.items() for word in words}
 NUMBERS = {2: "two", 3: "three", 4: "four"}
