@@ -15,24 +15,16 @@ from study.sandbox.pool import Pool
 from study.tasks import verif
 from study.tasks.prompts import ENDINGS, records
 
-FUNCTION = verif.FUNCTION
-
-
+USAGE = "python -m experiments.rules audit file=rows.parquet response=TEXT out=audit.json"
 VERDICT = f"""
 
 def verdict_of_rule(instruction, response):
-    return bool({FUNCTION}(instruction, response))
+    return bool({verif.FUNCTION}(instruction, response))
 """
 """Rules say yes by any true value: ``re.search(a, x) and re.search(b, x)`` is a match or None."""
-
-
 LIMITS = Limits(cpu_s=2, wall_s=10.0, memory_mb=256)
-
-
 LONGEST_WORD = 14
 """Prose with no word shorter than this many characters plus one does not exist."""
-
-
 MINIMUM = re.compile(
     r"at least|minimum|no fewer|no less|lower limit|below|not be shorter|no shorter", re.IGNORECASE
 )
@@ -113,13 +105,11 @@ def _instruction(prompt: Any) -> str | None:
         return prompt
     if not isinstance(prompt, list) or not prompt:
         return None
-    turns = []
+    keys = ("role", "content")
     for turn in prompt:
-        keys = ("role", "content")
         if not isinstance(turn, dict) or not all(isinstance(turn.get(key), str) for key in keys):
             return None
-        turns.append({key: turn[key] for key in keys})
-    return flatten(tuple(turns))
+    return flatten(tuple({key: turn[key] for key in keys} for turn in prompt))
 
 
 def infeasible(text: str) -> str | None:
@@ -189,6 +179,3 @@ def _judged(rule: Rule, result: Result, vacuous: bool | None) -> RuleResult:
     if passed is None and result.outcome is Outcome.RETURNED:
         detail = f"it returned {type(result.value).__name__}, not bool"
     return RuleResult(rule, result.outcome, passed, vacuous, infeasible(rule.text), detail)
-
-
-USAGE = "python -m experiments.rules audit file=rows.parquet response=TEXT out=audit.json"

@@ -76,19 +76,10 @@ class Result:
         return self.outcome in SUSPICIOUS
 
 
-CLAIMS = {
-    str(outcome): outcome
-    for outcome in (
-        Outcome.RETURNED,
-        Outcome.RAISED,
-        Outcome.UNPARSABLE,
-        Outcome.NOT_LITERAL,
-        Outcome.SUBCLASS,
-        Outcome.EXITED,
-        Outcome.MEMORY,
-    )
-}
-"""Ends that a child may claim of itself; the others are seen from outside."""
+SEEN = (Outcome.FORGED, Outcome.TIMEOUT, Outcome.OVERFLOW, Outcome.KILLED, Outcome.SANDBOX)
+"""Ends that are seen from outside."""
+CLAIMS = {str(outcome): outcome for outcome in Outcome if outcome not in SEEN}
+"""Ends that a child may claim of itself."""
 
 
 def read_reply(reply: dict[str, Any], nonce: str, limits: Limits) -> Result:

@@ -6,7 +6,8 @@ import pytest
 
 from experiments.rules import audit, main
 from study.errors import UserError
-from study.rules import FUNCTION, check_rules, infeasible, read_rows, rule_row
+from study.rules import check_rules, infeasible, read_rows, rule_row
+from study.tasks.verif import FUNCTION
 from study.tasks.where import FILES, data_folder
 
 DATA = data_folder() / FILES["verinstruct-verif"]

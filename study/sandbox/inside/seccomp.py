@@ -11,8 +11,8 @@ import errno
 import platform
 import struct
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 LOAD, EQUALS, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -39,16 +39,14 @@ OPEN_FOR_WRITING = 0o3 | 0o100 | 0o1000 | 0o20000000
 """O_ACCMODE, O_CREAT, O_TRUNC and the bit of O_TMPFILE, the same on both machines."""
 
 
-@dataclass(frozen=True)
-class Only:
+class Only(NamedTuple):
     """Argument ``index`` must be one of ``values`` (32 bits)."""
 
     index: int
     values: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Without:
+class Without(NamedTuple):
     """Argument ``index`` must have no bit of ``mask`` (32 bits)."""
 
     index: int
@@ -101,14 +99,12 @@ def assemble(rules: dict[str, Only | Without | None], machine: str) -> bytes:
     for name, rule in rules.items():
         if name not in table:
             continue
-        body = [allow]
+        body = [step(LOAD, ARGS_OFFSET + 8 * rule.index)] if rule else [allow]
         if isinstance(rule, Only):
-            body = [step(LOAD, ARGS_OFFSET + 8 * rule.index)]
             for value in rule.values:
                 body += [step(EQUALS, value, 0, 1), allow]
             body.append(deny)
         elif isinstance(rule, Without):
-            body = [step(LOAD, ARGS_OFFSET + 8 * rule.index)]
             body += [step(ANY_BIT, rule.mask, 0, 1), deny, allow]
         program += [step(EQUALS, table[name], 0, len(body)), *body]
     return b"".join([*program, deny])
