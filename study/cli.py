@@ -25,7 +25,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -126,10 +126,8 @@ class StudyOptions:
             return
         path = Path(self.study)
         if path.is_dir() and path.name:
-            instead = (
-                f"{path} is a path, and study is a name in runs_dir. Give study={path.name}"
-                f" runs_dir={path.parent}."
-            )
+            typed = f"study={path.name} runs_dir={path.parent}"
+            instead = f"{path} is a path, and study is a name in runs_dir. Give {typed}."
         else:
             studies = sorted(file.parent.name for file in self.folder.parent.glob("*/study.json"))
             instead = f"{self.folder.parent} holds {', '.join(studies) or 'no study'}."
@@ -194,10 +192,9 @@ class Command(Generic[T]):
         for argument in arguments:
             key, equals, text = argument.partition("=")
             bare = key.lstrip("+~")
-            if equals and (bare in settings or key in texts):
-                raise UserError(
-                    f"{bare if bare in settings else key}= is given twice. Give it once."
-                )
+            if equals and (bare in settings or (key in texts and key in self.keys)):
+                name = bare if bare in settings else key
+                raise UserError(f"{name}= is given twice. Give it once.")
             if equals and bare.startswith(self.beginnings):
                 settings[bare] = argument
             elif equals and key in self.keys:
@@ -208,10 +205,8 @@ class Command(Generic[T]):
                 texts[places.pop(0)] = argument
             else:
                 raise self._unknown(argument)
-        values: dict[str, Any] = {}
-        for key, text in texts.items():
-            name = self.keys.get(key, key)
-            values[name] = self._value(key, name, text)
+        names = {key: self.keys.get(key, key) for key in texts}
+        values = {names[key]: self._value(key, names[key], text) for key, text in texts.items()}
         if settings:
             values[self.collected] = list(settings.values())
         first = values.get(self.words[0], "") if self.words else ""
@@ -290,9 +285,8 @@ class Command(Generic[T]):
             note = f" ({'; '.join(notes)})" if notes else ""
             lines.append(f"  {typed}")
             lines.append(textwrap.fill(f"{extra.about}{note}", 100, **INDENTED))
-        shown = [textwrap.fill(" ".join(usage), 100, **WRAPPED), self.about.strip()]
-        shown += ["\n".join(["options:", *lines]), f"example: {self.example}"]
-        return "\n\n".join(shown)
+        head = [textwrap.fill(" ".join(usage), 100, **WRAPPED), self.about.strip()]
+        return "\n\n".join([*head, "\n".join(["options:", *lines]), f"example: {self.example}"])
 
     def _typed(self, name: str) -> str:
         extra, hint = self.options[name], self.types[name]
@@ -334,11 +328,9 @@ def _scalar(key: str, text: str, kind: Any, legal: Legal | None) -> Any:
             bounds.refuse(key, text, "a whole number")
         value = int(text)
     elif kind is float:
-        try:
+        with suppress(ValueError):
             value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
+        if value == text or not math.isfinite(value):
             bounds.refuse(key, text, "a number that is finite")
     elif kind is Path:
         value = Path(text)

@@ -130,10 +130,8 @@ def _is_secret_variable(name: str) -> bool:
 
 
 def _is_reference(text: str) -> bool:
-    """A value that only says where the value is."""
-    return (
-        text.strip() in ("null", "None", BLOT) or re.fullmatch(r"\$\w+", text.strip()) is not None
-    )
+    """Whether a value only says where the value is."""
+    return re.fullmatch(r"null|None|\*\*\*|\$\w+", text.strip()) is not None
 
 
 def _is_command(where: str, sent: bool) -> bool:

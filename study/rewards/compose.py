@@ -80,10 +80,7 @@ def composed(
         TooManyMissing: by the failure policy.
     """
     limited = apply_failure_policy(list(scores), group_size, on_failure, max_unscored_frac)
-    return [
-        _compose(config, _parts(rollout, score), rollout.tokens, rollout.answer)
-        for rollout, score in zip(inputs, limited, strict=True)
-    ]
+    return [_compose(config, *pair) for pair in zip(inputs, limited, strict=True)]
 
 
 def recompose(
@@ -102,27 +99,24 @@ def recompose(
     return [reward for reward, _ in composed(config, inputs, scores, group_size, policy)]
 
 
-def _parts(rollout: RewardInputs, judge: float | None) -> Parts:
-    return Parts(
-        judge,
+def _compose(config: Study, rollout: RewardInputs, score: float | None) -> Composed:
+    """A penalty is a term of its own: added to a reward that is there, it never makes one."""
+    reward = config.reward
+    parts = Parts(
+        score,
         rollout.truth,
         rollout.rules,
         tuple(rule.points for rule in rollout.row.rules) if rollout.rules else (),
         sum(max(0.0, criterion.points) for criterion in rollout.asked.criteria),
     )
-
-
-def _compose(config: Study, parts: Parts, tokens: int, answer: str) -> Composed:
-    """A penalty is a term of its own: added to a reward that is there, it never makes one."""
-    reward = config.reward
     terms: dict[str, float | None] = {"judge": parts.judge, "truth": parts.truth}
     if reward.rules == "run":
         terms["rule"] = rule_part(parts.rules, reward.rule_part) if parts.rules else None
     penalties = {}
     if reward.overlong.buffer:
         most = config.trainer.max_completion_length
-        penalties["overlong"] = overlong(reward.overlong, tokens, most)
+        penalties["overlong"] = overlong(reward.overlong, rollout.tokens, most)
     if reward.repetition.weight:
-        penalties["repetition"] = repetition(reward.repetition, answer)
+        penalties["repetition"] = repetition(reward.repetition, rollout.answer)
     value = REWARDS[reward.name](reward, parts)
     return None if value is None else value + sum(penalties.values()), terms | penalties

@@ -38,7 +38,7 @@ def spoken(result: RuleResult) -> str:
 
 def verdict(recorded: str) -> bool | None:
     """What `spoken` wrote: passed, failed, or no verdict."""
-    return {"passed": True, "failed": False}.get(recorded.split(" ")[1])
+    return {word: passed for passed, word in VERDICTS.items()}.get(recorded.split(" ")[1])
 
 
 def rule_metrics(checked: Sequence[Sequence[RuleResult]], seconds: float) -> dict[str, float]:

