@@ -123,7 +123,7 @@ def _completion(place: int, record: Mapping[str, Any], path: Path) -> Completion
         return Completion(
             place,
             int(record.get("step") or 0),
-            make_row(_turns(record[names[0]]), criteria),
+            make_row(turns(record[names[0]]), criteria),
             _text(record[names[1]]),
             _number(record.get("score", record.get("reward"))),
             _number(record.get("advantage")),
@@ -136,7 +136,12 @@ def _completion(place: int, record: Mapping[str, Any], path: Path) -> Completion
         ) from error
 
 
-def _turns(prompt: Any) -> tuple[dict[str, str], ...]:
+def turns(prompt: Any) -> tuple[dict[str, str], ...]:
+    """A text as the user's turn, or turns of role and content.
+
+    Raises:
+        KeyError, TypeError: anything else.
+    """
     if isinstance(prompt, str):
         return ({"role": "user", "content": prompt},)
     return tuple({"role": str(t["role"]), "content": str(t["content"])} for t in prompt)

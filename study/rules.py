@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from study.completions import turns
 from study.errors import UserError
-from study.rows import Rule, flatten
+from study.rows import Row, Rule, make_row
 from study.sandbox.calls import Call, Limits, Outcome, Result
 from study.sandbox.pool import Pool
 from study.tasks import verif
@@ -31,15 +32,6 @@ MINIMUM = re.compile(
 
 
 @dataclass(frozen=True)
-class RuleRow:
-    """A row as far as rules go: the prompt as it is passed to them, and the rules (R >= 0)."""
-
-    instruction: str
-    rules: tuple[Rule, ...]
-    untagged: int = 0
-
-
-@dataclass(frozen=True)
 class RuleResult:
     """One rule on one answer.
 
@@ -57,7 +49,7 @@ class RuleResult:
     detail: str = ""
 
 
-def read_rows(path: Path) -> list[RuleRow]:
+def read_rows(path: Path) -> list[Row]:
     """The rows of a Parquet or JSON-lines file.
 
     Raises:
@@ -74,8 +66,8 @@ def read_rows(path: Path) -> list[RuleRow]:
     return rows
 
 
-def rule_row(record: Mapping[str, Any], index: int, where: str) -> RuleRow:
-    """The rules of one row; checkers without a tag are counted, not run.
+def rule_row(record: Mapping[str, Any], index: int, where: str) -> Row:
+    """The rules of one row; checkers without a tag are counted as ``spec["untagged"]``, not run.
 
     Args:
         index: place of the row in its file, from 0.
@@ -86,8 +78,11 @@ def rule_row(record: Mapping[str, Any], index: int, where: str) -> RuleRow:
     """
     place = f"{where} row {index}"
     labels = verif.labels(record, place)
-    instruction = _instruction(record.get("prompt"))
-    if instruction is None:
+    try:
+        messages = turns(record["prompt"])
+    except (KeyError, TypeError):
+        messages = ()
+    if not messages:
         raise UserError(
             f"{place}: it has no legal prompt. Legal is a text, or turns of role and content."
             " Correct or remove the row."
@@ -97,19 +92,7 @@ def rule_row(record: Mapping[str, Any], index: int, where: str) -> RuleRow:
         for number, (tag, text, source) in enumerate(labels)
         if tag == "rule"
     )
-    return RuleRow(instruction, rules, sum(not tag for tag, _, _ in labels))
-
-
-def _instruction(prompt: Any) -> str | None:
-    if isinstance(prompt, str):
-        return prompt
-    if not isinstance(prompt, list) or not prompt:
-        return None
-    keys = ("role", "content")
-    for turn in prompt:
-        if not isinstance(turn, dict) or not all(isinstance(turn.get(key), str) for key in keys):
-            return None
-    return flatten(tuple({key: turn[key] for key in keys} for turn in prompt))
+    return make_row(messages, spec={"untagged": sum(not tag for tag, _, _ in labels)}, rules=rules)
 
 
 def infeasible(text: str) -> str | None:
@@ -132,7 +115,7 @@ def infeasible(text: str) -> str | None:
 
 
 def check_rules(
-    rows: Sequence[RuleRow],
+    rows: Sequence[Row],
     answers: Sequence[str],
     pool: Pool,
     empty: dict[tuple[str, str], bool | None] | None = None,
@@ -143,27 +126,29 @@ def check_rules(
         rows: N rows; repeat a row for each answer of its group.
         answers: N texts, the thinking already stripped.
         pool: where the functions run.
-        empty: what each (source, instruction) said of an empty answer. Filled here; hand the same
-            one in again and no rule is asked twice.
+        empty: what each (source, prompt) said of an empty answer. Filled here; hand the same one in
+            again and no rule is asked twice.
 
     Returns:
         N lists of R results, in the order of the rules.
     """
     empty = {} if empty is None else empty
-    pairs = list(zip(rows, answers, strict=True))
-    wanted = {(rule.source, row.instruction) for row in rows for rule in row.rules}
-    todo = sorted(wanted - empty.keys())
-    calls = [_call(source, instruction, "") for source, instruction in todo]
-    calls += [
-        _call(rule.source, row.instruction, answer) for row, answer in pairs for rule in row.rules
+    asked = [
+        (rule, row.prompt_text(), answer)
+        for row, answer in zip(rows, answers, strict=True)
+        for rule in row.rules
     ]
+    wanted = {(rule.source, prompt) for rule, prompt, _ in asked}
+    todo = sorted(wanted - empty.keys())
+    calls = [_call(source, prompt, "") for source, prompt in todo]
+    calls += [_call(rule.source, prompt, answer) for rule, prompt, answer in asked]
     results = iter(pool.run(calls))
     for key in todo:
         empty[key] = _verdict(next(results))
-    return [
-        [_judged(rule, next(results), empty[rule.source, row.instruction]) for rule in row.rules]
-        for row, _ in pairs
-    ]
+    judged = iter(
+        [_judged(rule, next(results), empty[rule.source, prompt]) for rule, prompt, _ in asked]
+    )
+    return [[next(judged) for _ in row.rules] for row in rows]
 
 
 def _call(source: str, instruction: str, answer: str) -> Call:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from study.rows import Row
-from study.rules import RuleResult, RuleRow, check_rules
+from study.rules import RuleResult, check_rules
 from study.sandbox.calls import SUSPICIOUS
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ class RuleRunner:
 
     def check(self, rows: Sequence[Row], answers: Sequence[str]) -> list[list[RuleResult]]:
         """N lists of R results, in the order of each row's rules."""
-        ruled = [RuleRow(row.prompt_text(), row.rules) for row in rows]
-        return check_rules(ruled, answers, self.pool, self._empty)
+        return check_rules(rows, answers, self.pool, self._empty)
 
 
 def spoken(result: RuleResult) -> str:
