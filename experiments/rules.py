@@ -21,7 +21,7 @@ from study.cli import command, option, word, writes
 from study.errors import UserError
 from study.files import write_json
 from study.rows import Row
-from study.rules import RuleResult, check_rules, read_rows
+from study.rules import RuleResult, RuleRunner, read_rows
 from study.sandbox.calls import SUSPICIOUS, Outcome
 from study.sandbox.pool import Pool
 
@@ -32,7 +32,7 @@ def audit(rows: Sequence[Row], response: str, pool: Pool) -> dict[str, Any]:
     Raises:
         UserError: the sandbox itself failed on some rule, so the counts would not be of the rules.
     """
-    judged = check_rules(rows, [response] * len(rows), pool)
+    judged = RuleRunner(pool).check(rows, [response] * len(rows))
     results = [result for row in judged for result in row]
     lost = [result for result in results if result.outcome is Outcome.SANDBOX]
     if lost:

@@ -19,9 +19,8 @@ from study.records import COMPONENT, rollout_id
 from study.rewards.checks import for_judge
 from study.rewards.compose import Composed, RewardInputs, composed
 from study.rewards.failure import TooManyMissing, too_many_missing
-from study.rewards.ruled import RuleRunner, rule_metrics, spoken
 from study.rows import Row, Truth
-from study.rules import RuleResult
+from study.rules import RuleResult, RuleRunner, rule_metrics, spoken
 from study.schema import Study
 from study.verdict import DIFFERENT, Outcome, Verdict, mean_score
 

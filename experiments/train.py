@@ -37,7 +37,7 @@ from study.errors import UserError
 from study.files import read_json, write_json, write_text
 from study.machine import cpus
 from study.records import Recorder, parts, read_part
-from study.rewards.ruled import RuleRunner
+from study.rules import RuleRunner
 from study.sandbox.pool import Pool
 from study.scaffold import check as check_scaffold
 from study.status import read_status

@@ -1,4 +1,4 @@
-"""Rule functions of VerIF-style files, run in the sandbox on one answer after another."""
+"""Rule functions of VerIF-style files: run in the sandbox, recorded and counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from study.completions import turns
 from study.errors import UserError
 from study.rows import Row, Rule, make_row
-from study.sandbox.calls import Call, Limits, Outcome, Result
+from study.sandbox.calls import SUSPICIOUS, Call, Limits, Outcome, Result
 from study.sandbox.pool import Pool
 from study.tasks import verif
 from study.tasks.prompts import ENDINGS, records
@@ -114,43 +114,6 @@ def infeasible(text: str) -> str | None:
     return None
 
 
-def check_rules(
-    rows: Sequence[Row],
-    answers: Sequence[str],
-    pool: Pool,
-    empty: dict[tuple[str, str], bool | None] | None = None,
-) -> list[list[RuleResult]]:
-    """Run every rule of each row on the answer to it.
-
-    Args:
-        rows: N rows; repeat a row for each answer of its group.
-        answers: N texts, the thinking already stripped.
-        pool: where the functions run.
-        empty: what each (source, prompt) said of an empty answer. Filled here; hand the same one in
-            again and no rule is asked twice.
-
-    Returns:
-        N lists of R results, in the order of the rules.
-    """
-    empty = {} if empty is None else empty
-    asked = [
-        (rule, row.prompt_text(), answer)
-        for row, answer in zip(rows, answers, strict=True)
-        for rule in row.rules
-    ]
-    wanted = {(rule.source, prompt) for rule, prompt, _ in asked}
-    todo = sorted(wanted - empty.keys())
-    calls = [_call(source, prompt, "") for source, prompt in todo]
-    calls += [_call(rule.source, prompt, answer) for rule, prompt, answer in asked]
-    results = iter(pool.run(calls))
-    for key in todo:
-        empty[key] = _verdict(next(results))
-    judged = iter(
-        [_judged(rule, next(results), empty[rule.source, prompt]) for rule, prompt, _ in asked]
-    )
-    return [[next(judged) for _ in row.rules] for row in rows]
-
-
 def _call(source: str, instruction: str, answer: str) -> Call:
     return Call(source + VERDICT, "verdict_of_rule", (instruction, answer), LIMITS)
 
@@ -164,3 +127,75 @@ def _judged(rule: Rule, result: Result, vacuous: bool | None) -> RuleResult:
     if passed is None and result.outcome is Outcome.RETURNED:
         detail = f"it returned {type(result.value).__name__}, not bool"
     return RuleResult(rule, result.outcome, passed, vacuous, infeasible(rule.text), detail)
+
+
+VERDICTS = {True: "passed", False: "failed"}
+
+
+class RuleRunner:
+    """Runs rules in a pool of sandboxes; asks each rule once what it says of an empty answer.
+
+    Args:
+        empty: what each (source, prompt) said of an empty answer, as far as it is known.
+    """
+
+    def __init__(
+        self, pool: Pool, empty: Mapping[tuple[str, str], bool | None] | None = None
+    ) -> None:
+        self.pool = pool
+        self._empty = dict(empty or {})
+
+    def check(self, rows: Sequence[Row], answers: Sequence[str]) -> list[list[RuleResult]]:
+        """Run every rule of each row on the answer to it.
+
+        Args:
+            rows: N rows; repeat a row for each answer of its group.
+            answers: N texts, the thinking already stripped.
+
+        Returns:
+            N lists of R results, in the order of the rules.
+        """
+        asked = [
+            (rule, row.prompt_text(), answer)
+            for row, answer in zip(rows, answers, strict=True)
+            for rule in row.rules
+        ]
+        todo = sorted({(rule.source, prompt) for rule, prompt, _ in asked} - self._empty.keys())
+        calls = [_call(source, prompt, "") for source, prompt in todo]
+        calls += [_call(rule.source, prompt, answer) for rule, prompt, answer in asked]
+        results = iter(self.pool.run(calls))
+        self._empty |= {key: _verdict(next(results)) for key in todo}
+        judged = iter(
+            [
+                _judged(rule, next(results), self._empty[rule.source, prompt])
+                for rule, prompt, _ in asked
+            ]
+        )
+        return [[next(judged) for _ in row.rules] for row in rows]
+
+
+def spoken(result: RuleResult) -> str:
+    """One result as it is recorded: ``id passed|failed|<outcome> [vacuous] [infeasible]``."""
+    verdict = str(result.outcome) if result.passed is None else VERDICTS[result.passed]
+    flags = [name for name in ("vacuous", "infeasible") if getattr(result, name)]
+    return " ".join([result.rule.id, verdict, *flags])
+
+
+def verdict(recorded: str) -> bool | None:
+    """What `spoken` wrote: passed, failed, or no verdict."""
+    return {word: passed for passed, word in VERDICTS.items()}.get(recorded.split(" ")[1])
+
+
+def rule_metrics(checked: Sequence[Sequence[RuleResult]], seconds: float) -> dict[str, float]:
+    """Shares over the rules run in a step, and the time that they took."""
+    results = [result for row in checked for result in row]
+    metrics = {"system/rules_s": seconds}
+    if results:
+        passed = [result for result in results if result.passed]
+        metrics["rule/pass_frac"] = len(passed) / len(results)
+        metrics["rule/error_frac"] = sum(result.passed is None for result in results) / len(results)
+        metrics["rule/infeasible_frac"] = sum(bool(r.infeasible) for r in results) / len(results)
+        metrics["rule/suspicious"] = float(sum(result.outcome in SUSPICIOUS for result in results))
+        if passed:
+            metrics["rule/vacuous_pass_frac"] = sum(bool(r.vacuous) for r in passed) / len(passed)
+    return metrics

@@ -145,8 +145,7 @@ def _outside(path: Path) -> str:
         if not path.is_file():
             return "is not a regular file"
         with path.open("rb") as file:
-            size = file.seek(0, 2)
-            if not size:
+            if not (size := file.seek(0, 2)):
                 return "is empty"
             file.seek(0)
             first = file.read(4)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from study.rows import Row
-from study.rules import check_rules, read_rows
+from study.rules import RuleRunner, read_rows
 from study.sandbox.pool import Pool
 from study.tasks.where import FILES, data_folder
 
@@ -27,7 +27,7 @@ def pooled(rows: list[Row], pool: Pool) -> tuple[list[bool | None], float]:
     """Verdicts of every rule on the answer, and the seconds they took."""
     known = {(rule.source, row.prompt_text()): None for row in rows for rule in row.rules}
     started = time.perf_counter()
-    found = check_rules(rows, [ANSWER] * len(rows), pool, dict(known))
+    found = RuleRunner(pool, known).check(rows, [ANSWER] * len(rows))
     seconds = time.perf_counter() - started
     return [result.passed for row in found for result in row], seconds
 

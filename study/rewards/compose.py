@@ -13,8 +13,8 @@ from typing import Any
 from study.rewards.checks import for_judge
 from study.rewards.failure import apply_failure_policy
 from study.rewards.formulas import REWARDS, Parts, overlong, repetition, rule_part
-from study.rewards.ruled import verdict
 from study.rows import Row
+from study.rules import verdict
 from study.schema import Study
 
 Composed = tuple[float | None, dict[str, float | None]]
@@ -23,23 +23,18 @@ Composed = tuple[float | None, dict[str, float | None]]
 
 @dataclass(frozen=True)
 class RewardInputs:
-    """What the reward of one rollout is made of, but for its judge's score.
-
-    Attributes:
-        row: the task's row.
-        asked: the row as the judge is asked about it.
-        answer: the text without thinking; empty where there is none.
-        tokens: length of the completion.
-        truth: rule truth.
-        rules: what each rule of ``row`` said; empty where none was run.
-    """
+    """What the reward of one rollout is made of, but for its judge's score."""
 
     row: Row
     asked: Row
+    """The row as the judge is asked about it."""
     answer: str
+    """Without thinking; empty where there is none."""
     tokens: int
+    """Length of the completion."""
     truth: float | None
     rules: tuple[bool | None, ...]
+    """What each rule of ``row`` said; empty where none was run."""
 
     @property
     def item(self) -> tuple[Row, str]:

@@ -21,9 +21,8 @@ from study import completions, secrets
 from study.answers import answer_of, opened, strip_thinking
 from study.features import features
 from study.rewards.formulas import repetition
-from study.sandbox.calls import Limits, read_reply
+from study.sandbox.calls import Limits, read_reply, same
 from study.sandbox.inside.literal import loads
-from study.sandbox.values import same
 from study.schema import Repetition
 from study.tasks import instruct_mini
 from study.verdict import Reply, Request

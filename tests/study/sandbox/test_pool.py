@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.sandbox import tiers
-from study.sandbox.calls import Call, Limits, Outcome, read_reply
+from study.sandbox.calls import Call, Limits, Outcome, read_reply, same
 from study.sandbox.inside.literal import NotLiteral, dumps, loads
 from study.sandbox.pool import Pool
-from study.sandbox.values import same
 
 LITERALS = st.recursive(
     st.none()
