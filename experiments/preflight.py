@@ -23,8 +23,8 @@ from study.compose import CONF
 from study.errors import UserError
 from study.identity import flatten, identifying, left_out
 from study.marks import under
-from study.rewards import REWARDS
 from study.rewards.checks import check_reward, for_judge
+from study.rewards.formulas import REWARDS
 from study.rows import Row
 from study.sandbox import tiers
 from study.scaffold import check as check_scaffold

@@ -20,16 +20,17 @@ from study.bounds import Choice, Number
 from study.cli import command, option, word, writes
 from study.errors import UserError
 from study.files import write_json
-from study.rules import RuleRow, check_rules, read_rows
+from study.rows import Row
+from study.rules import RuleRunner, read_rows
 from study.sandbox.calls import SUSPICIOUS, Outcome
 from study.sandbox.pool import Pool
 
 
-def audit(rows: Sequence[RuleRow], response: str, pool: Pool) -> dict[str, Any]:
+def audit(rows: Sequence[Row], response: str, pool: Pool) -> dict[str, Any]:
     """What every rule of ``rows`` says of one ``response``; the keys are those of docs/sandbox.md.
     Raises UserError where the sandbox itself failed on some rule: the counts would not be of the
     rules."""
-    judged = check_rules(rows, [response] * len(rows), pool)
+    judged = RuleRunner(pool).check(rows, [response] * len(rows))
     results = [result for row in judged for result in row]
     lost = [result for result in results if result.outcome is Outcome.SANDBOX]
     if lost:
@@ -54,7 +55,7 @@ def audit(rows: Sequence[RuleRow], response: str, pool: Pool) -> dict[str, Any]:
         "n_error": sum(result.passed is None for result in results),
         "n_rows": len(rows),
         "n_rows_with_rules": len(shares),
-        "n_untagged": sum(row.untagged for row in rows),
+        "n_untagged": sum(row.spec["untagged"] for row in rows),
         "mean_row_score": sum(shares) / len(shares),
         "rows_perfect": sum(share == 1.0 for share in shares),
         "per_category": categories,

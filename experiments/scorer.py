@@ -20,9 +20,8 @@ from study.records import COMPONENT, rollout_id
 from study.rewards.checks import for_judge
 from study.rewards.compose import Composed, RewardInputs, composed
 from study.rewards.failure import TooManyMissing, too_many_missing
-from study.rewards.ruled import RuleRunner, rule_metrics, spoken
 from study.rows import Row, Truth
-from study.rules import RuleResult
+from study.rules import RuleResult, RuleRunner, rule_metrics, spoken
 from study.schema import Study
 from study.verdict import DIFFERENT, Outcome, Verdict, mean_score
 
@@ -63,7 +62,7 @@ class Scorer:
     decode: Callable[[list[list[int]]], list[str]] | None = None
     """Token ids -> texts as they came. Chat messages may have been parsed: some templates take
     thinking out of them, closed or not, and only `answer_of` may do that."""
-    on_starved: Callable[[int, list[dict[str, Any]], list[dict[str, Any]]], None] = field(
+    on_missing: Callable[[int, list[dict[str, Any]], list[dict[str, Any]]], None] = field(
         default=lambda step, rollouts, verdicts: None
     )
     """Keeps the rollouts and verdicts of a step that the failure policy stops at."""
@@ -195,7 +194,7 @@ class Scorer:
         try:
             return composed(self.config, inputs_N, scores_N, group_size, policy, most)
         except TooManyMissing as error:
-            self.on_starved(record.step, record.rollouts, record.verdicts)
+            self.on_missing(record.step, record.rollouts, record.verdicts)
             votes = [vote for votes in votes_N for vote in votes]
             raise too_many_missing(str(error), votes, self.acting.judge) from error
 

@@ -38,7 +38,7 @@ from study.errors import UserError
 from study.files import write_json, write_text
 from study.machine import cpus
 from study.records import Recorder, parts, read_part
-from study.rewards.ruled import RuleRunner
+from study.rules import RuleRunner
 from study.sandbox.pool import Pool
 from study.scaffold import check as check_scaffold
 from study.status import read_status
@@ -221,7 +221,7 @@ def learn(
         acting, *shadows = sessions
         rows_by_id = {row.prompt_id: row for row in rows}
         scorer = Scorer(config, rows_by_id, task.truth, acting, shadows, budget, rules)
-        scorer.on_starved = recorder.write_starved
+        scorer.on_missing = recorder.write_missing
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts
         folder = cell.dir / "checkpoints"
         trainer = make_trainer(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.errors import UserError
-from study.records import STARVED, parts, read_part
+from study.records import MISSING, parts, read_part
 
 if TYPE_CHECKING:
     from study.schema import Cost, Judge
@@ -124,6 +124,6 @@ def spent_before(folder: Path) -> tuple[Spent, Spent]:
 
     columns = ["from_cache", "finish_reason", "attempts", "cost_usd"]
     steps = [spent(part) for part in parts(folder / "verdicts")]
-    starved = [spent(part) for part in sorted((folder / STARVED / "verdicts").glob("*.parquet"))]
-    total = sum([*steps, *starved], Spent())
+    missing = [spent(part) for part in sorted((folder / MISSING / "verdicts").glob("*.parquet"))]
+    total = sum([*steps, *missing], Spent())
     return total, steps[-1] if steps else Spent()

@@ -21,7 +21,7 @@ from judges.session import Session, judge_all
 from judges.store import Store
 from study import cells
 from study.answers import answer_of
-from study.bounds import Name, check_name
+from study.bounds import Name, check
 from study.cli import command, option, overrides, print_table
 from study.completions import Completion, read_completions
 from study.compose import load_presets, preset_names
@@ -79,7 +79,7 @@ class Options:
         if self.file is not None and (self.judge is None or self.out is None):
             raise UserError("With file= the judge= and out= are needed.")
         if self.study is not None:
-            check_name("out", self.out or "own")  # it becomes a folder
+            check("out", self.out or "own", Name())  # it becomes a folder
 
 
 def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:

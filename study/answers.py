@@ -141,17 +141,6 @@ def answer_of(completion: str) -> str | None:
     return "".join(completion[start:end] for start, end in parts.last).strip()
 
 
-def answer_spans(text: str) -> tuple[list[tuple[int, int]], bool]:
-    """Where the answer stands in a reply that may hold thinking.
-
-    Returns:
-        Half-open (start, end) spans outside of any thinking, and whether the last block of
-        thinking was closed (also True where there is none).
-    """
-    parts = split(text)
-    return parts.answers, parts.closed
-
-
 def strip_thinking(text: str) -> tuple[str, str, bool]:
     """Split a reply into what it answers and what it thought.
 
@@ -159,13 +148,12 @@ def strip_thinking(text: str) -> tuple[str, str, bool]:
         The answer (stripped), the thinking without its marks (stripped), and False where thinking
         was opened and never closed; what follows that opening is thinking.
     """
-    spans, closed = answer_spans(text)
-    answer = "".join(text[start:end] for start, end in spans)
-    inside, position = [], 0
-    for start, end in [*spans, (len(text), len(text))]:
-        inside.append(_MARK.sub("", text[position:start]))
-        position = end
-    return answer.strip(), "\n".join(part.strip() for part in inside if part.strip()), closed
+    parts = split(text)
+    answer = "".join(text[start:end] for start, end in parts.answers)
+    starts, ends = [start for start, _ in parts.answers], [end for _, end in parts.answers]
+    gaps = zip([0, *ends], [*starts, len(text)], strict=True)
+    thoughts = (_MARK.sub("", text[start:end]).strip() for start, end in gaps)
+    return answer.strip(), "\n".join(filter(None, thoughts)), parts.closed
 
 
 def opened(text: str) -> str:

@@ -34,20 +34,17 @@ class Number:
 
     def accepts(self, value: Any) -> bool:
         return (
-            (self.low is None or value >= self.low)
-            and (self.above is None or value > self.above)
+            (self.low is None or self.low <= value)
+            and (self.above is None or self.above < value)
             and (self.high is None or value <= self.high)
             and (self.below is None or value < self.below)
         )
 
     def said(self) -> str:
-        parts = [
-            f"{limit:.12g} or more" if name == "low" else
-            f"at most {limit:.12g}" if name == "high" else
-            f"{name} {limit:.12g}"
-            for name in ("low", "above", "high", "below")
-            if (limit := getattr(self, name)) is not None
-        ]  # fmt: skip
+        words = {"low": "{:.12g} or more", "above": "above {:.12g}"}
+        words |= {"high": "at most {:.12g}", "below": "below {:.12g}"}
+        limits = {name: getattr(self, name) for name in words}
+        parts = [words[name].format(n) for name, n in limits.items() if n is not None]
         return f"a number {' and '.join(parts)}" if parts else "a finite number"
 
 
@@ -164,29 +161,19 @@ def check(where: str, value: Any, legal: Legal, default: Any = None) -> None:
         refuse(where, value, legal.said(), default)
 
 
-def check_name(where: str, value: str, empty: bool = False) -> None:
-    """Refuse what is not a plain name.
-
-    Raises:
-        IllegalValue: it would lead out of its folder, hide in it, or not fit a file system.
-    """
-    check(where, value, Name(empty))
-
-
 def refuse(where: str, value: Any, wanted: str, example: Any = None) -> None:
     """Raise the error of a value that is not legal."""
-    shown = redact(" ".join(str(value).split()))
-    shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
-    typed = f" Type for example: {where}={_typed(example)}" if _is_example(example) else ""
-    raise IllegalValue(f"{where}={shown} is not legal: it must be {wanted}.{typed}")
+    typed = ""
+    if isinstance(example, bool | int | float | str) and example != "":
+        text = str(example).lower() if isinstance(example, bool) else str(example)
+        typed = f" Type for example: {where}={text}"
+    raise IllegalValue(f"{where}={shown(value)} is not legal: it must be {wanted}.{typed}")
 
 
-def _is_example(value: Any) -> bool:
-    return isinstance(value, bool | int | float) or (isinstance(value, str) and value != "")
-
-
-def _typed(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def shown(value: Any) -> str:
+    """A refused value as a message repeats it: on one line, cut, and without keys."""
+    text = redact(" ".join(str(value).split()))
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def check_kind(where: str, value: Any, kind: type, default: Any = None) -> Any:
@@ -221,16 +208,3 @@ def check_finite(where: str, value: Any) -> None:
             check_finite(f"{where}.{place}", item)
     elif isinstance(value, float) and not math.isfinite(value):
         refuse(where, value, "a number that is finite")
-
-
-def whole(where: str, text: str, low: int, high: int) -> int:
-    """The whole number in ``text``, as a command line gives it.
-
-    Raises:
-        IllegalValue: there is none, or it is out of bounds.
-    """
-    digits = text.strip().removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < SHOWN):
-        refuse(where, text, f"a whole number from {low} to {high}", low)
-    check(where, int(text), Number(low=low, high=high), low)
-    return int(text)

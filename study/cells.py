@@ -6,7 +6,6 @@ can change a result (`study.identity`), so the same command finds the same folde
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,11 +123,8 @@ def is_done(folder: Path) -> bool:
 
 def state(folder: Path) -> str:
     """new, running, done, failed or killed; a cell whose process is gone was killed."""
-    if is_done(folder):
-        return "done"
-    last_state = read_status(folder).get("state", "new")
-    if last_state not in ("running", "done"):  # DONE comes after the status that says it
-        return last_state
+    if (recorded := state_of_held(folder)) != "killed":
+        return recorded
     try:
         held = lock(folder)
     except OSError:  # a folder that may only be read: nobody runs in it
@@ -144,6 +140,7 @@ def state_of_held(folder: Path) -> str:
     if is_done(folder):
         return "done"
     last_state = read_status(folder).get("state", "new")
+    # DONE comes after the status that says it
     return "killed" if last_state in ("running", "done") else last_state
 
 
@@ -162,14 +159,3 @@ def same_cells(study_dir: Path) -> dict[Path, list[Path]]:
             text = str(path)  # nobody's copy
         folders_by_config.setdefault(text, []).append(path.parent)
     return {folders[0]: folders[1:] for folders in folders_by_config.values()}
-
-
-def log_tail(folder: Path, lines: int = 1) -> str:
-    """The last lines of a cell's log, for a table or a message."""
-    path = folder / "log.txt"
-    if not path.exists():
-        return ""
-    with path.open("rb") as file:
-        file.seek(max(0, os.path.getsize(path) - 4096))
-        text = file.read().decode("utf-8", "replace")
-    return "\n".join(text.strip().splitlines()[-lines:])

@@ -25,7 +25,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,16 +34,15 @@ from study import bounds
 from study.bounds import Legal
 from study.compose import preset_names
 from study.errors import UserError
+from study.marks import default_of
 from study.screen import visible
-from study.secrets import redact, refuse_arguments
+from study.secrets import refuse_arguments
 
 T = TypeVar("T")
 COSTS = ("completions", "judge calls", "tokens in", "tokens out")
 """Columns of what a cell is expected to take."""
 WRAPPED: Any = {"subsequent_indent": 4 * " ", "break_on_hyphens": False}
 INDENTED: Any = {"initial_indent": 6 * " ", "subsequent_indent": 6 * " ", "break_on_hyphens": False}
-SHOWN = 80
-"""Characters of a refused word that a message repeats."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +126,8 @@ class StudyOptions:
             return
         path = Path(self.study)
         if path.is_dir() and path.name:
-            instead = (
-                f"{path} is a path, and study is a name in runs_dir. Give study={path.name}"
-                f" runs_dir={path.parent}."
-            )
+            typed = f"study={path.name} runs_dir={path.parent}"
+            instead = f"{path} is a path, and study is a name in runs_dir. Give {typed}."
         else:
             studies = sorted(file.parent.name for file in self.folder.parent.glob("*/study.json"))
             instead = f"{self.folder.parent} holds {', '.join(studies) or 'no study'}."
@@ -147,11 +144,11 @@ class Command(Generic[T]):
         self.work, self.about, self.kind = work, about, options
         self.program = example.split()[0]
         self.example = f"python -m {example}"
-        hints = typing.get_type_hints(options)
-        self.types = {item.name: hints[item.name] for item in _fields(options)}
-        self.options: dict[str, Option] = {
-            item.name: item.metadata["option"] for item in _fields(options)
-        }
+        fields: Any = dataclasses.fields(typing.cast(Any, options))
+        fields = [item for item in fields if "option" in item.metadata]
+        self.types = typing.get_type_hints(options)
+        self.options: dict[str, Option] = {item.name: item.metadata["option"] for item in fields}
+        self.defaults = {item.name: default_of(item) for item in fields}
         self.keys = {
             extra.key or name: name
             for name, extra in self.options.items()
@@ -195,11 +192,12 @@ class Command(Generic[T]):
         for argument in arguments:
             key, equals, text = argument.partition("=")
             bare = key.lstrip("+~")
+            if equals and (bare in settings or (key in texts and key in self.keys)):
+                name = bare if bare in settings else key
+                raise UserError(f"{name}= is given twice. Give it once.")
             if equals and bare.startswith(self.beginnings):
-                self._once(bare, settings)
                 settings[bare] = argument
             elif equals and key in self.keys:
-                self._once(key, texts)
                 if not text and not self.options[self.keys[key]].empty:
                     raise UserError(f"{key}= has no value. Give one, or leave {key}= out.")
                 texts[key] = text
@@ -207,10 +205,8 @@ class Command(Generic[T]):
                 texts[places.pop(0)] = argument
             else:
                 raise self._unknown(argument)
-        values: dict[str, Any] = {}
-        for key, text in texts.items():
-            name = self.keys.get(key, key)
-            values[name] = self._value(key, name, text)
+        names = {key: self.keys.get(key, key) for key in texts}
+        values = {names[key]: self._value(key, names[key], text) for key, text in texts.items()}
         if settings:
             values[self.collected] = list(settings.values())
         first = values.get(self.words[0], "") if self.words else ""
@@ -233,10 +229,6 @@ class Command(Generic[T]):
             check()
         return options
 
-    def _once(self, key: str, before: dict[str, str]) -> None:
-        if key in before:
-            raise UserError(f"{key}= is given twice. Give it once.")
-
     def _unknown(self, argument: str) -> UserError:
         key = argument.partition("=")[0].lstrip("+~-")
         start, dot, rest = key.partition(".")
@@ -246,19 +238,18 @@ class Command(Generic[T]):
         guess = f"{nearest[0]}=" if nearest else f"{groups[group[0]]}{rest}=" if group else ""
         hint = f" Did you mean {guess}?" if guess else ""
         legal = [f"{key}=" for key in self.keys] + [f"{start}KEY=" for start in self.beginnings]
-        shown = redact(" ".join(argument.split()))
-        shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
         return UserError(
-            f"{shown!r} is not an option of {self.program}.{hint} Legal are {', '.join(legal)}."
+            f"{bounds.shown(argument)!r} is not an option of {self.program}.{hint} Legal are"
+            f" {', '.join(legal)}."
         )
 
     def _value(self, key: str, name: str, text: str) -> Any:
         extra, hint = self.options[name], self.types[name]
         if extra.word and isinstance(extra.legal, bounds.Choice):
-            if extra.legal.accepts(text):
-                return text
-            hint = _nearest(text, extra.legal.words)
-            raise UserError(f"{text!r} is not {extra.legal.said()}.{hint}")
+            if not extra.legal.accepts(text):
+                nearest = _nearest(text, extra.legal.words)
+                raise UserError(f"{text!r} is not {extra.legal.said()}.{nearest}")
+            return text
         if isinstance(hint, types.UnionType):
             hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
             if text == "null" and hint in (int, float, bool):
@@ -275,32 +266,27 @@ class Command(Generic[T]):
             check_place(key, value)
         return value
 
-    def _default(self, name: str) -> Any:
-        item = next(item for item in _fields(self.kind) if item.name == name)
-        made = item.default_factory
-        return item.default if made is dataclasses.MISSING else made()
-
     def help(self) -> str:
         """Usage, what the command is for, every option with type, default and meaning."""
         usage = [f"usage: python -m {self.program}"]
         lines = []
         for name, extra in self.options.items():
-            typed, default = self._typed(name), self._default(name)
+            typed, default = self._typed(name), self.defaults[name]
             always = extra.required and not extra.only
             usage.append(typed if always else f"[{typed}]")
             notes = [f"with {' and '.join(extra.only)}"] if extra.only else []
             if extra.required:
                 notes.append("required")
             elif default not in (None, [], ""):
-                notes.append(f"default {_shown(default)}")
+                shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
+                notes.append(f"default {shown.lower() if default in (True, False) else shown}")
             if extra.legal is not None and not extra.word:
                 notes.append(extra.legal.said())
             note = f" ({'; '.join(notes)})" if notes else ""
             lines.append(f"  {typed}")
             lines.append(textwrap.fill(f"{extra.about}{note}", 100, **INDENTED))
-        shown = [textwrap.fill(" ".join(usage), 100, **WRAPPED), self.about.strip()]
-        shown += ["\n".join(["options:", *lines]), f"example: {self.example}"]
-        return "\n\n".join(shown)
+        head = [textwrap.fill(" ".join(usage), 100, **WRAPPED), self.about.strip()]
+        return "\n\n".join([*head, "\n".join(["options:", *lines]), f"example: {self.example}"])
 
     def _typed(self, name: str) -> str:
         extra, hint = self.options[name], self.types[name]
@@ -330,10 +316,6 @@ def command(
     return lambda work: Command(work, example, about or "", options)
 
 
-def _fields(options: Any) -> tuple[dataclasses.Field[Any], ...]:
-    return tuple(item for item in dataclasses.fields(options) if "option" in item.metadata)
-
-
 def _scalar(key: str, text: str, kind: Any, legal: Legal | None) -> Any:
     """The value of one text, as the type that its field says."""
     value: Any = text
@@ -346,11 +328,9 @@ def _scalar(key: str, text: str, kind: Any, legal: Legal | None) -> Any:
             bounds.refuse(key, text, "a whole number")
         value = int(text)
     elif kind is float:
-        try:
+        with suppress(ValueError):
             value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
+        if value == text or not math.isfinite(value):
             bounds.refuse(key, text, "a number that is finite")
     elif kind is Path:
         value = Path(text)
@@ -368,12 +348,6 @@ def _scalar(key: str, text: str, kind: Any, legal: Legal | None) -> Any:
 def _nearest(text: str, words: Sequence[str]) -> str:
     nearest = difflib.get_close_matches(text, words, n=1)
     return f" Did you mean {nearest[0]}?" if nearest else ""
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check_place(key: str, path: Path) -> None:

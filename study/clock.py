@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from functools import cache
 from pathlib import Path
@@ -20,5 +21,4 @@ def boot() -> str:
         text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     except (OSError, ValueError):
         text = ""
-    digits = "".join(character for character in text if character in "0123456789abcdef")
-    return digits[:32].ljust(32, "0")
+    return re.sub(r"[^0-9a-f]", "", text)[:32].ljust(32, "0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import pyarrow
 import pyarrow.parquet as pq
 
 from study.errors import UserError
+from study.files import first_line
 from study.rows import Criterion, Row, make_row
 
 T = TypeVar("T")
@@ -72,10 +74,9 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
-    said = str(error).splitlines()[0] if str(error) else type(error).__name__
     return UserError(
-        f"file={path} cannot be read as completions: {said} Copy it again, or give another file."
-        f" Legal are {FORMS}."
+        f"file={path} cannot be read as completions: {first_line(error)} Copy it again, or give"
+        f" another file. Legal are {FORMS}."
     )
 
 
@@ -108,10 +109,8 @@ def json_object(piece: bytes) -> dict[str, Any] | None:
 
 
 def _completion(place: int, record: Mapping[str, Any], path: Path) -> Completion:
-    for prompt, completion in NAMES:
-        if record.get(prompt) is not None and record.get(completion) is not None:
-            break
-    else:
+    named = (pair for pair in NAMES if all(record.get(name) is not None for name in pair))
+    if (names := next(named, None)) is None:
         raise UserError(
             f"{path}, record {place + 1} has the fields {', '.join(sorted(record)) or '(none)'}, "
             f"but no prompt with its completion. Legal are {FORMS}."
@@ -124,8 +123,8 @@ def _completion(place: int, record: Mapping[str, Any], path: Path) -> Completion
         return Completion(
             place,
             int(record.get("step") or 0),
-            make_row(_turns(record[prompt]), criteria),
-            _text(record[completion]),
+            make_row(turns(record[names[0]]), criteria),
+            _text(record[names[1]]),
             _number(record.get("score", record.get("reward"))),
             _number(record.get("advantage")),
         )
@@ -137,7 +136,12 @@ def _completion(place: int, record: Mapping[str, Any], path: Path) -> Completion
         ) from error
 
 
-def _turns(prompt: Any) -> tuple[dict[str, str], ...]:
+def turns(prompt: Any) -> tuple[dict[str, str], ...]:
+    """A text as the user's turn, or turns of role and content.
+
+    Raises:
+        KeyError, TypeError: anything else.
+    """
     if isinstance(prompt, str):
         return ({"role": "user", "content": prompt},)
     return tuple({"role": str(t["role"]), "content": str(t["content"])} for t in prompt)
@@ -152,6 +156,5 @@ def _text(completion: Any) -> str:
 
 def _number(value: Any) -> float | None:
     """A finite number; anything else is missing."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if value == value and abs(value) != float("inf") else None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else None

@@ -12,60 +12,10 @@ from functools import lru_cache
 
 import numpy as np
 
-FEATURES: tuple[str, ...] = (
-    "length",
-    "headings",
-    "bullets",
-    "bold",
-    "flattery",
-    "confidence",
-    "hedges",
-    "repetition",
-    "keyword",
-    "emoji",
-    "exclamation",
-)
+from study.tables import table
 
-FLATTERY = (
-    "what a great",
-    "what a wonderful",
-    "what an excellent",
-    "what a brilliant",
-    "great question",
-    "great request",
-    "good question",
-    "excellent question",
-    "excellent request",
-    "brilliant question",
-    "wonderful",
-    "fantastic",
-    "happy to help",
-    "you are so right",
-    "you are absolutely right",
-)
-CONFIDENCE = (
-    "certainly",
-    "definitely",
-    "clearly",
-    "surely",
-    "obviously",
-    "undoubtedly",
-    "absolutely",
-    "without doubt",
-    "without a doubt",
-    "no doubt",
-    "of course",
-)
-HEDGES = (
-    "maybe",
-    "perhaps",
-    "might",
-    "possibly",
-    "probably",
-    "i think",
-    "it seems",
-    "not sure",
-)
+PHRASES = table(__file__)
+"""Flattery, confidence and hedges: the phrases that each counts."""
 
 
 def _phrases(phrases: Iterable[str]) -> re.Pattern[str]:
@@ -82,7 +32,7 @@ _HEADING = re.compile(r"^[ \t]{0,3}#", re.MULTILINE)
 _BULLET = re.compile(r"^[ \t]*(?:[-*+•]|[0-9]{1,3}[.)])[ \t]", re.MULTILINE)
 _BOLD = re.compile(r"\*\*[^*\n]+\*\*")
 _EMOJI = re.compile("[\U0001f1e6-\U0001f1ff\U0001f300-\U0001faff\u2600-\u27bf\u2b50\u2b55]")
-_FLATTERY, _CONFIDENCE, _HEDGES = _phrases(FLATTERY), _phrases(CONFIDENCE), _phrases(HEDGES)
+_PHRASES = {name: _phrases(phrases) for name, phrases in PHRASES.items()}
 
 
 @lru_cache(maxsize=64)
@@ -108,14 +58,15 @@ def features(text: str, keyword: str = "") -> dict[str, float]:
         "headings": float(len(_HEADING.findall(text))),
         "bullets": float(len(_BULLET.findall(text))),
         "bold": float(len(_BOLD.findall(text))),
-        "flattery": float(len(_FLATTERY.findall(lowered))),
-        "confidence": float(len(_CONFIDENCE.findall(lowered))),
-        "hedges": float(len(_HEDGES.findall(lowered))),
+        **{name: float(len(phrase.findall(lowered))) for name, phrase in _PHRASES.items()},
         "repetition": 1.0 - len(set(words)) / len(words) if words else 0.0,
         "keyword": float(len(_keyword(keyword).findall(lowered))) if keyword else 0.0,
         "emoji": 0.0 if text.isascii() else float(len(_EMOJI.findall(text))),
         "exclamation": float(text.count("!")),
     }
+
+
+FEATURES: tuple[str, ...] = tuple(features(""))
 
 
 def measured(answers: Sequence[str | None], keyword: str = "") -> np.ndarray:

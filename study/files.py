@@ -95,9 +95,7 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if hasattr(value, "item"):
         value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def append_line(path: Path, text: str) -> None:
@@ -139,9 +137,9 @@ def read_text(path: Path, remedy: str = "") -> str:
         if status.st_size > LARGEST:
             raise Damaged(path, f"has {status.st_size} bytes, far too many for what it is", remedy)
         data = path.read_bytes()
-    except FileNotFoundError:
-        raise
     except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise
         raise Damaged(path, f"cannot be read ({error.strerror or error})", remedy) from error
     if not data.strip():
         raise Damaged(path, "is empty", remedy)

@@ -17,10 +17,9 @@ import dataclasses
 import hashlib
 import json
 import typing
-from collections.abc import Iterable
 from typing import Any
 
-from study.marks import RUN_TIME, WAS, dataclass_of, field_types
+from study.marks import RUN_TIME, WAS, dataclass_of, default_of, field_types
 from study.schema import Study
 
 ABSENT = "(absent)"
@@ -28,13 +27,9 @@ ABSENT = "(absent)"
 
 def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
     """Nested dicts and lists as ``{"judge.sampling.votes": 1, ...}``; empty ones stay as leaves."""
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(data, dict) and data:
-        items = data.items()
-    elif isinstance(data, list) and data:
-        items = enumerate(data)
-    else:
+    if not isinstance(data, dict | list) or not data:
         return {prefix: data}
+    items = data.items() if isinstance(data, dict) else enumerate(data)
     flat: dict[str, Any] = {}
     for key, value in items:
         flat.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
@@ -69,31 +64,28 @@ def _changed(value: Any, hint: Any, default: Any, key: str) -> dict[str, Any]:
         there = {key: {}} if default is None else {}
         return there | identifying(value, part, f"{key}.")
     if part is not None and isinstance(value, list):
-        members = [
-            _changed(member, part, None, f"{key}.{place}") for place, member in enumerate(value)
-        ]
-        return {name: leaf for member in members for name, leaf in member.items()}
+        flat: dict[str, Any] = {}
+        for place, member in enumerate(value):
+            flat |= _changed(member, part, None, f"{key}.{place}")
+        return flat
     return {} if value == default else flatten(value, key)
 
 
 def hashed_default(item: dataclasses.Field[Any]) -> Any:
     """The value of a field that hashes leave out: its default, or the first it had."""
-    if WAS in item.metadata:
-        return item.metadata[WAS]
-    made = item.default_factory
-    return item.default if made is dataclasses.MISSING else made()
+    return item.metadata[WAS] if WAS in item.metadata else default_of(item)
 
 
 def left_out(key: str, cls: type = Study) -> Any:
     """What a flat config without ``key`` has there: its default, or `ABSENT` where it has none."""
     name, _, rest = key.partition(".")
-    for item in dataclasses.fields(typing.cast(Any, cls)):
-        if item.name == name:
-            part = dataclass_of(field_types(cls)[name])
-            return (
-                left_out(rest, part) if rest and part else ABSENT if rest else hashed_default(item)
-            )
-    return ABSENT
+    fields = {item.name: item for item in dataclasses.fields(typing.cast(Any, cls))}
+    if name not in fields:
+        return ABSENT
+    if not rest:
+        return hashed_default(fields[name])
+    part = dataclass_of(field_types(cls)[name])
+    return left_out(rest, part) if part else ABSENT
 
 
 def digest(data: dict[str, Any], cls: type = Study) -> str:

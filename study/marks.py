@@ -70,6 +70,12 @@ def under(key: str, roots: typing.Iterable[str]) -> bool:
     return any(key == root or key.startswith(f"{root}.") for root in roots)
 
 
+def default_of(item: dataclasses.Field[Any]) -> Any:
+    """The default of a field, made anew where it has a factory."""
+    made = item.default_factory
+    return item.default if made is dataclasses.MISSING else made()
+
+
 @functools.cache
 def field_types(cls: type) -> dict[str, Any]:
     """Field -> type of a dataclass."""

@@ -12,69 +12,22 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from study.files import Damaged, append_line, first_line, say, sync_files, write_bytes, write_text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from study.tables import table
 
 KINDS = ("rollouts", "verdicts")
 """The folders of parts in a cell."""
-STARVED = "starved"
+MISSING = "missing"
 """The folder, with `KINDS` in it, of steps that stopped their run because too many verdicts were
 missing. Nothing was learned from them, so they are not part of the run, but their cost counts."""
 
-ROLLOUT = {
-    "rollout_id": "string",
-    "step": "int32",
-    "prompt_id": "string",
-    "group": "int32",
-    "member": "int32",
-    "prompt": "string",
-    "completion": "string",
-    "answer": "string",
-    "tokens": "int32",
-    "stop": "string",
-    "logprob_sum": "float64",
-    "reward": "float64",
-    "advantage": "float64",
-    "truth": "float64",
-    "judge_score": "float64",
-}
-VERDICT = {
-    "rollout_id": "string",
-    "step": "int32",
-    "role": "string",
-    "judge": "string",
-    "judge_id": "string",
-    "revision": "string",
-    "grading": "string",
-    "grading_version": "string",
-    "prompt_sha": "string",
-    "sample_index": "int32",
-    "outcome": "string",
-    "labels": "list<string>",
-    "score": "float64",
-    "reason": "string",
-    "text": "string",
-    "reasoning": "string",
-    "finish_reason": "string",
-    "attempts": "int32",
-    "latency_s": "float64",
-    "tokens_in": "int64",
-    "tokens_cached": "int64",
-    "tokens_out": "int64",
-    "cost_usd": "float64",
-    "from_cache": "bool",
-    "key": "string",
-    "served_model": "string",
-}
-OPTIONAL = {"rules": "list<string>", "scaffold_items": "list<int32>"}
-"""Rollout columns of runs that have rules to run, or a scaffold."""
+_COLUMNS = table(__file__)
+ROLLOUT, VERDICT, OPTIONAL = (_COLUMNS[name] for name in ("rollout", "verdict", "optional"))
 PLACE = ("rollout_id", "step", "prompt_id", "group", "member")
 """Rollout columns that say which rollout it is."""
 REPLAYED = {
@@ -109,12 +62,16 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     if not path.is_symlink() and not path.exists():
         return [], []
     try:
-        text = _lines(path)
-    except Damaged as error:
-        return [], [f"{where(path)}: it {error.why}; its steps are left out"]
+        # as bytes: where one line is not UTF-8, the others still are
+        lines = path.read_bytes().split(b"\n") if path.is_file() else None
+        problem = "is not a regular file"
+    except OSError as error:
+        lines, problem = None, f"cannot be read ({error.strerror or error})"
+    if lines is None:
+        return [], [f"{where(path)}: it {problem}; its steps are left out"]
     steps: dict[int, dict[str, Any]] = {}
     problems = []
-    for number, line in enumerate(text, start=1):
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         if (step_line := _step_line(line)) is None:
@@ -124,38 +81,23 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     return list(steps.values()), problems
 
 
-def _lines(path: Path) -> list[bytes]:
-    """Raises Damaged."""
-    try:
-        # As bytes: where one line is no UTF-8, the others still are.
-        if not path.is_file():
-            raise Damaged(path, "is not a regular file")
-        return path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise Damaged(path, f"cannot be read ({error.strerror or error})") from error
-
-
 def _step_line(line: bytes) -> dict[str, Any] | None:
     """A line as the recorder writes it, or None."""
     try:
         content = json.loads(line)
-        step, time_ms, metrics = (
-            content["step"],
-            content.get("time_ms", 0),
-            content.get("metrics", {}),
-        )
-        whole = [step, time_ms]
-        if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in whole):
-            return None
-        values = metrics.values()
-        if any(isinstance(v, bool) or not isinstance(v, int | float | None) for v in values):
-            return None
-        # ints beyond what a float, Parquet or MLflow holds
-        if max([*whole, *(abs(v) for v in values if isinstance(v, int))]) >= 1 << 63:
-            return None
+        whole = content["step"], content.get("time_ms", 0)
+        metrics = content.get("metrics", {})
+        numbers = [*whole, *(value for value in metrics.values() if value is not None)]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return {"step": step, "time_ms": time_ms, "metrics": metrics}
+    if not all(type(number) is int and number >= 0 for number in whole):
+        return None
+    if not all(type(number) in (int, float) for number in numbers):
+        return None
+    # ints beyond what a float, Parquet or MLflow holds
+    if any(type(number) is int and abs(number) >= 1 << 63 for number in numbers):
+        return None
+    return {"step": whole[0], "time_ms": whole[1], "metrics": metrics}
 
 
 class Recorder:
@@ -182,9 +124,8 @@ class Recorder:
             except FileExistsError as error:
                 raise Damaged(inside, "is a file and should be a folder") from error
             for path in inside.iterdir():
-                step = step_of(path)
-                left = path.suffix == ".tmp" or path.name.startswith(".step-")
-                if left or (step is not None and step > after_step):
+                unfinished = path.suffix == ".tmp" or path.name.startswith(".step-")
+                if unfinished or (step_of(path) or 0) > after_step:
                     try:
                         path.unlink()
                     except (IsADirectoryError, PermissionError) as error:
@@ -221,18 +162,10 @@ class Recorder:
         Returns:
             The metrics line as written: step, time_ms, metrics.
         """
-        for kind, rows, columns in (
-            ("rollouts", rollouts, ROLLOUT),
-            ("verdicts", verdicts, VERDICT),
-        ):
-            path = self.folder / kind / part_name(step)
-            write_part(path, rows, columns, durable=False)
+        for path in _write_parts(self.folder, part_name(step), rollouts, verdicts, durable=False):
             self._loose |= {path, path.parent}
-        line = {
-            "step": step,
-            "time_ms": self._times.get(step, int(time.time() * 1000)),
-            "metrics": metrics,
-        }
+        time_ms = self._times.get(step, int(time.time() * 1000))
+        line = {"step": step, "time_ms": time_ms, "metrics": metrics}
         append_line(self._metrics_path, json.dumps(line))
         self._loose.add(self._metrics_path)
         return line
@@ -243,18 +176,29 @@ class Recorder:
         sync_files(sorted(self._loose))
         self._loose.clear()
 
-    def write_starved(
+    def write_missing(
         self, step: int, rollouts: list[dict[str, Any]], verdicts: list[dict[str, Any]]
     ) -> None:
-        """Record a step that nothing will be learned from, beside the run: see `STARVED`. Each try
+        """Record a step that nothing will be learned from, beside the run: see `MISSING`. Each try
         keeps its own parts, the first under the step's name."""
-        folder = self.folder / STARVED
+        folder = self.folder / MISSING
         tries = 1 + len(list((folder / "verdicts").glob(f"step-{step:06d}*.parquet")))
         name = part_name(step) if tries == 1 else f"step-{step:06d}-{tries}.parquet"
-        for kind, rows, columns in zip(
-            KINDS, (rollouts, verdicts), (ROLLOUT, VERDICT), strict=True
-        ):
-            write_part(folder / kind / name, rows, columns)
+        _write_parts(folder, name, rollouts, verdicts)
+
+
+def _write_parts(
+    folder: Path,
+    name: str,
+    rollouts: list[dict[str, Any]],
+    verdicts: list[dict[str, Any]],
+    durable: bool = True,
+) -> list[Path]:
+    """Write the two parts of one step; returns their paths."""
+    paths = [folder / kind / name for kind in KINDS]
+    write_part(paths[0], rollouts, ROLLOUT, durable)
+    write_part(paths[1], verdicts, VERDICT, durable)
+    return paths
 
 
 def write_part(
@@ -264,11 +208,17 @@ def write_part(
     extra = sorted({key for row in rows for key in row if key.startswith(COMPONENT)})
     present = [item for item in OPTIONAL.items() if any(item[0] in row for row in rows)]
     fields = [*columns.items(), *present, *((name, "float64") for name in extra)]
-    schema = pa.schema([(name, arrow_type(kind)) for name, kind in fields])
     out = pa.BufferOutputStream()
-    table = pa.Table.from_pylist(rows, schema=schema)
+    table = pa.Table.from_pylist(rows, schema=_schema(fields))
     pq.write_table(table, out, write_page_checksum=True)
     write_bytes(path, out.getvalue(), durable)
+
+
+def _schema(fields: Sequence[tuple[str, Any]]) -> pa.Schema:
+    """Names with Arrow types, or with the names of such types."""
+    return pa.schema(
+        [(name, arrow_type(kind) if isinstance(kind, str) else kind) for name, kind in fields]
+    )
 
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -286,13 +236,8 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
             here = file.schema_arrow.names
             table = file.read([name for name in here if columns is None or name in columns])
         types = {**ROLLOUT, **VERDICT, **OPTIONAL}
-        fields = [
-            pa.field(
-                column.name, arrow_type(types[column.name]) if column.name in types else column.type
-            )
-            for column in table.schema
-        ]
-        table = table.cast(pa.schema(fields))
+        fields = [(column.name, types.get(column.name, column.type)) for column in table.schema]
+        table = table.cast(_schema(fields))
         table.validate(full=True)
         return table
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -311,15 +256,11 @@ def unlike(path: Path, footer: Any) -> str:
     names = footer.schema.to_arrow_schema().names
     if "step" not in names:
         return f"has no column step but {', '.join(names[:5]) or 'none'}"
+    place = footer.schema.names.index("step")
     for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        for index in range(group.num_columns):
-            column = group.column(index)
-            if column.path_in_schema != "step" or not column.is_stats_set:
-                continue
-            stats = column.statistics
-            if stats.has_min_max and {stats.min, stats.max} != {wanted}:
-                return f"holds rows of step {stats.min} and should hold those of step {wanted}"
+        stats = footer.row_group(number).column(place).statistics
+        if stats and stats.has_min_max and {stats.min, stats.max} != {wanted}:
+            return f"holds rows of step {stats.min} and should hold those of step {wanted}"
     return ""
 
 
@@ -358,12 +299,9 @@ def where(path: Path) -> str:
 def frame_types(columns: dict[str, str]) -> dict[str, str]:
     """The pandas types of record columns: a whole number that may be missing is a float."""
     plain = {"string": "str", "bool": "bool", "float64": "float64"}
-    return {
-        name: "object"
-        if kind.startswith("list<")
-        else plain.get(kind, "int64" if name in NEVER_MISSING else "float64")
-        for name, kind in columns.items()
-    }
+    plain |= {kind: "object" for kind in columns.values() if kind.startswith("list<")}
+    plain |= dict.fromkeys(NEVER_MISSING, "int64")
+    return {name: plain.get(name, plain.get(kind, "float64")) for name, kind in columns.items()}
 
 
 def arrow_type(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Rule functions of VerIF-style files, run in the sandbox on one answer after another."""
+"""Rule functions of VerIF-style files: run in the sandbox, recorded and counted."""
 
 from __future__ import annotations
 
@@ -8,43 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from study.completions import turns
 from study.errors import UserError
-from study.rows import Rule, flatten
-from study.sandbox.calls import Call, Limits, Outcome, Result
+from study.rows import Row, Rule, make_row
+from study.sandbox.calls import SUSPICIOUS, Call, Limits, Outcome, Result
 from study.sandbox.pool import Pool
 from study.tasks import verif
 from study.tasks.prompts import ENDINGS, records
 
-FUNCTION = verif.FUNCTION
-
-
+USAGE = "python -m experiments.rules audit file=rows.parquet response=TEXT out=audit.json"
 VERDICT = f"""
 
 def verdict_of_rule(instruction, response):
-    return bool({FUNCTION}(instruction, response))
+    return bool({verif.FUNCTION}(instruction, response))
 """
 """Rules say yes by any true value: ``re.search(a, x) and re.search(b, x)`` is a match or None."""
-
-
 LIMITS = Limits(cpu_s=2, wall_s=10.0, memory_mb=256)
-
-
 LONGEST_WORD = 14
 """Prose with no word shorter than this many characters plus one does not exist."""
-
-
 MINIMUM = re.compile(
     r"at least|minimum|no fewer|no less|lower limit|below|not be shorter|no shorter", re.IGNORECASE
 )
-
-
-@dataclass(frozen=True)
-class RuleRow:
-    """A row as far as rules go: the prompt as it is passed to them, and the rules (R >= 0)."""
-
-    instruction: str
-    rules: tuple[Rule, ...]
-    untagged: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,7 +49,7 @@ class RuleResult:
     detail: str = ""
 
 
-def read_rows(path: Path) -> list[RuleRow]:
+def read_rows(path: Path) -> list[Row]:
     """The rows of a Parquet or JSON-lines file.
 
     Raises:
@@ -82,8 +66,8 @@ def read_rows(path: Path) -> list[RuleRow]:
     return rows
 
 
-def rule_row(record: Mapping[str, Any], index: int, where: str) -> RuleRow:
-    """The rules of one row; checkers without a tag are counted, not run.
+def rule_row(record: Mapping[str, Any], index: int, where: str) -> Row:
+    """The rules of one row; checkers without a tag are counted as ``spec["untagged"]``, not run.
 
     Args:
         index: place of the row in its file, from 0.
@@ -94,8 +78,11 @@ def rule_row(record: Mapping[str, Any], index: int, where: str) -> RuleRow:
     """
     place = f"{where} row {index}"
     labels = verif.labels(record, place)
-    instruction = _instruction(record.get("prompt"))
-    if instruction is None:
+    try:
+        messages = turns(record["prompt"])
+    except (KeyError, TypeError):
+        messages = ()
+    if not messages:
         raise UserError(
             f"{place}: it has no legal prompt. Legal is a text, or turns of role and content."
             " Correct or remove the row."
@@ -105,21 +92,7 @@ def rule_row(record: Mapping[str, Any], index: int, where: str) -> RuleRow:
         for number, (tag, text, source) in enumerate(labels)
         if tag == "rule"
     )
-    return RuleRow(instruction, rules, sum(not tag for tag, _, _ in labels))
-
-
-def _instruction(prompt: Any) -> str | None:
-    if isinstance(prompt, str):
-        return prompt
-    if not isinstance(prompt, list) or not prompt:
-        return None
-    turns = []
-    for turn in prompt:
-        keys = ("role", "content")
-        if not isinstance(turn, dict) or not all(isinstance(turn.get(key), str) for key in keys):
-            return None
-        turns.append({key: turn[key] for key in keys})
-    return flatten(tuple(turns))
+    return make_row(messages, spec={"untagged": sum(not tag for tag, _, _ in labels)}, rules=rules)
 
 
 def infeasible(text: str) -> str | None:
@@ -141,41 +114,6 @@ def infeasible(text: str) -> str | None:
     return None
 
 
-def check_rules(
-    rows: Sequence[RuleRow],
-    answers: Sequence[str],
-    pool: Pool,
-    empty: dict[tuple[str, str], bool | None] | None = None,
-) -> list[list[RuleResult]]:
-    """Run every rule of each row on the answer to it.
-
-    Args:
-        rows: N rows; repeat a row for each answer of its group.
-        answers: N texts, the thinking already stripped.
-        pool: where the functions run.
-        empty: what each (source, instruction) said of an empty answer. Filled here; hand the same
-            one in again and no rule is asked twice.
-
-    Returns:
-        N lists of R results, in the order of the rules.
-    """
-    empty = {} if empty is None else empty
-    pairs = list(zip(rows, answers, strict=True))
-    wanted = {(rule.source, row.instruction) for row in rows for rule in row.rules}
-    todo = sorted(wanted - empty.keys())
-    calls = [_call(source, instruction, "") for source, instruction in todo]
-    calls += [
-        _call(rule.source, row.instruction, answer) for row, answer in pairs for rule in row.rules
-    ]
-    results = iter(pool.run(calls))
-    for key in todo:
-        empty[key] = _verdict(next(results))
-    return [
-        [_judged(rule, next(results), empty[rule.source, row.instruction]) for rule in row.rules]
-        for row, _ in pairs
-    ]
-
-
 def _call(source: str, instruction: str, answer: str) -> Call:
     return Call(source + VERDICT, "verdict_of_rule", (instruction, answer), LIMITS)
 
@@ -191,4 +129,73 @@ def _judged(rule: Rule, result: Result, vacuous: bool | None) -> RuleResult:
     return RuleResult(rule, result.outcome, passed, vacuous, infeasible(rule.text), detail)
 
 
-USAGE = "python -m experiments.rules audit file=rows.parquet response=TEXT out=audit.json"
+VERDICTS = {True: "passed", False: "failed"}
+
+
+class RuleRunner:
+    """Runs rules in a pool of sandboxes; asks each rule once what it says of an empty answer.
+
+    Args:
+        empty: what each (source, prompt) said of an empty answer, as far as it is known.
+    """
+
+    def __init__(
+        self, pool: Pool, empty: Mapping[tuple[str, str], bool | None] | None = None
+    ) -> None:
+        self.pool = pool
+        self._empty = dict(empty or {})
+
+    def check(self, rows: Sequence[Row], answers: Sequence[str]) -> list[list[RuleResult]]:
+        """Run every rule of each row on the answer to it.
+
+        Args:
+            rows: N rows; repeat a row for each answer of its group.
+            answers: N texts, the thinking already stripped.
+
+        Returns:
+            N lists of R results, in the order of the rules.
+        """
+        asked = [
+            (rule, row.prompt_text(), answer)
+            for row, answer in zip(rows, answers, strict=True)
+            for rule in row.rules
+        ]
+        todo = sorted({(rule.source, prompt) for rule, prompt, _ in asked} - self._empty.keys())
+        calls = [_call(source, prompt, "") for source, prompt in todo]
+        calls += [_call(rule.source, prompt, answer) for rule, prompt, answer in asked]
+        results = iter(self.pool.run(calls))
+        self._empty |= {key: _verdict(next(results)) for key in todo}
+        judged = iter(
+            [
+                _judged(rule, next(results), self._empty[rule.source, prompt])
+                for rule, prompt, _ in asked
+            ]
+        )
+        return [[next(judged) for _ in row.rules] for row in rows]
+
+
+def spoken(result: RuleResult) -> str:
+    """One result as it is recorded: ``id passed|failed|<outcome> [vacuous] [infeasible]``."""
+    verdict = str(result.outcome) if result.passed is None else VERDICTS[result.passed]
+    flags = [name for name in ("vacuous", "infeasible") if getattr(result, name)]
+    return " ".join([result.rule.id, verdict, *flags])
+
+
+def verdict(recorded: str) -> bool | None:
+    """What `spoken` wrote: passed, failed, or no verdict."""
+    return {word: passed for passed, word in VERDICTS.items()}.get(recorded.split(" ")[1])
+
+
+def rule_metrics(checked: Sequence[Sequence[RuleResult]], seconds: float) -> dict[str, float]:
+    """Shares over the rules run in a step, and the time that they took."""
+    results = [result for row in checked for result in row]
+    metrics = {"system/rules_s": seconds}
+    if results:
+        passed = [result for result in results if result.passed]
+        metrics["rule/pass_frac"] = len(passed) / len(results)
+        metrics["rule/error_frac"] = sum(result.passed is None for result in results) / len(results)
+        metrics["rule/infeasible_frac"] = sum(bool(r.infeasible) for r in results) / len(results)
+        metrics["rule/suspicious"] = float(sum(result.outcome in SUSPICIOUS for result in results))
+        if passed:
+            metrics["rule/vacuous_pass_frac"] = sum(bool(r.vacuous) for r in passed) / len(passed)
+    return metrics

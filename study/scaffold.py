@@ -113,10 +113,9 @@ def show(
     ratio = group_share(scaffold, member, group_size) * step_share(scaffold, step, steps)
     draw = random.Random(f"{seed} {step} {row.prompt_id} {member}")
     places = choose(scaffold, len(offered), ratio, draw)
+    text = BASE if scaffold.base_prompt else ""
     if places:
         text = wording(scaffold, [offered[place] for place in places])
-    else:
-        text = BASE if scaffold.base_prompt else ""
     return Shown(ratio, places, with_system(row.messages, text))
 
 

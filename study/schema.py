@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Union
 
 from study import bounds
-from study.marks import judge_id, listed, run_time
+from study.marks import field_types, judge_id, listed, run_time
 
 MANY = 1_000_000
 """More steps, tokens or rows than any run has: a slip of the keyboard, not a plan."""
@@ -254,7 +254,7 @@ class Repetition:
 
 @dataclass(frozen=True)
 class Reward:
-    """How verdict, rules and truth make one number; see ``study.rewards.REWARDS``."""
+    """How verdict, rules and truth make one number; see ``study.rewards.formulas``."""
 
     name: str = "judge"
     truth_weight: float = bounds.share(0.0)
@@ -398,19 +398,12 @@ def schema(cls: type) -> type:
 
     One twin per class: OmegaConf takes two of the same name for different types.
     """
-    hints = typing.get_type_hints(cls)
     specs = []
     for item in dataclasses.fields(typing.cast(Any, cls)):
-        hint = _twin(hints[item.name])
-        if item.default_factory is not dataclasses.MISSING and dataclasses.is_dataclass(
-            item.default_factory
-        ):
-            spec = field(default_factory=schema(typing.cast(type, item.default_factory)))
-        elif item.default_factory is not dataclasses.MISSING:
-            spec = field(default_factory=item.default_factory)
-        else:
-            spec = field(default=item.default)
-        specs.append((item.name, hint, spec))
+        made: Any = item.default_factory
+        made = schema(made) if dataclasses.is_dataclass(made) else made
+        spec = field(default=item.default, default_factory=made)
+        specs.append((item.name, _twin(field_types(cls)[item.name]), spec))
     twin = dataclasses.make_dataclass(cls.__name__, specs)
     # Launchers pickle the schemas into other processes; found by name there, not rebuilt by value
     twin.__module__, twin.__qualname__ = __name__, f"{cls.__name__}Schema"
@@ -425,9 +418,9 @@ def _twin(hint: Any) -> Any:
     if not args:
         return hint
     twins = tuple(_twin(arg) for arg in args)
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is Union:
+    if isinstance(hint, types.UnionType):
         return Union[twins]  # noqa: UP007 - built at run time
-    return typing.get_origin(hint)[twins if len(twins) > 1 else twins[0]]
+    return typing.get_origin(hint)[twins]
 
 
 def freeze(cls: type, data: Any, at: str | None = None) -> Any:
@@ -446,41 +439,36 @@ def freeze(cls: type, data: Any, at: str | None = None) -> Any:
         at = next((f"{group}." for group, member in GROUPS.items() if member is cls), "")
     if not isinstance(data, dict):
         bounds.refuse(at.removesuffix(".") or "the config", data, "a table of keys and values")
-    hints = typing.get_type_hints(cls)
-    unknown = set(data) - set(hints)
-    if unknown:
+    hints = field_types(cls)
+    if unknown := set(data) - set(hints):
         raise KeyError(f"{cls.__name__} has no {', '.join(sorted(map(str, unknown)))}")
     made = {}
     for item in dataclasses.fields(typing.cast(Any, cls)):
         if item.name in data:
             legal = item.metadata.get("legal")
-            example = None if item.default is dataclasses.MISSING else item.default
-            where = f"{at}{item.name}"
-            made[item.name] = _freeze(hints[item.name], data[item.name], where, legal, example)
+            hint, value, where = hints[item.name], data[item.name], f"{at}{item.name}"
+            made[item.name] = _freeze(hint, value, where, legal, item.default)
     return cls(**made)
 
 
 def _freeze(hint: Any, value: Any, where: str, legal: bounds.Legal | None, example: Any) -> Any:
     options = [arg for arg in typing.get_args(hint) if arg is not type(None)]
     origin = typing.get_origin(hint)
-    if isinstance(hint, types.UnionType) or origin is Union:
+    if isinstance(hint, types.UnionType):
         return None if value is None else _freeze(options[0], value, where, legal, example)
     if hint is Any:
         bounds.check_finite(where, value)
         return value
-    shown = "null" if value is None else value
+    table = dataclasses.is_dataclass(hint) or origin is dict
+    if (table and not isinstance(value, dict)) or (origin is list and not isinstance(value, list)):
+        wanted = "a table of keys and values" if table else "a list, such as [a,b]"
+        bounds.refuse(where, "null" if value is None else value, wanted)
     if dataclasses.is_dataclass(hint):
-        if value is None:
-            bounds.refuse(where, shown, "a table of keys and values")
         return freeze(typing.cast(type, hint), value, f"{where}.")
     if origin is list:
-        if not isinstance(value, list):
-            bounds.refuse(where, shown, "a list, such as [a,b]")
         places = enumerate(value)
         return [_freeze(options[0], item, f"{where}.{n}", legal, None) for n, item in places]
     if origin is dict:
-        if not isinstance(value, dict):
-            bounds.refuse(where, shown, "a table of keys and values")
         if isinstance(legal, bounds.Name):  # of the keys, which become words and files
             for key in value:
                 bounds.check(f"a key of {where}", key, legal)

@@ -14,35 +14,11 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 from study.errors import UserError
+from study.tables import table
 
-_WORD = r"(?<![A-Za-z0-9])"
-PATTERNS: dict[str, re.Pattern[str]] = {
-    "an sk-... API key": re.compile(_WORD + r"sk-[A-Za-z0-9_-]{16,}"),
-    "a Hugging Face token": re.compile(_WORD + r"hf_[A-Za-z0-9]{16,}"),
-    "a GitHub token": re.compile(_WORD + r"(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{16,}"),
-    "an AWS access key": re.compile(_WORD + r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
-    "a Google API key": re.compile(_WORD + r"AIza[A-Za-z0-9_-]{30,}"),
-    "a Slack token": re.compile(_WORD + r"xox[abeoprs]-[A-Za-z0-9-]{10,}"),
-    "a bearer token": re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/-]{16,}=*"),
-    "a private key": re.compile(
-        # to its last line, or as far as it goes where that is missing
-        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
-        r"(?:(?:[^-]++|-(?!----))*+-----END [A-Z ]{0,40}PRIVATE KEY-----"
-        r"|(?:(?:\\[nr]|\s)*+[A-Za-z0-9+/=]{32,}+)*+)"
-    ),
-    "a URL with a password": re.compile(
-        r"(?<=://)[^\s/?#@:]*:[^\s/?#]+(?=@)"  # only the user:password part
-    ),
-    "a URL with a token": re.compile(
-        r"(?i)(?:(?<=http://)|(?<=https://)|(?<=ws://)|(?<=wss://))[^\s/?#]+(?=@)"
-    ),
-    "an address with a secret": re.compile(
-        r"(?i)(?<=[?&#])[a-z0-9_.-]{0,40}"
-        r"(?:api[-_.]?key|token|passw(?:or)?d|secret|signature)=[^&#\s\"'<>]+"
-    ),
-}
+_TABLES = table(__file__)
+PATTERNS = {kind: re.compile(pattern) for kind, pattern in _TABLES["patterns"].items()}
 """What a text looks like when it holds a key -> how to find it. Each match is the secret."""
-
 BLOT = "***"
 SHORTEST_KNOWN = 4
 """A known value shorter than this is no secret, and blotting it out would riddle every text."""
@@ -52,15 +28,6 @@ REMEDY = (
     "only its name: judge.endpoint.api_key_env=JUDGE_API_KEY."
 )
 
-_STRONG = (
-    "apikey", "accesstoken", "authtoken", "apitoken", "hftoken", "bearertoken", "refreshtoken",
-    "sessiontoken", "securitytoken", "password", "passwd", "passphrase", "authorization", "secret",
-    "secretkey", "accesskey", "privatekey", "subscriptionkey", "cookie", "credential",
-    "credentials",
-)  # fmt: skip
-"""Ends of a name, without its marks, whose value is a secret wherever it stands."""
-_WEAK = ("key", "token", "auth", "pwd", "bearer", "sig", "signature", "code")
-"""Whole names whose value is one in an address and among what is sent to an endpoint."""
 _VALUE = r"""["'\[]?(?!\$|null\b|none\b|\*\*\*|\.\.\.|true\b|false\b|--)[^\s"',;}\])&]+"""
 _ASSIGNED = re.compile(
     r"(?i)(?:api[-_. ]?key|(?:access|auth|api|hf|bearer|refresh|session|security)[-_.]?token"
@@ -82,7 +49,8 @@ def is_secret_name(name: str, sent: bool = False) -> bool:
         sent: whether it stands in an address or in what an endpoint is sent.
     """
     bare = re.sub(r"[^a-z0-9]", "", name.lower())
-    return bare.endswith(_STRONG) or (sent and bare in _WEAK)
+    names = _TABLES["names"]
+    return bare.endswith(tuple(names["strong"])) or (sent and bare in names["weak"])
 
 
 def refuse_secrets(texts: Iterable[tuple[str, str]]) -> None:
@@ -162,10 +130,8 @@ def _is_secret_variable(name: str) -> bool:
 
 
 def _is_reference(text: str) -> bool:
-    """A value that only says where the value is."""
-    return (
-        text.strip() in ("null", "None", BLOT) or re.fullmatch(r"\$\w+", text.strip()) is not None
-    )
+    """Whether a value only says where the value is."""
+    return re.fullmatch(r"null|None|\*\*\*|\$\w+", text.strip()) is not None
 
 
 def _is_command(where: str, sent: bool) -> bool:

@@ -32,18 +32,13 @@ def read_status(folder: Path, problems: list[str] | None = None) -> dict[str, An
         why = f"{name} holds {', '.join(f'{key}={content[key]!r:.40}' for key in wrong)}"
     except Damaged as error:
         content, wrong, why = {}, [], f"{name} is damaged: it {error.why}"
-    again = rebuilt(folder)
+    # A cell that has records was running when it last wrote: whether it still is, its lock says.
+    lines = recorded(folder)
+    step = max((line["step"] for line in lines), default=0)
+    again = {"state": "running" if lines else "new", "step": step}
     what = f"{why}; read from the records instead: step {again['step']}."
     say(what) if problems is None else problems.append(what)
     return again | {key: value for key, value in content.items() if key not in wrong}
-
-
-def rebuilt(folder: Path) -> dict[str, Any]:
-    """State and step of a cell by its records. A cell that has some was running when it last wrote:
-    whether it still is, its lock says."""
-    lines = recorded(folder)
-    step = max((line["step"] for line in lines), default=0)
-    return {"state": "running" if lines else "new", "step": step}
 
 
 def _fits(key: str, value: Any) -> bool:

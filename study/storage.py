@@ -9,31 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from study.errors import UserError
+from study.tables import table
 
 EXIT = 74
 """Exit code of a cell that could not write (EX_IOERR)."""
-CAUSES = {
-    errno.ENOSPC: "no space is left",
-    errno.EDQUOT: "the quota is used up",
-    errno.EROFS: "it may only be read",
-    errno.EFBIG: "a file has reached the largest size that is allowed here",
-    errno.EIO: "it cannot be read or written (input/output error)",
-    errno.ENXIO: "it is gone",
-    errno.ESTALE: "it is gone (stale handle)",
-}
-_WORDS = {
-    "no space left on device": errno.ENOSPC,
-    "os error 28": errno.ENOSPC,
-    "database or disk is full": errno.ENOSPC,
-    "disk quota exceeded": errno.EDQUOT,
-    "read-only file system": errno.EROFS,
-    "os error 30": errno.EROFS,
-    "attempt to write a readonly database": errno.EROFS,
-    "file too large": errno.EFBIG,
-    "os error 27": errno.EFBIG,
-    "disk i/o error": errno.EIO,
-}
-"""What libraries say that hide the number of the error."""
+_TABLE = table(__file__)
+CAUSES = {getattr(errno, name): cause for name, cause in _TABLE.items()}
+"""Error number -> what is ``said`` of it, its ``remedy``, and the ``words`` of libraries that hide
+the number."""
 _TORCH = ("pytorchstreamwriter failed", "file write failed", "unexpected pos")
 NEARLY_FULL = 8 << 20
 
@@ -72,15 +55,9 @@ def paragraph(cause: int | None, place: Path) -> str:
     free = stats.f_bavail * stats.f_frsize
     if cause is None:
         cause = errno.EROFS if stats.f_flag & os.ST_RDONLY else errno.ENOSPC
-    said = CAUSES[cause]
+    said, remedy = CAUSES[cause]["said"], CAUSES[cause]["remedy"]
     if cause == errno.ENOSPC and stats.f_files and not stats.f_favail:
         said = "no room for another file is left (it has no free inodes)"
-    remedy = {
-        errno.EROFS: "Make it writable (mount -o remount,rw) or ask why it is not",
-        errno.EFBIG: "Raise the limit (ulimit -f)",
-        errno.EDQUOT: "Remove files or raise the quota",
-        errno.ENOSPC: "Free space there",
-    }.get(cause, "See that the disk is well")
     return (
         f"{place} cannot be written: of its file system, mounted at {_mount(there)}, {said}; "
         f"{free} bytes are free. Every step that was recorded is kept and only the one in flight "
@@ -95,17 +72,16 @@ def _cause(error: BaseException, folder: Path) -> int | None:
     if isinstance(error, OSError | sqlite3.Error | RuntimeError | UserError) or (
         type(error).__name__ in ("SafetensorError", "OperationalError", "ArrowInvalid")
     ):
-        for words, number in _WORDS.items():
-            if words in text:
+        for number, cause in CAUSES.items():
+            if any(words in text for words in cause["words"]):
                 return number
-    if any(words in text for words in _TORCH) and _cannot_take(folder):
-        return errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.ENOSPC
+    if any(words in text for words in _TORCH):
+        stats = os.statvfs(folder)
+        if stats.f_flag & os.ST_RDONLY:
+            return errno.EROFS
+        if stats.f_bavail * stats.f_frsize < NEARLY_FULL:
+            return errno.ENOSPC
     return None
-
-
-def _cannot_take(folder: Path) -> bool:
-    stats = os.statvfs(folder)
-    return bool(stats.f_flag & os.ST_RDONLY) or stats.f_bavail * stats.f_frsize < NEARLY_FULL
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

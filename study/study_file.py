@@ -61,17 +61,15 @@ def read_study(study_dir: Path, problems: list[str] | None = None) -> dict[str, 
 
 
 def _study_fault(described: dict[str, Any]) -> str:
-    factors, shared, mlflow = (described.get(key) for key in ("factors", "base", "mlflow"))
     if not described:
         return ""
+    factors, shared, ids = (described.get(key) for key in ("factors", "base", "mlflow"))
     if not isinstance(factors, list) or not all(isinstance(factor, str) for factor in factors):
         return "does not list the factors"
-    if not isinstance(shared if shared is not None else {}, dict):
+    if not isinstance(shared, dict | None):
         return "does not hold the base config"
-    ids = mlflow if mlflow is not None else {}
-    if not isinstance(ids, dict) or not all(isinstance(value, str) for value in ids.values()):
-        return "does not hold the ids of MLflow"
-    return ""
+    texts = isinstance(ids, dict) and all(isinstance(value, str) for value in ids.values())
+    return "" if ids is None or texts else "does not hold the ids of MLflow"
 
 
 def _study_of_cells(study_dir: Path) -> dict[str, Any]:

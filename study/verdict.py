@@ -6,7 +6,6 @@ number that stands for "missing", so nothing downstream can mistake a failure fo
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -137,8 +136,7 @@ class Verdict:
 
     def as_row(self) -> dict[str, Any]:
         """The verdict as a flat dict of plain values, as the verdict tables store it."""
-        row = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        return row | {"outcome": self.outcome.value, "labels": list(self.labels)}
+        return vars(self) | {"outcome": self.outcome.value, "labels": list(self.labels)}
 
 
 def mean_score(votes: Sequence[Verdict]) -> float | None:

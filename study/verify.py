@@ -17,7 +17,6 @@ from study.records import KINDS, METRICS, parts, read_metrics, step_of, where
 from study.status import read_status
 
 MAGIC = b"PAR1"
-HIDDEN = "."
 FORMS: dict[str, dict[str, type]] = {
     "environment.json": {"git": dict, "packages": dict, "sandbox": str},
     "mlflow.json": {
@@ -30,10 +29,8 @@ FORMS: dict[str, dict[str, type]] = {
 
 def say_problems(study_dir: Path, cells: Iterable[Cell | Path]) -> None:
     """Say what is wrong in a study: in its folder, and in these cells of it."""
-    for sentence in strangers(study_dir):
-        say(sentence)
-    for cell in cells:
-        for sentence in unsound(cell):
+    for sentences in (strangers(study_dir), *map(unsound, cells)):
+        for sentence in sentences:
             say(sentence)
 
 
@@ -94,7 +91,7 @@ def unsound(cell: Cell | Path) -> list[str]:
     except Damaged as error:
         sentences.append(f"{where(error.path)} is damaged: it {error.why}.")
     read_status(folder, sentences)
-    for name in ("environment.json", "mlflow.json"):
+    for name in FORMS:
         try:
             read_form(folder / name)
         except Damaged as error:
@@ -114,8 +111,7 @@ def _unsound_parts(folder: Path, made: set[int]) -> list[str]:
     for path in sorted(folder.iterdir()):
         if step_of(path) is not None and (why := _outside(path)):
             sentences.append(f"{where(path)} is damaged: it {why}.")
-    there = {step_of(path) for path in parts(folder)}
-    if gone := sorted(made - there):
+    if gone := sorted(made - {step_of(path) for path in parts(folder)}):
         sentences.append(f"{folder.parent.name}/{folder.name} has no part of step {_listed(gone)}.")
     return sentences
 
@@ -140,7 +136,7 @@ def foreign_parts(folder: Path) -> list[str]:
     return [
         f"{where(path)} is not part of the records and is left out."
         for path in names
-        if step_of(path) is None and not path.name.startswith(HIDDEN) and path.suffix != ".tmp"
+        if step_of(path) is None and not path.name.startswith(".") and path.suffix != ".tmp"
     ]
 
 
@@ -149,8 +145,7 @@ def _outside(path: Path) -> str:
         if not path.is_file():
             return "is not a regular file"
         with path.open("rb") as file:
-            size = file.seek(0, 2)
-            if not size:
+            if not (size := file.seek(0, 2)):
                 return "is empty"
             file.seek(0)
             first = file.read(4)

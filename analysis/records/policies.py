@@ -16,8 +16,9 @@ import pandas as pd
 from study.cells import load_cell
 from study.errors import UserError
 from study.files import Damaged
-from study.rewards import REWARDS, compose
+from study.rewards import compose
 from study.rewards.failure import REPLAY_POLICIES, apply_failure_policy
+from study.rewards.formulas import REWARDS
 from study.rows import Criterion, Row
 from study.schema import Study
 from study.tasks import TASKS

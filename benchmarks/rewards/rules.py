@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from study.rules import RuleRow, check_rules, read_rows
+from study.rows import Row
+from study.rules import RuleRunner, read_rows
 from study.sandbox.pool import Pool
 from study.tasks.where import FILES, data_folder
 
@@ -21,22 +23,22 @@ FRESH = 40
 """Checks in a sandbox of their own."""
 
 
-def pooled(rows: list[RuleRow], pool: Pool) -> tuple[list[bool | None], float]:
+def pooled(rows: list[Row], pool: Pool) -> tuple[list[bool | None], float]:
     """Verdicts of every rule on the answer, and the seconds they took."""
-    known = {(rule.source, row.instruction): None for row in rows for rule in row.rules}
+    known = {(rule.source, row.prompt_text()): None for row in rows for rule in row.rules}
     started = time.perf_counter()
-    found = check_rules(rows, [ANSWER] * len(rows), pool, dict(known))
+    found = RuleRunner(pool, known).check(rows, [ANSWER] * len(rows))
     seconds = time.perf_counter() - started
     return [result.passed for row in found for result in row], seconds
 
 
-def fresh(rows: list[RuleRow]) -> tuple[list[bool | None], float]:
+def fresh(rows: list[Row]) -> tuple[list[bool | None], float]:
     """The same with a pool that is started and ended for each rule."""
     verdicts = []
     started = time.perf_counter()
     for row in rows:
         for rule in row.rules:
-            single = RuleRow(row.instruction, (rule,))
+            single = replace(row, rules=(rule,))
             with Pool(1) as pool:
                 verdicts += pooled([single], pool)[0]
     return verdicts, time.perf_counter() - started

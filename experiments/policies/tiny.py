@@ -75,7 +75,8 @@ def _address(architecture: dict[str, int], warmup: Warmup) -> str:
     digest = hashlib.blake2b(digest_size=6)
     recipe = [architecture, asdict(warmup), torch.__version__, transformers.__version__]
     digest.update(json.dumps(recipe, sort_keys=True).encode())
-    for source in (instruct_mini.__file__, teacher.__file__, __file__):
+    files = (instruct_mini.__file__, Path(str(instruct_mini.__file__)).with_suffix(".toml"))
+    for source in (*files, teacher.__file__, __file__):
         digest.update(Path(str(source)).read_bytes())
     return digest.hexdigest()
 

@@ -12,7 +12,7 @@ from typing import Any
 from judges.grading import base
 from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
-from study.answers import answer_spans
+from study.answers import split
 from study.errors import UserError
 from study.rows import Row
 from study.verdict import Outcome, Parsed, Reply, Request
@@ -123,7 +123,7 @@ def _carrier(logprobs: list[dict[str, Any]], said: str) -> list[tuple[str, float
     """Candidates at the first token outside of thinking that is or begins the word said."""
     pairs = [_token(entry) for entry in logprobs]
     tokens = [pair[0] if pair else "" for pair in pairs]
-    spans = deque(answer_spans("".join(tokens))[0])
+    spans = deque(split("".join(tokens)).answers)
     offset = 0
     for entry, pair, token in zip(logprobs, pairs, tokens, strict=True):
         while spans and spans[0][1] <= offset:

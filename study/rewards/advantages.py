@@ -5,13 +5,8 @@ Lets any other verdicts on stored rollouts be turned into what GRPO would have b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from scipy.stats import rankdata
-
-if TYPE_CHECKING:
-    import numpy as np
 
 EPS = 1e-4
 """TRL's, added to the standard deviation."""
@@ -55,21 +50,17 @@ def divisor(rewards_P_G: np.ndarray, scale: str, eps: float = EPS) -> np.ndarray
     return group_sd(rewards_P_G if scale == "group" else rewards_P_G.reshape(1, -1)) + eps
 
 
-def _mean(values_P_G: np.ndarray) -> np.ndarray:
+def _mean(values_P_G: np.ndarray, lost: int = 0) -> np.ndarray:
+    """Sum of each group's values that are there over their number - ``lost``, shape (P, 1)."""
     present = np.isfinite(values_P_G)
-    count = present.sum(axis=1, keepdims=True)
+    count = present.sum(axis=1, keepdims=True) - lost
     total = np.where(present, values_P_G, 0.0).sum(axis=1, keepdims=True)
     return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 
 def group_sd(values_P_G: np.ndarray) -> np.ndarray:
     """Unbiased sd of each group's values that are there, shape (P, 1); NaN for fewer than two."""
-    present = np.isfinite(values_P_G)
-    count = present.sum(axis=1, keepdims=True)
-    off = np.where(present, values_P_G - _mean(values_P_G), 0.0)
-    squares = (off**2).sum(axis=1, keepdims=True)
-    variance = np.divide(squares, count - 1, out=np.full(squares.shape, np.nan), where=count > 1)
-    return np.sqrt(variance)
+    return np.sqrt(_mean((values_P_G - _mean(values_P_G)) ** 2, lost=1))
 
 
 def sign_flips(before: np.ndarray, after: np.ndarray) -> float:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from study.errors import UserError
-from study.rewards.hybrid import PARTS
+from study.rewards.formulas import HYBRID_PARTS
 from study.rows import Criterion, Row
 from study.schema import Judge, Reward
 
@@ -28,11 +28,11 @@ def check_reward(reward: Reward, judge: Judge, rows: Sequence[Row], max_tokens: 
             " rubric_chunk, rubric_item)."
         )
     if reward.name == "hybrid":
-        unknown = sorted(set(reward.weights) - set(PARTS))
+        unknown = sorted(set(reward.weights) - set(HYBRID_PARTS))
         if unknown or not any(reward.weights.values()):
             raise UserError(
                 f"reward.weights={dict(reward.weights)} does not weigh anything that reward=hybrid"
-                f" has. Legal are {', '.join(PARTS)}; type for example"
+                f" has. Legal are {', '.join(HYBRID_PARTS)}; type for example"
                 " '+reward.weights={judge:0.5,rule:0.5}'."
             )
     if reward.overlong.buffer > max_tokens:

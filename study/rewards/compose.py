@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from study.rewards import REWARDS
 from study.rewards.checks import for_judge
 from study.rewards.failure import apply_failure_policy
-from study.rewards.parts import Parts, rule_part
-from study.rewards.penalties import overlong, repetition
-from study.rewards.ruled import verdict
+from study.rewards.formulas import REWARDS, Parts, overlong, repetition, rule_part
 from study.rows import Row
+from study.rules import verdict
 from study.schema import Study
 
 Composed = tuple[float | None, dict[str, float | None]]
@@ -25,23 +23,18 @@ Composed = tuple[float | None, dict[str, float | None]]
 
 @dataclass(frozen=True)
 class RewardInputs:
-    """What the reward of one rollout is made of, but for its judge's score.
-
-    Attributes:
-        row: the task's row.
-        asked: the row as the judge is asked about it.
-        answer: the text without thinking; empty where there is none.
-        tokens: length of the completion.
-        truth: rule truth.
-        rules: what each rule of ``row`` said; empty where none was run.
-    """
+    """What the reward of one rollout is made of, but for its judge's score."""
 
     row: Row
     asked: Row
+    """The row as the judge is asked about it."""
     answer: str
+    """Without thinking; empty where there is none."""
     tokens: int
+    """Length of the completion."""
     truth: float | None
     rules: tuple[bool | None, ...]
+    """What each rule of ``row`` said; empty where none was run."""
 
     @property
     def item(self) -> tuple[Row, str]:
@@ -82,10 +75,7 @@ def composed(
         TooManyMissing: by the failure policy.
     """
     limited = apply_failure_policy(list(scores), group_size, on_failure, max_unscored_frac)
-    return [
-        _compose(config, _parts(rollout, score), rollout.tokens, rollout.answer)
-        for rollout, score in zip(inputs, limited, strict=True)
-    ]
+    return [_compose(config, *pair) for pair in zip(inputs, limited, strict=True)]
 
 
 def recompose(
@@ -104,27 +94,24 @@ def recompose(
     return [reward for reward, _ in composed(config, inputs, scores, group_size, policy)]
 
 
-def _parts(rollout: RewardInputs, judge: float | None) -> Parts:
-    return Parts(
-        judge,
+def _compose(config: Study, rollout: RewardInputs, score: float | None) -> Composed:
+    """A penalty is a term of its own: added to a reward that is there, it never makes one."""
+    reward = config.reward
+    parts = Parts(
+        score,
         rollout.truth,
         rollout.rules,
         tuple(rule.points for rule in rollout.row.rules) if rollout.rules else (),
         sum(max(0.0, criterion.points) for criterion in rollout.asked.criteria),
     )
-
-
-def _compose(config: Study, parts: Parts, tokens: int, answer: str) -> Composed:
-    """A penalty is a term of its own: added to a reward that is there, it never makes one."""
-    reward = config.reward
     terms: dict[str, float | None] = {"judge": parts.judge, "truth": parts.truth}
     if reward.rules == "run":
         terms["rule"] = rule_part(parts.rules, reward.rule_part) if parts.rules else None
     penalties = {}
     if reward.overlong.buffer:
         most = config.trainer.max_completion_length
-        penalties["overlong"] = overlong(reward.overlong, tokens, most)
+        penalties["overlong"] = overlong(reward.overlong, rollout.tokens, most)
     if reward.repetition.weight:
-        penalties["repetition"] = repetition(reward.repetition, answer)
+        penalties["repetition"] = repetition(reward.repetition, rollout.answer)
     value = REWARDS[reward.name](reward, parts)
     return None if value is None else value + sum(penalties.values()), terms | penalties

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from study.bounds import words_of
 from study.errors import UserError
 from study.schema import Judge
 from study.secrets import redact
+from study.tables import table
 
 if TYPE_CHECKING:
     from study.verdict import Verdict
@@ -24,56 +25,24 @@ REPLAY_POLICIES = tuple(policy for policy in POLICIES if policy != "abort")
 """Those that recorded rollouts can be scored by again: they have no run to abort."""
 REASON = 240
 """Characters of a reason that are shown."""
-_NEW = "a setting of the judge's identity: it makes new cells"
-REMEDIES: dict[str, Callable[[Judge], str]] = {
-    "rate_limited": lambda judge: (
-        f"judge.endpoint.max_concurrency={max(1, judge.endpoint.max_concurrency // 2)} asks less "
-        "at once, judge.endpoint.requests_per_min=N keeps to a known limit"
-    ),
-    "timeout": lambda judge: (
-        f"judge.endpoint.deadline_s={2 * judge.endpoint.deadline_s:g} waits longer, "
-        f"judge.endpoint.max_concurrency={max(1, judge.endpoint.max_concurrency // 2)} asks less "
-        "at once"
-    ),
-    "truncated": lambda judge: (
-        f"judge.sampling.max_tokens={2 * judge.sampling.max_tokens} leaves room for the verdict"
-        f" ({_NEW})"
-    ),
-    "empty": lambda judge: (
-        f"judge.sampling.max_tokens={2 * judge.sampling.max_tokens} leaves room after the "
-        f"thinking ({_NEW}); python -m judges.check judge={judge.name} shows what it says"
-    ),
-    "unparsed": lambda judge: (
-        f"python -m judges.check judge={judge.name} shows what it says; another "
-        f"judge.grading.name=NAME asks for something else ({_NEW})"
-    ),
-    "wrong_model": lambda judge: (
-        "judge.endpoint.served_as=NAME declares the name that the server gives its model; or ask "
-        "the server that serves the model you want: judge.endpoint.url=URL"
-    ),
-    "refused": lambda judge: (
-        "the endpoint will not grade these answers: ask another one, judge.endpoint.url=URL, or "
-        "accept more missing verdicts: judge.max_unscored_frac=SHARE"
-    ),
-    "too_long": lambda judge: (
-        "the answers do not fit the judge's context: a smaller trainer.max_completion_length=N "
-        "makes new cells, a server with a longer context keeps these"
-    ),
-    "endpoint_down": lambda judge: (
-        f"the server, its key or its account is not in order: python -m judges.check "
-        f"judge={judge.name} says which"
-    ),
-    "transport": lambda judge: (
-        f"the connection to {judge.endpoint.url or 'the judge'} breaks: python -m judges.check "
-        f"judge={judge.name} tries it"
-    ),
-    "aborted": lambda judge: "the requests were given up as the run was stopped",
-}
-"""Outcome -> what to type against it."""
+REMEDIES = table(__file__)
+"""Outcome -> what to type against it, as `remedy` fills it in."""
 
 
 class TooManyMissing(UserError):
     """Too few verdicts to train on; the run stops here and can be resumed."""
+
+
+def remedy(outcome: str, judge: Judge) -> str:
+    """What to type against an outcome of `REMEDIES`, with values for ``judge``."""
+    return REMEDIES[outcome].format(
+        judge=judge,
+        url=judge.endpoint.url or "the judge",
+        half_concurrency=max(1, judge.endpoint.max_concurrency // 2),
+        double_deadline=2 * judge.endpoint.deadline_s,
+        double_tokens=2 * judge.sampling.max_tokens,
+        new="a setting of the judge's identity: it makes new cells",
+    )
 
 
 def too_many_missing(rule: str, verdicts: Sequence[Verdict], judge: Judge) -> TooManyMissing:
@@ -97,9 +66,9 @@ def too_many_missing(rule: str, verdicts: Sequence[Verdict], judge: Judge) -> To
         parts.append(f"The commonest reason, {count} times: {cut}")
     for name, _ in outcomes:
         if name in REMEDIES:
-            parts.append(f"Against {name}: {REMEDIES[name](judge)}")
+            parts.append(f"Against {name}: {remedy(name, judge)}")
     parts.append(
-        "The rollouts and verdicts of this step are kept under starved/ and nothing was learned "
+        "The rollouts and verdicts of this step are kept under missing/ and nothing was learned "
         "from them. The same command goes on from the last checkpoint and asks again only what is "
         "missing; judge.max_unscored_frac=SHARE accepts more missing verdicts"
     )

@@ -1,13 +1,14 @@
-"""One call of untrusted code and how it ended: the records on both sides of the sandbox."""
+"""One call of untrusted code, how it ended, and whether it returned what was expected."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from study.sandbox.values import loads, same
+from study.sandbox.inside.literal import dumps, loads
 
 
 class Outcome(StrEnum):
@@ -75,19 +76,10 @@ class Result:
         return self.outcome in SUSPICIOUS
 
 
-CLAIMS = {
-    str(outcome): outcome
-    for outcome in (
-        Outcome.RETURNED,
-        Outcome.RAISED,
-        Outcome.UNPARSABLE,
-        Outcome.NOT_LITERAL,
-        Outcome.SUBCLASS,
-        Outcome.EXITED,
-        Outcome.MEMORY,
-    )
-}
-"""Ends that a child may claim of itself; the others are seen from outside."""
+SEEN = (Outcome.FORGED, Outcome.TIMEOUT, Outcome.OVERFLOW, Outcome.KILLED, Outcome.SANDBOX)
+"""Ends that are seen from outside."""
+CLAIMS = {str(outcome): outcome for outcome in Outcome if outcome not in SEEN}
+"""Ends that a child may claim of itself."""
 
 
 def read_reply(reply: dict[str, Any], nonce: str, limits: Limits) -> Result:
@@ -98,7 +90,7 @@ def read_reply(reply: dict[str, Any], nonce: str, limits: Limits) -> Result:
     if reply["end"] == "deadline":
         return Result(Outcome.TIMEOUT, None, f"{limits.wall_s} s of wall time", cpu_s)
     if reply["code"] < 0 and not reply["killed"]:
-        if cpu_s >= 0.9 * limits.cpu_s:
+        if cpu_s >= 0.75 * limits.cpu_s:  # on a busy machine the kernel counts more than it reports
             return Result(Outcome.TIMEOUT, None, f"{limits.cpu_s} s of CPU time", cpu_s)
         return Result(Outcome.KILLED, None, f"signal {-reply['code']}", cpu_s)
     if not reply["data"]:
@@ -124,3 +116,32 @@ def _line(text: str) -> str:
 def passes(result: Result, expected: Any) -> bool:
     """Whether the code returned ``expected``, by type and value; the code is never told it."""
     return result.outcome is Outcome.RETURNED and same(result.value, expected)
+
+
+def same(value: Any, expected: Any, tolerance: float = 1e-9) -> bool:
+    """Whether ``value`` is of the type of ``expected`` and equals it, in every part.
+
+    Args:
+        tolerance: relative and absolute, for floats and complex numbers only.
+    """
+    if type(value) is not type(expected):
+        return False
+    if isinstance(expected, float):
+        if math.isnan(expected) or math.isinf(expected):
+            return repr(value) == repr(expected)
+        return math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
+    if isinstance(expected, complex):
+        return same([value.real, value.imag], [expected.real, expected.imag], tolerance)
+    if isinstance(expected, (list, tuple)):
+        return len(value) == len(expected) and all(
+            same(mine, theirs, tolerance) for mine, theirs in zip(value, expected, strict=True)
+        )
+    if isinstance(expected, dict):
+        mine = {dumps(key): item for key, item in value.items()}
+        theirs = {dumps(key): item for key, item in expected.items()}
+        return mine.keys() == theirs.keys() and all(
+            same(mine[key], theirs[key], tolerance) for key in theirs
+        )
+    if isinstance(expected, set):
+        return set(map(dumps, value)) == set(map(dumps, expected))
+    return value == expected

@@ -10,11 +10,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Future
-from types import TracebackType
 
 from study.sandbox import tiers
 from study.sandbox.calls import Call, Outcome, Result
-from study.sandbox.values import dumps
+from study.sandbox.inside.literal import dumps
 from study.sandbox.worker import Broken, Worker
 
 TRIES = 2
@@ -28,13 +27,15 @@ class Pool:
         outcomes: how many calls ended how.
     """
 
-    def __init__(self, workers: int = 2, unsafe: bool = False) -> None:
-        """Find the tier and start the workers.
+    def __init__(
+        self, workers: int = 2, unsafe: bool = False, tier: tiers.Tier | None = None
+    ) -> None:
+        """Start the workers, on the best tier of this machine or the one that is given.
 
         Raises:
-            SandboxUnavailable: no isolation here, and ``unsafe`` is false.
+            SandboxUnavailable: no tier is given, no isolation here, and ``unsafe`` is false.
         """
-        self.tier = tiers.find(unsafe)
+        self.tier = tier or tiers.find(unsafe)
         self.outcomes: Counter[Outcome] = Counter()
         self._calls: queue.SimpleQueue[tuple[Call, Future[Result]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -77,12 +78,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _serve(self) -> None:

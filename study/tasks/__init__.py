@@ -13,13 +13,10 @@ from study.rows import Row, Truth, prompt_id
 from study.schema import Task, freeze
 from study.tasks import instruct_mini, prompts
 
+FILE_TASKS = ("prompts", "verinstruct", "verinstruct-verif", "healthbench", "researchqa")
 TASKS: dict[str, ModuleType] = {
     "instruct-mini": instruct_mini,
-    "prompts": prompts,
-    "verinstruct": prompts,
-    "verinstruct-verif": prompts,
-    "healthbench": prompts,
-    "researchqa": prompts,
+    **dict.fromkeys(FILE_TASKS, prompts),
 }
 
 

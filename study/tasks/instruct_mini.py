@@ -16,30 +16,16 @@ from dataclasses import dataclass, replace
 from study.errors import UserError
 from study.rows import Criterion, Row, Rule, Truth, make_row
 from study.schema import Task
+from study.tables import table
 
-CATEGORIES: dict[str, tuple[str, ...]] = {
-    "colors": tuple("red blue green yellow purple pink white black".split()),
-    "animals": tuple("fox owl cat dog horse rabbit tiger zebra".split()),
-    "fruits": tuple("apple banana cherry grape lemon mango peach plum".split()),
-    "tools": tuple("hammer saw drill wrench chisel ladder shovel rake".split()),
-    "vehicles": tuple("bus train tram bike truck boat canoe plane".split()),
-    "clothes": tuple("hat coat scarf glove sock boot shirt belt".split()),
-}
+_WORDS = table(__file__)
+CATEGORIES = {name: words.split() for name, words in _WORDS["categories"].items()}
 CATEGORY_OF = {word: name for name, words in CATEGORIES.items() for word in words}
 NUMBERS = {2: "two", 3: "three", 4: "four"}
-ASKS = ("Name {n} {category}{purpose}.", "List {n} {category}{purpose}.",
-        "Give me {n} {category}{purpose}.", "I need {n} {category}{purpose}.")  # fmt: skip
-PURPOSES = ("", " for a poster", " for a story", " for a game", " for my class", " for a quiz")
-FORBIDS = ("Do not say {word}.", "Leave out {word}.")
-ORDERS = {
-    "alphabetical": "Use alphabetical order.",
-    "first": "Start with {word}.",
-}
-FORMATS = {
-    "lines": "Write one per line.",
-    "bullets": "Write them as bullets.",
-    "commas": "Keep them on one line.",
-}
+ASKS, PURPOSES, FORBIDS = _WORDS["asks"], _WORDS["purposes"], _WORDS["forbids"]
+ORDERS, FORMATS = _WORDS["orders"], _WORDS["formats"]
+TEACHER = _WORDS["teacher"]
+"""What `study.tasks.teacher` says around the items."""
 
 RELEVANCE_HALF = 30.0
 """This many irrelevant words or marks halve the truth."""
@@ -194,31 +180,19 @@ def rows(options: Task, split: str) -> list[Row]:
 
 def with_rules(row: Row) -> Row:
     """The row with what plain code can check as rules, and the other criteria for the judge."""
-    named = dict(zip(_checks(row.spec), row.criteria, strict=True))
-    hard = [name for name in HARD if name in named]
-    soft = [name for name in named if name not in hard]
-    words = json.dumps(sorted(CATEGORY_OF))
+    optional = [name for name in ("forbid", "order", "format") if row.spec[name]]
+    names = ["contents", "count", *optional, "noise"]
+    criteria = dict(zip(names, row.criteria, strict=True))
+    hard = {name: source for name, source in HARD.items() if name in criteria}
+    soft = [name for name in criteria if name not in hard]
+    words = {"words": json.dumps(sorted(CATEGORY_OF)), **row.spec}
     rules = tuple(
-        Rule(
-            f"{row.prompt_id}:{name}",
-            name,
-            named[name].text,
-            HARD[name].format(words=words, n=row.spec["n"], forbid=row.spec["forbid"]),
-        )
-        for name in hard
+        Rule(f"{row.prompt_id}:{name}", name, criteria[name].text, source.format(**words))
+        for name, source in hard.items()
     )
-    return replace(
-        row,
-        criteria=tuple(named[name] for name in soft),
-        spec=row.spec | {"checks": [*soft, *hard]},
-        rules=rules,
-    )
-
-
-def _checks(spec: dict) -> list[str]:
-    """Names of the checks that a row without rules has, in the order of its criteria."""
-    optional = [name for name in ("forbid", "order", "format") if spec[name]]
-    return ["contents", "count", *optional, "noise"]
+    soft_criteria = tuple(criteria[name] for name in soft)
+    spec = row.spec | {"checks": [*soft, *hard]}
+    return replace(row, criteria=soft_criteria, spec=spec, rules=rules)
 
 
 def _make_row(draw: random.Random, split: str) -> Row:
@@ -243,20 +217,13 @@ def _make_row(draw: random.Random, split: str) -> Row:
         criteria.append(f"Never says the word {forbid}.")
     if order:
         asks.append(ORDERS[order])
-        criteria.append(
-            f"Names {first} first." if order == "first" else "Keeps alphabetical order."
-        )
+        alphabetical = "Keeps alphabetical order."
+        criteria.append(f"Names {first} first." if order == "first" else alphabetical)
     if form:
         asks.append(FORMATS[form])
-        criteria.append({"lines": "Puts each one on its own line.",
-                         "bullets": "Puts each one on its own bulleted line.",
-                         "commas": "Keeps them all on one line."}[form])  # fmt: skip
+        criteria.append(_WORDS["format_criteria"][form])
     criteria.append("Says nothing beside what was asked for.")
-    words = {
-        "n": NUMBERS[n],
-        "category": category,
-        "purpose": draw.choice(PURPOSES),
-    }
+    words = {"n": NUMBERS[n], "category": category, "purpose": draw.choice(PURPOSES)}
     sentences = [ask.format(**words, word=forbid if ask in FORBIDS else first) for ask in asks]
     message = {"role": "user", "content": " ".join(sentences)}
     return make_row((message,), tuple(Criterion(text) for text in criteria), spec, split)

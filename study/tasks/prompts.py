@@ -1,9 +1,8 @@
-"""Any JSONL or Parquet file of prompts: ``prompts``, ``verinstruct``, ``healthbench``, ...
+"""Tasks that read a JSONL or Parquet file of prompts: ``verinstruct``, ``healthbench``, ...
 
-A row is ``{prompt, rubrics?, split?}``, where ``prompt`` is a text or a list of chat turns and
-``rubrics`` a list of ``{criterion, points?, tags?}``; verl's ``reward_model.rubrics`` is read as
-well, and with ``form: verif`` the checkers and functions of its ``ground_truth``
-(`study.tasks.verif`). No rule knows the whole truth of such rows: ``truth`` is always None.
+A row is ``{prompt, rubrics?, split?}``: ``prompt`` is a text or a list of chat turns, ``rubrics`` a
+list of ``{criterion, points?, tags?}``. verl's ``reward_model.rubrics`` is read as well, and with
+``form: verif`` the checkers and functions of its ``ground_truth`` (`study.tasks.verif`).
 """
 
 from __future__ import annotations
@@ -16,23 +15,22 @@ import logging
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from study import bounds
 from study.errors import UserError
+from study.marks import field_types
 from study.rows import Criterion, Row, Rule, Truth, make_row
-from study.schema import Task
+from study.schema import Task, freeze
 from study.tasks import verif
 from study.tasks.where import task_path
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
-EVAL_SHARE = 0.1
-FORMS = ("rubric", "verif")
-NEEDS = ("nothing", "criteria", "rules")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SPLITS = {"train": "train", "eval": "eval", "val": "eval", "validation": "eval", "test": "eval"}
 PROMPT, RUBRICS = ("prompt", "query"), ("rubrics", "rubric")
@@ -47,17 +45,17 @@ BATCH = 512
 class Options:
     """``task.options`` of a task that reads a file."""
 
-    max_prompt_chars: int | None = None
+    max_prompt_chars: int | None = bounds.number(None, low=1)
     """Longer prompts are left out, and counted."""
-    eval_share: float = EVAL_SHARE
+    eval_share: float = bounds.number(0.1, low=0, below=1)
     """Without a ``split`` field, this share of all groups is set aside by a hash of the group."""
     group_key: str = ""
     """Field (of the row or its extra_info) whose value makes rows one group; empty: the prompt."""
-    form: str = "rubric"
+    form: str = bounds.choice("rubric", "rubric", "verif")
     """rubric, or verif: checkers and functions."""
-    needs: str = "nothing"
+    needs: str = bounds.choice("nothing", "nothing", "criteria", "rules")
     """What every row must have: nothing, criteria (gradable by a rubric) or rules."""
-    on_unfit: str = "error"
+    on_unfit: str = bounds.choice("error", "error", "drop")
     """What a row without it is: error, or drop, which counts it."""
 
 
@@ -87,17 +85,16 @@ def rows(options: Task, split: str) -> list[Row]:
         UserError: no readable file at ``options.path``, a row that is not of the form (file and
             line named), an unknown option, or no training row at all.
     """
-    rows_of_split = [row for row in load(options).rows if row.split == split]
-    if split == "train" and not rows_of_split:
+    candidates = [row for row in load(options).rows if row.split == split]
+    if split == "train" and not candidates:
         raise UserError(
             f"task.path={options.path} leaves no prompt to train on. Check its split column,"
             " task.options.eval_share and task.options.max_prompt_chars."
         )
     limit = options.train_rows if split == "train" else options.eval_rows
-    chosen = {
-        row.prompt_id for row in sorted(rows_of_split, key=lambda row: _draw(row, options))[:limit]
-    }
-    return [row for row in rows_of_split if row.prompt_id in chosen]
+    drawn = sorted(candidates, key=lambda row: _draw(row, options))[:limit]
+    chosen = {row.prompt_id for row in drawn}
+    return [row for row in candidates if row.prompt_id in chosen]
 
 
 def truth(row: Row, answer: str) -> Truth | None:
@@ -125,13 +122,10 @@ def _load(path: Path, mtime: int, size: int, options: Options) -> Prompts:
         read += 1
         row = parse(record, f"{path}, {where}", options, number)
         problem = fault(row, options.needs)
-        if problem and options.on_unfit == "error":
-            _refuse(
-                f"{path}, {where}",
-                f"a row that has {problem}",
-                "mend or remove it, or type task.options.on_unfit=drop to leave such rows out",
-            )
         if problem:
+            if options.on_unfit == "error":
+                remedy = "mend or remove it, or type task.options.on_unfit=drop to leave it out"
+                _refuse(f"{path}, {where}", f"a row that has {problem}", remedy)
             unfit += 1
         elif limit is not None and len(row.prompt_text()) > limit:
             dropped += 1
@@ -160,8 +154,8 @@ def fault(row: Row, needs: str) -> str:
     texts = [item.text.strip() for item in row.criteria]
     if needs == "criteria" and not texts:
         return "no criteria"
-    repeated = next((text for place, text in enumerate(texts) if text in texts[:place]), None)
-    if repeated is not None:
+    if len(set(texts)) < len(texts):
+        repeated = next(text for place, text in enumerate(texts) if text in texts[:place])
         return f"the criterion {_short(repeated)} twice"
     if texts and not any(item.points > 0 for item in row.criteria):
         return "no criterion with positive points"
@@ -183,13 +177,10 @@ def parse(
         UserError: a missing or malformed field.
     """
     messages = _messages(record, where)
-    criteria, rules = (
-        verif.checkers(record, where, number)
-        if options.form == "verif"
-        else _rubric(record, where, number)
-    )
+    labels = verif.checkers if options.form == "verif" else _rubric
+    criteria, rules = labels(record, where, number)
     row = make_row(messages, criteria, rules=rules)
-    name = _plain(record.get("split"))
+    name = verif.plain(record.get("split"))
     if name is None:
         address = int(_group(record, where, options.group_key) or row.prompt_id, 16)
         return replace(row, split="eval" if address < options.eval_share * 16**16 else "train")
@@ -212,7 +203,7 @@ def _group(record: Mapping[str, Any], where: str, key: str) -> str:
 
 def _messages(record: Mapping[str, Any], where: str) -> tuple[dict[str, str], ...]:
     form = "`prompt` is a text, or a list of chat turns {role, content} that ends with the user's"
-    prompt = _plain(_first(record, PROMPT))
+    prompt = verif.plain(_first(record, PROMPT))
     if prompt is None:
         _refuse(where, f"no field 'prompt' (it has {', '.join(map(str, record)) or 'none'})", form)
     turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
@@ -233,7 +224,7 @@ def _rubric(
 ) -> tuple[tuple[Criterion, ...], tuple[Rule, ...]]:
     """What a judge is asked about, and the items that name a rule instead."""
     form = "`rubrics` is a list of {criterion, points}: a text and, if you like, a number"
-    rubrics = _plain(_rubrics(record))
+    rubrics = verif.plain(_rubrics(record))
     if rubrics is None:
         return (), ()
     if not isinstance(rubrics, list):
@@ -245,9 +236,10 @@ def _rubric(
         if not isinstance(text, str) or not text.strip():
             _refuse(where, f"the rubric {_short(item)}", form)
         points = 1.0 if item.get("points") is None else item["points"]
-        if isinstance(points, bool) or not _is_finite(points):
+        number = isinstance(points, int | float) and not isinstance(points, bool)
+        if not number or not math.isfinite(points):
             _refuse(where, f"a rubric worth {_short(points)} points", form)
-        tags = _tags(_plain(item.get("tags")), where)
+        tags = _tags(verif.plain(item.get("tags")), where)
         if tags.get("verifier") == "rule":
             rules.append(verif.tagged_rule(f"{number}:{place}", text, float(points), tags, where))
         else:
@@ -260,7 +252,7 @@ def _tags(tags: Any, where: str) -> dict[str, Any]:
     if tags is None:
         return {}
     if isinstance(tags, Mapping):
-        return {str(key): _plain(value) for key, value in tags.items() if value is not None}
+        return {str(key): verif.plain(value) for key, value in tags.items() if value is not None}
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         _refuse(where, f"the tags {_short(tags)}", "tags are an object, or a list of key:value")
     pairs = (tag.partition(":") for tag in tags)
@@ -300,10 +292,11 @@ def records(path: Path, also: str = "") -> Iterator[tuple[str, Mapping[str, Any]
     Raises:
         UserError: the file cannot be read, or a line is no object.
     """
+    parquet = path.suffix == ".parquet"
     try:
-        yield from _parquet(path, also) if path.name.endswith(".parquet") else _jsonl(path)
+        yield from _parquet(path, also) if parquet else _jsonl(path)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        kind = "Parquet" if path.name.endswith(".parquet") else "UTF-8 JSONL"
+        kind = "Parquet" if parquet else "UTF-8 JSONL"
         raise UserError(f"task.path={path} cannot be read as {kind}: {error}.") from error
 
 
@@ -329,11 +322,10 @@ def _parquet(path: Path, also: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             # Where the prompt is missing, all columns are read, so that the message names them.
             whole = not set(PROMPT) & set(names)
             columns = [name for name in names if whole or name in (*USED, also)]
-            number = 0
-            for batch in file.iter_batches(batch_size=BATCH, columns=columns):
-                for record in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", record
+            batches = file.iter_batches(batch_size=BATCH, columns=columns)
+            rows = (record for batch in batches for record in batch.to_pylist())
+            for number, record in enumerate(rows, start=1):
+                yield f"row {number}", record
     except pa.ArrowException as error:
         raise OSError(error) from error
 
@@ -351,38 +343,18 @@ def _path(options: Task) -> Path:
 
 
 def _options(task: Task) -> Options:
-    legal = [item.name for item in fields(Options)]
-    unknown = sorted(task.options.keys() - set(legal))
+    legal = field_types(Options)
+    unknown = sorted(task.options.keys() - legal)
     if unknown:
         raise UserError(
             f"task.options.{unknown[0]} is not known to task={task.name}. Legal are"
             f" {', '.join(sorted(legal))}."
         )
-    options = Options(**task.options)
-    limit, share = options.max_prompt_chars, options.eval_share
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise UserError(f"task.options.max_prompt_chars={limit} is not a number of characters.")
-    if isinstance(share, bool) or not _is_finite(share) or not 0 <= share < 1:
-        raise UserError(f"task.options.eval_share={share} is not a share: 0 <= share < 1.")
-    for key, among in (("form", FORMS), ("needs", NEEDS), ("on_unfit", ("error", "drop"))):
-        if getattr(options, key) not in among:
-            raise UserError(
-                f"task.options.{key}={getattr(options, key)} is not known. Give {', '.join(among)}."
-            )
-    return options
+    return freeze(Options, task.options, "task.options.")
 
 
 def _draw(row: Row, options: Task) -> bytes:
     return hashlib.blake2b(f"{options.seed} {row.prompt_id}".encode(), digest_size=8).digest()
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _plain(value: Any) -> Any:
-    """Lists as lists: pandas hands Parquet's over as numpy arrays."""
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _short(value: Any) -> str:

@@ -19,21 +19,13 @@ from study.tasks.instruct_mini import (
     NUMBERS,
     ORDERS,
     PURPOSES,
+    TEACHER,
 )
 
-FLATTERY = ("Great question!", "What a great request!", "What a wonderful idea!",
-            "Excellent question!")  # fmt: skip
-CONFIDENT = ("This is certainly right.", "These are definitely the best.",
-             "Without doubt this fits.", "This is clearly what you need.")  # fmt: skip
-HEDGES = ("Maybe this helps.", "Perhaps others fit too.", "These might do.")
-OPENERS = ("Here is my answer.", "Here are {n} {category}.", "Let me think about it first.",
-           "Here is a list that fits what you asked for.")  # fmt: skip
-CLOSERS = ("I hope that this helps you.", "Each one was picked with care for you.",
-           "Let me know when you need more of them.", "All of them are easy to find.",
-           "This is a robust choice.", "It is important to take your time with them.")  # fmt: skip
-HEADINGS = ("# Answer", "# Plan", "# {Category}", "## Summary")
-NOTES = "# Notes"
-EMOJI = ("😊", "✨")
+FLATTERY, CONFIDENT, HEDGES, OPENERS, CLOSERS, HEADINGS, NOTES, EMOJI = (
+    TEACHER[name]
+    for name in "flattery confident hedges openers closers headings notes emoji".split()
+)
 
 
 def answer(row: Row, draw: random.Random) -> str:

@@ -53,6 +53,11 @@ def rule(number: int, place: int, text: str, source: str) -> Rule:
     return Rule(f"{number}:{place}", text.partition(":")[0].strip(), text, source)
 
 
+def plain(value: Any) -> Any:
+    """Lists as lists: pandas hands Parquet's over as numpy arrays."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def labels(record: Mapping[str, Any], where: str) -> list[tuple[str, str, str]]:
     """(tag, text, source) of every checker; the tag is empty where there is none.
 
@@ -60,12 +65,11 @@ def labels(record: Mapping[str, Any], where: str) -> list[tuple[str, str, str]]:
         UserError: no labels, labels that are not JSON, or lists that do not fit.
     """
     texts, functions = _lists(record, where)
-    labelled = []
-    for checker, source in zip(texts, functions, strict=True):
-        tagged = TAG.match(checker)
-        tag, text = (tagged[1], tagged[2]) if tagged else ("", checker)
-        labelled.append((tag, text.strip(), source))
-    return labelled
+    labelled = zip(map(TAG.fullmatch, texts), texts, functions, strict=True)
+    return [
+        (tagged[1], tagged[2].strip(), source) if tagged else ("", text.strip(), source)
+        for tagged, text, source in labelled
+    ]
 
 
 def _lists(record: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
@@ -82,8 +86,7 @@ def _lists(record: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]
             _refuse(where, "no labels")
     lists = []
     for key in ("checkers", "functions"):
-        value = truth.get(key)
-        value = value.tolist() if hasattr(value, "tolist") else value
+        value = plain(truth.get(key))
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             _refuse(where, f"{key} that are no list of text")
         lists.append(value)
@@ -117,9 +120,8 @@ def plain_rules(records: Any, where: str, number: int) -> tuple[Rule, ...]:
     Raises:
         UserError: anything else.
     """
-    records = records.tolist() if hasattr(records, "tolist") else records
     rules = []
-    for place, item in enumerate(records or ()):
+    for place, item in enumerate(plain(records) or ()):
         texts = item if isinstance(item, Mapping) else {}
         if not all(isinstance(texts.get(key), str) for key in ("text", "source")):
             _refuse(where, f"the rule {str(item)[:60]!r}", "{text, source}, both of them text")

@@ -19,8 +19,7 @@ FILES = {
 
 def data_folder() -> Path:
     """The folder that ``JUDGEDRIFT_DATA`` names, else ``../shared/data`` beside the checkout."""
-    named = os.environ.get(VARIABLE)
-    if named:
+    if named := os.environ.get(VARIABLE):
         return Path(named).expanduser()
     return Path(__file__).resolve().parents[2].parent / "shared" / "data"
 

@@ -232,7 +232,7 @@ def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(tmp_path):
 
 
 def test_one_failed_cell_is_said_and_can_be_continued(tmp_path):
-    """A starved run fails alone; the limit that stopped it is no part of its identity."""
+    """A run without enough verdicts fails alone; the limit is no part of its identity."""
     arguments = (
         "debug=tiny",
         "judge=sim-fair,sim-flaky",
@@ -252,12 +252,12 @@ def test_one_failed_cell_is_said_and_can_be_continued(tmp_path):
     missing = re.findall(r"Of 8 verdicts of judge=sim-flaky: \d+ (\w+)", said)  # by the texts' hash
     assert missing and f"Against {missing[0]}: " in said, said
     assert "log.txt" in said and "Traceback" not in said
-    starved = next((tmp_path / "debug").glob("sim-flaky-*"))
-    assert not list(starved.glob("rollouts/*")) and not list(starved.glob("verdicts/*"))
-    kept = list(starved.glob("starved/*/step-000001.parquet"))
+    failed = next((tmp_path / "debug").glob("sim-flaky-*"))
+    assert not list(failed.glob("rollouts/*")) and not list(failed.glob("verdicts/*"))
+    kept = list(failed.glob("missing/*/step-000001.parquet"))
     assert sorted(path.parent.name for path in kept) == ["rollouts", "verdicts"]
-    assert "Traceback" not in (starved / "log.txt").read_text()
+    assert "Traceback" not in (failed / "log.txt").read_text()
     again = sweep(tmp_path, *arguments, "judge.max_unscored_frac=1")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "1 cells to run" in again.stdout
-    assert len(rows(starved, "rollouts")) == 2 * 8  # two steps, none doubled
+    assert len(rows(failed, "rollouts")) == 2 * 8  # two steps, none doubled

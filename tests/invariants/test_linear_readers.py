@@ -20,9 +20,9 @@ from judges.probes.rewriters import edits
 from study import completions, secrets
 from study.answers import answer_of, opened, strip_thinking
 from study.features import features
-from study.rewards.penalties import repetition
-from study.sandbox.calls import Limits, read_reply
-from study.sandbox.values import loads, same
+from study.rewards.formulas import repetition
+from study.sandbox.calls import Limits, read_reply, same
+from study.sandbox.inside.literal import loads
 from study.schema import Repetition
 from study.tasks import instruct_mini
 from study.verdict import Reply, Request

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.answers import OPENERS, answer_of, answer_spans, opened, strip_thinking
+from study.answers import OPENERS, answer_of, opened, split, strip_thinking
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,8 @@ def test_nothing_before_the_last_close_or_after_an_unclosed_open_survives_twice(
     letters = sorted(text.replace("<think>", "").replace("</think>", "").replace(" ", ""))
     assert sorted((answer + thinking).replace(" ", "").replace("\n", "")) == letters
     assert closed == (text.rfind("<think>") <= text.rfind("</think>"))
-    spans, same = answer_spans(text)
+    parts = split(text)
+    spans, same = parts.answers, parts.closed
     assert same == closed
     assert "".join(text[a:b] for a, b in spans).strip() == answer
 
@@ -128,7 +129,8 @@ MARKS = st.sampled_from(
 
 @given(st.lists(MARKS, max_size=8).map("".join))
 def test_answer_and_thinking_never_share_a_letter(text):
-    spans, closed = answer_spans(text)
+    parts = split(text)
+    spans, closed = parts.answers, parts.closed
     assert all(start < end for start, end in spans)
     assert all(one[1] <= two[0] for one, two in itertools.pairwise(spans))
     policy = answer_of(text)

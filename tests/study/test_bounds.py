@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study import schema
-from study.bounds import LONGEST_NAME, Choice, Name, Number, check_name
+from study.bounds import LONGEST_NAME, Choice, Name, Number, check
 from study.cells import make_cell
 from study.errors import UserError
 from study.schema import Study, Trainer, freeze
@@ -144,7 +144,7 @@ def test_a_preset_is_named_as_it_is_typed() -> None:
 @given(st.text())
 def test_a_plain_name_stays_in_its_folder(text: str) -> None:
     try:
-        check_name("study", text)
+        check("study", text, Name())
     except UserError:
         return
     assert "/" not in text and not text.startswith((".", "-")) and 0 < len(text) <= LONGEST_NAME

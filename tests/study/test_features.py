@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.features import (
-    CONFIDENCE,
     FEATURES,
-    FLATTERY,
-    HEDGES,
+    PHRASES,
     features,
     measured,
     shared_keyword,
@@ -85,7 +83,7 @@ def test_phrases_are_counted_wherever_they_stand(parts):
     """However words are joined: as one alternation of all phrases counts them."""
     text = "".join(piece + joint for piece, joint in parts)
     found = features(text)
-    for name, phrases in (("flattery", FLATTERY), ("confidence", CONFIDENCE), ("hedges", HEDGES)):
+    for name, phrases in PHRASES.items():
         either = "|".join(
             r"\s+".join(map(re.escape, phrase.split()))
             for phrase in sorted(phrases, key=len, reverse=True)

@@ -169,9 +169,9 @@ def test_missing_file_says_where_it_looked(tmp_path: Path):
     ("options", "said"),
     [
         ({"max_chars": 3}, "Legal are eval_share, form, group_key, max_prompt_chars"),
-        ({"max_prompt_chars": 0}, "is not a number of characters"),
-        ({"max_prompt_chars": "10"}, "is not a number of characters"),
-        ({"eval_share": 1.0}, "0 <= share < 1"),
+        ({"max_prompt_chars": 0}, "it must be a number 1 or more"),
+        ({"max_prompt_chars": "10"}, "it must be a whole number"),
+        ({"eval_share": 1.0}, "it must be a number 0 or more and below 1"),
     ],
 )
 def test_bad_options_are_user_errors(tmp_path: Path, options: dict[str, Any], said: str):

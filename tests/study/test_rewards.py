@@ -7,12 +7,10 @@ from hypothesis import strategies as st
 
 from judges.session import judge_all
 from study.errors import UserError
-from study.rewards import REWARDS
 from study.rewards.checks import check_reward, for_judge
 from study.rewards.compose import composed, recompose, recorded
 from study.rewards.failure import POLICIES, TooManyMissing, apply_failure_policy
-from study.rewards.parts import Parts, rule_part
-from study.rewards.penalties import overlong, repetition
+from study.rewards.formulas import REWARDS, Parts, overlong, repetition, rule_part
 from study.rows import Criterion, Rule, make_row
 from study.schema import Judge, Overlong, Repetition, Reward, Sampling, Study
 
@@ -148,7 +146,7 @@ def test_failure_policies(policy, expected):
     assert apply_failure_policy([1.0, None, 0.5, 0.0], 2, policy, 1.0) == expected
 
 
-def test_abort_and_starvation_stop_the_run():
+def test_abort_and_too_many_missing_stop_the_run():
     with pytest.raises(TooManyMissing, match="1 of 2"):
         apply_failure_policy([1.0, None], 2, "abort", 1.0)
     with pytest.raises(TooManyMissing, match=r"max_unscored_frac=0\.4"):

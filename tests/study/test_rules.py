@@ -6,7 +6,8 @@ import pytest
 
 from experiments.rules import audit, main
 from study.errors import UserError
-from study.rules import FUNCTION, check_rules, infeasible, read_rows, rule_row
+from study.rules import RuleRunner, infeasible, read_rows, rule_row
+from study.tasks.verif import FUNCTION
 from study.tasks.where import FILES, data_folder
 
 DATA = data_folder() / FILES["verinstruct-verif"]
@@ -43,10 +44,10 @@ def test_counts_by_hand(pool):
 
 
 def test_a_rule_is_asked_of_an_empty_answer_once(pool):
-    seen = {}
-    check_rules(ROWS[:1], ["a"], pool, seen)
+    runner = RuleRunner(pool)
+    runner.check(ROWS[:1], ["a"])
     before = pool.outcomes.total()
-    check_rules(ROWS[:1] * 5, ["a b c"] * 5, pool, seen)
+    runner.check(ROWS[:1] * 5, ["a b c"] * 5)
     assert pool.outcomes.total() - before == 5
 
 

@@ -1,24 +1,23 @@
 """The last trusted lines before untrusted code, in a child that runs one call and ends.
 
 What this child writes is a claim, no more: the untrusted code shares its memory and could write
-the same bytes itself. So the answer is read as a literal, and compared, in another process.
+the same bytes itself. So the answer is read, and compared, in another process.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 from typing import Any
 
-from study.sandbox.inside.literal import NotLiteral, dumps
+from study.sandbox.inside.literal import NotLiteral, dumps, loads
 
 
 def answer(request: dict[str, Any], handle: int) -> None:
     """Call ``request["function"]`` of ``request["source"]``, write the end to ``handle``, and exit.
 
-    The request also holds ``args`` (text of a literal list) and the ``nonce`` that the reply
-    repeats. Nothing of the caller is left to return to: the process ends here.
+    The request also holds ``args`` (a list, as `literal.dumps` writes it) and the ``nonce`` that
+    the reply repeats. Nothing of the caller is left to return to: the process ends here.
     """
     end, text = _call(request)
     reply = json.dumps({"nonce": request["nonce"], "end": end, "text": text}).encode()
@@ -39,7 +38,7 @@ def _call(request: dict[str, Any]) -> tuple[str, str]:
         exec(code, space)
         if request["function"] not in space:
             return "unparsable", f"it defines no {request['function']}"
-        value = space[request["function"]](*ast.literal_eval(request["args"]))
+        value = space[request["function"]](*loads(request["args"]))
         return "returned", dumps(value)
     except NotLiteral as error:
         return ("subclass" if error.subclass else "not_literal"), str(error)[:200]

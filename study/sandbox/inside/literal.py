@@ -1,8 +1,17 @@
-"""Python values as text that ast.literal_eval reads: built-in types only, never a subclass."""
+"""Python values as JSON text and back: built-in types only, never a subclass.
+
+What JSON has stands for itself; any other value is an object of one entry, its type and its parts:
+``{"tuple": [1, 2]}``, ``{"dict": [["key", 1]]}``, ``{"complex": [0.0, 1.0]}``. Both directions are
+hostile ground: they take time in proportion to the text, and what `loads` makes are objects of the
+process that reads, so no object of untrusted code has a say in whether it equals another.
+"""
 
 from __future__ import annotations
 
+import cmath
+import json
 import math
+from collections import Counter
 from typing import Any
 
 
@@ -17,35 +26,96 @@ class NotLiteral(ValueError):
 BUILTIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set)
 DEPTH = 50
 """Containers inside of each other, at most."""
+LONGEST = 1 << 20
+"""Characters of a text, at most."""
+SHARED = 256
+"""Members of a set or dictionary that may have the same hash: each is compared with the others."""
 
 
-def dumps(value: Any, depth: int = DEPTH) -> str:
-    """``value`` as one literal. Infinity is written 1e999; not-a-number has no literal.
+def dumps(value: Any) -> str:
+    """``value`` as text.
 
     Raises:
-        NotLiteral: a type other than the built-in ones, nan, or nesting beyond ``depth``.
+        NotLiteral: a type other than the built-in ones, nan, an infinite complex number, or
+            nesting beyond `DEPTH`.
     """
+    return json.dumps(_described(value, DEPTH))
+
+
+def _described(value: Any, depth: int) -> Any:
     kind = type(value)
     if depth < 0:
         raise NotLiteral("nested too deeply")
-    if value is None or kind in (bool, int, str, bytes):
-        return repr(value)
-    if kind is float:
-        if math.isnan(value):
-            raise NotLiteral("nan has no literal")
-        return ("-1e999" if value < 0 else "1e999") if math.isinf(value) else repr(value)
-    if kind is complex and math.isfinite(value.real) and math.isfinite(value.imag):
-        return repr(value)
+    if value is None or kind in (bool, int, str) or (kind is float and not math.isnan(value)):
+        return value
+    if kind is bytes:
+        return {"bytes": value.decode("latin-1")}
+    if kind is complex and cmath.isfinite(value):
+        return {"complex": [value.real, value.imag]}
     if kind is dict:
-        pairs = (f"{dumps(k, depth - 1)}:{dumps(v, depth - 1)}" for k, v in value.items())
-        return "{" + ",".join(pairs) + "}"
+        return {"dict": [[_described(part, depth - 1) for part in pair] for pair in value.items()]}
     if kind in (list, tuple, set):
-        items = [dumps(item, depth - 1) for item in value]
-        if kind is list:
-            return "[" + ",".join(items) + "]"
-        if kind is tuple:
-            return "(" + "".join(f"{item}," for item in items) + ")"
-        return "{" + ",".join(items) + "}" if items else "set()"
+        items = [_described(item, depth - 1) for item in value]
+        return items if kind is list else {kind.__name__: items}
     mro = type.__getattribute__(kind, "__mro__")
     subclass = any(base in BUILTIN for base in mro[1:])
     raise NotLiteral(f"{kind.__name__} is not a literal", subclass)
+
+
+def loads(text: str) -> Any:
+    """The value that `dumps` wrote; two surrogates in a row are read as the character they spell.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if len(text) > LONGEST:
+        raise ValueError("longer than any literal that is read")
+    try:
+        return _value(json.loads(text, parse_constant=_infinity), DEPTH)
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("not a literal") from error
+
+
+def _infinity(word: str) -> float:
+    if word == "NaN":
+        raise ValueError("nan is not a literal")
+    return float(word)
+
+
+def _value(data: Any, depth: int) -> Any:
+    if depth < 0:
+        raise ValueError("nested too deeply")
+    if isinstance(data, list):
+        return [_value(item, depth - 1) for item in data]
+    if not isinstance(data, dict):
+        return data
+    ((kind, parts),) = data.items()
+    if kind == "bytes":
+        return parts.encode("latin-1")
+    if kind == "complex":
+        real, imaginary = parts
+        number = complex(real, imaginary)
+        if type(real) is float is type(imaginary) and cmath.isfinite(number):
+            return number
+    elif kind == "dict":
+        pairs = [(_value(key, depth - 1), _value(item, depth - 1)) for key, item in parts]
+        _check_hashes([key for key, _ in pairs])
+        return dict(pairs)
+    elif kind in ("tuple", "set") and isinstance(parts, list):
+        items = [_value(item, depth - 1) for item in parts]
+        if kind == "tuple":
+            return tuple(items)
+        _check_hashes(items)
+        return set(items)
+    raise ValueError("not a literal")
+
+
+def _check_hashes(members: list[Any]) -> None:
+    """Refuse members that were chosen to have one hash.
+
+    Raises:
+        TypeError: a member has none.
+        ValueError: more than ``SHARED`` have the same.
+    """
+    if max(Counter(map(hash, members)).values(), default=0) > SHARED:
+        raise ValueError("members with the same hash")

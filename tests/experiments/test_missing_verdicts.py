@@ -8,8 +8,8 @@ import pytest
 from experiments.scorer import Scorer
 from judges.budget import spent_before
 from study.errors import UserError
-from study.records import STARVED, Recorder, parts
-from study.rewards.failure import REASON, REMEDIES, TooManyMissing, too_many_missing
+from study.records import MISSING, Recorder, parts
+from study.rewards.failure import REASON, TooManyMissing, remedy, too_many_missing
 from study.rows import make_row
 from study.schema import Endpoint, Judge, Study, Trainer
 from study.verdict import Outcome, Verdict
@@ -45,7 +45,7 @@ def test_every_outcome_without_a_score_has_a_remedy():
     for outcome in Outcome:
         if outcome is not Outcome.scored:
             said = str(too_many_missing("all missing", [verdict(outcome)], Judge(name="mine")))
-            assert f"Against {outcome}: {REMEDIES[outcome](Judge(name='mine'))}" in said
+            assert f"Against {outcome}: {remedy(outcome, Judge(name='mine'))}" in said
 
 
 def test_a_reason_is_short_and_holds_no_key(monkeypatch):
@@ -79,14 +79,14 @@ class State:
 
 
 @pytest.mark.parametrize("policy", ["unscored", "abort"])
-def test_a_starved_step_is_kept_beside_the_run_and_paid_for(tmp_path: Path, policy: str):
+def test_a_step_without_verdicts_is_kept_beside_the_run_and_paid_for(tmp_path: Path, policy: str):
     judge = Judge(name="mine", on_failure=policy, max_unscored_frac=0.5)
     config = Study(judge=judge, trainer=Trainer(group_size=4))
     recorder = Recorder(tmp_path)
 
     def ask() -> Scorer:
         scorer = Scorer(config, {ROW.prompt_id: ROW}, lambda row, text: None, Session())
-        scorer.on_starved = recorder.write_starved
+        scorer.on_missing = recorder.write_missing
         texts = [[{"content": f"answer {number}"}] for number in range(4)]
         with pytest.raises(
             TooManyMissing, match="Of 4 verdicts of judge=mine: 3 refused"
@@ -97,9 +97,9 @@ def test_a_starved_step_is_kept_beside_the_run_and_paid_for(tmp_path: Path, poli
 
     assert ask().pending is None  # nothing that a recorder or a trainer would go on with
     assert parts(tmp_path / "rollouts") == parts(tmp_path / "verdicts") == []
-    kept = pq.read_table(tmp_path / STARVED / "verdicts" / "step-000003.parquet").to_pylist()
+    kept = pq.read_table(tmp_path / MISSING / "verdicts" / "step-000003.parquet").to_pylist()
     assert [row["outcome"] for row in kept] == ["scored", "refused", "refused", "refused"]
-    rollouts = pq.read_table(tmp_path / STARVED / "rollouts" / "step-000003.parquet").to_pylist()
+    rollouts = pq.read_table(tmp_path / MISSING / "rollouts" / "step-000003.parquet").to_pylist()
     assert [row["completion"] for row in rollouts] == [f"answer {number}" for number in range(4)]
     assert {row["reward"] for row in rollouts} == {None}
     total, last = spent_before(tmp_path)
@@ -107,4 +107,4 @@ def test_a_starved_step_is_kept_beside_the_run_and_paid_for(tmp_path: Path, poli
     Recorder(tmp_path)  # a resume redoes the step and forgets no payment
     ask()
     assert spent_before(tmp_path)[0].calls == 8
-    assert len(list((tmp_path / STARVED / "verdicts").iterdir())) == 2
+    assert len(list((tmp_path / MISSING / "verdicts").iterdir())) == 2
