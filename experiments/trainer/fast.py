@@ -48,7 +48,8 @@ def unsupported(model: PreTrainedModel) -> str | None:
         return f"its head is a {type(head).__name__}, and not a plain linear layer"
     if any(getattr(config, name, None) is not None for name in SCALED_HEAD):
         return "it changes logits after the head"
-    if any(m.p > 0 for m in model.modules() if isinstance(m, torch.nn.Dropout)):
+    dropouts = [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)]
+    if max([*dropouts, getattr(config, "attention_dropout", 0.0)]) > 0:
         return "it has dropout, which each row of a group draws for itself"
     return None
 

@@ -25,7 +25,7 @@ def unsupported(model: GenerationMixin, config: Any) -> str | None:
         model: its own generation config fills what ``config`` leaves open.
     """
     prepared, _ = model._prepare_generation_config(config)
-    processors: list[LogitsProcessor] = model._get_logits_processor(prepared)
+    processors: list[LogitsProcessor] = model._get_logits_processor(prepared, 1)
     others = sorted({type(p).__name__ for p in processors if not isinstance(p, DRAWN)})
     if others:
         return f"its generation config asks for {', '.join(others)}"
