@@ -141,11 +141,12 @@ class GroupCache(Cache):
     """Keys and values of U prompts, then of the rows that continue them, written in place."""
 
     def __init__(self, layers: int) -> None:
-        super().__init__(layers=[_InPlace() for _ in range(layers)])
+        self.in_place = [_InPlace() for _ in range(layers)]
+        super().__init__(layers=list(self.in_place))
 
     def spread(self, owner_B: Tensor, further: int) -> None:
         """Give each row the entries of its prompt, and room for ``further`` tokens or more."""
-        for layer in self.layers:
+        for layer in self.in_place:
             layer.spread(owner_B, min(further, 128))
 
     def drop(self, over_R: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,13 +154,16 @@ class GroupCache(Cache):
         count = int((~over_R).sum())
         holes = over_R[:count].nonzero().squeeze(1)
         movers = count + (~over_R[count:]).nonzero().squeeze(1)
-        for layer in self.layers:
+        for layer in self.in_place:
             layer.drop(holes, movers, count)
         return holes, movers
 
 
 class _InPlace(CacheLayerMixin):
     """One layer's keys and values (B, H, L, D), of which rows and L in use grow and shrink."""
+
+    keys: Any
+    values: Any
 
     def __init__(self) -> None:
         super().__init__()

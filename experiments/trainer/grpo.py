@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -110,6 +111,8 @@ class RecordingTrainer(GRPOTrainer):
     ) -> None:
         super().__init__(reward_funcs=scorer, **kwargs)
         self._scorer = scorer
+        if isinstance(self.model, PeftModel):
+            self.model.create_or_update_model_card = _no_card
         self._checked = False
         self.shares_prefixes = fast_path and self._install()
         self._scaffold = scaffold
@@ -120,7 +123,7 @@ class RecordingTrainer(GRPOTrainer):
     def _install(self) -> bool:
         """Teach policy and reference the packed forward, and take over the rollouts."""
         policy = self.accelerator.unwrap_model(self.model)
-        models = [m.get_base_model() if hasattr(m, "peft_config") else m for m in (policy,)]
+        models = [policy.get_base_model() if isinstance(policy, PeftModel) else policy]
         models += [self.ref_model] if self.ref_model is not None else []
         reason = None
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
@@ -221,7 +224,6 @@ class RecordingTrainer(GRPOTrainer):
             last = ids[max(length - 1, 0)].item()
             row["stop"] = "stop" if last in self.eos_token_ids else "length"
             row["logprob_sum"] = None
-        record.metrics["system/shared_prefix"] = float(self.shares_prefixes)
         # TRL shuffles and splits every tensor of this dict alike, so the index finds its way back
         output["row_index"] = torch.arange(len(lengths), device=output["advantages"].device)
         if self._shown is not None:
@@ -251,12 +253,15 @@ class RecordingTrainer(GRPOTrainer):
             )[0]
         return (logprobs_N_L * mask).sum(1).tolist()
 
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
+    def _prepare_inputs(  # ty: ignore[lost-keyword-for-regular-parameter]
+        self, generation_batch: Any
+    ) -> Any:
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
-        if self.shares_prefixes and self._buffered_inputs is not before:
-            self._buffered_inputs = fast.whole_groups(self._buffered_inputs)
-            inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
+        buffered: Any = self._buffered_inputs
+        if self.shares_prefixes and buffered is not before:
+            self._buffered_inputs = batches = fast.whole_groups(buffered)
+            inputs = batches[self._step % len(batches)]
         return inputs
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
@@ -281,7 +286,7 @@ class RecordingTrainer(GRPOTrainer):
             self.shares_prefixes = self._agrees(*args)
         if not self.shares_prefixes:
             return trl(model, *args, batch_size=batch_size, **kwargs)
-        size = max(batch_size or len(input_ids), self.num_generations)
+        size = max(batch_size or len(input_ids), self.num_generations or 1)
         parts = []
         for start in range(0, len(input_ids), size):
             rows = slice(start, start + size)
@@ -305,7 +310,10 @@ class RecordingTrainer(GRPOTrainer):
 
         def ours(model: Any, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
             with self.accelerator.autocast():
-                return fast.logprobs(model, ids, mask, keep, self._layer_weights)[0]
+                answer = fast.logprobs(model, ids, mask, keep, self._layer_weights)
+            if answer is None:
+                raise ValueError("its rows are not a prompt and then a completion")
+            return answer[0]
 
         try:
             apart, allowed = fast.difference(policy, *args, ours, lambda *asked: trl(*asked)[0])
@@ -323,6 +331,7 @@ class RecordingTrainer(GRPOTrainer):
         loss = super()._compute_loss(model, inputs)
         record = self._scorer.pending
         assert record is not None and self._row_logprobs is not None
+        record.metrics["system/shared_prefix"] = float(self.shares_prefixes)
         sums = (self._row_logprobs * inputs["completion_mask"]).sum(1).tolist()
         refs = inputs.get("ref_per_token_logps")  # TRL has them where beta > 0
         starts = [None] * len(sums)
@@ -336,6 +345,10 @@ class RecordingTrainer(GRPOTrainer):
             if (shown := row.get(f"{COMPONENT}scaffold_logprob")) is not None:
                 row[f"{COMPONENT}scaffold_gap"] = shown - value
         return loss
+
+
+def _no_card(output_dir: str) -> None:
+    """In place of peft's card for each checkpoint, which costs more than writing the adapter."""
 
 
 class Scaffolder:

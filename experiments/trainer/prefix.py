@@ -113,13 +113,13 @@ class Padded(PrefixLayout):
         self.split = len(segments.prompts) * self.prompt
 
     def equal_heads(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
-        prompts = [_rows(x[:, :, : self.split], self.prompt) for x in (q, k, v)]
-        out = scaled_dot_product_attention(*prompts, is_causal=True, scale=scale)
+        q_U, k_U, v_U = (_rows(x[:, :, : self.split], self.prompt) for x in (q, k, v))
+        out = scaled_dot_product_attention(q_U, k_U, v_U, is_causal=True, scale=scale)
         parts = [_flat(out)]
         if self.answer:
             q_B, k_B, v_B = (_rows(x[:, :, self.split :], self.answer) for x in (q, k, v))
-            k_B = torch.cat([prompts[1].index_select(0, self.group_B), k_B], dim=2)
-            v_B = torch.cat([prompts[2].index_select(0, self.group_B), v_B], dim=2)
+            k_B = torch.cat([k_U.index_select(0, self.group_B), k_B], dim=2)
+            v_B = torch.cat([v_U.index_select(0, self.group_B), v_B], dim=2)
             out = scaled_dot_product_attention(
                 q_B, k_B, v_B, attn_mask=self.mask_B_1_R_L, scale=scale
             )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import GenerationMixin, LogitsProcessor
+from transformers import LogitsProcessor
 from transformers.generation.logits_process import (
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -18,7 +18,7 @@ from experiments.trainer.generate import Sampling, generate, merged, uniforms
 DRAWN = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 
 
-def unsupported(model: GenerationMixin, config: Any) -> str | None:
+def unsupported(model: Any, config: Any) -> str | None:
     """Why `generate` cannot follow this generation config, in words; None where it can.
 
     Args:
