@@ -326,6 +326,8 @@ class Trainer:
     )
     save_steps: int = run_time(bounds.number(1, low=1, high=MANY))
     gradient_checkpointing: bool = False
+    fast: bool = True
+    """Compute each prompt once per group, in generation and in the update; false is TRL's way."""
 
 
 @dataclass(frozen=True)

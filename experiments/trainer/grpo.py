@@ -1,4 +1,8 @@
-"""GRPO by TRL's trainer; our subclass only records what TRL computes and then forgets.
+"""GRPO by TRL's trainer; our subclass records what TRL computes and then forgets, and is faster.
+
+TRL's loss, optimiser and loop stay TRL's. With ``trainer.fast`` log-probabilities come from one
+sequence in which each prompt stands once (`fast`), and completions from `generate`; where a model
+cannot take that, or the first step's check finds a difference, TRL's own way is taken.
 
 One generation per optimiser step: P prompts x G rollouts are generated together, split into
 micro-batches, and make one update. So each step's rollouts are on-policy, and every step is a
@@ -12,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -20,7 +25,7 @@ from trl.trainer.utils import pad
 from experiments.policies.load import lora_config
 from experiments.preflight import check_batch
 from experiments.scorer import Scorer, StepRecord
-from experiments.trainer import checkpoints
+from experiments.trainer import checkpoints, fast, rollouts
 from study.errors import UserError
 from study.features import FEATURES, measured
 from study.records import COMPONENT, Recorder
@@ -86,20 +91,61 @@ def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:
     )
 
 
+log = logging.getLogger(__name__)
+
+
 class RecordingTrainer(GRPOTrainer):
     """GRPOTrainer that fills the scorer's step record with advantages and log-probabilities.
 
     Args:
         scaffold: what each rollout of a step is shown before it answers; None shows nothing.
+        fast_path: whether to share prefixes where the model can take it.
     """
 
-    def __init__(self, scorer: Scorer, scaffold: Scaffolder | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        scorer: Scorer,
+        scaffold: Scaffolder | None = None,
+        fast_path: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(reward_funcs=scorer, **kwargs)
         self._scorer = scorer
+        if isinstance(self.model, PeftModel):
+            self.model.create_or_update_model_card = _no_card
+        self._checked = False
+        self.shares_prefixes = fast_path and self._install()
         self._scaffold = scaffold
         self._shown: list[Shown] | None = None
         self._row_logprobs: torch.Tensor | None = None
         self.record_step: RecordStep | None = None
+
+    def _install(self) -> bool:
+        """Teach policy and reference the packed forward, and take over the rollouts."""
+        policy = self.accelerator.unwrap_model(self.model)
+        models = [policy.get_base_model() if isinstance(policy, PeftModel) else policy]
+        models += [self.ref_model] if self.ref_model is not None else []
+        reason = None
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            reason = "its weights are spread over processes"
+        if self._entropy_bonus_enabled or self.aux_loss_enabled:
+            reason = "its loss has a term beside TRL's policy loss"
+        for model in models:
+            reason = reason or fast.unsupported(model)
+        if reason is None and not self.use_vllm:
+            reason = rollouts.unsupported(models[0], self.generation_config)
+        if reason is not None:
+            return self._slow(f"the policy is trained by TRL's own forward: {reason}.")
+        for model in models:
+            fast.install(model, self.temperature)
+        self._layer_weights = fast.layer_weights(models[0])
+        if not self.use_vllm:
+            self.rollout_func = rollouts.Rollouts(self.args.seed)
+        return True
+
+    def _slow(self, why: str) -> bool:
+        log.warning("trainer.fast=true, but %s The numbers are the same, the steps slower.", why)
+        return False
 
     def learn(self, checkpoint: Path | None) -> None:
         """Train to the last step, from ``checkpoint`` where there is one.
@@ -128,6 +174,12 @@ class RecordingTrainer(GRPOTrainer):
             prompts = [list(shown.messages) for shown in self._shown]
         return super()._tokenize_prompts(prompts)
 
+    def scaffolded_prompt_ids(self) -> list[list[int]] | None:
+        """Token ids of what each rollout of this step is shown; None where nothing is."""
+        if self._shown is None:
+            return None
+        return super()._tokenize_prompts([list(shown.messages) for shown in self._shown])[0]
+
     def _generate_single_turn(
         self,
         prompt_ids: Any,
@@ -137,10 +189,9 @@ class RecordingTrainer(GRPOTrainer):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        if self._shown is not None:
+        if (scaffolded := self.scaffolded_prompt_ids()) is not None:
             # every rollout has a prompt of its own, so none may be drawn for a whole group
-            prompts = [list(shown.messages) for shown in self._shown]
-            prompt_ids, num_generations = super()._tokenize_prompts(prompts)[0], 1
+            prompt_ids, num_generations = scaffolded, 1
         return super()._generate_single_turn(
             prompt_ids, images, multimodal_fields, num_generations, *args, **kwargs
         )
@@ -186,15 +237,14 @@ class RecordingTrainer(GRPOTrainer):
     def _scaffolded_logprobs(self, output: dict[str, Any]) -> list[float]:
         """log pi(completion | scaffolded prompt) of each rollout, summed over its tokens."""
         assert self._shown is not None
-        prompts = [list(one.messages) for one in self._shown]
-        ids = [torch.tensor(one) for one in super()._tokenize_prompts(prompts)[0]]
+        ids = [torch.tensor(prompt) for prompt in self.scaffolded_prompt_ids() or []]
         device = output["completion_ids"].device
-        ones = [torch.ones_like(one) for one in ids]
+        ones = [torch.ones_like(prompt) for prompt in ids]
         prompt_ids = pad(ids, self._tokenizer.pad_token_id, padding_side="left").to(device)
         prompt_mask = pad(ones, 0, padding_side="left").to(device)
         completion_ids, mask = output["completion_ids"], output["completion_mask"]
         with torch.no_grad():
-            logprobs_N_L = super()._get_per_token_logps_and_entropies(
+            logprobs_N_L = self._logprobs_and_entropies(
                 self.model,
                 torch.cat([prompt_ids, completion_ids], dim=1),
                 torch.cat([prompt_mask, mask], dim=1),
@@ -203,15 +253,85 @@ class RecordingTrainer(GRPOTrainer):
             )[0]
         return (logprobs_N_L * mask).sum(1).tolist()
 
+    def _prepare_inputs(  # ty: ignore[lost-keyword-for-regular-parameter]
+        self, generation_batch: Any
+    ) -> Any:
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        buffered: Any = self._buffered_inputs
+        if self.shares_prefixes and buffered is not before:
+            self._buffered_inputs = batches = fast.whole_groups(buffered)
+            inputs = batches[self._step % len(batches)]
+        return inputs
+
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        logprobs_and_entropies = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        logprobs_and_entropies = self._logprobs_and_entropies(*args, **kwargs)
         self._row_logprobs = logprobs_and_entropies[0].detach()
         return logprobs_and_entropies
+
+    def _logprobs_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """What TRL's method of a longer name returns: (logprobs, entropies, None), (N, L) each."""
+        trl = super()._get_per_token_logps_and_entropies
+        args = (input_ids, attention_mask, logits_to_keep)
+        if self.shares_prefixes and not self._checked:
+            self._checked = True
+            self.shares_prefixes = self._agrees(*args)
+        if not self.shares_prefixes:
+            return trl(model, *args, batch_size=batch_size, **kwargs)
+        size = max(batch_size or len(input_ids), self.num_generations or 1)
+        parts = []
+        for start in range(0, len(input_ids), size):
+            rows = slice(start, start + size)
+            with self.accelerator.autocast():
+                part = fast.logprobs(
+                    model,
+                    input_ids[rows],
+                    attention_mask[rows],
+                    logits_to_keep,
+                    self._layer_weights,
+                )
+            if part is None:
+                return trl(model, *args, batch_size=batch_size, **kwargs)
+            parts.append(part)
+        return (*(torch.cat(values) for values in zip(*parts, strict=True)), None)
+
+    def _agrees(self, *args: Any) -> bool:
+        """Whether both paths give the same on two rows, up to what TRL's varies by with padding."""
+        policy = self.accelerator.unwrap_model(self.model)
+        trl = super()._get_per_token_logps_and_entropies
+
+        def ours(model: Any, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
+            with self.accelerator.autocast():
+                answer = fast.logprobs(model, ids, mask, keep, self._layer_weights)
+            if answer is None:
+                raise ValueError("its rows are not a prompt and then a completion")
+            return answer[0]
+
+        try:
+            apart, allowed = fast.difference(policy, *args, ours, lambda *asked: trl(*asked)[0])
+        except (RuntimeError, TypeError, ValueError) as error:
+            words = " ".join(str(error).split())[:200]
+            return self._slow(f"the packed forward failed ({type(error).__name__}: {words}).")
+        if apart <= max(1e-4, 2 * allowed):
+            return True
+        return self._slow(
+            f"the packed forward differs from TRL's by {apart:.1e}, where TRL's differs from itself"
+            f" by {allowed:.1e} under more padding: TRL's own is taken from here on."
+        )
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         loss = super()._compute_loss(model, inputs)
         record = self._scorer.pending
         assert record is not None and self._row_logprobs is not None
+        record.metrics["system/shared_prefix"] = float(self.shares_prefixes)
         sums = (self._row_logprobs * inputs["completion_mask"]).sum(1).tolist()
         refs = inputs.get("ref_per_token_logps")  # TRL has them where beta > 0
         starts = [None] * len(sums)
@@ -225,6 +345,10 @@ class RecordingTrainer(GRPOTrainer):
             if (shown := row.get(f"{COMPONENT}scaffold_logprob")) is not None:
                 row[f"{COMPONENT}scaffold_gap"] = shown - value
         return loss
+
+
+def _no_card(output_dir: str) -> None:
+    """In place of peft's card for each checkpoint, which costs more than writing the adapter."""
 
 
 class Scaffolder:
@@ -350,6 +474,7 @@ def make_trainer(
     trainer = RecordingTrainer(
         scorer,
         scaffold=None if config.scaffold.name == "none" else Scaffolder(config, rows),
+        fast_path=config.trainer.fast,
         model=model,
         args=grpo_config(config, output_dir),
         train_dataset=dataset,

@@ -1,0 +1,120 @@
+"""Whole training steps with and without ``trainer.fast``: judge, records and checkpoints included.
+
+    python -m benchmarks.trainer.step [rounds=3] [steps=6]
+
+quickstart: the tiny policy under a simulated judge, 8 prompts x 8. small-real: SmolLM2-135M's shape
+with random weights, 2 prompts x 4 with 64 tokens each, in micro-batches of 4. CPU seconds of a step
+on one thread; the first step of a training is left out, for it checks the fast path.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, set_seed
+
+from benchmarks.race import read_sizes
+from benchmarks.trainer.peers import TOKENIZER, smollm2
+from experiments.policies.load import load_policy
+from experiments.scorer import Scorer
+from experiments.trainer.grpo import make_trainer
+from judges.session import Session
+from study.compose import load_judge
+from study.records import Recorder
+from study.schema import Lora, Policy, Study, Task, Trainer, Warmup
+from study.tasks import TASKS, oracle
+
+TINY = Policy(
+    name="tiny",
+    path="tiny",
+    lora=Lora(r=16, alpha=32),
+    warmup=Warmup(steps=240, batch=32, learning_rate=0.004, seed=0),
+)
+TASK = Task(name="instruct-mini")
+QUICKSTART = {"micro_batch": 64, "max_completion_length": 40, "learning_rate": 6e-4}
+SMALL_REAL = {
+    "prompts_per_step": 2,
+    "group_size": 4,
+    "micro_batch": 4,
+    "max_completion_length": 64,
+    "learning_rate": 1e-4,
+}
+
+
+class Clock(TrainerCallback):
+    """CPU seconds of each step, from its beginning to the end of its checkpoint."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.begun = 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        now = time.process_time()
+        if self.begun:
+            self.seconds.append(now - self.begun)
+        self.begun = now
+
+
+def step_seconds(policy: Policy, trainer: dict[str, Any], fast: bool, steps: int) -> list[float]:
+    """CPU seconds of each step but the first and the last of one training."""
+    config = Study(
+        policy=policy,
+        task=TASK,
+        judge=load_judge("sim-verbose"),
+        trainer=Trainer(steps=steps + 2, fast=fast, **trainer),
+    )
+    rows = TASKS[TASK.name].rows(TASK, "train")
+    if policy is TINY:
+        model, tokenizer = load_policy(policy, TASK, Path("runs/.cache/policies"))
+    else:
+        model, tokenizer = smollm2(), TOKENIZER
+    folder, clock = Path(tempfile.mkdtemp(prefix="race-")), Clock()
+    set_seed(config.seed)
+    with Session(config.judge, None, oracle(TASK)) as session:
+        scorer = Scorer(
+            config, {row.prompt_id: row for row in rows}, TASKS[TASK.name].truth, session
+        )
+        made = make_trainer(
+            config,
+            model,
+            tokenizer,
+            rows,
+            scorer,
+            Recorder(folder),
+            folder / "checkpoints",
+            lambda line: None,
+        )
+        made.add_callback(clock)
+        made.learn(None)
+    return clock.seconds[1:]
+
+
+def main() -> None:
+    """Both trainings, in turns."""
+    sizes = read_sizes(rounds=3, steps=6)
+    torch.set_num_threads(1)
+    real = Policy(name="smollm2-135m", path="random", lora=Lora(r=8, alpha=16))
+    for name, policy, settings in (
+        ("quickstart", TINY, QUICKSTART),
+        ("small-real", real, SMALL_REAL),
+    ):
+        ratios = []
+        for _ in range(sizes["rounds"]):
+            slow, fast = (
+                statistics.median(step_seconds(policy, settings, mode, sizes["steps"]))
+                for mode in (False, True)
+            )
+            ratios.append(slow / fast)
+        print(
+            f"{name}: a step {slow:.3f} s by TRL, {fast:.3f} s fast; ratio: median "
+            f"{statistics.median(ratios):.1f}, {min(ratios):.1f} to {max(ratios):.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
