@@ -443,7 +443,7 @@ def step_metrics(record: StepRecord, keyword: str) -> dict[str, float]:
     metrics["policy/unanswered_frac"] = sum(row["answer"] is None for row in rows) / len(rows)
     values_N_K = measured([row["answer"] for row in rows if row["answer"] is not None], keyword)
     for name, column in zip(FEATURES, values_N_K.T.tolist(), strict=True):
-        if column:
+        if column and (keyword or name != "keyword"):
             metrics[f"policy/{name}"] = sum(column) / len(column)
     return metrics
 
