@@ -17,7 +17,7 @@ from study.files import Damaged, read_json, say, write_json
 from study.identity import identifying
 from study.marks import under
 
-FORMAT = 1
+FORMAT = 2
 """Version of what stands in a study's folder, and of what a cell's hash covers."""
 
 

@@ -19,7 +19,7 @@ DESCRIBED = {"study": "old", "factors": ["judge"], "base": {}, "mlflow": {}}
 
 def test_what_is_written_says_its_format_and_is_read_back(tmp_path: Path) -> None:
     write_study(tmp_path, DESCRIBED)
-    assert read_json(tmp_path / "study.json")["format"] == FORMAT == 1
+    assert read_json(tmp_path / "study.json")["format"] == FORMAT == 2
     assert read_study(tmp_path) == {"format": FORMAT, **DESCRIBED}
 
 
@@ -30,7 +30,7 @@ def test_another_format_is_refused_with_what_to_type(tmp_path: Path, version: ob
     folder.mkdir()
     for described in (DESCRIBED, {"factors": 3}):
         (folder / "study.json").write_text(json.dumps({**described, "format": version}))
-        with pytest.raises(UserError, match=f"format is {version!r} .* reads format 1") as caught:
+        with pytest.raises(UserError, match=f"format is {version!r} .* reads format 2") as caught:
             read_study(folder)
         assert "study=old-2" in str(caught.value)
 
