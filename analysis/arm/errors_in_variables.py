@@ -40,7 +40,7 @@ def reliability(bias: np.ndarray, error: np.ndarray) -> float:
         error: its standard error, shape (J,).
     """
     whole = float(np.var(bias, ddof=1))
-    return (whole - float(np.mean(error**2))) / whole
+    return (whole - float(np.mean(error**2))) / whole if whole else NAN
 
 
 def moments(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray) -> float:
@@ -62,6 +62,8 @@ def deming(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.nd
     """
     ratio = float(np.mean(spread**2) / np.mean(error**2))
     (xx, xy), (_, yy) = np.cov(bias, shift)
+    if xy == 0:  # judges that all moved alike, or were all unbiased, show no slope
+        return NAN
     gap = yy - ratio * xx
     return float((gap + (gap**2 + 4 * ratio * xy**2) ** 0.5) / (2 * xy))
 

@@ -98,7 +98,9 @@ def fixed_effects(
             centred[1 + k] *= left
         pull = np.stack([by.sums(centred[1 + k]) for k in kept]) / own[:, None]
         factor = groups / (groups - 1) * (n - 1) / (n - len(kept))
-        se[kept] = np.sqrt(np.diag(inverse @ (pull @ pull.T) @ inverse) * factor) / own
+        spread = np.diag(inverse @ (pull @ pull.T) @ inverse)
+        # rounding can make the variance of a column that explains nothing negative
+        se[kept] = np.sqrt(np.maximum(spread, 0.0) * factor) / own
     r2 = np.nan
     if varies[0]:
         r2 = 1 - float(left @ left) / float(gram[0, 0])

@@ -206,7 +206,7 @@ def test_judges_that_never_met_have_no_agreement():
 def replayed(small_study, tmp_path_factory):
     """A copy of a real study whose rollouts a judge scored that never looked on, and its own."""
     runs_dir = tmp_path_factory.mktemp("replayed")
-    shutil.copytree(small_study, runs_dir / "again")
+    shutil.copytree(small_study, runs_dir / "again", ignore=shutil.ignore_patterns("replays"))
     words = ["study=again", f"runs_dir={runs_dir}"]
     assert replay.main([*words, "judge=sim-structured"]) == 0
     assert replay.main([*words, "out=own", "on_failure=zero"]) == 0
