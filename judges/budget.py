@@ -54,10 +54,7 @@ class Budget:
 
     def check(self) -> None:
         """Raise if another step like the last one does not fit.
-
-        Raises:
-            BudgetSpent: with the limit, what is spent and how to go on.
-        """
+        Raises BudgetSpent: with the limit, what is spent and how to go on."""
         after = self.spent + self.last
         for name, limit, spent, step, shown in (
             ("max_calls", self.cost.max_calls, self.spent.calls, after.calls, "{:d}"),
@@ -86,10 +83,7 @@ def usd_of(verdicts: Sequence[dict[str, Any]]) -> float:
 
 def check_limits(cost: Cost, judges: Iterable[Judge]) -> None:
     """Refuse limits that cannot be kept.
-
-    Raises:
-        UserError: a limit that allows nothing, or one in dollars for a judge without a price.
-    """
+    Raises UserError: a limit that allows nothing, or one in dollars for a judge without a price."""
     for name, limit in (("max_usd", cost.max_usd), ("max_calls", cost.max_calls)):
         if limit is not None and not limit > 0:
             raise UserError(

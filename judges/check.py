@@ -43,10 +43,7 @@ REASON_CHARACTERS = 200
 
 def probe(judge: Judge, task: Task | None = None) -> Verdict:
     """One fresh verdict on a harmless question; a simulated judge is asked a row of ``task``.
-
-    Raises:
-        UserError: the judge cannot be asked: no key, no endpoint, or it serves another model.
-    """
+    Raises UserError: the judge cannot be asked: no key, no endpoint, or it serves another model."""
     single = dataclasses.replace(judge, sampling=dataclasses.replace(judge.sampling, votes=1))
     row, oracle = HARMLESS, None
     if judge.simulated is not None and task is not None:
@@ -102,10 +99,7 @@ def cost(judge: Judge, verdict: Verdict) -> str:
 
 def check(judge: Judge, task: Task) -> bool:
     """Probe every replica and print the screen; whether all of them gave a score.
-
-    Raises:
-        UserError: one of them cannot be asked.
-    """
+    Raises UserError: one of them cannot be asked."""
     scored = True
     for url in (judge.endpoint.url, *judge.endpoint.replicas):
         endpoint = dataclasses.replace(judge.endpoint, url=url, replicas=[])

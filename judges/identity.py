@@ -31,10 +31,7 @@ SCHEMA = 1
 
 def build_grading(judge: Judge) -> AnswerGrading | GroupGrading:
     """The grading that ``judge.grading`` names, with its options.
-
-    Raises:
-        UserError: there is no such grading.
-    """
+    Raises UserError: there is no such grading."""
     name = judge.grading.name
     if name not in GRADINGS:
         raise UserError(
@@ -97,10 +94,7 @@ def _simulated(judge: Judge) -> dict[str, Any] | None:
 
 def check_settings(judge: Judge) -> None:
     """Refuse a judge built in code with settings that no preset could have.
-
-    Raises:
-        UserError: a value that is not legal, a key in it, or no address or model.
-    """
+    Raises UserError: a value that is not legal, a key in it, or no address or model."""
     endpoint = judge.endpoint
     plain = dataclasses.asdict(judge)
     refuse_config(plain, "judge")

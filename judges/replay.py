@@ -84,10 +84,7 @@ class Options:
 
 def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     """Replay every run of a study that has rollouts.
-
-    Raises:
-        UserError: no such study, or the judge cannot be asked.
-    """
+    Raises UserError: no such study, or the judge cannot be asked."""
     study_dir = (options.runs_dir / str(options.study)).absolute()
     folders = [f for f in cells.study_cells(study_dir) if parts(f / "rollouts")]
     if not folders:
@@ -157,11 +154,7 @@ def _whole(done: Path) -> bool:
 
 
 def _records(part: Path, rows: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rollouts of a part, in order.
-
-    Raises:
-        Damaged: they are not what `_step` needs.
-    """
+    """The rollouts of a part, in order. Raises Damaged: they are not what `_step` needs."""
     table = read_part(part)
     if lacking := set(NEEDED) - set(table.column_names):
         raise Damaged(part, f"has no {', '.join(sorted(lacking))}")
@@ -233,9 +226,7 @@ def _mean(values: np.ndarray) -> float:
 
 def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
     """Score completions that others wrote; groups are the completions of one prompt at one step.
-
-    Raises:
-        UserError: the file, or a simulated judge, which knows only the prompts of its own task.
+    Raises UserError: the file, or a simulated judge, which knows only the prompts of its own task.
     """
     if judge.simulated is not None:
         raise UserError(

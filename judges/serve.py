@@ -57,10 +57,7 @@ class Options:
 
 def serve(options: Options) -> None:
     """Serve until interrupted; print the address once the judge answers.
-
-    Raises:
-        UserError: there is nothing to serve, or this machine cannot serve it.
-    """
+    Raises UserError: there is nothing to serve, or this machine cannot serve it."""
     settings = list(options.overrides)
     if options.replicas is not None:
         settings.append(f"judge.serve.replicas={options.replicas}")
@@ -78,10 +75,7 @@ def serve(options: Options) -> None:
 
 def serve_simulated(judge: Judge, task: Task, options: Options) -> None:
     """Serve a simulated judge in this process, until interrupted.
-
-    Raises:
-        UserError: the address cannot be used.
-    """
+    Raises UserError: the address cannot be used."""
     import uvicorn
 
     app = simulated_app(judge, oracle(task))
@@ -96,9 +90,7 @@ def serve_simulated(judge: Judge, task: Task, options: Options) -> None:
 
 def serve_vllm(judge: Judge, options: Options) -> None:
     """Start vLLM, wait until it is healthy, get one verdict from each replica, and keep serving.
-
-    Raises:
-        UserError: it cannot be started, serves another model, cannot judge, or ended by itself.
+    Raises UserError: it cannot be started, serves another model, cannot judge, or ended by itself.
     """
     host, port = _address(judge, options)
     if options.stop:
@@ -140,11 +132,7 @@ def _address(judge: Judge, options: Options) -> tuple[str, int]:
 
 
 def _probe(judge: Judge, each: Server) -> None:
-    """One verdict from one replica, printed.
-
-    Raises:
-        UserError: the replica gave no reply at all.
-    """
+    """One verdict from one replica, printed. Raises UserError: the replica gave no reply at all."""
     endpoint = dataclasses.replace(judge.endpoint, url=each.url, replicas=[])
     verdict = probe(dataclasses.replace(judge, endpoint=endpoint))
     if verdict.outcome is Outcome.scored:

@@ -40,10 +40,7 @@ LISTED = "(SELECT value FROM json_each(?))"
 
 def canonical(data: Any) -> bytes:
     """JSON that is the same bytes for equal data, whatever the order of keys.
-
-    Raises:
-        ValueError: NaN or an infinity, which JSON has no word for.
-    """
+    Raises ValueError: NaN or an infinity, which JSON has no word for."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode("ascii")
 
@@ -308,11 +305,7 @@ class Store:
 
 
 def read_value(data: bytes) -> dict[str, Any]:
-    """The value in a row.
-
-    Raises:
-        ValueError, RecursionError: it cannot be used; says why.
-    """
+    """The value in a row. Raises ValueError, RecursionError: it cannot be used; says why."""
     value = json.loads(data.decode())
     check_value(value)
     return value

@@ -178,10 +178,7 @@ def shown(value: Any) -> str:
 
 def check_kind(where: str, value: Any, kind: type, default: Any = None) -> Any:
     """A value as the scalar type that its field says, whole numbers taken for real ones.
-
-    Raises:
-        IllegalValue: it has another type, or is not finite.
-    """
+    Raises IllegalValue: it has another type, or is not finite."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             value = float(value)
@@ -196,10 +193,7 @@ def check_kind(where: str, value: Any, kind: type, default: Any = None) -> Any:
 
 def check_finite(where: str, value: Any) -> None:
     """Refuse NaN and infinity anywhere inside free options.
-
-    Raises:
-        IllegalValue: with the full key.
-    """
+    Raises IllegalValue: with the full key."""
     if isinstance(value, dict):
         for key, item in value.items():
             check_finite(f"{where}.{key}", item)

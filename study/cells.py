@@ -54,10 +54,7 @@ def make_cell(data: dict[str, Any], folder: Path | None = None) -> Cell:
 
 def load_cell(folder: Path) -> Cell:
     """The cell that lives in ``folder``, from the config that was saved there.
-
-    Raises:
-        Damaged: its ``config.yaml`` does not hold a config of this version.
-    """
+    Raises Damaged: its ``config.yaml`` does not hold a config of this version."""
     path = folder / "config.yaml"
     remedy = (
         "The command that made the cell writes its config again: run that, or move the folder away"

@@ -174,11 +174,8 @@ class Command(Generic[T]):
 
     def read(self, arguments: Sequence[str]) -> T:
         """The options, typed and checked.
-
-        Raises:
-            UserError: a stray word, an unknown option, one that is given twice or is missing, or
-                a value that is not legal.
-        """
+        Raises UserError: a stray word, an unknown option, one that is given twice or is missing, or
+            a value that is not legal."""
         refuse_arguments(arguments)
         try:
             return self._read(arguments)
@@ -352,10 +349,7 @@ def _nearest(text: str, words: Sequence[str]) -> str:
 
 def check_place(key: str, path: Path) -> None:
     """Refuse a file that cannot be written.
-
-    Raises:
-        UserError: it is a folder, its folder does not exist, or may not be written.
-    """
+    Raises UserError: it is a folder, its folder does not exist, or may not be written."""
     folder = path.absolute().parent
     wrong = ""
     if path.is_dir():
@@ -371,10 +365,7 @@ def check_place(key: str, path: Path) -> None:
 @contextmanager
 def writes(key: str, path: Path) -> Generator[None]:
     """Within the block, a file that cannot be written is the user's error.
-
-    Raises:
-        UserError: it cannot.
-    """
+    Raises UserError: it cannot."""
     try:
         yield
     except OSError as error:

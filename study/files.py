@@ -151,10 +151,7 @@ def read_text(path: Path, remedy: str = "") -> str:
 
 def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
     """The object in ``path``, or an empty one where there is no file.
-
-    Raises:
-        Damaged: there is something else.
-    """
+    Raises Damaged: there is something else."""
     try:
         content = json.loads(read_text(path, remedy))
     except FileNotFoundError:

@@ -48,10 +48,7 @@ def take(path: Path, wait_s: float = 0.0) -> IO[str] | None:
 @contextmanager
 def held(path: Path, wait_s: float = math.inf) -> Generator[None]:
     """Wait for ``path`` and hold it within the block; a second `held` inside would wait for ever.
-
-    Raises:
-        LockTimeout: somebody else held it all of ``wait_s``.
-    """
+    Raises LockTimeout: somebody else held it all of ``wait_s``."""
     file = take(path, wait_s)
     if file is None:
         raise LockTimeout(f"{path} is held by another process")

@@ -223,10 +223,7 @@ def _schema(fields: Sequence[tuple[str, Any]]) -> pa.Schema:
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """A part of `ROLLOUT` or `VERDICT` rows, or the named columns that it has, in their types.
-
-    Raises:
-        Damaged: no Parquet, pages that are not as they were written, or another step's rows.
-    """
+    Raises Damaged: no Parquet, pages that are not as they were written, or another step's rows."""
     try:
         if not path.is_file():
             raise Damaged(path, "is not a regular file", _part_remedy(path))

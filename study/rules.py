@@ -51,9 +51,7 @@ class RuleResult:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a Parquet or JSON-lines file.
-
-    Raises:
-        UserError: no such file, another format, a row without legal labels, or no rule at all.
+    Raises UserError: no such file, another format, a row without legal labels, or no rule at all.
     """
     if not path.is_file() or not path.name.endswith(ENDINGS):
         raise UserError(f"file={path} is no {', '.join(ENDINGS)} file. Type: {USAGE}")

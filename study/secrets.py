@@ -55,10 +55,7 @@ def is_secret_name(name: str, sent: bool = False) -> bool:
 
 def refuse_secrets(texts: Iterable[tuple[str, str]]) -> None:
     """Check (where, text) pairs before any of them is written anywhere.
-
-    Raises:
-        UserError: a text looks like it holds a key; says where, never what.
-    """
+    Raises UserError: a text looks like it holds a key; says where, never what."""
     for where, text in texts:
         for form in {text, unquote_plus(text)}:
             for kind, pattern in PATTERNS.items():
@@ -70,10 +67,7 @@ def refuse_secrets(texts: Iterable[tuple[str, str]]) -> None:
 
 def refuse_arguments(arguments: Sequence[str]) -> None:
     """Check a command line before anything reads it.
-
-    Raises:
-        UserError: an argument looks like it holds a key; says which, never what.
-    """
+    Raises UserError: an argument looks like it holds a key; says which, never what."""
     for number, text in enumerate(arguments, 1):
         where = f"argument {number}"
         refuse_secrets([(where, text)])
@@ -89,10 +83,7 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
 
 def refuse_config(data: Any, at: str = "") -> None:
     """Check a whole config, as plain nested data, before any of it is written.
-
-    Raises:
-        UserError: with the key under which a secret stands; the value is not shown.
-    """
+    Raises UserError: with the key under which a secret stands; the value is not shown."""
     _walk(data, at, False, "")
 
 
@@ -160,10 +151,7 @@ def holds_credentials(address: str) -> bool:
 
 def _check_variable(where: str, value: str) -> None:
     """What names an environment variable is its name, not the key that the variable holds.
-
-    Raises:
-        UserError: without the value.
-    """
+    Raises UserError: without the value."""
     if value in ("", "null", "None") or value in os.environ:
         return
     legal = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) and len(value) <= LONGEST_NAME

@@ -273,10 +273,7 @@ async def _obtain(
 
 async def _resume(channel: Channel, track: _Track) -> None:
     """Wait while the endpoint, in answer to any request, has asked for a pause.
-
-    Raises:
-        Fault: the pause ends after the deadline.
-    """
+    Raises Fault: the pause ends after the deadline."""
     clock = asyncio.get_running_loop().time
     pause = channel.paused_until - clock()
     if pause <= 0:

@@ -31,10 +31,7 @@ __all__ = ["Fetched", "chat_body", "complete_all", "open_channel"]
 
 def open_channel(endpoint: Endpoint) -> Channel:
     """A way to an endpoint for one event loop; whoever opens it closes its ``wire``.
-
-    Raises:
-        UserError: the address cannot work, or the variable of the key is not set.
-    """
+    Raises UserError: the address cannot work, or the variable of the key is not set."""
     check_key(endpoint, f"The endpoint {endpoint.url}")
     return Channel(endpoint, open_wire(endpoint), read_key(endpoint))
 

@@ -73,20 +73,13 @@ DIALECTS: dict[str, Dialect] = {
 
 
 def dialect_of(judge: Judge) -> Dialect:
-    """The dialect that a judge's endpoint speaks.
-
-    Raises:
-        UserError: there is none of that name.
-    """
+    """The dialect that a judge's endpoint speaks. Raises UserError: there is none of that name."""
     return named_dialect(dialect_name(judge))
 
 
 def named_dialect(name: str) -> Dialect:
     """The dialect of that name; without a name OpenAI's.
-
-    Raises:
-        UserError: there is none of that name.
-    """
+    Raises UserError: there is none of that name."""
     if name and name not in DIALECTS:
         raise UserError(
             f"judge.endpoint.dialect={name!r} is not known. Legal are {', '.join(DIALECTS)}; type "

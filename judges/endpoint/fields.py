@@ -121,10 +121,7 @@ def _blotted(match: re.Match[str]) -> str:
 
 def check_value(value: Any) -> None:
     """Check a value of the store.
-
-    Raises:
-        ValueError: it cannot be used; with the field and what is wrong with it.
-    """
+    Raises ValueError: it cannot be used; with the field and what is wrong with it."""
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
     replies = value.get("replies")

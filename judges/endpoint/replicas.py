@@ -74,10 +74,7 @@ class Replicas:
 
 def open_wire(endpoint: Endpoint, app: Asgi | None = None) -> Wire:
     """The wire that the scheme of ``endpoint.url`` asks for; one to each of several replicas.
-
-    Raises:
-        UserError: another scheme than http, https or asgi, or asgi without an application.
-    """
+    Raises UserError: another scheme than http, https or asgi, or asgi without an application."""
     if endpoint.replicas:
         single = dataclasses.replace(endpoint, replicas=[])
         urls = (endpoint.url, *endpoint.replicas)

@@ -173,10 +173,7 @@ class RateLimit:
 
     def reserve(self, requests: float, tokens: float) -> float:
         """Add to what is used and return the seconds until the turn; negative gives back.
-
-        Raises:
-            UserError: the file cannot be used.
-        """
+        Raises UserError: the file cannot be used."""
         amounts = (requests, tokens)
         if self._file is None:
             self._here, wait = self._reserved(self._here, amounts)
@@ -272,10 +269,7 @@ class Throttle:
 
         The requests of this process queue for it, so that the file holds at most one turn of each
         process. Time in the queue does not count.
-
-        Raises:
-            Fault: not within so many seconds from the head of the queue.
-        """
+        Raises Fault: not within so many seconds from the head of the queue."""
         rate = self._rate
         if rate is None:
             return 0.0

@@ -63,10 +63,7 @@ class Wire(Protocol):
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> AbstractAsyncContextManager[Answer]:
         """Send one request to ``path`` below the endpoint's URL.
-
-        Raises:
-            WireError: nothing came, it broke off, or it was too large.
-        """
+        Raises WireError: nothing came, it broke off, or it was too large."""
         ...
 
     async def close(self) -> None:

@@ -28,10 +28,7 @@ NOTHING = Request()
 @dataclass(frozen=True, eq=False)
 class Grading:
     """What is asked of a judge and how its reply is read; built from plain options.
-
-    Raises:
-        UserError: an unknown option, a value that it does not take, or an unfit prompt.
-    """
+    Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
     options: dict[str, Any] = field(default_factory=dict)
     name: ClassVar[str] = ""
@@ -62,10 +59,7 @@ class Grading:
     def option(self, key: str) -> Any:
         """One of a few values. YAML's words for true, false and null count as ``on``, ``off`` and
         ``none`` where those are legal.
-
-        Raises:
-            UserError: another value.
-        """
+        Raises UserError: another value."""
         legal = self.choices[key]
         value = self.options.get(key, legal[0])
         spoken = {True: "on", False: "off", None: "none"}

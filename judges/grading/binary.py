@@ -16,10 +16,7 @@ YES, NO = "1", "0"
 class Binary(base.OneRequest):
     """The reference is ``row.reference``. Options: ``prompt`` default, or a .txt file;
     ``structured`` false | true, forces the verdict alone.
-
-    Raises:
-        UserError: an unknown option, a value that it does not take, or an unfit prompt.
-    """
+    Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
     name = "binary"
     choices: ClassVar = {"structured": (False, True)}

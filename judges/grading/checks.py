@@ -37,10 +37,7 @@ def check_rows(
 
 def check_group(name: str, size: int) -> None:
     """Refuse a group that has nobody to compare with.
-
-    Raises:
-        UserError: the group is smaller than two.
-    """
+    Raises UserError: the group is smaller than two."""
     if size < 2:
         raise UserError(
             f"The grading {name} needs a group; trainer.group_size is {size}. Give 2 or more, for"

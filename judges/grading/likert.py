@@ -15,10 +15,7 @@ _NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,15})?")
 
 class Likert(base.OneRequest):
     """Options: ``prompt`` (default, strict, or a .txt file).
-
-    Raises:
-        UserError: an unknown option or prompt.
-    """
+    Raises UserError: an unknown option or prompt."""
 
     name = "likert"
     needed = ("{prompt}", "{answer}", MARKER)

@@ -28,10 +28,7 @@ class Listwise(base.GroupGrading):
     """Options: ``prompt`` default, or a .txt file. The answers are shown in an order that follows
     from their texts; an answer of rank r among n scores (n - r) / (n - 1), and equal answers
     share the mean of their scores.
-
-    Raises:
-        UserError: an unknown option, or an unfit prompt.
-    """
+    Raises UserError: an unknown option, or an unfit prompt."""
 
     name = "listwise"
     needed = ("{prompt}", "{answers}", MARKER)

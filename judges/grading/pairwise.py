@@ -21,10 +21,7 @@ class Pairwise(base.GroupGrading):
 
     A pair is asked about in both orders. Win 1, tie 0.5, loss 0; where the two orders disagree
     the pair is a tie, and ``reason`` counts such pairs. Equal answers tie without a request.
-
-    Raises:
-        UserError: an unknown option, a value that it does not take, or an unfit prompt.
-    """
+    Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
     name = "pairwise"
     choices: ClassVar = {"against": ("all", "next"), "structured": (False, True)}

@@ -69,9 +69,7 @@ class Said:
 
 def read_question(body: dict[str, Any]) -> Question:
     """What is asked, found in the messages as a judge finds it.
-
-    Raises:
-        Unanswerable: no messages, no delimited prompt and answer, or no form of reply asked for.
+    Raises Unanswerable: no messages, no delimited prompt and answer, or no form of reply asked for.
     """
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:

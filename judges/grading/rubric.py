@@ -48,10 +48,7 @@ class Rubric(base.AnswerGrading):
     ancestor (instructions last); ``partial`` none | renormalise, which scores over the criteria
     whose label is known and says so in ``reason``; ``structured`` false | true, a JSON schema;
     ``prompt`` default, strict, ancestor, or a .txt file with the same sections.
-
-    Raises:
-        UserError: an unknown option, a value that it does not take, or an unfit prompt.
-    """
+    Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
     choices: ClassVar = {
         "vocabulary": tuple(VOCABULARIES),
@@ -242,10 +239,7 @@ class RubricItem(Rubric):
 
 class RubricChunk(Rubric):
     """Requests of at most ``k`` (10) criteria; ``k`` is one option more.
-
-    Raises:
-        UserError: as ``Rubric``, or k is not a whole number above 0.
-    """
+    Raises UserError: as ``Rubric``, or k is not a whole number above 0."""
 
     name = "rubric_chunk"
     option_names = (*Rubric.option_names, "k")

@@ -26,10 +26,7 @@ MAX_TOKENS = 8
 class SoftChoice(base.OneRequest):
     """Options: ``prompt`` (default, strict, or a .txt file), ``positive`` and ``negative`` (Yes
     and No) and ``soft`` (true; false scores the word itself as 1 or 0).
-
-    Raises:
-        UserError: an unknown option or prompt, or words that cannot be told apart.
-    """
+    Raises UserError: an unknown option or prompt, or words that cannot be told apart."""
 
     name = "soft_choice"
     version = "3"

@@ -19,10 +19,7 @@ from study.verdict import Parsed, Reply, Request
 class Verif(Binary):
     """Options: ``language`` en | zh, of the prompt; ``prompt``, a .txt file instead;
     ``vocabulary`` bracket; ``structured`` false | true, forces the verdict alone.
-
-    Raises:
-        UserError: an unknown option, a value that it does not take, or an unfit prompt.
-    """
+    Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
     name = "verif"
     choices: ClassVar = {

@@ -87,11 +87,8 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
 
 def read_slots(path: Path) -> ProbeSet:
     """A file of slots.
-
-    Raises:
-        UserError: no such file, a line that is not of the form, a prompt twice, or no prompt with
-            any text to start from.
-    """
+    Raises UserError: no such file, a line that is not of the form, a prompt twice, or no prompt
+        with any text to start from."""
     if not path.is_file():
         raise UserError(
             f"set={path} is not a file (looked in {Path.cwd()}). Give a .jsonl of"

@@ -120,11 +120,8 @@ def address(host: str, port: int) -> str:
 
 def listen(host: str, port: int, instead: str) -> socket.socket:
     """A listening socket.
-
-    Raises:
-        UserError: the port is taken, or the address is not of this machine; the message ends with
-            ``instead``.
-    """
+    Raises UserError: the port is taken, or the address is not of this machine; the message ends
+        with ``instead``."""
     try:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(where[:2], family=family)
@@ -256,10 +253,7 @@ def _tail(judge: Judge, server: Server) -> str:
 @contextmanager
 def leases(judges: Iterable[Judge], runs_dir: Path) -> Generator[None, None, None]:
     """Run the servers of all judges with ``serve.auto`` during the block.
-
-    Raises:
-        UserError: as ``lease`` does.
-    """
+    Raises UserError: as ``lease`` does."""
     wanted = {repr((judge.endpoint, judge.serve)): judge for judge in judges if judge.serve.auto}
     with ExitStack() as stack:
         for judge in wanted.values():
@@ -273,10 +267,7 @@ def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
     addresses of its replicas.
 
     A server that somebody else started at the same address is used, and not stopped.
-
-    Raises:
-        UserError: it cannot be started, or the address is taken by another server.
-    """
+    Raises UserError: it cannot be started, or the address is taken by another server."""
     host, port = _where(judge)
     path, lock = _book(runs_dir, port)
     me = Process(os.getpid(), _start_time(os.getpid()) or "")
@@ -299,10 +290,7 @@ def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
 
 def sweep_up(judge: Judge, port: int, runs_dir: Path) -> str:
     """Stop the leased server at ``port`` and return what was done.
-
-    Raises:
-        UserError: a living process uses it.
-    """
+    Raises UserError: a living process uses it."""
     path, lock = _book(runs_dir, port)
     with locks.held(lock):
         book = _Book.read(path)

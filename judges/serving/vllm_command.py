@@ -27,10 +27,7 @@ OURS = ("--host", "--port", "--served-model-name")
 
 def arguments(judge: Judge, host: str, port: int) -> list[str]:
     """The arguments of ``vllm serve`` for this judge.
-
-    Raises:
-        UserError: there is no model to serve, or a setting is not legal.
-    """
+    Raises UserError: there is no model to serve, or a setting is not legal."""
     serve = judge.serve
     _check(judge)
     base = Path(serve.model).name if judge.endpoint.model in serve.lora else judge.endpoint.model
@@ -77,10 +74,7 @@ def _check(judge: Judge) -> None:
 
 def launcher(device: str) -> list[str]:
     """The program that runs vLLM's command line here, as words of a command.
-
-    Raises:
-        UserError: vLLM for this device is not installed.
-    """
+    Raises UserError: vLLM for this device is not installed."""
     if device == "cpu":
         if CPU_PYTHON.exists():
             return [str(CPU_PYTHON), str(CPU_LAUNCHER)]
@@ -102,10 +96,7 @@ def launcher(device: str) -> list[str]:
 def environment(judge: Judge, index: int = 0) -> dict[str, str]:
     """Environment variables that replica ``index`` gets besides those of this process. The
     endpoint's key is one of them, so that no list of processes shows it.
-
-    Raises:
-        UserError: the replicas need more GPUs than there are.
-    """
+    Raises UserError: the replicas need more GPUs than there are."""
     serve = judge.serve
     added = {"VLLM_NO_USAGE_STATS": "1"}
     if Path(serve.model).is_dir():
@@ -157,10 +148,7 @@ def _short(word: str) -> str:
 
 def check_model(model: str) -> None:
     """Refuse a folder that is not there; a hub id is vLLM's to find.
-
-    Raises:
-        UserError: it looks like a folder, and there is none.
-    """
+    Raises UserError: it looks like a folder, and there is none."""
     path = Path(model)
     if path.is_dir() or (len(path.parts) <= 2 and not model.startswith((".", "/", "~"))):
         return

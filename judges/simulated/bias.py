@@ -44,11 +44,7 @@ def effective(settings: Simulated) -> dict[str, Any]:
 
 
 def check(settings: Simulated) -> None:
-    """Refuse settings that are not legal.
-
-    Raises:
-        UserError: with the setting and what is legal.
-    """
+    """Refuse settings that are not legal. Raises UserError: with the setting and what is legal."""
     freeze(Simulated, dataclasses.asdict(settings), "judge.simulated.")
     for group in ("doses", "reference"):
         for name in getattr(settings, group):
@@ -78,10 +74,7 @@ def check(settings: Simulated) -> None:
 
 class Bias:
     """A simulated judge's settings as functions of an answer.
-
-    Raises:
-        UserError: a setting is not legal.
-    """
+    Raises UserError: a setting is not legal."""
 
     def __init__(self, settings: Simulated) -> None:
         check(settings)

@@ -31,10 +31,7 @@ class Pool:
         self, workers: int = 2, unsafe: bool = False, tier: tiers.Tier | None = None
     ) -> None:
         """Start the workers, on the best tier of this machine or the one that is given.
-
-        Raises:
-            SandboxUnavailable: no tier is given, no isolation here, and ``unsafe`` is false.
-        """
+        Raises SandboxUnavailable: no tier is given, no isolation here, and ``unsafe`` is false."""
         self.tier = tier or tiers.find(unsafe)
         self.outcomes: Counter[Outcome] = Counter()
         self._calls: queue.SimpleQueue[tuple[Call, Future[Result]] | None] = queue.SimpleQueue()

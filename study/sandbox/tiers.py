@@ -77,10 +77,7 @@ def interpreter() -> tuple[str, list[str]]:
 
 def command(tier: Tier, bwrap: str | None = None) -> list[str]:
     """The command line of one worker.
-
-    Raises:
-        SandboxUnavailable: bubblewrap is asked for and not there.
-    """
+    Raises SandboxUnavailable: bubblewrap is asked for and not there."""
     executable, needed = interpreter()
     options = {"isolation": str(tier), "readable": []}
     if tier is not Tier.BWRAP:
@@ -173,10 +170,7 @@ def targets() -> Generator[tuple[dict[str, Any], Callable[[], list[str]]]]:
 
 def start(tier: Tier, bwrap: str | None = None) -> Worker:
     """A worker of ``tier``, not yet known to be safe.
-
-    Raises:
-        Broken, SandboxUnavailable: it cannot be started.
-    """
+    Raises Broken, SandboxUnavailable: it cannot be started."""
     return Worker(command(tier, bwrap), dict(PYTHON))
 
 

@@ -21,11 +21,7 @@ TASKS: dict[str, ModuleType] = {
 
 
 def task_module(name: str) -> ModuleType:
-    """The task called ``name``.
-
-    Raises:
-        UserError: no such task.
-    """
+    """The task called ``name``. Raises UserError: no such task."""
     if name not in TASKS:
         raise UserError(
             f"There is no task {name!r}. The tasks are {', '.join(sorted(TASKS))}."

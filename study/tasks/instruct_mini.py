@@ -150,10 +150,7 @@ def rows(options: Task, split: str) -> list[Row]:
     """``options.train_rows`` or ``eval_rows`` distinct prompts of one split, in a seeded order.
 
     A prompt's split follows from its own id, so the splits share no prompt under any seed.
-
-    Raises:
-        UserError: an option this task does not have, or more rows than it can make.
-    """
+    Raises UserError: an option this task does not have, or more rows than it can make."""
     unknown = sorted(options.options.keys() - {"rules"})
     ruled = options.options.get("rules", False)
     if unknown or not isinstance(ruled, bool):

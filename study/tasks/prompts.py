@@ -80,11 +80,8 @@ def rows(options: Task, split: str) -> list[Row]:
     """At most ``train_rows`` or ``eval_rows`` rows of a split, in file order.
 
     Where there are more, ``options.seed`` chooses which stay.
-
-    Raises:
-        UserError: no readable file at ``options.path``, a row that is not of the form (file and
-            line named), an unknown option, or no training row at all.
-    """
+    Raises UserError: no readable file at ``options.path``, a row that is not of the form (file and
+        line named), an unknown option, or no training row at all."""
     candidates = [row for row in load(options).rows if row.split == split]
     if split == "train" and not candidates:
         raise UserError(
@@ -104,10 +101,7 @@ def truth(row: Row, answer: str) -> Truth | None:
 
 def load(options: Task) -> Prompts:
     """All rows of the file behind ``options``; what was merged or dropped is logged once.
-
-    Raises:
-        UserError: see `rows`.
-    """
+    Raises UserError: see `rows`."""
     path = _path(options)
     stat = path.stat()
     return _load(path, stat.st_mtime_ns, stat.st_size, _options(options))

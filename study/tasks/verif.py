@@ -60,10 +60,7 @@ def plain(value: Any) -> Any:
 
 def labels(record: Mapping[str, Any], where: str) -> list[tuple[str, str, str]]:
     """(tag, text, source) of every checker; the tag is empty where there is none.
-
-    Raises:
-        UserError: no labels, labels that are not JSON, or lists that do not fit.
-    """
+    Raises UserError: no labels, labels that are not JSON, or lists that do not fit."""
     texts, functions = _lists(record, where)
     labelled = zip(map(TAG.fullmatch, texts), texts, functions, strict=True)
     return [
@@ -97,10 +94,7 @@ def _lists(record: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]
 
 def tagged_rule(name: str, text: str, points: float, tags: Mapping[str, Any], where: str) -> Rule:
     """The rule of a rubric item whose tags say ``verifier: rule``.
-
-    Raises:
-        UserError: another function than word_count_range, or parameters that are no range.
-    """
+    Raises UserError: another function than word_count_range, or parameters that are no range."""
     if tags.get("function") != "word_count_range":
         _refuse(where, f"a rubric item for the rule {tags.get('function')!r}", "word_count_range")
     parameters = tags.get("parameters")
@@ -116,10 +110,7 @@ def tagged_rule(name: str, text: str, points: float, tags: Mapping[str, Any], wh
 
 def plain_rules(records: Any, where: str, number: int) -> tuple[Rule, ...]:
     """The rules of the plain short form, ``rules: [{text, source, category?, points?}]``.
-
-    Raises:
-        UserError: anything else.
-    """
+    Raises UserError: anything else."""
     rules = []
     for place, item in enumerate(plain(records) or ()):
         texts = item if isinstance(item, Mapping) else {}

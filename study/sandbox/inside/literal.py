@@ -34,11 +34,8 @@ SHARED = 256
 
 def dumps(value: Any) -> str:
     """``value`` as text.
-
-    Raises:
-        NotLiteral: a type other than the built-in ones, nan, an infinite complex number, or
-            nesting beyond `DEPTH`.
-    """
+    Raises NotLiteral: a type other than the built-in ones, nan, an infinite complex number, or
+        nesting beyond `DEPTH`."""
     return json.dumps(_described(value, DEPTH))
 
 
@@ -64,10 +61,7 @@ def _described(value: Any, depth: int) -> Any:
 
 def loads(text: str) -> Any:
     """The value that `dumps` wrote; two surrogates in a row are read as the character they spell.
-
-    Raises:
-        ValueError: anything else.
-    """
+    Raises ValueError: anything else."""
     if len(text) > LONGEST:
         raise ValueError("longer than any literal that is read")
     try:

@@ -84,10 +84,7 @@ def step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
 
 def assemble(rules: dict[str, Only | Without | None], machine: str) -> bytes:
     """The filter as the kernel takes it, 8 bytes an instruction.
-
-    Raises:
-        KeyError: there is no table for ``machine``.
-    """
+    Raises KeyError: there is no table for ``machine``."""
     table = TABLES[machine]
     allow, deny = step(RETURN, ALLOW), step(RETURN, ERRNO | errno.EPERM)
     program = [step(LOAD, ARCH_OFFSET), step(EQUALS, AUDIT_ARCH[machine], 1), step(RETURN, KILL)]
@@ -112,10 +109,7 @@ def assemble(rules: dict[str, Only | Without | None], machine: str) -> bytes:
 
 def give_up_privileges() -> None:
     """Set no_new_privs: without it an ordinary user may install neither a filter nor Landlock.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    Raises OSError: the kernel refuses."""
     no_new_privileges = 38
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(no_new_privileges, 1, 0, 0, 0) != 0:
@@ -124,10 +118,7 @@ def give_up_privileges() -> None:
 
 def install(program: bytes) -> None:
     """Put ``program`` on this thread and all that it starts, for ever; privileges are given up.
-
-    Raises:
-        OSError: the kernel refuses (no seccomp, or privileges were not given up).
-    """
+    Raises OSError: the kernel refuses (no seccomp, or privileges were not given up)."""
 
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
