@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from study.errors import UserError
 from study.records import MISSING, parts, read_part
-
-if TYPE_CHECKING:
-    from study.schema import Cost, Judge
+from study.schema import Cost, Judge
 
 
 class BudgetSpent(UserError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from judges.endpoint import dialects
 from judges.session import Session
@@ -16,11 +15,9 @@ from study import tasks
 from study.cli import command, overrides, preset
 from study.compose import load_presets
 from study.rows import Criterion, Row, prompt_id
+from study.schema import Judge, Task
 from study.screen import visible
 from study.verdict import Outcome, Verdict
-
-if TYPE_CHECKING:
-    from study.schema import Judge, Task
 
 PROMPT = "Name the capital of France in one short sentence."
 ANSWER = "The capital of France is Paris."

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from judges.endpoint.dialects import dialect_name
 from judges.grading import GRADINGS
@@ -19,11 +19,8 @@ from judges.simulated.bias import effective
 from judges.store import content_key
 from study.errors import UserError
 from study.marks import JUDGE_ID, marked_keys
-from study.schema import freeze
+from study.schema import Judge, freeze
 from study.secrets import refuse_config
-
-if TYPE_CHECKING:
-    from study.schema import Judge
 
 SCHEMA = 1
 """Part of both hashes: raised when their meaning changes, so that old ones no longer match."""

@@ -9,17 +9,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from judges.endpoint.chat_completions import FILTERED
+from judges.endpoint.client import Body, Fetched
 from judges.endpoint.dialects import changed_body
 from judges.endpoint.fields import one_line
+from judges.grading.base import Grading
+from study.schema import Judge
 from study.verdict import Outcome, Parsed, Reply, Request
-
-if TYPE_CHECKING:
-    from judges.endpoint.client import Body, Fetched
-    from judges.grading.base import Grading
-    from study.schema import Judge
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from judges.store import Store
 from study import cells
 from study.answers import answer_of
 from study.bounds import Name, check
+from study.cells import Cell
 from study.cli import command, option, overrides, print_table
 from study.completions import Completion, read_completions
 from study.compose import load_presets, preset_names
@@ -31,13 +32,10 @@ from study.records import PLACE, REPLAYED, VERDICT, parts, read_part, write_part
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
 from study.rewards.failure import REPLAY_POLICIES
+from study.schema import Judge
 from study.tasks import TASKS, oracle
 from study.verdict import mean_score
 from study.verify import say_problems
-
-if TYPE_CHECKING:
-    from study.cells import Cell
-    from study.schema import Judge
 
 JUDGES = preset_names("judge")
 SCORED = ("judge_score", "reward", "advantage")

@@ -14,12 +14,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from judges.check import probe
 from judges.serving import server, vllm_command
-from judges.serving.server import LOCAL
+from judges.serving.server import LOCAL, Server
 from judges.simulated.app import simulated_app
 from study import stopping
 from study.bounds import Number
@@ -30,9 +29,6 @@ from study.schema import Judge, Task
 from study.screen import visible
 from study.tasks import oracle
 from study.verdict import Outcome
-
-if TYPE_CHECKING:
-    from judges.serving.server import Server
 
 SIMULATED_PORT = 8100
 ANY_PORT = "another address; type for example port=0 to take any free port."

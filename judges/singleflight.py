@@ -11,10 +11,9 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from judges.store import Accept, Store
+from judges.store import Accept, Store
 
 log = logging.getLogger(__name__)
 

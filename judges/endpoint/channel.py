@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from judges.endpoint.failures import FINAL, EndpointRefused
 from judges.endpoint.throttle import Throttle
+from judges.endpoint.transport import Wire
 from study.errors import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from judges.endpoint.transport import Wire
-    from study.schema import Endpoint
+from study.schema import Endpoint
 
 MANY_REFUSALS = 8
 """Refusals in a row that are not about single questions any more."""

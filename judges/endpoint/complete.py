@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from judges.endpoint.channel import Channel, check_key, read_key
 from judges.endpoint.client import Body, Fetched, ask
@@ -21,10 +20,8 @@ from judges.endpoint.dialects import chat_body
 from judges.endpoint.loop import gather
 from judges.endpoint.replicas import open_wire
 from study.errors import UserError
+from study.schema import Endpoint
 from study.verdict import Outcome
-
-if TYPE_CHECKING:
-    from study.schema import Endpoint
 
 __all__ = ["Fetched", "chat_body", "complete_all", "open_channel"]
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from study.errors import UserError
-
-if TYPE_CHECKING:
-    from study.schema import Endpoint, Judge, Sampling
+from study.schema import Endpoint, Judge, Sampling
 
 REMINDER = (
     "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "

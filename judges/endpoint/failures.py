@@ -12,16 +12,13 @@ import math
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from judges.endpoint.chat_completions import FILTERED, excerpt
 from judges.endpoint.fields import one_line
+from judges.endpoint.transport import Answer
 from study.errors import UserError
 from study.secrets import redact
 from study.verdict import Outcome, Reply
-
-if TYPE_CHECKING:
-    from judges.endpoint.transport import Answer
 
 AGAIN = {408, 409, 425, 429}
 """Statuses besides 5xx that are tried again."""

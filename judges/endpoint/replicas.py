@@ -10,14 +10,11 @@ import dataclasses
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from judges.endpoint.transport import Answer, Asgi, AsgiWire, HttpWire, Unreachable, Wire
 from study.errors import UserError
-
-if TYPE_CHECKING:
-    from study.schema import Endpoint
+from study.schema import Endpoint
 
 REST_S = 5.0
 

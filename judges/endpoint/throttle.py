@@ -24,16 +24,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from judges.endpoint.failures import Fault
 from study import clock as host
 from study import locks
 from study.errors import UserError
+from study.schema import Endpoint
 from study.verdict import Outcome
-
-if TYPE_CHECKING:
-    from study.schema import Endpoint
 
 BURST_S = 1.0
 """How much of a minute's allowance may be used at once, in seconds of it."""

@@ -12,15 +12,13 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from judges.endpoint.fields import one_line
-
-if TYPE_CHECKING:
-    from study.schema import Endpoint
+from study.schema import Endpoint
 
 Asgi = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
 

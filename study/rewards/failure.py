@@ -9,16 +9,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from study.bounds import words_of
 from study.errors import UserError
 from study.schema import Judge
 from study.secrets import redact
 from study.tables import table
-
-if TYPE_CHECKING:
-    from study.verdict import Verdict
+from study.verdict import Verdict
 
 POLICIES = words_of(Judge, "on_failure")
 REPLAY_POLICIES = tuple(policy for policy in POLICIES if policy != "abort")
