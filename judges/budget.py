@@ -6,6 +6,7 @@ The cell stops, and goes on from there once the limit is raised.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from study.errors import UserError
 from study.records import MISSING, parts, read_part
-from study.schema import Cost, Judge
+from study.schema import Cost, Judge, freeze
 
 
 class BudgetSpent(UserError):
@@ -82,11 +83,7 @@ def usd_of(verdicts: Sequence[dict[str, Any]]) -> float:
 def check_limits(cost: Cost, judges: Iterable[Judge]) -> None:
     """Refuse limits that cannot be kept.
     Raises UserError: a limit that allows nothing, or one in dollars for a judge without a price."""
-    for name, limit in (("max_usd", cost.max_usd), ("max_calls", cost.max_calls)):
-        if limit is not None and not limit > 0:
-            raise UserError(
-                f"cost.{name}={limit} allows nothing. Give a number above 0, or null for no limit."
-            )
+    freeze(Cost, dataclasses.asdict(cost), "cost.")
     if cost.max_usd is None:
         return
     for judge in judges:

@@ -17,6 +17,7 @@ from judges.grading import GRADINGS
 from judges.grading.base import AnswerGrading, GroupGrading
 from judges.simulated.bias import effective
 from judges.store import content_key
+from study import bounds
 from study.errors import UserError
 from study.marks import JUDGE_ID, marked_keys
 from study.schema import Judge, freeze
@@ -29,13 +30,8 @@ SCHEMA = 1
 def build_grading(judge: Judge) -> AnswerGrading | GroupGrading:
     """The grading that ``judge.grading`` names, with its options.
     Raises UserError: there is no such grading."""
-    name = judge.grading.name
-    if name not in GRADINGS:
-        raise UserError(
-            f"judge.grading.name={name!r} is not a grading. Legal are "
-            f"{', '.join(sorted(GRADINGS))}; type for example judge.grading.name={min(GRADINGS)}."
-        )
-    return GRADINGS[name](judge.grading.options)
+    make = bounds.pick("judge.grading.name", judge.grading.name, GRADINGS, "likert")
+    return make(judge.grading.options)
 
 
 def judge_id(judge: Judge) -> str:

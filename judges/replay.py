@@ -21,7 +21,7 @@ from judges.session import Session, judge_all
 from judges.store import Store
 from study import cells
 from study.answers import answer_of
-from study.bounds import Name, check
+from study.bounds import Choice, Name, check
 from study.cells import Cell
 from study.cli import command, option, overrides, print_table
 from study.completions import Completion, read_completions
@@ -51,8 +51,9 @@ class Options:
         f"preset of the judge; each run's own where it is left out: {', '.join(JUDGES)}"
     )
     on_failure: str | None = option(
-        "what becomes of a missing verdict; as in each run where it is left out: "
-        f"{', '.join(REPLAY_POLICIES)}"
+        "what becomes of a missing verdict; as in each run where it is left out; a"
+        " replay has no run to abort",
+        legal=Choice(REPLAY_POLICIES),
     )
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
     out: str | None = option(
@@ -64,11 +65,6 @@ class Options:
         """Refuse what cannot be replayed."""
         if (self.study is None) == (self.file is None):
             raise UserError("judges.replay needs study= or file=, one of them.")
-        if self.on_failure not in (None, *REPLAY_POLICIES):
-            raise UserError(
-                f"on_failure={self.on_failure} cannot be replayed. Legal are "
-                f"{', '.join(REPLAY_POLICIES)}: a replay has no run to abort."
-            )
         if self.overrides and self.judge is None:
             raise UserError(
                 f"{self.overrides[0]} changes a judge, but none is named: without judge= each run "
@@ -202,15 +198,16 @@ def compare(replayed: list[dict[str, Any]]) -> dict[str, Any]:
     both = np.isfinite(new) & np.isfinite(old)
     varied = both.sum() > 1 and new[both].std() > 0 and old[both].std() > 0
     known = np.isfinite(before)
+    moved = before[known], after[known]
     members = 1 + max((row["member"] for row in replayed), default=0)
     numbers = {
         "unscored": _mean(np.isnan(new)),
         "score": _mean(new[np.isfinite(new)]),
         "original_score": _mean(old[np.isfinite(old)]),
         "correlation": float(np.corrcoef(new[both], old[both])[0, 1]) if varied else float("nan"),
-        "sign_flips": sign_flips(before[known], after[known]),
-        "silenced": silenced(before[known], after[known]),
-        "alignment": alignment(before[known], after[known]),
+        "sign_flips": sign_flips(*moved),
+        "silenced": silenced(*moved),
+        "alignment": alignment(*moved),
         "rank_change": rank_change(before.reshape(-1, members), after.reshape(-1, members))
         if len(replayed) % members == 0 and known.all()
         else float("nan"),

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from study.errors import UserError
 from study.secrets import redact
 
+T = TypeVar("T")
 LONGEST_NAME = 64
 SHOWN = 80
 """Characters of a refused value that a message repeats."""
@@ -159,6 +161,12 @@ def check(where: str, value: Any, legal: Legal, default: Any = None) -> None:
     """
     if not legal.accepts(value):
         refuse(where, value, legal.said(), default)
+
+
+def pick(where: str, name: str, table: Mapping[str, T], example: str) -> T:
+    """The entry of a table. Raises IllegalValue: there is none of that name; as `check`."""
+    check(where, name, Choice(tuple(table)), example)
+    return table[name]
 
 
 def refuse(where: str, value: Any, wanted: str, example: Any = None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from study import bounds
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Sampling
 
@@ -78,12 +79,7 @@ def dialect_of(judge: Judge) -> Dialect:
 def named_dialect(name: str) -> Dialect:
     """The dialect of that name; without a name OpenAI's.
     Raises UserError: there is none of that name."""
-    if name and name not in DIALECTS:
-        raise UserError(
-            f"judge.endpoint.dialect={name!r} is not known. Legal are {', '.join(DIALECTS)}; type "
-            "for example judge.endpoint.dialect=vllm."
-        )
-    return DIALECTS[name or "openai"]
+    return bounds.pick("judge.endpoint.dialect", name or "openai", DIALECTS, "vllm")
 
 
 def dialect_name(judge: Judge) -> str:

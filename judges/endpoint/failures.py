@@ -91,17 +91,17 @@ class Fault(Exception):
 def read_error(answer: Answer, body: bytes, key: str) -> Reply:
     """What an error means: moderation is a reply; everything else is raised."""
     status = answer.status
-    said, shown = _message(body[:ERROR_BYTES])
+    words, shown = _message(body[:ERROR_BYTES])
     shown = told(shown, key)
     message = f"HTTP {status}: {shown}"
     mine = status < 500 and status != 429  # 4xx, and an error in the body of a success
-    if mine and _REFUSED.search(said):
+    if mine and _REFUSED.search(words):
         return Reply(text="", finish_reason=FILTERED)
-    if mine and (status == 413 or _TOO_LONG.search(said)):
+    if mine and (status == 413 or _TOO_LONG.search(words)):
         raise Fault(Outcome.too_long, message, again=False)
     if status < 500:
-        found = (why for why, words in FINAL.items() if words.search(said))
-        why = next(found, _BY_STATUS.get(status, ""))
+        reasons = (why for why, pattern in FINAL.items() if pattern.search(words))
+        why = next(reasons, _BY_STATUS.get(status, ""))
         if why:
             raise EndpointRefused(status, why, shown)
     overrun = status in OVERRUN
@@ -124,8 +124,8 @@ def _message(body: bytes) -> tuple[str, str]:
     """
     text = body.decode("utf-8", "replace")
     try:
-        found = json.loads(text)
-        inner = found.get("error", found)
+        content = json.loads(text)
+        inner = content.get("error", content)
         if not isinstance(inner, dict):
             inner = {"message": inner}
         codes = [str(inner[key]) for key in ("code", "type") if inner.get(key) is not None]

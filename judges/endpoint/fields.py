@@ -114,9 +114,9 @@ kinds of `PATTERNS` belong in configs; a reply may well talk about an address wi
 
 def _blotted(match: re.Match[str]) -> str:
     """``sk-learn-compatible-estimators`` and ``bearer acknowledgements`` are words."""
-    found = match[0]
-    wordy = found[:3] == "sk-" or found[:6].lower() == "bearer"
-    return found if wordy and not _RANDOM.search(found) else BLOT
+    text = match[0]
+    wordy = text[:3] == "sk-" or text[:6].lower() == "bearer"
+    return text if wordy and not _RANDOM.search(text) else BLOT
 
 
 def check_value(value: Any) -> None:

@@ -28,15 +28,15 @@ def is_asked(asked: str, served: str, aliases: Sequence[str] = ()) -> bool:
     """
     if not asked or not served or served in aliases:
         return True
-    wanted, found = (name.casefold().removesuffix(":latest") for name in (asked, served))
-    if _ends(wanted, found):
+    wanted, answered = (name.casefold().removesuffix(":latest") for name in (asked, served))
+    if _same(wanted, answered):
         return True
     undated = wanted.removesuffix("-latest")
-    dated = _DATED.fullmatch(found)
-    return _ends(undated, found if dated is None else dated[1])
+    dated = _DATED.fullmatch(answered)
+    return _same(undated, answered if dated is None else dated[1])
 
 
-def _ends(one: str, other: str) -> bool:
+def _same(first: str, second: str) -> bool:
     """Whether the names are the same, one of them perhaps with an owner or a folder before."""
-    longer, shorter = sorted((one, other), key=len, reverse=True)
+    longer, shorter = sorted((first, second), key=len, reverse=True)
     return longer == shorter or (bool(shorter) and longer.endswith(f"/{shorter.lstrip('/')}"))

