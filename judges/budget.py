@@ -33,16 +33,9 @@ class Spent:
 
 
 class Budget:
-    """The running total of one cell, all of its judges together.
-
-    Args:
-        cost: the limits.
-        judges: the acting judge and the shadow judges.
-        before: what earlier processes of this cell spent, and of that the last step.
-
-    Raises:
-        UserError: a limit that allows nothing, or one in dollars for a judge without a price.
-    """
+    """The running total of one cell, the acting judge and the shadow judges together; ``before`` is
+    what earlier processes of this cell spent, and of that the last step.
+    Raises UserError: a limit that allows nothing, or one in dollars for a judge without a price."""
 
     def __init__(
         self, cost: Cost, judges: Iterable[Judge], before: tuple[Spent, Spent] = (Spent(), Spent())
@@ -98,13 +91,7 @@ def check_limits(cost: Cost, judges: Iterable[Judge]) -> None:
 def spent_before(folder: Path) -> tuple[Spent, Spent]:
     """What the recorded steps of a cell spent, and of that the last one; reused replies are free.
     A step that was stopped because verdicts were missing counts too.
-
-    Args:
-        folder: the cell's; its verdicts are in ``verdicts/step-*.parquet``.
-
-    Raises:
-        UserError: a part that cannot be read.
-    """
+    Raises UserError: a part that cannot be read."""
 
     def spent(part: Path) -> Spent:
         rows = [dict.fromkeys(columns) | row for row in read_part(part, columns).to_pylist()]

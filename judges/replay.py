@@ -107,13 +107,8 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
 def replay_cell(
     cell: Cell, judge: Judge | None, options: Options, store: Store, target: Path
 ) -> dict[str, Any]:
-    """Score one run's rollouts again and compare what GRPO would have been told.
-
-    Parts that are there already are kept, so a replay that was stopped goes on.
-
-    Returns:
-        What `compare` says, with the run, its rollouts and the calls made.
-    """
+    """Score one run's rollouts again: what `compare` says, with the run and the calls made. Parts
+    that are there already are kept, so a replay that was stopped goes on."""
     config = cell.config
     judge = judge or config.judge
     policy = options.on_failure or judge.on_failure

@@ -150,15 +150,9 @@ def words_of(cls: Any, key: str) -> tuple[str, ...]:
 
 
 def check(where: str, value: Any, legal: Legal, default: Any = None) -> None:
-    """Refuse a value that is not legal.
-
-    Args:
-        where: full key, as it is typed.
-        default: an example of what is legal; None where there is none.
-
-    Raises:
-        IllegalValue: with the key, what was given, what is legal and what to type.
-    """
+    """Refuse a value that is not legal; ``where`` is the full key as it is typed, ``default`` an
+    example.
+    Raises IllegalValue: with the key, what was given, what is legal and what to type."""
     if not legal.accepts(value):
         refuse(where, value, legal.said(), default)
 

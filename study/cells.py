@@ -96,12 +96,8 @@ def set_status(folder: Path, **changes: Any) -> None:
 
 
 def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:
-    """Hold the cell for the life of the returned file, or None where another process does.
-
-    Args:
-        folder: the cell.
-        wait_s: how long to try; whoever asks for a cell's state holds its lock for a moment.
-    """
+    """Hold the cell for the life of the returned file, or None where another process does so for
+    longer than ``wait_s``; whoever asks for a cell's state holds its lock for a moment."""
     folder.mkdir(parents=True, exist_ok=True)
     return locks.take(folder / LOCK, wait_s)
 

@@ -302,14 +302,10 @@ class Command(Generic[T]):
 def command(
     example: str, about: str | None, options: type[T]
 ) -> Callable[[Callable[[T], int]], Command[T]]:
-    """Make a function of options the command that ``example`` shows.
-
-    Args:
-        example: the words behind ``python -m``, the module first.
-        about: docstring of the module, for the help.
-        options: dataclass whose fields are made by `option`, `word`, `preset`, `output` and
-            `overrides`; its method ``check``, where it has one, looks at them together.
-    """
+    """Make a function of options the command that ``example`` shows: the words behind ``python
+    -m``, the module first. ``about`` is the docstring of the module, for the help. ``options`` is a
+    dataclass whose fields are made by `option`, `word`, `preset`, `output` and `overrides`; its
+    method ``check``, where it has one, looks at them together."""
     return lambda work: Command(work, example, about or "", options)
 
 

@@ -39,14 +39,8 @@ class Damaged(UserError):
 
 
 def write_bytes(path: Path, data: Any, durable: bool = True) -> None:
-    """Replace ``path`` by ``data`` in one rename.
-
-    Args:
-        durable: it outlives a power cut from here on; else from the caller's `sync_files` on.
-
-    Raises:
-        Damaged: a folder stands in its place.
-    """
+    """Replace ``path`` by ``data`` in one rename; it outlives a power cut if ``durable``, else from
+    the caller's `sync_files` on. Raises Damaged: a folder stands in its place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -122,12 +116,8 @@ def sync(handle: int) -> None:
 
 
 def read_text(path: Path, remedy: str = "") -> str:
-    """The text of a small file.
-
-    Raises:
-        FileNotFoundError: there is none.
-        Damaged: no regular file, one that cannot be read, a huge one, or no UTF-8.
-    """
+    """The text of a small file. Raises FileNotFoundError: there is none.
+    Raises Damaged: no regular file, one that cannot be read, a huge one, or no UTF-8."""
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
@@ -165,11 +155,8 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
 
 
 def read_left(path: Path, instead: str) -> dict[str, Any]:
-    """`read_json` of a file that a run can do without: a damaged one counts as absent, and is said.
-
-    Args:
-        instead: what is done without it, as the end of a sentence.
-    """
+    """`read_json` of a file that a run can do without: a damaged one counts as absent, and is said
+    with ``instead``, what is done without it."""
     try:
         return read_json(path)
     except Damaged as error:
@@ -178,12 +165,8 @@ def read_left(path: Path, instead: str) -> dict[str, Any]:
 
 
 def read_yaml(path: Path, remedy: str = "") -> dict[str, Any]:
-    """The mapping in ``path``.
-
-    Raises:
-        FileNotFoundError: there is none.
-        Damaged: there is something else, or it ends in the middle of a line.
-    """
+    """The mapping in ``path``. Raises FileNotFoundError: there is none.
+    Raises Damaged: there is something else, or it ends in the middle of a line."""
     text = read_text(path, remedy)
     if not text.endswith("\n"):
         raise Damaged(path, "ends in the middle of a line", remedy)

@@ -65,15 +65,9 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def rule_row(record: Mapping[str, Any], index: int, where: str) -> Row:
-    """The rules of one row; checkers without a tag are counted as ``spec["untagged"]``, not run.
-
-    Args:
-        index: place of the row in its file, from 0.
-        where: the file, for messages.
-
-    Raises:
-        UserError: no prompt, or labels that are not {checkers, functions} of equal length.
-    """
+    """The rules of the row at place ``index`` of the file ``where``; checkers without a tag are
+    counted as ``spec["untagged"]``, not run.
+    Raises UserError: no prompt, or labels that are not {checkers, functions} of equal length."""
     place = f"{where} row {index}"
     labels = verif.labels(record, place)
     try:
@@ -132,10 +126,7 @@ VERDICTS = {True: "passed", False: "failed"}
 
 class RuleRunner:
     """Runs rules in a pool of sandboxes; asks each rule once what it says of an empty answer.
-
-    Args:
-        empty: what each (source, prompt) said of an empty answer, as far as it is known.
-    """
+    ``empty`` is what each (source, prompt) said of one, as far as it is known."""
 
     def __init__(
         self, pool: Pool, empty: Mapping[tuple[str, str], bool | None] | None = None
@@ -144,15 +135,9 @@ class RuleRunner:
         self._empty = dict(empty or {})
 
     def check(self, rows: Sequence[Row], answers: Sequence[str]) -> list[list[RuleResult]]:
-        """Run every rule of each row on the answer to it.
-
-        Args:
-            rows: N rows; repeat a row for each answer of its group.
-            answers: N texts, the thinking already stripped.
-
-        Returns:
-            N lists of R results, in the order of the rules.
-        """
+        """Run every rule of each of N rows on the answer to it, the thinking already stripped: N
+        lists of R results, in the order of the rules. A row is repeated for each answer of its
+        group."""
         asked = [
             (rule, row.prompt_text(), answer)
             for row, answer in zip(rows, answers, strict=True)

@@ -42,11 +42,8 @@ _FROM_ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:\s*([^,}\s]+)")
 
 
 def is_secret_name(name: str, sent: bool = False) -> bool:
-    """Whether what stands under ``name`` is a secret.
-
-    Args:
-        name: a key of a table, a header, a parameter of an address, or a ``--flag``.
-        sent: whether it stands in an address or in what an endpoint is sent.
+    """Whether what stands under ``name`` is a secret: a key of a table, a header, a parameter of an
+    address, or a ``--flag``. ``sent`` where it stands in an address or in what an endpoint is sent.
     """
     bare = re.sub(r"[^a-z0-9]", "", name.lower())
     names = _TABLES["names"]
@@ -173,10 +170,10 @@ def _refuse(where: str, kind: str) -> None:
     )
 
 
-def redact(text: str, known: Iterable[str] = ()) -> str:
-    """``text`` with the known values and everything that looks like a key replaced by ``***``."""
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """``text`` with these secrets and everything that looks like a key replaced by ``***``."""
     # Longest first, so that a value inside another leaves no rest of the longer one.
-    for value in sorted(known, key=len, reverse=True):
+    for value in sorted(secrets, key=len, reverse=True):
         if len(value) >= SHORTEST_KNOWN:
             text = text.replace(value, BLOT)
     for pattern in PATTERNS.values():

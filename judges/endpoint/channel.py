@@ -23,14 +23,9 @@ def read_key(endpoint: Endpoint) -> str:
 
 
 def check_key(endpoint: Endpoint, who: str) -> None:
-    """Refuse an endpoint whose key is not in the environment.
-
-    Args:
-        who: needs the key, as the begin of a sentence.
-
-    Raises:
-        UserError: with the variable to set.
-    """
+    """Refuse an endpoint whose key is not in the environment; ``who`` needs it and begins the
+    sentence.
+    Raises UserError: with the variable to set."""
     name = endpoint.api_key_env
     if name and not read_key(endpoint):
         raise UserError(

@@ -38,18 +38,12 @@ def complete_all(
     requests: Sequence[Body],
     keep: Callable[[int, Fetched], None] | None = None,
 ) -> list[Fetched]:
-    """The replies to all requests, in their order, ``endpoint.max_concurrency`` at a time; one
-    that the endpoint refuses is ``endpoint_down``.
+    """The replies to all requests, in their order, ``endpoint.max_concurrency`` at a time; one that
+    the endpoint refuses is ``endpoint_down``.
 
     The first is sent alone, so that an endpoint that is down is not asked hundreds of times.
-
-    Args:
-        requests: bodies, as `chat_body` makes them.
-        keep: gets the place and the result of each request as soon as it has ended.
-
-    Raises:
-        UserError: the first request found nobody, or the endpoint refused its key, its account or
-            its model.
+    ``keep`` gets the place and the result of each request as soon as it has ended.
+    Raises UserError: nobody answered the first, or the key, the account or the model was refused.
     """
     return asyncio.run(_complete_all(open_channel(endpoint), requests, keep))
 

@@ -88,15 +88,8 @@ def dialect_name(judge: Judge) -> str:
 
 
 def check_dialect(judge: Judge, wanted: Mapping[str, Any]) -> None:
-    """Refuse settings that the endpoint cannot carry out.
-
-    Args:
-        judge: its sampling and its endpoint.
-        wanted: what its grading adds to the body of a request.
-
-    Raises:
-        UserError: with what would do instead.
-    """
+    """Refuse settings that the endpoint cannot carry out; ``wanted`` is what the judge's grading
+    adds to the body of a request. Raises UserError: with what would do instead."""
     dialect, sampling, endpoint = dialect_of(judge), judge.sampling, judge.endpoint
     here = f"the dialect {dialect_name(judge)} (judge.endpoint.dialect)"
 
@@ -156,12 +149,8 @@ def chat_body(
     """The JSON body of one request: the one place that knows what an endpoint is sent.
 
     ``extra`` (what a grading adds) and then ``endpoint.extra_body`` overrule what the sampling
-    gives; of the token limit ``extra`` may just say the least (``max_tokens_at_least``).
-
-    Args:
-        sample_index: which draw; added to the seed.
-        dialect: None takes the one that the endpoint names.
-    """
+    gives; of the token limit ``extra`` may just say the least (``max_tokens_at_least``). The number
+    of the draw, ``sample_index``, is added to the seed."""
     dialect = named_dialect(endpoint.dialect) if dialect is None else dialect
     limit = _limit(endpoint)
     body: dict[str, Any] = {

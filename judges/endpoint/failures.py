@@ -53,14 +53,9 @@ _BY_STATUS = {401: "the key is refused", 402: "no credit", 403: "forbidden", 404
 
 
 class EndpointRefused(UserError):
-    """The endpoint refuses the key, the account or the model.
-
-    Args:
-        status: of its answer.
-        why: what it refuses, in a few words.
-        message: of the endpoint.
-        paragraph: what the user can do; empty inside the client.
-    """
+    """The endpoint refuses the key, the account or the model: ``status`` and ``message`` of its
+    answer, ``why`` in a few words, and a ``paragraph`` on what to do, which is empty inside the
+    client."""
 
     def __init__(self, status: int, why: str, message: str, paragraph: str = "") -> None:
         super().__init__(paragraph or f"{why}: HTTP {status}: {message}")

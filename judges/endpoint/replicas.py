@@ -20,12 +20,7 @@ REST_S = 5.0
 
 
 class Replicas:
-    """Wires to the replicas; ties go to the one that was asked longest ago.
-
-    Args:
-        wires: one per replica.
-        clock: seconds that only grow.
-    """
+    """Wires to the replicas, one each; ties go to the one that was asked longest ago."""
 
     def __init__(self, wires: Sequence[Wire], clock: Callable[[], float] = time.monotonic) -> None:
         self._wires = list(wires)

@@ -17,15 +17,10 @@ _DATED = re.compile(
 def is_asked(asked: str, served: str, aliases: Sequence[str] = ()) -> bool:
     """Whether ``served``, the ``model`` of a reply, names the model ``asked`` for.
 
-    It does where it is the same name, in any case; the asked name with a date, to which hosted
-    endpoints resolve an undated or ``-latest`` one; or either with the owner or folder before it
-    left out (``openai/gpt-4o``, ``/models/gpt-4o``). A reply that names no model is believed.
-
-    Args:
-        asked: ``model`` of the request.
-        served: what the reply says.
-        aliases: ``endpoint.served_as``, other names of the same model.
-    """
+    It does where it is the same name, in any case; one of ``aliases`` (``endpoint.served_as``); the
+    asked name with a date, to which hosted endpoints resolve an undated or ``-latest`` one; or
+    either with the owner or folder before it left out (``openai/gpt-4o``, ``/models/gpt-4o``). A
+    reply that names no model is believed."""
     if not asked or not served or served in aliases:
         return True
     wanted, answered = (name.casefold().removesuffix(":latest") for name in (asked, served))

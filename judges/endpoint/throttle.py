@@ -53,13 +53,7 @@ class Concurrency(AbstractAsyncContextManager[None]):
 
     A 429 halves them, at most once per the time of a reply. A window of replies that is ``WORSE``
     than the one before leaves four fifths: with all slots taken throughput is slots over seconds
-    per reply, so nothing was gained. Any other window in which all slots were taken adds one.
-
-    Args:
-        most: ``endpoint.max_concurrency``.
-        adaptive: whether the number changes at all.
-        clock: seconds that only grow.
-    """
+    per reply, so nothing was gained. Any other window in which all slots were taken adds one."""
 
     def __init__(
         self, most: int, adaptive: bool = True, clock: Callable[[], float] = time.monotonic
@@ -136,17 +130,12 @@ class Concurrency(AbstractAsyncContextManager[None]):
 
 
 class RateLimit:
-    """Requests and tokens per minute, as two points in time up to which each is used up.
+    """Requests and tokens per minute, None for no limit, as two points in time up to which each is
+    used.
 
     A request adds to them under a lock and so learns its turn at once. No minute holds more than
-    the limit and one request.
-
-    Args:
-        requests_per_min, tokens_per_min: None is no limit.
-        file: shared with other processes; None keeps the rate to this one.
-        clock: seconds that only grow, the same for all processes of a host.
-        boot: which start of the host the clock counts from.
-    """
+    the limit and one request. The ``file`` is shared with other processes; ``clock`` counts seconds
+    from the start ``boot`` of the host."""
 
     _FORM = struct.Struct("<32s2d")
 
@@ -235,12 +224,8 @@ class SharedConcurrency:
 
 
 class Throttle:
-    """All that holds back requests to one endpoint.
-
-    Args:
-        endpoint: its limits.
-        folder: where they are shared with other processes; None keeps them to this one.
-    """
+    """All that holds back requests to one endpoint; its limits are shared with other processes by
+    way of ``folder``, or kept to this one."""
 
     def __init__(self, endpoint: Endpoint, folder: Path | None = None) -> None:
         self.concurrency = Concurrency(endpoint.max_concurrency, endpoint.adaptive)

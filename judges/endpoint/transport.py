@@ -234,11 +234,8 @@ async def bounded(
     read: Callable[[], Awaitable[bytes]], encoding: str, limit: int
 ) -> AsyncGenerator[bytes, None]:
     """The body that ``read`` gives (b"" at its end), decompressed in pieces of 64 KiB.
-
-    Raises:
-        TooLarge: more than ``limit`` bytes, before or after decompression; a compressed bomb ends
-            at the first piece too many.
-        WireError: an encoding that was not asked for, or compressed data that is broken or cut.
+    Raises TooLarge: more than ``limit`` bytes, before or after decompression.
+    Raises WireError: an encoding that was not asked for, or compressed data that is broken or cut.
     """
     inflate = None
     if (coding := encoding.strip().lower()) in ("gzip", "x-gzip", "deflate"):

@@ -80,15 +80,9 @@ class Grading:
         return self.load_prompt(self.name, self.options.get("prompt", "default"))
 
     def load_prompt(self, family: str, prompt: Any) -> str:
-        """The template of a shipped prompt (``default``, ``strict``) or of a ``.txt`` file.
-
-        Args:
-            family: the first part of the shipped files' names.
-            prompt: the name or the path.
-
-        Raises:
-            UserError: there is no such prompt, or it lacks something of ``needed``.
-        """
+        """The template of a shipped prompt (``default``, ``strict``) of a family, or of a ``.txt``
+        file.
+        Raises UserError: there is no such prompt, or it lacks something of ``needed``."""
         name = str(prompt)
         path = Path(name) if name.endswith(".txt") else PROMPTS / f"{family}-{name}.txt"
         if not path.is_file():

@@ -19,12 +19,8 @@ def read(reply: Reply, legal: Callable[[str], T | None], expected: str) -> T | P
 
     The last brackets must hold a verdict. Others may stand before them as long as they say the
     same: of two different verdicts nobody knows which one is the judge's own and which it quotes.
-
-    Args:
-        reply: of the judge.
-        legal: the verdict that a text without blanks around it and case is; None for no verdict.
-        expected: what is legal, for people.
-    """
+    ``legal`` gives the verdict that a bare lower-case text is, or None; ``expected`` says what is
+    legal."""
     text = base.readable(reply)
     if isinstance(text, Parsed):
         return text

@@ -73,13 +73,8 @@ def label(value: Any, vocabulary: str) -> str:
 
 def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str]:
     """The label of each number that the verdict nearest the end names or, as a list, counts; none
-    where the reply disagrees with itself.
-
-    Args:
-        text: the reply without thinking.
-        numbers: the criteria that were asked about, as the judge was shown them.
-        vocabulary: a key of ``VOCABULARIES``.
-    """
+    where the reply disagrees with itself. ``numbers`` are those of the criteria as the judge saw
+    them, ``text`` is the reply without thinking."""
     if disagreement(text, numbers, vocabulary) is not None:
         return {}
     labels: dict[int, str] = {}

@@ -84,7 +84,7 @@ def variants(
     only: Sequence[str] = (),
     word: str = KEYWORD,
 ) -> tuple[list[Variant], Counter[str]]:
-    """All variants of one prompt, contents first.
+    """All variants of one prompt, contents first, and how many could not be made by reason.
 
     Args:
         bases: contents that every edit is applied to; those that the prompt lacks are passed
@@ -92,12 +92,7 @@ def variants(
         only: names of edits and replacements to make; all of them where empty.
         word: what the keyword probe adds.
 
-    Returns:
-        The variants, and how many could not be made by reason.
-
-    Raises:
-        UserError: a base or variant that does not exist.
-    """
+    Raises UserError: a base or variant that does not exist."""
     every = edits(word)
     for key, names, legal in (("bases", bases, BASES), ("variants", only, NAMES)):
         for name in names:

@@ -64,14 +64,9 @@ def start(
 ) -> list[Server]:
     """Start every replica and return at once; ``wait_ready`` waits until they answer.
 
-    Args:
-        host, port: where the first replica listens; the others take the next ports.
-        runs_dir: log files are under ``servers/`` in it.
-        attached: end the servers when this process ends, however it ends.
-
-    Raises:
-        UserError: vLLM or the model is missing, or a port is taken.
-    """
+    The first listens on ``port``, the others on the next ones; log files are under ``servers/`` in
+    ``runs_dir``. ``attached`` servers end when this process does, however it ends.
+    Raises UserError: vLLM or the model is missing, or a port is taken."""
     ports = range(port, port + judge.serve.replicas)
     lists = [arguments(judge, host, place) for place in ports]
     command = launcher(judge.serve.device)
@@ -132,15 +127,9 @@ def listen(host: str, port: int, instead: str) -> socket.socket:
 
 
 def wait_ready(judge: Judge, servers: Sequence[Server], timeout_s: float | None = None) -> float:
-    """Wait until every server is healthy and serves the model that the judge asks for.
-
-    Returns:
-        Seconds waited.
-
-    Raises:
-        UserError: a server ended, was not ready in time (both with the end of its log), or serves
-            another model.
-    """
+    """Seconds until every server was healthy and served the model that the judge asks for.
+    Raises UserError: a server ended or was not ready in time (both with the end of its log), or it
+        serves another model."""
     limit = judge.serve.start_timeout_s if timeout_s is None else timeout_s
     began = time.monotonic()
     for server in servers:

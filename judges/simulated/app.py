@@ -39,15 +39,9 @@ PIECE = 4
 
 
 def simulated_app(judge: Judge, oracle: Oracle, calls_before: int = 0) -> Starlette:
-    """The application of one simulated judge.
-
-    Args:
-        judge: its ``simulated`` settings and its name are used.
-        calls_before: questions answered before, for the drift of a resumed run.
-
-    Raises:
-        UserError: the judge has no ``simulated`` settings, or one is not legal.
-    """
+    """The application of one simulated judge; ``calls_before`` are questions answered before, for
+    the drift of a resumed run.
+    Raises UserError: the judge has no ``simulated`` settings, or one is not legal."""
     server = SimulatedJudge(judge, oracle, calls_before)
     return Starlette(
         routes=[

@@ -86,11 +86,8 @@ class Bias:
     ) -> tuple[float, str | None]:
         """The score in [0, 1], and the kind of failure that replaces it, if any.
 
-        Args:
-            draw: a fresh generator for this question. The order of draws is fixed, so judges with
-                the same seed share their noise.
-            calls: questions answered before this one, for the drift.
-        """
+        ``draw`` is a fresh generator for this question: the order of draws is fixed, so judges with
+        the same seed share their noise. ``calls`` were answered before this one, for the drift."""
         settings = self._settings
         noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
         z = self.standardised(answer)
@@ -111,15 +108,11 @@ class Bias:
         A criterion is seen as met with probability ``tpr`` if its check is met, else ``fpr``.
         Leniency, scale, doses, noise and drift become one shift of the rubric score: each label is
         turned towards the shift with probability shift / room, where room is the change from
-        turning all of them. So the expected score, before clipping, moves by exactly the dose
-        until the room is used up. If a request does not show the points of all criteria (they are
-        hidden, or it asks about a part of the rubric), each counts 1, which is exact for rubrics
-        of equal points. If the truth has no checks, its score is the chance of each.
-
-        Args:
-            points: number of a criterion asked about (from 1, as in ``truth.checks``) -> its
-                points; None if they are hidden.
-        """
+        turning all of them. So the expected score, before clipping, moves by exactly the dose until
+        the room is used up. If a request does not show the points of all criteria (they are hidden,
+        or it asks about a part of the rubric), each counts 1, which is exact for rubrics of equal
+        points. If the truth has no checks, its score is the chance of each. ``points`` are by the
+        number of a criterion asked about (from 1, as in ``truth.checks``), None if hidden."""
         settings = self._settings
         noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
         z = self.standardised(answer)

@@ -119,11 +119,8 @@ def passes(result: Result, expected: Any) -> bool:
 
 
 def same(value: Any, expected: Any, tolerance: float = 1e-9) -> bool:
-    """Whether ``value`` is of the type of ``expected`` and equals it, in every part.
-
-    Args:
-        tolerance: relative and absolute, for floats and complex numbers only.
-    """
+    """Whether ``value`` is of the type of ``expected`` and equals it, in every part; floats and
+    complex numbers up to ``tolerance``, relative or absolute."""
     if type(value) is not type(expected):
         return False
     if isinstance(expected, float):

@@ -42,12 +42,8 @@ class Pool:
             thread.start()
 
     def submit(self, call: Call) -> Future[Result]:
-        """Queue one call.
-
-        Raises:
-            NotLiteral: an argument is not a literal.
-            RuntimeError: the pool is closed.
-        """
+        """Queue one call. Raises NotLiteral: an argument is not a literal.
+        Raises RuntimeError: the pool is closed."""
         dumps(list(call.args))
         future: Future[Result] = Future()
         with self._lock:

@@ -119,11 +119,8 @@ returns the nonce backwards, the names in its environment, and what was not refu
 
 
 def attack(start: Callable[[], Worker]) -> str:
-    """Run the canary in a worker of its own.
-
-    Returns:
-        Why this tier is not to be trusted, or nothing where every attack was refused.
-    """
+    """Run the canary in a worker of its own: why this tier is not to be trusted, or nothing where
+    every attack was refused."""
     nonce = secrets.token_hex(8)
     with targets() as (where, traces):
         try:
@@ -183,14 +180,9 @@ def try_tier(tier: Tier, bwrap: str | None = None) -> str:
 
 @functools.cache
 def find(unsafe: bool = False) -> Tier:
-    """The best tier of this machine, asked once per process.
-
-    Args:
-        unsafe: go on without isolation where there is none; the tier's name then says so.
-
-    Raises:
-        SandboxUnavailable: nothing withstands the canary and ``unsafe`` is false.
-    """
+    """The best tier of this machine, asked once per process. Where there is no isolation,
+    ``unsafe`` goes on without; the tier's name then says so.
+    Raises SandboxUnavailable: nothing withstands the canary and ``unsafe`` is false."""
     faults = {}
     for tier in (Tier.BWRAP, Tier.LANDLOCK):
         faults[tier] = try_tier(tier)

@@ -159,17 +159,9 @@ def fault(row: Row, needs: str) -> str:
 def parse(
     record: Mapping[str, Any], where: str, options: Options = OPTIONS, number: int = 0
 ) -> Row:
-    """One row of the file as a Row; lists may also be numpy arrays.
-
-    Args:
-        record: the fields of the row.
-        where: file and line, for messages.
-        options: see there.
-        number: place of the row in its file, which names its rules.
-
-    Raises:
-        UserError: a missing or malformed field.
-    """
+    """One row of the file as a Row; lists may also be numpy arrays. ``where`` is file and line, for
+    messages; ``number`` is the place of the row in its file, which names its rules.
+    Raises UserError: a missing or malformed field."""
     messages = _messages(record, where)
     labels = verif.checkers if options.form == "verif" else _rubric
     criteria, rules = labels(record, where, number)
@@ -278,14 +270,9 @@ def _merge(first: Row, again: Row) -> Row:
 
 
 def records(path: Path, also: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(line or row, fields) of each row of a .jsonl, .jsonl.gz or .parquet file.
-
-    Args:
-        also: a column to read besides those that `parse` looks at.
-
-    Raises:
-        UserError: the file cannot be read, or a line is no object.
-    """
+    """(line or row, fields) of each row of a .jsonl, .jsonl.gz or .parquet file; ``also`` is a
+    column to read besides those that `parse` looks at.
+    Raises UserError: the file cannot be read, or a line is no object."""
     parquet = path.suffix == ".parquet"
     try:
         yield from _parquet(path, also) if parquet else _jsonl(path)
@@ -356,5 +343,5 @@ def _short(value: Any) -> str:
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
-def _refuse(where: str, given: str, legal: str) -> NoReturn:
-    raise UserError(f"{where}: found {given}. {legal[0].upper()}{legal[1:]}.")
+def _refuse(where: str, problem: str, legal: str) -> NoReturn:
+    raise UserError(f"{where}: found {problem}. {legal[0].upper()}{legal[1:]}.")

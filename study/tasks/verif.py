@@ -27,15 +27,9 @@ WORD_COUNT = """def check_following(instruction, response):
 def checkers(
     record: Mapping[str, Any], where: str, number: int
 ) -> tuple[tuple[Criterion, ...], tuple[Rule, ...]]:
-    """Criteria of one point each, and rules.
-
-    Args:
-        record: the fields of a row.
-        where: file and row, for messages.
-        number: place of the row in its file.
-
-    Raises:
-        UserError: no labels, labels that are not JSON, lists that do not fit, or an unknown tag.
+    """Criteria of one point each, and rules, of the row at place ``number`` of its file; ``where``
+    is for messages.
+    Raises UserError: no labels, labels that are not JSON, lists that do not fit, or an unknown tag.
     """
     criteria, rules = [], []
     for place, (tag, text, source) in enumerate(labels(record, where)):
@@ -122,9 +116,9 @@ def plain_rules(records: Any, where: str, number: int) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def _refuse(where: str, found: str, legal: str = "") -> NoReturn:
+def _refuse(where: str, problem: str, legal: str = "") -> NoReturn:
     legal = legal or (
         "JSON text in reward_model.ground_truth: {checkers, functions}, two lists of text of equal"
         " length, each checker beginning with [llm] or [rule]"
     )
-    raise UserError(f"{where}: found {found}. Legal is {legal}. Correct or remove the row.")
+    raise UserError(f"{where}: found {problem}. Legal is {legal}. Correct or remove the row.")

@@ -105,11 +105,7 @@ def _value(data: Any, depth: int) -> Any:
 
 
 def _check_hashes(members: list[Any]) -> None:
-    """Refuse members that were chosen to have one hash.
-
-    Raises:
-        TypeError: a member has none.
-        ValueError: more than ``SHARED`` have the same.
-    """
+    """Refuse members that were chosen to have one hash. Raises TypeError: a member has none.
+    Raises ValueError: more than ``SHARED`` have the same."""
     if max(Counter(map(hash, members)).values(), default=0) > SHARED:
         raise ValueError("members with the same hash")

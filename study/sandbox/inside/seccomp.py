@@ -60,12 +60,9 @@ FCNTLS = (0, 1, 2, 3, 4, 1030)
 
 
 def permitted(*, parent: bool, writable: bool) -> dict[str, Only | Without | None]:
-    """System call -> what its argument must be, or None where any will do.
-
-    Args:
-        parent: for the zygote, which forks and kills; else for untrusted code.
-        writable: whether any file may be written at all.
-    """
+    """System call -> what its argument must be, or None where any will do: for the zygote, which
+    forks and kills (``parent``), or for untrusted code; ``writable`` where any file may be written
+    at all."""
     names = set(TABLES["x86_64"]) | set(TABLES["aarch64"])
     names -= {"clone3"} | (set() if parent else PARENT_ONLY) | (set() if writable else WRITING)
     rules: dict[str, Only | Without | None] = dict.fromkeys(sorted(names))
