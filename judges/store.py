@@ -359,7 +359,7 @@ def verify(store: Store) -> list[str]:
             if not isinstance(value, dict):
                 problems.append(f"{key}: {value}; it counts as not there")
             elif not re.fullmatch("[0-9a-f]{64}", key):
-                problems.append(f"{key}: the key is no SHA-256")
+                problems.append(f"{key}: the key is not a SHA-256")
     except sqlite3.DatabaseError as error:
         problems.append(f"the file: {error}")
     return problems

@@ -137,15 +137,9 @@ COUNTS: dict[str, Legal] = {"legal": Number(low=1, high=1_000_000)}
 """Metadata of a dict whose values are counts."""
 
 
-def legal_of(cls: Any, key: str) -> Legal | None:
-    """What the field ``key`` of a dataclass may hold; None where any value of its type will do."""
-    return {item.name: item.metadata.get("legal") for item in dataclasses.fields(cls)}[key]
-
-
 def words_of(cls: Any, key: str) -> tuple[str, ...]:
-    """The legal words of a field made by `choice`."""
-    legal = legal_of(cls, key)
-    assert isinstance(legal, Choice)
+    """The legal words of the field ``key`` of a dataclass, made by `choice`."""
+    (legal,) = (item.metadata["legal"] for item in dataclasses.fields(cls) if item.name == key)
     return legal.words
 
 

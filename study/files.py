@@ -123,7 +123,7 @@ def read_text(path: Path, remedy: str = "") -> str:
         if stat.S_ISDIR(status.st_mode):
             raise Damaged(path, "is a folder and should be a file", remedy)
         if not stat.S_ISREG(status.st_mode):
-            raise Damaged(path, "is no regular file", remedy)
+            raise Damaged(path, "is not a regular file", remedy)
         if status.st_size > LARGEST:
             raise Damaged(path, f"has {status.st_size} bytes, far too many for what it is", remedy)
         data = path.read_bytes()
@@ -136,7 +136,7 @@ def read_text(path: Path, remedy: str = "") -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Damaged(path, f"is no UTF-8 text from byte {error.start} on", remedy) from error
+        raise Damaged(path, f"is not UTF-8 text from byte {error.start} on", remedy) from error
 
 
 def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
@@ -147,7 +147,7 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
-        raise Damaged(path, f"is no whole JSON ({first_line(error)})", remedy) from error
+        raise Damaged(path, f"is not whole JSON ({first_line(error)})", remedy) from error
     if not isinstance(content, dict):
         kind = type(content).__name__
         raise Damaged(path, f"holds a JSON {kind} where an object should be", remedy)
@@ -173,7 +173,7 @@ def read_yaml(path: Path, remedy: str = "") -> dict[str, Any]:
     try:
         content = yaml.load(text, Loader=yaml.CSafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise Damaged(path, f"is no YAML ({first_line(error)})", remedy) from error
+        raise Damaged(path, f"is not YAML ({first_line(error)})", remedy) from error
     if not isinstance(content, dict):
         raise Damaged(path, "holds no keys and values", remedy)
     return {str(key): value for key, value in content.items()}

@@ -153,7 +153,7 @@ class Recorder:
         verdicts: list[dict[str, Any]],
         metrics: dict[str, float],
     ) -> dict[str, Any]:
-        """Record one step whole, the metrics line last; returns that line: step, time_ms, metrics."""
+        """Record one step whole, the metrics line last: step, time_ms, metrics. Returns that."""
         for path in _write_parts(self.folder, part_name(step), rollouts, verdicts, durable=False):
             self._loose |= {path, path.parent}
         time_ms = self._times.get(step, int(time.time() * 1000))

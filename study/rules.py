@@ -139,22 +139,21 @@ class RuleRunner:
         lists of R results, in the order of the rules. A row is repeated for each answer of its
         group."""
         asked = [
-            (rule, row.prompt_text(), answer)
+            (rule.source, row.prompt_text(), answer)
             for row, answer in zip(rows, answers, strict=True)
             for rule in row.rules
         ]
-        todo = sorted({(rule.source, prompt) for rule, prompt, _ in asked} - self._empty.keys())
-        calls = [_call(source, prompt, "") for source, prompt in todo]
-        calls += [_call(rule.source, prompt, answer) for rule, prompt, answer in asked]
-        results = iter(self.pool.run(calls))
+        todo = sorted({(source, prompt) for source, prompt, _ in asked} - self._empty.keys())
+        empty = [(source, prompt, "") for source, prompt in todo]
+        results = iter(self.pool.run(_call(*call) for call in (*empty, *asked)))
         self._empty |= {key: _verdict(next(results)) for key in todo}
-        judged = iter(
+        return [
             [
-                _judged(rule, next(results), self._empty[rule.source, prompt])
-                for rule, prompt, _ in asked
+                _judged(rule, next(results), self._empty[rule.source, row.prompt_text()])
+                for rule in row.rules
             ]
-        )
-        return [[next(judged) for _ in row.rules] for row in rows]
+            for row in rows
+        ]
 
 
 def spoken(result: RuleResult) -> str:

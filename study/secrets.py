@@ -19,9 +19,12 @@ from study.tables import table
 _TABLES = table(__file__)
 PATTERNS = {kind: re.compile(pattern) for kind, pattern in _TABLES["patterns"].items()}
 """What a text looks like when it holds a key -> how to find it. Each match is the secret."""
+MARKS: dict[str, list[str]] = _TABLES["marks"]
+"""Kind of key -> what a text must hold before its pattern is tried, which costs more. The other
+kinds of `PATTERNS` belong in configs; a reply may well talk about an address with a password."""
 BLOT = "***"
 SHORTEST_KNOWN = 4
-"""A known value shorter than this is no secret, and blotting it out would riddle every text."""
+"""A known value shorter than this is not a secret, and blotting it out would riddle every text."""
 LONGEST_NAME = 64
 REMEDY = (
     "Put the value in an environment variable, for example `export JUDGE_API_KEY=...`, and give "

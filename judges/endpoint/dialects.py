@@ -14,6 +14,7 @@ from typing import Any, Literal
 from study import bounds
 from study.errors import UserError
 from study.schema import Endpoint, Judge, Sampling
+from study.tables import table
 
 REMINDER = (
     "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "
@@ -27,11 +28,11 @@ class Dialect:
 
     thinking: Literal["switch", "always", "never", "unknown"] = "unknown"
     """Whether the request decides, or nothing does."""
-    switch: tuple[str, ...] = ()
+    switch: Sequence[str] = ()
     """Where the request says true or false: names from the outside in."""
     thinking_streams: bool = False
     """Whether it thinks only in a streamed answer."""
-    efforts: tuple[str, ...] = ()
+    efforts: Sequence[str] = ()
     """Legal values of ``reasoning_effort``; none where the field is not known."""
     stream: Literal["allowed", "required"] = "allowed"
     structured: Literal["vllm", "json_schema", "none"] = "none"
@@ -43,32 +44,7 @@ class Dialect:
     """Whether its list of models names every one that it serves."""
 
 
-EFFORTS = ("low", "medium", "high")
-
-DIALECTS: dict[str, Dialect] = {
-    # Any server that follows OpenAI's protocol; nothing is relied on beyond it.
-    "openai": Dialect(
-        efforts=("none", "minimal", *EFFORTS, "xhigh"), structured="json_schema", top_logprobs=20
-    ),
-    "vllm": Dialect(
-        thinking="switch",
-        switch=("chat_template_kwargs", "enable_thinking"),
-        structured="vllm",
-        top_logprobs=20,
-    ),
-    # The log-probs of gpt-oss run through its reasoning as well, and nothing in them says where
-    # the answer begins: a word of the reasoning could pass for the verdict.
-    "vllm-harmony": Dialect(thinking="always", efforts=EFFORTS, structured="vllm"),
-    "dashscope": Dialect(
-        thinking="switch",
-        switch=("enable_thinking",),
-        thinking_streams=True,
-        top_logprobs=5,
-        lists_models=False,
-    ),
-    "dashscope-qwq": Dialect(thinking="always", stream="required", lists_models=False),
-    "simulated": Dialect(thinking="never", structured="vllm", top_logprobs=20),
-}
+DIALECTS = {name: Dialect(**settings) for name, settings in table(__file__).items()}
 
 
 def dialect_of(judge: Judge) -> Dialect:

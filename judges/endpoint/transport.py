@@ -213,17 +213,13 @@ class AsgiWire:
         sent = {"host": self._host, **headers}
         return {
             "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "method": method,
             "scheme": "http",
             "path": path,
-            "raw_path": path.encode(),
             "query_string": b"",
-            "root_path": "",
             "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
-            "client": ("127.0.0.1", 0),
-            "server": (self._host, 80),
         }
 
     async def close(self) -> None:

@@ -24,11 +24,9 @@ class Binary(base.OneRequest):
     optional = ()
 
     def problem(self, row: Row) -> str:
-        """Why the row cannot be graded so; empty where it can."""
         return "" if (row.reference or "").strip() else "the row has no reference answer"
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn that ends with the delimited answer."""
         reference = delimit("reference", row.reference or "")
         return self.turn(row, reference=reference, answer=delimit("answer", answer))
 

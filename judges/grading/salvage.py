@@ -112,7 +112,7 @@ def _read(text: str, start: int, stack: list[_Open]) -> tuple[int, list[Any] | N
 
 
 def _next(text: str, position: int) -> int:
-    """Where the next character is that is no blank."""
+    """Where the next character that is not blank stands."""
     blank = _BLANK.match(text, position)
     return blank.end() if blank else position
 

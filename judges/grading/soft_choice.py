@@ -63,7 +63,6 @@ class SoftChoice(base.OneRequest):
         return self.options.get("soft", True)
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn that ends with the delimited answer."""
         positive, negative = self.words
         return self.turn(
             row, answer=delimit("answer", answer), positive=positive, negative=negative

@@ -34,7 +34,6 @@ class Verif(Binary):
         return self.load_prompt(self.name, self.options.get("prompt", self.option("language")))
 
     def problem(self, row: Row) -> str:
-        """Why the row cannot be graded so; empty where it can."""
         texts = [item.text.strip() for item in row.criteria]
         if not texts:
             return "the row has no criteria to take for constraints"
@@ -45,7 +44,6 @@ class Verif(Binary):
         return ""
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn that ends with the delimited answer."""
         constraints = "\n".join(f"- {item.text.strip()}" for item in row.criteria)
         return self.turn(
             row, constraints=delimit("rubric", constraints), answer=delimit("answer", answer)

@@ -66,7 +66,7 @@ def form(vocabulary: str) -> str:
 
 
 def label(value: Any, vocabulary: str) -> str:
-    """``met``, ``not_met``, or ``unknown`` for anything that is no word of the vocabulary."""
+    """``met``, ``not_met``, or ``unknown`` for a value that is not a word of the vocabulary."""
     said = _plain(value)
     return "unknown" if said is None else _LABELS[vocabulary].get(said, "unknown")
 
@@ -132,7 +132,7 @@ def _pieces(text: str, vocabulary: str) -> Iterator[Piece]:
     for start, end, values in salvage.values(text):
         inside = [piece for value in values for piece in _of(value, vocabulary)]
         if inside:
-            # what stands in front of the value on its line is no whole line
+            # what stands in front of the value on its line is not a whole line
             yield from _lines(text[outside:start].rpartition("\n")[0], vocabulary)
             yield from inside
             outside = end

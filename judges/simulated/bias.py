@@ -14,23 +14,12 @@ from study.errors import UserError
 from study.features import FEATURES, features
 from study.rows import Truth
 from study.schema import Simulated, freeze
+from study.tables import table
 
 RULE = "1"
 """Version; raised when the same settings would give other verdicts."""
 
-DEFAULT_REFERENCE: dict[str, tuple[float, float]] = {
-    "length": (7.941, 6.201),
-    "headings": (0.170, 0.427),
-    "bullets": (0.726, 1.349),
-    "bold": (0.124, 0.618),
-    "flattery": (0.165, 0.373),
-    "confidence": (0.193, 0.439),
-    "hedges": (0.040, 0.197),
-    "repetition": (0.081, 0.129),
-    "keyword": (0.062, 0.258),
-    "emoji": (0.082, 0.287),
-    "exclamation": (0.171, 0.385),
-}
+DEFAULT_REFERENCE = {name: tuple(pair) for name, pair in table(__file__).items()}
 """Feature -> (mean, sd) over 2,048 rollouts of the warmed-up tiny policy before any RL, prompts of
 instruct-mini and with "robust" as the keyword. A dose is score per one of these standard
 deviations; ``simulated.reference`` replaces single entries."""

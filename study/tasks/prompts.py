@@ -272,7 +272,7 @@ def _merge(first: Row, again: Row) -> Row:
 def records(path: Path, also: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(line or row, fields) of each row of a .jsonl, .jsonl.gz or .parquet file; ``also`` is a
     column to read besides those that `parse` looks at.
-    Raises UserError: the file cannot be read, or a line is no object."""
+    Raises UserError: the file cannot be read, or a line is not an object."""
     parquet = path.suffix == ".parquet"
     try:
         yield from _parquet(path, also) if parquet else _jsonl(path)

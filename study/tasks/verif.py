@@ -79,7 +79,7 @@ def _lists(record: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]
     for key in ("checkers", "functions"):
         value = plain(truth.get(key))
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            _refuse(where, f"{key} that are no list of text")
+            _refuse(where, f"{key} that are not a list of text")
         lists.append(value)
     if len(lists[0]) != len(lists[1]):
         _refuse(where, f"{len(lists[0])} checkers and {len(lists[1])} functions")
@@ -88,7 +88,7 @@ def _lists(record: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]
 
 def tagged_rule(name: str, text: str, points: float, tags: Mapping[str, Any], where: str) -> Rule:
     """The rule of a rubric item whose tags say ``verifier: rule``.
-    Raises UserError: another function than word_count_range, or parameters that are no range."""
+    Raises UserError: another function than word_count_range, or parameters that are not a range."""
     if tags.get("function") != "word_count_range":
         _refuse(where, f"a rubric item for the rule {tags.get('function')!r}", "word_count_range")
     parameters = tags.get("parameters")

@@ -16,7 +16,7 @@ from typing import Any
 
 
 class NotLiteral(ValueError):
-    """A value that is no literal. ``subclass`` tells one that poses as a built-in type."""
+    """A value that is not a literal. ``subclass`` tells one that poses as a built-in type."""
 
     def __init__(self, text: str, subclass: bool = False) -> None:
         super().__init__(text)
