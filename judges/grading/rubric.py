@@ -249,7 +249,7 @@ class RubricChunk(Rubric):
     def __post_init__(self) -> None:
         super().__post_init__()
         k = self.options.get("k", self.per_request)
-        where = "judge.grading.options.k"
+        where = "+judge.grading.options.k"
         bounds.check(where, bounds.check_kind(where, k, int, 10), bounds.Number(low=1), 10)
 
 

@@ -36,7 +36,7 @@ class SoftChoice(base.OneRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        bounds.check_kind("judge.grading.options.soft", self.soft, bool, True)
+        bounds.check_kind("+judge.grading.options.soft", self.soft, bool, True)
         for word in self.words:
             if not isinstance(word, str) or not _plain(word) or len(word.split()) != 1:
                 raise UserError(

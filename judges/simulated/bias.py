@@ -10,6 +10,7 @@ import math
 import random
 from typing import Any
 
+from study import bounds
 from study.errors import UserError
 from study.features import FEATURES, features
 from study.rows import Truth
@@ -37,11 +38,7 @@ def check(settings: Simulated) -> None:
     freeze(Simulated, dataclasses.asdict(settings), "judge.simulated.")
     for group in ("doses", "reference"):
         for name in getattr(settings, group):
-            if name not in FEATURES:
-                raise UserError(
-                    f"judge.simulated.{group} names {name!r}, which is not a feature. Give one of "
-                    f"{', '.join(FEATURES)}."
-                )
+            bounds.check(f"a key of judge.simulated.{group}", name, bounds.Choice(FEATURES))
     for name, pair in settings.reference.items():
         if len(pair) != 2 or not pair[1] > 0:
             raise UserError(

@@ -324,12 +324,9 @@ def _path(options: Task) -> Path:
 
 
 def _options(task: Task) -> Options:
-    legal = field_types(Options)
-    unknown = sorted(task.options.keys() - legal)
-    if unknown:
-        raise UserError(
-            f"task.options.{unknown[0]} is not known to task={task.name}. Legal are"
-            f" {', '.join(sorted(legal))}."
+    for key in task.options:
+        bounds.check(
+            "a key of task.options", key, bounds.Choice(tuple(sorted(field_types(Options))))
         )
     return freeze(Options, task.options, "task.options.")
 
