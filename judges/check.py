@@ -61,9 +61,9 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
     asked, served = judge.endpoint.model or judge.name, verdict.served_model
     if verdict.outcome is Outcome.scored:
         labels = f" ({', '.join(verdict.labels)})" if verdict.labels else ""
-        said = f"scored {verdict.score:.3f}{labels}"
+        result = f"scored {verdict.score:.3f}{labels}"
     else:
-        said = f"{verdict.outcome}: {verdict.reason[:REASON_CHARACTERS]}"
+        result = f"{verdict.outcome}: {verdict.reason[:REASON_CHARACTERS]}"
     tokens = "the endpoint did not say"
     if verdict.tokens_in is not None and verdict.tokens_out is not None:
         cached = verdict.tokens_cached
@@ -77,7 +77,7 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
         ("model", f"{asked} is served there{as_served}"),
         ("dialect", dialects.described(judge)),
         ("grading", f"{verdict.grading} version {verdict.grading_version}"),
-        ("verdict", said),
+        ("verdict", result),
         ("latency", f"{verdict.latency_s:.2f} s, {attempts}"),
         ("tokens", tokens),
         ("cost", cost(judge, verdict)),

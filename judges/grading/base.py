@@ -215,5 +215,5 @@ def unparsed(reason: str, text: str) -> Parsed:
 
 def different(*verdicts: str, text: str) -> Parsed:
     """A reply with two verdicts: one of them may be a quotation, and nothing tells which."""
-    short = [said if len(said) <= 40 else f"{said[:40]}…" for said in verdicts]
+    short = [text if len(text) <= 40 else f"{text[:40]}…" for text in verdicts]
     return unparsed(f"{DIFFERENT}: {' and '.join(short)}", text)

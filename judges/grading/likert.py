@@ -25,5 +25,5 @@ class Likert(base.OneRequest):
         return bracket.scored(reply, _score, "a [[score]], a number from 0 to 100")
 
 
-def _score(said: str) -> float | None:
-    return float(said) / 100 if _NUMBER.fullmatch(said) and float(said) <= 100 else None
+def _score(text: str) -> float | None:
+    return float(text) / 100 if _NUMBER.fullmatch(text) and float(text) <= 100 else None

@@ -47,8 +47,8 @@ class Listwise(base.GroupGrading):
         """The one ``[[B > A > C]]`` that names every answer once."""
         names = {group.letters(k).lower(): member for k, member in enumerate(request.members)}
 
-        def legal(said: str) -> tuple[int, ...] | None:
-            order = tuple(names.get(name.strip(), -1) for name in said.split(">"))
+        def legal(text: str) -> tuple[int, ...] | None:
+            order = tuple(names.get(name.strip(), -1) for name in text.split(">"))
             return order if sorted(order) == sorted(request.members) else None
 
         order = bracket.read(reply, legal, "a ranking that names every answer once")

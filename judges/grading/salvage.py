@@ -127,9 +127,9 @@ def _rest(text: str, stack: list[_Open]) -> Iterator[Any]:
         if isinstance(container.items, Pairs):
             following = _BRACE.search(text, container.start + 1)
             end = len(text) if following is None else following.end()
-            said = _numbers(text[container.start : end])
-            if said:
-                yield Wreck(said, cut=following is None)
+            numbers = _numbers(text[container.start : end])
+            if numbers:
+                yield Wreck(numbers, cut=following is None)
         yield from container.inside
 
 

@@ -67,8 +67,8 @@ def form(vocabulary: str) -> str:
 
 def label(value: Any, vocabulary: str) -> str:
     """``met``, ``not_met``, or ``unknown`` for a value that is not a word of the vocabulary."""
-    said = _plain(value)
-    return "unknown" if said is None else _LABELS[vocabulary].get(said, "unknown")
+    word = _plain(value)
+    return "unknown" if word is None else _LABELS[vocabulary].get(word, "unknown")
 
 
 def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str]:
@@ -88,12 +88,12 @@ def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str
 
 def disagreement(text: str, numbers: list[int], vocabulary: str) -> int | None:
     """The first of the numbers of which a reply says two different things, if there is one."""
-    said: dict[int, set[str]] = {number: set() for number in numbers}
+    labels: dict[int, set[str]] = {number: set() for number in numbers}
     for piece in _pieces(text[-LONGEST:], vocabulary):
         for number, value in piece.about(numbers):
-            if number in said and (seen := label(value, vocabulary)) != "unknown":
-                said[number].add(seen)
-    return next((number for number in numbers if len(said[number]) > 1), None)
+            if number in labels and (seen := label(value, vocabulary)) != "unknown":
+                labels[number].add(seen)
+    return next((number for number in numbers if len(labels[number]) > 1), None)
 
 
 def largest_number(text: str, vocabulary: str) -> tuple[int, bool]:

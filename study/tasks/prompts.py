@@ -324,10 +324,9 @@ def _path(options: Task) -> Path:
 
 
 def _options(task: Task) -> Options:
+    legal = bounds.Choice(tuple(sorted(field_types(Options))))
     for key in task.options:
-        bounds.check(
-            "a key of task.options", key, bounds.Choice(tuple(sorted(field_types(Options))))
-        )
+        bounds.check("a key of task.options", key, legal)
     return freeze(Options, task.options, "task.options.")
 
 
