@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from judges.endpoint.client import Fetched
-    from study.schema import Judge
-    from study.verdict import Reply
+from judges.endpoint.client import Fetched
+from study.schema import Judge
+from study.verdict import Reply
 
 
 def joined_fields(parts: Sequence[Fetched]) -> dict[str, Any]:

@@ -6,16 +6,15 @@ The cell stops, and goes on from there once the limit is raised.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from study.errors import UserError
 from study.records import MISSING, parts, read_part
-
-if TYPE_CHECKING:
-    from study.schema import Cost, Judge
+from study.schema import Cost, Judge, freeze
 
 
 class BudgetSpent(UserError):
@@ -34,16 +33,9 @@ class Spent:
 
 
 class Budget:
-    """The running total of one cell, all of its judges together.
-
-    Args:
-        cost: the limits.
-        judges: the acting judge and the shadow judges.
-        before: what earlier processes of this cell spent, and of that the last step.
-
-    Raises:
-        UserError: a limit that allows nothing, or one in dollars for a judge without a price.
-    """
+    """The running total of one cell, the acting judge and the shadow judges together; ``before`` is
+    what earlier processes of this cell spent, and of that the last step.
+    Raises UserError: a limit that allows nothing, or one in dollars for a judge without a price."""
 
     def __init__(
         self, cost: Cost, judges: Iterable[Judge], before: tuple[Spent, Spent] = (Spent(), Spent())
@@ -54,10 +46,7 @@ class Budget:
 
     def check(self) -> None:
         """Raise if another step like the last one does not fit.
-
-        Raises:
-            BudgetSpent: with the limit, what is spent and how to go on.
-        """
+        Raises BudgetSpent: with the limit, what is spent and how to go on."""
         after = self.spent + self.last
         for name, limit, spent, step, shown in (
             ("max_calls", self.cost.max_calls, self.spent.calls, after.calls, "{:d}"),
@@ -86,15 +75,8 @@ def usd_of(verdicts: Sequence[dict[str, Any]]) -> float:
 
 def check_limits(cost: Cost, judges: Iterable[Judge]) -> None:
     """Refuse limits that cannot be kept.
-
-    Raises:
-        UserError: a limit that allows nothing, or one in dollars for a judge without a price.
-    """
-    for name, limit in (("max_usd", cost.max_usd), ("max_calls", cost.max_calls)):
-        if limit is not None and not limit > 0:
-            raise UserError(
-                f"cost.{name}={limit} allows nothing. Give a number above 0, or null for no limit."
-            )
+    Raises UserError: a limit that allows nothing, or one in dollars for a judge without a price."""
+    freeze(Cost, dataclasses.asdict(cost), "cost.")
     if cost.max_usd is None:
         return
     for judge in judges:
@@ -109,13 +91,7 @@ def check_limits(cost: Cost, judges: Iterable[Judge]) -> None:
 def spent_before(folder: Path) -> tuple[Spent, Spent]:
     """What the recorded steps of a cell spent, and of that the last one; reused replies are free.
     A step that was stopped because verdicts were missing counts too.
-
-    Args:
-        folder: the cell's; its verdicts are in ``verdicts/step-*.parquet``.
-
-    Raises:
-        UserError: a part that cannot be read.
-    """
+    Raises UserError: a part that cannot be read."""
 
     def spent(part: Path) -> Spent:
         rows = [dict.fromkeys(columns) | row for row in read_part(part, columns).to_pylist()]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from judges.endpoint import dialects
 from judges.session import Session
@@ -16,11 +15,9 @@ from study import tasks
 from study.cli import command, overrides, preset
 from study.compose import load_presets
 from study.rows import Criterion, Row, prompt_id
+from study.schema import Judge, Task
 from study.screen import visible
 from study.verdict import Outcome, Verdict
-
-if TYPE_CHECKING:
-    from study.schema import Judge, Task
 
 PROMPT = "Name the capital of France in one short sentence."
 ANSWER = "The capital of France is Paris."
@@ -43,10 +40,7 @@ REASON_CHARACTERS = 200
 
 def probe(judge: Judge, task: Task | None = None) -> Verdict:
     """One fresh verdict on a harmless question; a simulated judge is asked a row of ``task``.
-
-    Raises:
-        UserError: the judge cannot be asked: no key, no endpoint, or it serves another model.
-    """
+    Raises UserError: the judge cannot be asked: no key, no endpoint, or it serves another model."""
     single = dataclasses.replace(judge, sampling=dataclasses.replace(judge.sampling, votes=1))
     row, oracle = HARMLESS, None
     if judge.simulated is not None and task is not None:
@@ -67,9 +61,9 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
     asked, served = judge.endpoint.model or judge.name, verdict.served_model
     if verdict.outcome is Outcome.scored:
         labels = f" ({', '.join(verdict.labels)})" if verdict.labels else ""
-        said = f"scored {verdict.score:.3f}{labels}"
+        result = f"scored {verdict.score:.3f}{labels}"
     else:
-        said = f"{verdict.outcome}: {verdict.reason[:REASON_CHARACTERS]}"
+        result = f"{verdict.outcome}: {verdict.reason[:REASON_CHARACTERS]}"
     tokens = "the endpoint did not say"
     if verdict.tokens_in is not None and verdict.tokens_out is not None:
         cached = verdict.tokens_cached
@@ -83,7 +77,7 @@ def screen(judge: Judge, verdict: Verdict) -> list[tuple[str, str]]:
         ("model", f"{asked} is served there{as_served}"),
         ("dialect", dialects.described(judge)),
         ("grading", f"{verdict.grading} version {verdict.grading_version}"),
-        ("verdict", said),
+        ("verdict", result),
         ("latency", f"{verdict.latency_s:.2f} s, {attempts}"),
         ("tokens", tokens),
         ("cost", cost(judge, verdict)),
@@ -102,10 +96,7 @@ def cost(judge: Judge, verdict: Verdict) -> str:
 
 def check(judge: Judge, task: Task) -> bool:
     """Probe every replica and print the screen; whether all of them gave a score.
-
-    Raises:
-        UserError: one of them cannot be asked.
-    """
+    Raises UserError: one of them cannot be asked."""
     scored = True
     for url in (judge.endpoint.url, *judge.endpoint.replicas):
         endpoint = dataclasses.replace(judge.endpoint, url=url, replicas=[])

@@ -10,20 +10,18 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from judges.endpoint.dialects import dialect_name
 from judges.grading import GRADINGS
 from judges.grading.base import AnswerGrading, GroupGrading
 from judges.simulated.bias import effective
 from judges.store import content_key
+from study import bounds
 from study.errors import UserError
 from study.marks import JUDGE_ID, marked_keys
-from study.schema import freeze
+from study.schema import Judge, freeze
 from study.secrets import refuse_config
-
-if TYPE_CHECKING:
-    from study.schema import Judge
 
 SCHEMA = 1
 """Part of both hashes: raised when their meaning changes, so that old ones no longer match."""
@@ -31,17 +29,9 @@ SCHEMA = 1
 
 def build_grading(judge: Judge) -> AnswerGrading | GroupGrading:
     """The grading that ``judge.grading`` names, with its options.
-
-    Raises:
-        UserError: there is no such grading.
-    """
-    name = judge.grading.name
-    if name not in GRADINGS:
-        raise UserError(
-            f"judge.grading.name={name!r} is not a grading. Legal are "
-            f"{', '.join(sorted(GRADINGS))}; type for example judge.grading.name={min(GRADINGS)}."
-        )
-    return GRADINGS[name](judge.grading.options)
+    Raises UserError: there is no such grading."""
+    make = bounds.pick("judge.grading.name", judge.grading.name, GRADINGS, "likert")
+    return make(judge.grading.options)
 
 
 def judge_id(judge: Judge) -> str:
@@ -97,10 +87,7 @@ def _simulated(judge: Judge) -> dict[str, Any] | None:
 
 def check_settings(judge: Judge) -> None:
     """Refuse a judge built in code with settings that no preset could have.
-
-    Raises:
-        UserError: a value that is not legal, a key in it, or no address or model.
-    """
+    Raises UserError: a value that is not legal, a key in it, or no address or model."""
     endpoint = judge.endpoint
     plain = dataclasses.asdict(judge)
     refuse_config(plain, "judge")

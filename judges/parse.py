@@ -128,10 +128,7 @@ def read_reply(grading: Grading, reply: Reply, points: Sequence[float] | None) -
 
 def run(options: Options) -> str:
     """Read the replies and write what was found; the summary.
-
-    Raises:
-        UserError: an option that the grading does not take, or a file that cannot be written.
-    """
+    Raises UserError: an option that the grading does not take, or a file that cannot be written."""
     try:
         grading = GRADINGS[options.grading](options.grading_options)
     except UserError as problem:  # the options as this command line spells them

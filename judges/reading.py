@@ -9,17 +9,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from judges.endpoint.chat_completions import FILTERED
+from judges.endpoint.client import Body, Fetched
 from judges.endpoint.dialects import changed_body
 from judges.endpoint.fields import one_line
+from judges.grading.base import Grading
+from study.schema import Judge
 from study.verdict import Outcome, Parsed, Reply, Request
-
-if TYPE_CHECKING:
-    from judges.endpoint.client import Body, Fetched
-    from judges.grading.base import Grading
-    from study.schema import Judge
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +40,6 @@ def read_reply(parse: Parse, reply: Reply) -> Parsed:
 class Retry:
     """The further requests after replies without a grade: at most one reminder and one with twice
     the tokens. None after a reply with some of the labels: the session asks for the missing ones.
-
-    Args:
-        judge: whom to ask.
-        body: of the first request.
-        parse: how the replies are read.
     """
 
     def __init__(self, judge: Judge, body: Body, parse: Parse) -> None:
@@ -80,13 +72,9 @@ class Retry:
 def settle(
     parse: Parse, replies: Sequence[Reply], parsed: Sequence[Parsed] = ()
 ) -> tuple[Reply, Parsed]:
-    """The reply that counts and what it says: the first that holds a grade, else the last.
-
-    The reason says what was changed to obtain it, where something was.
-
-    Args:
-        parsed: of the first replies, where they have been read already.
-    """
+    """The reply that counts and what it says: the first that holds a grade, else the last. The
+    reason says what was changed to obtain it. ``parsed`` are the first replies that have been read
+    already."""
     reply, grade = replies[-1], Parsed(Outcome.empty)
     for place, reply in enumerate(replies):
         grade = parsed[place] if place < len(parsed) else read_reply(parse, reply)
@@ -102,10 +90,7 @@ def read(
     grading: Grading, request: Request, fetched: Fetched, parsed: Sequence[Parsed] = ()
 ) -> Fetched:
     """The same with the reply that counts and what it says of the request's criteria. Without a
-    reply all labels are unknown and the outcome is that of the request.
-
-    Args:
-        parsed: of the first replies, where they have been read already.
+    reply all labels are unknown and the outcome is that of the request. ``parsed`` as in `settle`.
     """
     blank = ("unknown",) * len(request.criteria)
     if not fetched.replies:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,8 @@ from judges.session import Session, judge_all
 from judges.store import Store
 from study import cells
 from study.answers import answer_of
-from study.bounds import Name, check
+from study.bounds import Choice, Name, check
+from study.cells import Cell
 from study.cli import command, option, overrides, print_table
 from study.completions import Completion, read_completions
 from study.compose import load_presets, preset_names
@@ -31,13 +32,10 @@ from study.records import PLACE, REPLAYED, VERDICT, parts, read_part, write_part
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
 from study.rewards.failure import REPLAY_POLICIES
+from study.schema import Judge
 from study.tasks import TASKS, oracle
 from study.verdict import mean_score
 from study.verify import say_problems
-
-if TYPE_CHECKING:
-    from study.cells import Cell
-    from study.schema import Judge
 
 JUDGES = preset_names("judge")
 SCORED = ("judge_score", "reward", "advantage")
@@ -53,8 +51,9 @@ class Options:
         f"preset of the judge; each run's own where it is left out: {', '.join(JUDGES)}"
     )
     on_failure: str | None = option(
-        "what becomes of a missing verdict; as in each run where it is left out: "
-        f"{', '.join(REPLAY_POLICIES)}"
+        "what becomes of a missing verdict; as in each run where it is left out; a"
+        " replay has no run to abort",
+        legal=Choice(REPLAY_POLICIES),
     )
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
     out: str | None = option(
@@ -66,11 +65,6 @@ class Options:
         """Refuse what cannot be replayed."""
         if (self.study is None) == (self.file is None):
             raise UserError("judges.replay needs study= or file=, one of them.")
-        if self.on_failure not in (None, *REPLAY_POLICIES):
-            raise UserError(
-                f"on_failure={self.on_failure} cannot be replayed. Legal are "
-                f"{', '.join(REPLAY_POLICIES)}: a replay has no run to abort."
-            )
         if self.overrides and self.judge is None:
             raise UserError(
                 f"{self.overrides[0]} changes a judge, but none is named: without judge= each run "
@@ -84,10 +78,7 @@ class Options:
 
 def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     """Replay every run of a study that has rollouts.
-
-    Raises:
-        UserError: no such study, or the judge cannot be asked.
-    """
+    Raises UserError: no such study, or the judge cannot be asked."""
     study_dir = (options.runs_dir / str(options.study)).absolute()
     folders = [f for f in cells.study_cells(study_dir) if parts(f / "rollouts")]
     if not folders:
@@ -116,13 +107,8 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
 def replay_cell(
     cell: Cell, judge: Judge | None, options: Options, store: Store, target: Path
 ) -> dict[str, Any]:
-    """Score one run's rollouts again and compare what GRPO would have been told.
-
-    Parts that are there already are kept, so a replay that was stopped goes on.
-
-    Returns:
-        What `compare` says, with the run, its rollouts and the calls made.
-    """
+    """Score one run's rollouts again: what `compare` says, with the run and the calls made. Parts
+    that are there already are kept, so a replay that was stopped goes on."""
     config = cell.config
     judge = judge or config.judge
     policy = options.on_failure or judge.on_failure
@@ -157,11 +143,7 @@ def _whole(done: Path) -> bool:
 
 
 def _records(part: Path, rows: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rollouts of a part, in order.
-
-    Raises:
-        Damaged: they are not what `_step` needs.
-    """
+    """The rollouts of a part, in order. Raises Damaged: they are not what `_step` needs."""
     table = read_part(part)
     if lacking := set(NEEDED) - set(table.column_names):
         raise Damaged(part, f"has no {', '.join(sorted(lacking))}")
@@ -211,15 +193,16 @@ def compare(replayed: list[dict[str, Any]]) -> dict[str, Any]:
     both = np.isfinite(new) & np.isfinite(old)
     varied = both.sum() > 1 and new[both].std() > 0 and old[both].std() > 0
     known = np.isfinite(before)
+    moved = before[known], after[known]
     members = 1 + max((row["member"] for row in replayed), default=0)
     numbers = {
         "unscored": _mean(np.isnan(new)),
         "score": _mean(new[np.isfinite(new)]),
         "original_score": _mean(old[np.isfinite(old)]),
         "correlation": float(np.corrcoef(new[both], old[both])[0, 1]) if varied else float("nan"),
-        "sign_flips": sign_flips(before[known], after[known]),
-        "silenced": silenced(before[known], after[known]),
-        "alignment": alignment(before[known], after[known]),
+        "sign_flips": sign_flips(*moved),
+        "silenced": silenced(*moved),
+        "alignment": alignment(*moved),
         "rank_change": rank_change(before.reshape(-1, members), after.reshape(-1, members))
         if len(replayed) % members == 0 and known.all()
         else float("nan"),
@@ -233,9 +216,7 @@ def _mean(values: np.ndarray) -> float:
 
 def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
     """Score completions that others wrote; groups are the completions of one prompt at one step.
-
-    Raises:
-        UserError: the file, or a simulated judge, which knows only the prompts of its own task.
+    Raises UserError: the file, or a simulated judge, which knows only the prompts of its own task.
     """
     if judge.simulated is not None:
         raise UserError(

@@ -14,12 +14,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from judges.check import probe
 from judges.serving import server, vllm_command
-from judges.serving.server import LOCAL
+from judges.serving.server import LOCAL, Server
 from judges.simulated.app import simulated_app
 from study import stopping
 from study.bounds import Number
@@ -30,9 +29,6 @@ from study.schema import Judge, Task
 from study.screen import visible
 from study.tasks import oracle
 from study.verdict import Outcome
-
-if TYPE_CHECKING:
-    from judges.serving.server import Server
 
 SIMULATED_PORT = 8100
 ANY_PORT = "another address; type for example port=0 to take any free port."
@@ -57,10 +53,7 @@ class Options:
 
 def serve(options: Options) -> None:
     """Serve until interrupted; print the address once the judge answers.
-
-    Raises:
-        UserError: there is nothing to serve, or this machine cannot serve it.
-    """
+    Raises UserError: there is nothing to serve, or this machine cannot serve it."""
     settings = list(options.overrides)
     if options.replicas is not None:
         settings.append(f"judge.serve.replicas={options.replicas}")
@@ -78,10 +71,7 @@ def serve(options: Options) -> None:
 
 def serve_simulated(judge: Judge, task: Task, options: Options) -> None:
     """Serve a simulated judge in this process, until interrupted.
-
-    Raises:
-        UserError: the address cannot be used.
-    """
+    Raises UserError: the address cannot be used."""
     import uvicorn
 
     app = simulated_app(judge, oracle(task))
@@ -96,9 +86,7 @@ def serve_simulated(judge: Judge, task: Task, options: Options) -> None:
 
 def serve_vllm(judge: Judge, options: Options) -> None:
     """Start vLLM, wait until it is healthy, get one verdict from each replica, and keep serving.
-
-    Raises:
-        UserError: it cannot be started, serves another model, cannot judge, or ended by itself.
+    Raises UserError: it cannot be started, serves another model, cannot judge, or ended by itself.
     """
     host, port = _address(judge, options)
     if options.stop:
@@ -140,11 +128,7 @@ def _address(judge: Judge, options: Options) -> tuple[str, int]:
 
 
 def _probe(judge: Judge, each: Server) -> None:
-    """One verdict from one replica, printed.
-
-    Raises:
-        UserError: the replica gave no reply at all.
-    """
+    """One verdict from one replica, printed. Raises UserError: the replica gave no reply at all."""
     endpoint = dataclasses.replace(judge.endpoint, url=each.url, replicas=[])
     verdict = probe(dataclasses.replace(judge, endpoint=endpoint))
     if verdict.outcome is Outcome.scored:

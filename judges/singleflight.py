@@ -11,10 +11,9 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from judges.store import Accept, Store
+from judges.store import Accept, Store
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +35,8 @@ Value = dict[str, Any]
 
 
 class SingleFlight:
-    """What one session asks for and waits for; lives in the session's event loop.
-
-    Args:
-        store: shared with other processes.
-        lease_s: how long after the death of a holder a waiter may take over.
-        accept: whether a stored reply will do for this session.
-    """
+    """What one session asks for and waits for; lives in the session's event loop. A waiter takes
+    over ``lease_s`` after the death of a holder; ``accept`` says whether a stored reply will do."""
 
     def __init__(
         self, store: Store, lease_s: float = LEASE_S, accept: Accept = lambda _: True

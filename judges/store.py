@@ -40,10 +40,7 @@ LISTED = "(SELECT value FROM json_each(?))"
 
 def canonical(data: Any) -> bytes:
     """JSON that is the same bytes for equal data, whatever the order of keys.
-
-    Raises:
-        ValueError: NaN or an infinity, which JSON has no word for.
-    """
+    Raises ValueError: NaN or an infinity, which JSON has no word for."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode("ascii")
 
@@ -64,19 +61,13 @@ def _any(_: dict[str, Any]) -> bool:
 class Store:
     """One SQLite file in WAL mode. The first writer of a key wins, and all readers agree.
 
-    A row that `fields.check_value` refuses counts as missing, and the next writer replaces it.
-    Each thread has its own connection, and a forked child opens new ones. NORMAL synchronisation
-    survives kill -9; a power cut may lose the last rows, and does not corrupt the file.
-
-    Args:
-        path: the file; made if it is missing.
-        clock: seconds that only grow, the same for all processes of a host; leases end by it.
-        boot: which start of the host the clock counts from. Leases of another one have ended.
-
-    Raises:
-        UserError: the file cannot be opened, is not a store, has another schema version, is
-            damaged, or cannot be written.
-    """
+    A row that `fields.check_value` refuses counts as missing, and the next writer replaces it. Each
+    thread has its own connection, and a forked child opens new ones. NORMAL synchronisation
+    survives kill -9; a power cut may lose the last rows, and does not corrupt the file. Leases end
+    by ``clock``, whose seconds count from the start ``boot`` of the host; those of another have
+    ended.
+    Raises UserError: the file cannot be opened or written, is not a store, has another schema
+        version, or is damaged."""
 
     def __init__(
         self,
@@ -132,11 +123,8 @@ class Store:
     def lease(
         self, keys: Sequence[str], owner: str, seconds: float, accept: Accept = _any
     ) -> tuple[set[str], dict[str, dict[str, Any]]]:
-        """Lease the keys that are not stored and that nobody else has leased.
-
-        Returns:
-            The keys that the owner has to ask for, and the values that are stored already.
-        """
+        """Lease the keys that are not stored and that nobody else has leased: those that the owner
+        has to ask for, and the values that are stored already."""
         now = self.clock()
         with self._transaction() as connection:
             stored = self.get_many(keys, accept)
@@ -308,11 +296,7 @@ class Store:
 
 
 def read_value(data: bytes) -> dict[str, Any]:
-    """The value in a row.
-
-    Raises:
-        ValueError, RecursionError: it cannot be used; says why.
-    """
+    """The value in a row. Raises ValueError, RecursionError: it cannot be used; says why."""
     value = json.loads(data.decode())
     check_value(value)
     return value
@@ -375,7 +359,7 @@ def verify(store: Store) -> list[str]:
             if not isinstance(value, dict):
                 problems.append(f"{key}: {value}; it counts as not there")
             elif not re.fullmatch("[0-9a-f]{64}", key):
-                problems.append(f"{key}: the key is no SHA-256")
+                problems.append(f"{key}: the key is not a SHA-256")
     except sqlite3.DatabaseError as error:
         problems.append(f"the file: {error}")
     return problems

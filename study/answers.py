@@ -129,12 +129,8 @@ def _bare_final(text: str) -> int:
 
 
 def answer_of(completion: str) -> str | None:
-    """What a policy answered: the text after the last closed thinking block.
-
-    Returns:
-        The answer, or None where thinking was opened and never closed: a truncated thinker has
-        not answered, and its thoughts are not an answer.
-    """
+    """What a policy answered: the text after the last closed thinking block. None where thinking
+    was opened and never closed: a truncated thinker has not answered."""
     parts = split(completion)
     if not parts.closed:
         return None
@@ -142,12 +138,8 @@ def answer_of(completion: str) -> str | None:
 
 
 def strip_thinking(text: str) -> tuple[str, str, bool]:
-    """Split a reply into what it answers and what it thought.
-
-    Returns:
-        The answer (stripped), the thinking without its marks (stripped), and False where thinking
-        was opened and never closed; what follows that opening is thinking.
-    """
+    """Split a reply: the answer (stripped), the thinking without its marks (stripped), and False
+    where thinking was opened and never closed; what follows that opening is thinking."""
     parts = split(text)
     answer = "".join(text[start:end] for start, end in parts.answers)
     starts, ends = [start for start, _ in parts.answers], [end for _, end in parts.answers]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from study.errors import UserError
 from study.secrets import redact
 
+T = TypeVar("T")
 LONGEST_NAME = 64
 SHOWN = 80
 """Characters of a refused value that a message repeats."""
@@ -135,30 +137,24 @@ COUNTS: dict[str, Legal] = {"legal": Number(low=1, high=1_000_000)}
 """Metadata of a dict whose values are counts."""
 
 
-def legal_of(cls: Any, key: str) -> Legal | None:
-    """What the field ``key`` of a dataclass may hold; None where any value of its type will do."""
-    return {item.name: item.metadata.get("legal") for item in dataclasses.fields(cls)}[key]
-
-
 def words_of(cls: Any, key: str) -> tuple[str, ...]:
-    """The legal words of a field made by `choice`."""
-    legal = legal_of(cls, key)
-    assert isinstance(legal, Choice)
+    """The legal words of the field ``key`` of a dataclass, made by `choice`."""
+    (legal,) = (item.metadata["legal"] for item in dataclasses.fields(cls) if item.name == key)
     return legal.words
 
 
 def check(where: str, value: Any, legal: Legal, default: Any = None) -> None:
-    """Refuse a value that is not legal.
-
-    Args:
-        where: full key, as it is typed.
-        default: an example of what is legal; None where there is none.
-
-    Raises:
-        IllegalValue: with the key, what was given, what is legal and what to type.
-    """
+    """Refuse a value that is not legal; ``where`` is the full key as it is typed, ``default`` an
+    example.
+    Raises IllegalValue: with the key, what was given, what is legal and what to type."""
     if not legal.accepts(value):
         refuse(where, value, legal.said(), default)
+
+
+def pick(where: str, name: str, table: Mapping[str, T], example: str) -> T:
+    """The entry of a table. Raises IllegalValue: there is none of that name; as `check`."""
+    check(where, name, Choice(tuple(table)), example)
+    return table[name]
 
 
 def refuse(where: str, value: Any, wanted: str, example: Any = None) -> None:
@@ -178,10 +174,7 @@ def shown(value: Any) -> str:
 
 def check_kind(where: str, value: Any, kind: type, default: Any = None) -> Any:
     """A value as the scalar type that its field says, whole numbers taken for real ones.
-
-    Raises:
-        IllegalValue: it has another type, or is not finite.
-    """
+    Raises IllegalValue: it has another type, or is not finite."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             value = float(value)
@@ -196,10 +189,7 @@ def check_kind(where: str, value: Any, kind: type, default: Any = None) -> Any:
 
 def check_finite(where: str, value: Any) -> None:
     """Refuse NaN and infinity anywhere inside free options.
-
-    Raises:
-        IllegalValue: with the full key.
-    """
+    Raises IllegalValue: with the full key."""
     if isinstance(value, dict):
         for key, item in value.items():
             check_finite(f"{where}.{key}", item)

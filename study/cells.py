@@ -54,10 +54,7 @@ def make_cell(data: dict[str, Any], folder: Path | None = None) -> Cell:
 
 def load_cell(folder: Path) -> Cell:
     """The cell that lives in ``folder``, from the config that was saved there.
-
-    Raises:
-        Damaged: its ``config.yaml`` does not hold a config of this version.
-    """
+    Raises Damaged: its ``config.yaml`` does not hold a config of this version."""
     path = folder / "config.yaml"
     remedy = (
         "The command that made the cell writes its config again: run that, or move the folder away"
@@ -99,12 +96,8 @@ def set_status(folder: Path, **changes: Any) -> None:
 
 
 def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:
-    """Hold the cell for the life of the returned file, or None where another process does.
-
-    Args:
-        folder: the cell.
-        wait_s: how long to try; whoever asks for a cell's state holds its lock for a moment.
-    """
+    """Hold the cell for the life of the returned file, or None where another process does so for
+    longer than ``wait_s``; whoever asks for a cell's state holds its lock for a moment."""
     folder.mkdir(parents=True, exist_ok=True)
     return locks.take(folder / LOCK, wait_s)
 

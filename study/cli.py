@@ -5,7 +5,7 @@
         judge: str = preset("judge")
         port: int = option("port to listen on", 8100, bounds.Number(low=0, high=65535))
 
-    @command("judges.faults judge=sim-fair port=0", __doc__, Options)
+    @command("judges.serve judge=sim-fair port=0", __doc__, Options)
     def main(options: Options) -> int:
         ...
 
@@ -174,11 +174,8 @@ class Command(Generic[T]):
 
     def read(self, arguments: Sequence[str]) -> T:
         """The options, typed and checked.
-
-        Raises:
-            UserError: a stray word, an unknown option, one that is given twice or is missing, or
-                a value that is not legal.
-        """
+        Raises UserError: a stray word, an unknown option, one that is given twice or is missing, or
+            a value that is not legal."""
         refuse_arguments(arguments)
         try:
             return self._read(arguments)
@@ -305,14 +302,10 @@ class Command(Generic[T]):
 def command(
     example: str, about: str | None, options: type[T]
 ) -> Callable[[Callable[[T], int]], Command[T]]:
-    """Make a function of options the command that ``example`` shows.
-
-    Args:
-        example: the words behind ``python -m``, the module first.
-        about: docstring of the module, for the help.
-        options: dataclass whose fields are made by `option`, `word`, `preset`, `output` and
-            `overrides`; its method ``check``, where it has one, looks at them together.
-    """
+    """Make a function of options the command that ``example`` shows: the words behind ``python
+    -m``, the module first. ``about`` is the docstring of the module, for the help. ``options`` is a
+    dataclass whose fields are made by `option`, `word`, `preset`, `output` and `overrides`; its
+    method ``check``, where it has one, looks at them together."""
     return lambda work: Command(work, example, about or "", options)
 
 
@@ -352,10 +345,7 @@ def _nearest(text: str, words: Sequence[str]) -> str:
 
 def check_place(key: str, path: Path) -> None:
     """Refuse a file that cannot be written.
-
-    Raises:
-        UserError: it is a folder, its folder does not exist, or may not be written.
-    """
+    Raises UserError: it is a folder, its folder does not exist, or may not be written."""
     folder = path.absolute().parent
     wrong = ""
     if path.is_dir():
@@ -371,10 +361,7 @@ def check_place(key: str, path: Path) -> None:
 @contextmanager
 def writes(key: str, path: Path) -> Generator[None]:
     """Within the block, a file that cannot be written is the user's error.
-
-    Raises:
-        UserError: it cannot.
-    """
+    Raises UserError: it cannot."""
     try:
         yield
     except OSError as error:

@@ -47,10 +47,7 @@ class Completion:
 
 def read_completions(path: Path) -> tuple[list[Completion], int]:
     """Every sound record of a file, and how many are lost.
-
-    Raises:
-        UserError: no such file, an unknown kind, or a sound record that lacks a field.
-    """
+    Raises UserError: no such file, an unknown kind, or a sound record that lacks a field."""
     if not path.is_file():
         raise UserError(f"file={path} is not a file. Legal are {FORMS}.")
     if path.suffix == ".parquet":
@@ -138,10 +135,7 @@ def _completion(place: int, record: Mapping[str, Any], path: Path) -> Completion
 
 def turns(prompt: Any) -> tuple[dict[str, str], ...]:
     """A text as the user's turn, or turns of role and content.
-
-    Raises:
-        KeyError, TypeError: anything else.
-    """
+    Raises KeyError, TypeError: anything else."""
     if isinstance(prompt, str):
         return ({"role": "user", "content": prompt},)
     return tuple({"role": str(t["role"]), "content": str(t["content"])} for t in prompt)

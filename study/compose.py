@@ -27,11 +27,8 @@ def load_presets(
     judge: str, task: str = "instruct-mini", overrides: Sequence[str] = ()
 ) -> tuple[Judge, Task]:
     """A judge and a task by the names of their presets, with further settings as Hydra takes them.
-
-    Raises:
-        UserError: an unknown preset, an override that the schema does not take, a value that is
-            missing, or one that looks like a key.
-    """
+    Raises UserError: an unknown preset, an override that the schema does not take, a value that is
+        missing, or one that looks like a key."""
     for group, name in (("judge", judge), ("task", task)):
         if name.startswith("["):
             raise UserError(f"{group}={name} has brackets. Type {group}={name.strip('[] ')}.")
@@ -69,8 +66,5 @@ def load_presets(
 @functools.cache
 def load_judge(name: str, *overrides: str) -> Judge:
     """A judge by the name of its preset: ``load_judge("sim-verbose", "judge.sampling.votes=3")``.
-
-    Raises:
-        UserError: as `load_presets`.
-    """
+    Raises UserError: as `load_presets`."""
     return load_presets(name, overrides=overrides)[0]

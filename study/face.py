@@ -12,10 +12,7 @@ from typing import Any
 
 def lazily(package: str, where: Mapping[str, str]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package: name -> what the module ``where[name]`` calls so.
-
-    Raises:
-        AttributeError: from what is returned, for a name that the package does not offer.
-    """
+    Raises AttributeError: from what is returned, for a name that the package does not offer."""
 
     def offered(name: str) -> Any:
         if name not in where:

@@ -41,16 +41,10 @@ def _keyword(keyword: str) -> re.Pattern[str]:
 
 
 def features(text: str, keyword: str = "") -> dict[str, float]:
-    """Features of one text, in the order of ``FEATURES``.
-
-    Args:
-        text: the answer.
-        keyword: what ``keyword`` counts, as a whole word in any case; empty counts nothing.
-
-    Returns:
-        Counts (of words, lines, phrases or characters), but ``repetition`` is the share of words
-        that occurred before: 1 - distinct words / words, 0 for a text without words.
-    """
+    """Features of one text, in the order of ``FEATURES``: counts of words, lines, phrases or
+    characters, but ``repetition`` is the share of words that occurred before: 1 - distinct words /
+    words, 0 for a text without words. ``keyword`` is counted as a whole word in any case; an empty
+    one never."""
     lowered = text.lower()
     words = _WORD.findall(lowered)
     return {

@@ -39,14 +39,8 @@ class Damaged(UserError):
 
 
 def write_bytes(path: Path, data: Any, durable: bool = True) -> None:
-    """Replace ``path`` by ``data`` in one rename.
-
-    Args:
-        durable: it outlives a power cut from here on; else from the caller's `sync_files` on.
-
-    Raises:
-        Damaged: a folder stands in its place.
-    """
+    """Replace ``path`` by ``data`` in one rename; it outlives a power cut if ``durable``, else from
+    the caller's `sync_files` on. Raises Damaged: a folder stands in its place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -122,18 +116,14 @@ def sync(handle: int) -> None:
 
 
 def read_text(path: Path, remedy: str = "") -> str:
-    """The text of a small file.
-
-    Raises:
-        FileNotFoundError: there is none.
-        Damaged: no regular file, one that cannot be read, a huge one, or no UTF-8.
-    """
+    """The text of a small file. Raises FileNotFoundError: there is none.
+    Raises Damaged: no regular file, one that cannot be read, a huge one, or no UTF-8."""
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
             raise Damaged(path, "is a folder and should be a file", remedy)
         if not stat.S_ISREG(status.st_mode):
-            raise Damaged(path, "is no regular file", remedy)
+            raise Damaged(path, "is not a regular file", remedy)
         if status.st_size > LARGEST:
             raise Damaged(path, f"has {status.st_size} bytes, far too many for what it is", remedy)
         data = path.read_bytes()
@@ -146,21 +136,18 @@ def read_text(path: Path, remedy: str = "") -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Damaged(path, f"is no UTF-8 text from byte {error.start} on", remedy) from error
+        raise Damaged(path, f"is not UTF-8 text from byte {error.start} on", remedy) from error
 
 
 def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
     """The object in ``path``, or an empty one where there is no file.
-
-    Raises:
-        Damaged: there is something else.
-    """
+    Raises Damaged: there is something else."""
     try:
         content = json.loads(read_text(path, remedy))
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
-        raise Damaged(path, f"is no whole JSON ({first_line(error)})", remedy) from error
+        raise Damaged(path, f"is not whole JSON ({first_line(error)})", remedy) from error
     if not isinstance(content, dict):
         kind = type(content).__name__
         raise Damaged(path, f"holds a JSON {kind} where an object should be", remedy)
@@ -168,11 +155,8 @@ def read_json(path: Path, remedy: str = "") -> dict[str, Any]:
 
 
 def read_left(path: Path, instead: str) -> dict[str, Any]:
-    """`read_json` of a file that a run can do without: a damaged one counts as absent, and is said.
-
-    Args:
-        instead: what is done without it, as the end of a sentence.
-    """
+    """`read_json` of a file that a run can do without: a damaged one counts as absent, and is said
+    with ``instead``, what is done without it."""
     try:
         return read_json(path)
     except Damaged as error:
@@ -181,19 +165,15 @@ def read_left(path: Path, instead: str) -> dict[str, Any]:
 
 
 def read_yaml(path: Path, remedy: str = "") -> dict[str, Any]:
-    """The mapping in ``path``.
-
-    Raises:
-        FileNotFoundError: there is none.
-        Damaged: there is something else, or it ends in the middle of a line.
-    """
+    """The mapping in ``path``. Raises FileNotFoundError: there is none.
+    Raises Damaged: there is something else, or it ends in the middle of a line."""
     text = read_text(path, remedy)
     if not text.endswith("\n"):
         raise Damaged(path, "ends in the middle of a line", remedy)
     try:
         content = yaml.load(text, Loader=yaml.CSafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise Damaged(path, f"is no YAML ({first_line(error)})", remedy) from error
+        raise Damaged(path, f"is not YAML ({first_line(error)})", remedy) from error
     if not isinstance(content, dict):
         raise Damaged(path, "holds no keys and values", remedy)
     return {str(key): value for key, value in content.items()}

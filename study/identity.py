@@ -40,13 +40,8 @@ def identifying(data: dict[str, Any], cls: type = Study, at: str = "") -> dict[s
     """The flat config that makes a cell what it is: no run-time key, and no value at its default.
 
     An optional part that is there, and a shadow judge, stand as an empty dict beside what they
-    differ in: one with every default is not the same as none.
-
-    Args:
-        data: nested config as YAML gives it; a key that the schema does not have counts too.
-        cls: its schema.
-        at: key of ``data`` in the study, with a dot behind it.
-    """
+    differ in: one with every default is not the same as none. A key that the schema ``cls`` does
+    not have counts too; ``at`` is the key of ``data`` in the study, with a dot behind it."""
     fields = {item.name: item for item in dataclasses.fields(typing.cast(Any, cls))}
     flat: dict[str, Any] = {}
     for name, value in data.items():

@@ -7,16 +7,8 @@ from pathlib import Path
 
 
 def cpus(root: Path = Path("/")) -> int:
-    """CPUs that this process may use: its affinity, cut to the quota of its control groups.
-
-    Half a CPU too many makes every cell wait for the others, so a quota is rounded down.
-
-    Args:
-        root: where ``proc`` and ``sys`` are mounted.
-
-    Returns:
-        At least 1.
-    """
+    """CPUs that this process may use, at least 1: its affinity, cut to the quota of its control
+    groups. Half a CPU too many makes every cell wait for the others, so a quota is rounded down."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux

@@ -16,11 +16,8 @@ RUN_TIME, JUDGE_ID, LISTED, WAS = "run_time", "judge_id", "listed", "was"
 
 
 def run_time(default: Any) -> Any:
-    """A field that says how, where or how fast a cell runs, and cannot change what it finds.
-
-    Args:
-        default: the field's default, or a field that already has bounds or other marks.
-    """
+    """A field that says how, where or how fast a cell runs, and cannot change what it finds;
+    ``default`` may be a field that already has bounds or other marks."""
     return _marked(default, RUN_TIME)
 
 

@@ -101,13 +101,9 @@ def _step_line(line: bytes) -> dict[str, Any] | None:
 
 
 class Recorder:
-    """Writes one cell's records.
-
-    Args:
-        folder: the cell.
-        after_step: the last step that a checkpoint holds; later records are of steps that will
-            be redone and are dropped here, all but the time they were first made.
-    """
+    """Writes one cell's records. ``after_step`` is the last step that a checkpoint holds; later
+    records are of steps that will be redone and are dropped here, all but the time they were first
+    made."""
 
     def __init__(self, folder: Path, after_step: int = 0) -> None:
         self.folder = folder
@@ -157,11 +153,7 @@ class Recorder:
         verdicts: list[dict[str, Any]],
         metrics: dict[str, float],
     ) -> dict[str, Any]:
-        """Record one step whole, the metrics line last.
-
-        Returns:
-            The metrics line as written: step, time_ms, metrics.
-        """
+        """Record one step whole, the metrics line last: step, time_ms, metrics. Returns that."""
         for path in _write_parts(self.folder, part_name(step), rollouts, verdicts, durable=False):
             self._loose |= {path, path.parent}
         time_ms = self._times.get(step, int(time.time() * 1000))
@@ -223,10 +215,7 @@ def _schema(fields: Sequence[tuple[str, Any]]) -> pa.Schema:
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """A part of `ROLLOUT` or `VERDICT` rows, or the named columns that it has, in their types.
-
-    Raises:
-        Damaged: no Parquet, pages that are not as they were written, or another step's rows.
-    """
+    Raises Damaged: no Parquet, pages that are not as they were written, or another step's rows."""
     try:
         if not path.is_file():
             raise Damaged(path, "is not a regular file", _part_remedy(path))
@@ -245,11 +234,8 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def unlike(path: Path, footer: Any) -> str:
-    """Why a part does not hold the rows of the step in its name; empty where it does.
-
-    Args:
-        footer: the Parquet metadata; a part without statistics is taken at its word.
-    """
+    """Why a part does not hold the rows of the step in its name; empty where it does. A Parquet
+    ``footer`` without statistics is taken at its word."""
     wanted = step_of(path)
     if wanted is None:
         return ""

@@ -51,9 +51,7 @@ class RuleResult:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a Parquet or JSON-lines file.
-
-    Raises:
-        UserError: no such file, another format, a row without legal labels, or no rule at all.
+    Raises UserError: no such file, another format, a row without legal labels, or no rule at all.
     """
     if not path.is_file() or not path.name.endswith(ENDINGS):
         raise UserError(f"file={path} is no {', '.join(ENDINGS)} file. Type: {USAGE}")
@@ -67,15 +65,9 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def rule_row(record: Mapping[str, Any], index: int, where: str) -> Row:
-    """The rules of one row; checkers without a tag are counted as ``spec["untagged"]``, not run.
-
-    Args:
-        index: place of the row in its file, from 0.
-        where: the file, for messages.
-
-    Raises:
-        UserError: no prompt, or labels that are not {checkers, functions} of equal length.
-    """
+    """The rules of the row at place ``index`` of the file ``where``; checkers without a tag are
+    counted as ``spec["untagged"]``, not run.
+    Raises UserError: no prompt, or labels that are not {checkers, functions} of equal length."""
     place = f"{where} row {index}"
     labels = verif.labels(record, place)
     try:
@@ -134,10 +126,7 @@ VERDICTS = {True: "passed", False: "failed"}
 
 class RuleRunner:
     """Runs rules in a pool of sandboxes; asks each rule once what it says of an empty answer.
-
-    Args:
-        empty: what each (source, prompt) said of an empty answer, as far as it is known.
-    """
+    ``empty`` is what each (source, prompt) said of one, as far as it is known."""
 
     def __init__(
         self, pool: Pool, empty: Mapping[tuple[str, str], bool | None] | None = None
@@ -146,32 +135,25 @@ class RuleRunner:
         self._empty = dict(empty or {})
 
     def check(self, rows: Sequence[Row], answers: Sequence[str]) -> list[list[RuleResult]]:
-        """Run every rule of each row on the answer to it.
-
-        Args:
-            rows: N rows; repeat a row for each answer of its group.
-            answers: N texts, the thinking already stripped.
-
-        Returns:
-            N lists of R results, in the order of the rules.
-        """
+        """Run every rule of each of N rows on the answer to it, the thinking already stripped: N
+        lists of R results, in the order of the rules. A row is repeated for each answer of its
+        group."""
         asked = [
-            (rule, row.prompt_text(), answer)
+            (rule.source, row.prompt_text(), answer)
             for row, answer in zip(rows, answers, strict=True)
             for rule in row.rules
         ]
-        todo = sorted({(rule.source, prompt) for rule, prompt, _ in asked} - self._empty.keys())
-        calls = [_call(source, prompt, "") for source, prompt in todo]
-        calls += [_call(rule.source, prompt, answer) for rule, prompt, answer in asked]
-        results = iter(self.pool.run(calls))
+        todo = sorted({(source, prompt) for source, prompt, _ in asked} - self._empty.keys())
+        empty = [(source, prompt, "") for source, prompt in todo]
+        results = iter(self.pool.run(_call(*call) for call in (*empty, *asked)))
         self._empty |= {key: _verdict(next(results)) for key in todo}
-        judged = iter(
+        return [
             [
-                _judged(rule, next(results), self._empty[rule.source, prompt])
-                for rule, prompt, _ in asked
+                _judged(rule, next(results), self._empty[rule.source, row.prompt_text()])
+                for rule in row.rules
             ]
-        )
-        return [[next(judged) for _ in row.rules] for row in rows]
+            for row in rows
+        ]
 
 
 def spoken(result: RuleResult) -> str:

@@ -42,11 +42,7 @@ class Shown:
 
 
 def check(scaffold: Scaffold, rows: Sequence[Row]) -> None:
-    """Refuse rows that hold nothing to show.
-
-    Raises:
-        UserError: naming the first.
-    """
+    """Refuse rows that hold nothing to show. Raises UserError: naming the first."""
     if scaffold.name == "none":
         return
     bare = [row.prompt_id for row in rows if not items(row)]

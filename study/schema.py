@@ -426,15 +426,10 @@ def _twin(hint: Any) -> Any:
 
 
 def freeze(cls: type, data: Any, at: str | None = None) -> Any:
-    """Build the frozen dataclass ``cls`` from plain nested dicts, as YAML or JSON give them.
-
-    Args:
-        at: key of ``data`` in a study, with a dot behind it; None is where a study has ``cls``.
-
-    Raises:
-        KeyError: a key that the schema does not have.
-        IllegalValue: a value of another type, or one that is not legal for its field.
-    """
+    """Build the frozen dataclass ``cls`` from plain nested dicts, as YAML or JSON give them. ``at``
+    is the key of ``data`` in a study, with a dot behind it; None is where a study has ``cls``.
+    Raises KeyError: a key that the schema does not have.
+    Raises IllegalValue: a value of another type, or one that is not legal for its field."""
     if data is None:
         return None
     if at is None:

@@ -19,9 +19,12 @@ from study.tables import table
 _TABLES = table(__file__)
 PATTERNS = {kind: re.compile(pattern) for kind, pattern in _TABLES["patterns"].items()}
 """What a text looks like when it holds a key -> how to find it. Each match is the secret."""
+MARKS: dict[str, list[str]] = _TABLES["marks"]
+"""Kind of key -> what a text must hold before its pattern is tried, which costs more. The other
+kinds of `PATTERNS` belong in configs; a reply may well talk about an address with a password."""
 BLOT = "***"
 SHORTEST_KNOWN = 4
-"""A known value shorter than this is no secret, and blotting it out would riddle every text."""
+"""A known value shorter than this is not a secret, and blotting it out would riddle every text."""
 LONGEST_NAME = 64
 REMEDY = (
     "Put the value in an environment variable, for example `export JUDGE_API_KEY=...`, and give "
@@ -42,11 +45,8 @@ _FROM_ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:\s*([^,}\s]+)")
 
 
 def is_secret_name(name: str, sent: bool = False) -> bool:
-    """Whether what stands under ``name`` is a secret.
-
-    Args:
-        name: a key of a table, a header, a parameter of an address, or a ``--flag``.
-        sent: whether it stands in an address or in what an endpoint is sent.
+    """Whether what stands under ``name`` is a secret: a key of a table, a header, a parameter of an
+    address, or a ``--flag``. ``sent`` where it stands in an address or in what an endpoint is sent.
     """
     bare = re.sub(r"[^a-z0-9]", "", name.lower())
     names = _TABLES["names"]
@@ -55,10 +55,7 @@ def is_secret_name(name: str, sent: bool = False) -> bool:
 
 def refuse_secrets(texts: Iterable[tuple[str, str]]) -> None:
     """Check (where, text) pairs before any of them is written anywhere.
-
-    Raises:
-        UserError: a text looks like it holds a key; says where, never what.
-    """
+    Raises UserError: a text looks like it holds a key; says where, never what."""
     for where, text in texts:
         for form in {text, unquote_plus(text)}:
             for kind, pattern in PATTERNS.items():
@@ -70,10 +67,7 @@ def refuse_secrets(texts: Iterable[tuple[str, str]]) -> None:
 
 def refuse_arguments(arguments: Sequence[str]) -> None:
     """Check a command line before anything reads it.
-
-    Raises:
-        UserError: an argument looks like it holds a key; says which, never what.
-    """
+    Raises UserError: an argument looks like it holds a key; says which, never what."""
     for number, text in enumerate(arguments, 1):
         where = f"argument {number}"
         refuse_secrets([(where, text)])
@@ -89,10 +83,7 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
 
 def refuse_config(data: Any, at: str = "") -> None:
     """Check a whole config, as plain nested data, before any of it is written.
-
-    Raises:
-        UserError: with the key under which a secret stands; the value is not shown.
-    """
+    Raises UserError: with the key under which a secret stands; the value is not shown."""
     _walk(data, at, False, "")
 
 
@@ -160,10 +151,7 @@ def holds_credentials(address: str) -> bool:
 
 def _check_variable(where: str, value: str) -> None:
     """What names an environment variable is its name, not the key that the variable holds.
-
-    Raises:
-        UserError: without the value.
-    """
+    Raises UserError: without the value."""
     if value in ("", "null", "None") or value in os.environ:
         return
     legal = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) and len(value) <= LONGEST_NAME
@@ -185,10 +173,10 @@ def _refuse(where: str, kind: str) -> None:
     )
 
 
-def redact(text: str, known: Iterable[str] = ()) -> str:
-    """``text`` with the known values and everything that looks like a key replaced by ``***``."""
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """``text`` with these secrets and everything that looks like a key replaced by ``***``."""
     # Longest first, so that a value inside another leaves no rest of the longer one.
-    for value in sorted(known, key=len, reverse=True):
+    for value in sorted(secrets, key=len, reverse=True):
         if len(value) >= SHORTEST_KNOWN:
             text = text.replace(value, BLOT)
     for pattern in PATTERNS.values():

@@ -15,13 +15,8 @@ WORDS = ("state", "host", "error", "tracking_problem")
 
 
 def read_status(folder: Path, problems: list[str] | None = None) -> dict[str, Any]:
-    """The status of a cell; an empty one where it has none.
-
-    What is damaged is said, and made again from the records: the next change of status writes it.
-
-    Args:
-        problems: takes what was damaged, instead of its being said.
-    """
+    """The status of a cell; an empty one where it has none. What is damaged is said, or added to
+    ``problems``, and made again from the records: the next change of status writes it."""
     path = folder / "status.json"
     name = f"{folder.name}/{path.name}"
     try:
@@ -36,8 +31,8 @@ def read_status(folder: Path, problems: list[str] | None = None) -> dict[str, An
     lines = recorded(folder)
     step = max((line["step"] for line in lines), default=0)
     again = {"state": "running" if lines else "new", "step": step}
-    what = f"{why}; read from the records instead: step {again['step']}."
-    say(what) if problems is None else problems.append(what)
+    problem = f"{why}; read from the records instead: step {again['step']}."
+    say(problem) if problems is None else problems.append(problem)
     return again | {key: value for key, value in content.items() if key not in wrong}
 
 

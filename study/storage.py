@@ -26,11 +26,8 @@ class DiskTrouble(UserError):
 
 
 def explained(error: BaseException, folder: Path) -> DiskTrouble | None:
-    """The paragraph for an error that the disk is to blame for, and None for any other.
-
-    Args:
-        folder: where the run writes; an error that names its own file speaks for that one.
-    """
+    """The paragraph for an error that the disk is to blame for, and None for any other. ``folder``
+    is where the run writes; an error that names its own file speaks for that one."""
     for link in _chain(error):
         if isinstance(link, DiskTrouble):
             return link
@@ -43,11 +40,8 @@ def explained(error: BaseException, folder: Path) -> DiskTrouble | None:
 
 
 def paragraph(cause: int | None, place: Path) -> str:
-    """One paragraph on the file system of ``place``.
-
-    Args:
-        cause: an error number of `CAUSES`; None looks for itself.
-    """
+    """One paragraph on the file system of ``place``; ``cause`` is an error number of `CAUSES`, and
+    None looks for itself."""
     there = place.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent

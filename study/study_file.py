@@ -27,16 +27,10 @@ def write_study(study_dir: Path, described: dict[str, Any]) -> None:
 
 
 def read_study(study_dir: Path, problems: list[str] | None = None) -> dict[str, Any]:
-    """What a study was started with, in ``study.json``; an empty dict where it was not.
-
-    A damaged file is reported, and made again from the cells: the next sweep writes it.
-
-    Args:
-        problems: takes the report of a damaged file, instead of its being printed.
-
-    Raises:
-        UserError: the study has another format.
-    """
+    """What a study was started with, in ``study.json``; an empty dict where it was not. A damaged
+    file is printed, or added to ``problems``, and made again from the cells: the next sweep writes
+    it.
+    Raises UserError: the study has another format."""
     path = study_dir / "study.json"
     try:
         described = read_json(path)

@@ -83,10 +83,7 @@ def _check(outcome: Outcome, labels: tuple[str, ...], score: float | None) -> No
 @dataclass(frozen=True)
 class Parsed:
     """What a grading read in a reply.
-
-    Raises:
-        ValueError: a score without ``scored``, ``scored`` without one, or an unknown label.
-    """
+    Raises ValueError: a score without ``scored``, ``scored`` without one, or an unknown label."""
 
     outcome: Outcome
     labels: tuple[str, ...] = ()
@@ -101,10 +98,7 @@ class Parsed:
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """One judge call on one answer: who judged, how it ended, what it said and what it cost.
-
-    Raises:
-        ValueError: a score without ``scored``, ``scored`` without one, or an unknown label.
-    """
+    Raises ValueError: a score without ``scored``, ``scored`` without one, or an unknown label."""
 
     judge_id: str
     judge: str

@@ -118,10 +118,7 @@ def _unsound_parts(folder: Path, made: set[int]) -> list[str]:
 
 def read_form(path: Path) -> dict[str, Any]:
     """`read_json` of a file in `FORMS`, whose values must be of their kinds.
-
-    Raises:
-        Damaged: they are not.
-    """
+    Raises Damaged: they are not."""
     content = read_json(path)
     for key, kind in FORMS[path.name].items():
         if key in content and not isinstance(content[key], kind):

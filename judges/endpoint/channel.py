@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from judges.endpoint.failures import FINAL, EndpointRefused
 from judges.endpoint.throttle import Throttle
+from judges.endpoint.transport import Wire
 from study.errors import UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from judges.endpoint.transport import Wire
-    from study.schema import Endpoint
+from study.schema import Endpoint
 
 MANY_REFUSALS = 8
 """Refusals in a row that are not about single questions any more."""
@@ -27,14 +23,9 @@ def read_key(endpoint: Endpoint) -> str:
 
 
 def check_key(endpoint: Endpoint, who: str) -> None:
-    """Refuse an endpoint whose key is not in the environment.
-
-    Args:
-        who: needs the key, as the begin of a sentence.
-
-    Raises:
-        UserError: with the variable to set.
-    """
+    """Refuse an endpoint whose key is not in the environment; ``who`` needs it and begins the
+    sentence.
+    Raises UserError: with the variable to set."""
     name = endpoint.api_key_env
     if name and not read_key(endpoint):
         raise UserError(

@@ -40,11 +40,8 @@ class ErrorBody(Exception):
 
 def read_plain(body: bytes) -> Reply:
     """The reply in the body of a plain answer.
-
-    Raises:
-        BadCompletion: not a whole chat completion with one finished choice.
-        ErrorBody: an error object with status 200.
-    """
+    Raises BadCompletion: not a whole chat completion with one finished choice.
+    Raises ErrorBody: an error object with status 200."""
     completion = _object(body)
     choice = _choice(completion, body)
     if choice is None:
@@ -86,11 +83,8 @@ class Stream:
 
     def feed(self, data: bytes) -> bool:
         """Take some bytes; True if they brought content (a comment or an empty delta is none).
-
-        Raises:
-            BadCompletion: an event that is not a chunk of one chat completion.
-            ErrorBody: an error event.
-        """
+        Raises BadCompletion: an event that is not a chunk of one chat completion.
+        Raises ErrorBody: an error event."""
         if self._returned and data.startswith(b"\n"):
             data = data[1:]  # of a CR LF that came in two pieces
         self._returned = data.endswith(b"\r") or (self._returned and not data)
@@ -106,11 +100,8 @@ class Stream:
 
     def end(self) -> Reply:
         """The reply, once the bytes have ended.
-
-        Raises:
-            BadCompletion: the server never said that the answer was finished.
-            ErrorBody: the last event is an error.
-        """
+        Raises BadCompletion: the server never said that the answer was finished.
+        Raises ErrorBody: the last event is an error."""
         if self._data or any(self._tail):
             self.feed(b"\n\n")  # the last event may lack its blank line
         if not self.finished:

@@ -117,14 +117,9 @@ async def ask(
 ) -> Fetched:
     """Obtain a reply to one request, within ``endpoint.deadline_s`` from when it may be sent.
 
-    If the endpoint refuses the key, the account or the model, the outcome is ``endpoint_down`` and
-    ``channel.refused`` says whether all requests are refused.
-
-    Args:
-        body: of the request; whether it is streamed is added here.
-        again: says how to ask for a better reply; None takes the first.
-        within_s: another limit, for a follow-up in the time that is left.
-    """
+    ``again`` says how to ask for a better reply; ``within_s`` is another limit, for a follow-up in
+    the time that is left. If the endpoint refuses the key, the account or the model, the outcome is
+    ``endpoint_down`` and ``channel.refused`` says whether all requests are refused."""
     limit = channel.endpoint.deadline_s if within_s is None else within_s
     clock = asyncio.get_running_loop().time
     tokens = sum(len(turn["content"]) for turn in body["messages"]) / CHARACTERS_PER_TOKEN
@@ -165,12 +160,8 @@ async def ask(
 
 async def list_models(channel: Channel) -> list[str] | None:
     """The names of the models that the endpoint lists; None if it has no list.
-
-    Raises:
-        EndpointRefused: it does not accept the key.
-        Fault: it does not answer, or with something else.
-        TimeoutError: not within the deadline.
-    """
+    Raises EndpointRefused: it does not accept the key.
+    Raises Fault, TimeoutError: it does not answer, not in time, or with something else."""
 
     async def read(answer: Answer, alive: Callable[[], None]) -> list[str] | None:
         try:
@@ -273,10 +264,7 @@ async def _obtain(
 
 async def _resume(channel: Channel, track: _Track) -> None:
     """Wait while the endpoint, in answer to any request, has asked for a pause.
-
-    Raises:
-        Fault: the pause ends after the deadline.
-    """
+    Raises Fault: the pause ends after the deadline."""
     clock = asyncio.get_running_loop().time
     pause = channel.paused_until - clock()
     if pause <= 0:
@@ -291,11 +279,7 @@ async def _resume(channel: Channel, track: _Track) -> None:
 
 async def _once(channel: Channel, method: str, path: str, body: bytes, read: Any) -> Any:
     """One attempt; it ends if nothing new comes for ``endpoint.idle_timeout_s``.
-
-    Raises:
-        Fault: it failed.
-        EndpointRefused: no later one can fare better.
-    """
+    Raises Fault: it failed. Raises EndpointRefused: no later one can fare better."""
     idle_s = channel.endpoint.idle_timeout_s
     channel.calls += method == "POST"
     loop = asyncio.get_running_loop()

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from judges.endpoint.channel import Channel, check_key, read_key
 from judges.endpoint.client import Body, Fetched, ask
@@ -21,20 +20,15 @@ from judges.endpoint.dialects import chat_body
 from judges.endpoint.loop import gather
 from judges.endpoint.replicas import open_wire
 from study.errors import UserError
+from study.schema import Endpoint
 from study.verdict import Outcome
-
-if TYPE_CHECKING:
-    from study.schema import Endpoint
 
 __all__ = ["Fetched", "chat_body", "complete_all", "open_channel"]
 
 
 def open_channel(endpoint: Endpoint) -> Channel:
     """A way to an endpoint for one event loop; whoever opens it closes its ``wire``.
-
-    Raises:
-        UserError: the address cannot work, or the variable of the key is not set.
-    """
+    Raises UserError: the address cannot work, or the variable of the key is not set."""
     check_key(endpoint, f"The endpoint {endpoint.url}")
     return Channel(endpoint, open_wire(endpoint), read_key(endpoint))
 
@@ -44,18 +38,12 @@ def complete_all(
     requests: Sequence[Body],
     keep: Callable[[int, Fetched], None] | None = None,
 ) -> list[Fetched]:
-    """The replies to all requests, in their order, ``endpoint.max_concurrency`` at a time; one
-    that the endpoint refuses is ``endpoint_down``.
+    """The replies to all requests, in their order, ``endpoint.max_concurrency`` at a time; one that
+    the endpoint refuses is ``endpoint_down``.
 
     The first is sent alone, so that an endpoint that is down is not asked hundreds of times.
-
-    Args:
-        requests: bodies, as `chat_body` makes them.
-        keep: gets the place and the result of each request as soon as it has ended.
-
-    Raises:
-        UserError: the first request found nobody, or the endpoint refused its key, its account or
-            its model.
+    ``keep`` gets the place and the result of each request as soon as it has ended.
+    Raises UserError: nobody answered the first, or the key, the account or the model was refused.
     """
     return asyncio.run(_complete_all(open_channel(endpoint), requests, keep))
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from study import bounds
 from study.errors import UserError
-
-if TYPE_CHECKING:
-    from study.schema import Endpoint, Judge, Sampling
+from study.schema import Endpoint, Judge, Sampling
+from study.tables import table
 
 REMINDER = (
     "Your last reply could not be read. Answer now, and give only what was asked for, in exactly "
@@ -28,11 +28,11 @@ class Dialect:
 
     thinking: Literal["switch", "always", "never", "unknown"] = "unknown"
     """Whether the request decides, or nothing does."""
-    switch: tuple[str, ...] = ()
+    switch: Sequence[str] = ()
     """Where the request says true or false: names from the outside in."""
     thinking_streams: bool = False
     """Whether it thinks only in a streamed answer."""
-    efforts: tuple[str, ...] = ()
+    efforts: Sequence[str] = ()
     """Legal values of ``reasoning_effort``; none where the field is not known."""
     stream: Literal["allowed", "required"] = "allowed"
     structured: Literal["vllm", "json_schema", "none"] = "none"
@@ -44,55 +44,18 @@ class Dialect:
     """Whether its list of models names every one that it serves."""
 
 
-EFFORTS = ("low", "medium", "high")
-
-DIALECTS: dict[str, Dialect] = {
-    # Any server that follows OpenAI's protocol; nothing is relied on beyond it.
-    "openai": Dialect(
-        efforts=("none", "minimal", *EFFORTS, "xhigh"), structured="json_schema", top_logprobs=20
-    ),
-    "vllm": Dialect(
-        thinking="switch",
-        switch=("chat_template_kwargs", "enable_thinking"),
-        structured="vllm",
-        top_logprobs=20,
-    ),
-    # The log-probs of gpt-oss run through its reasoning as well, and nothing in them says where
-    # the answer begins: a word of the reasoning could pass for the verdict.
-    "vllm-harmony": Dialect(thinking="always", efforts=EFFORTS, structured="vllm"),
-    "dashscope": Dialect(
-        thinking="switch",
-        switch=("enable_thinking",),
-        thinking_streams=True,
-        top_logprobs=5,
-        lists_models=False,
-    ),
-    "dashscope-qwq": Dialect(thinking="always", stream="required", lists_models=False),
-    "simulated": Dialect(thinking="never", structured="vllm", top_logprobs=20),
-}
+DIALECTS = {name: Dialect(**settings) for name, settings in table(__file__).items()}
 
 
 def dialect_of(judge: Judge) -> Dialect:
-    """The dialect that a judge's endpoint speaks.
-
-    Raises:
-        UserError: there is none of that name.
-    """
+    """The dialect that a judge's endpoint speaks. Raises UserError: there is none of that name."""
     return named_dialect(dialect_name(judge))
 
 
 def named_dialect(name: str) -> Dialect:
     """The dialect of that name; without a name OpenAI's.
-
-    Raises:
-        UserError: there is none of that name.
-    """
-    if name and name not in DIALECTS:
-        raise UserError(
-            f"judge.endpoint.dialect={name!r} is not known. Legal are {', '.join(DIALECTS)}; type "
-            "for example judge.endpoint.dialect=vllm."
-        )
-    return DIALECTS[name or "openai"]
+    Raises UserError: there is none of that name."""
+    return bounds.pick("judge.endpoint.dialect", name or "openai", DIALECTS, "vllm")
 
 
 def dialect_name(judge: Judge) -> str:
@@ -101,15 +64,8 @@ def dialect_name(judge: Judge) -> str:
 
 
 def check_dialect(judge: Judge, wanted: Mapping[str, Any]) -> None:
-    """Refuse settings that the endpoint cannot carry out.
-
-    Args:
-        judge: its sampling and its endpoint.
-        wanted: what its grading adds to the body of a request.
-
-    Raises:
-        UserError: with what would do instead.
-    """
+    """Refuse settings that the endpoint cannot carry out; ``wanted`` is what the judge's grading
+    adds to the body of a request. Raises UserError: with what would do instead."""
     dialect, sampling, endpoint = dialect_of(judge), judge.sampling, judge.endpoint
     here = f"the dialect {dialect_name(judge)} (judge.endpoint.dialect)"
 
@@ -169,12 +125,8 @@ def chat_body(
     """The JSON body of one request: the one place that knows what an endpoint is sent.
 
     ``extra`` (what a grading adds) and then ``endpoint.extra_body`` overrule what the sampling
-    gives; of the token limit ``extra`` may just say the least (``max_tokens_at_least``).
-
-    Args:
-        sample_index: which draw; added to the seed.
-        dialect: None takes the one that the endpoint names.
-    """
+    gives; of the token limit ``extra`` may just say the least (``max_tokens_at_least``). The number
+    of the draw, ``sample_index``, is added to the seed."""
     dialect = named_dialect(endpoint.dialect) if dialect is None else dialect
     limit = _limit(endpoint)
     body: dict[str, Any] = {

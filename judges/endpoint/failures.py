@@ -12,16 +12,13 @@ import math
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from judges.endpoint.chat_completions import FILTERED, excerpt
 from judges.endpoint.fields import one_line
+from judges.endpoint.transport import Answer
 from study.errors import UserError
 from study.secrets import redact
 from study.verdict import Outcome, Reply
-
-if TYPE_CHECKING:
-    from judges.endpoint.transport import Answer
 
 AGAIN = {408, 409, 425, 429}
 """Statuses besides 5xx that are tried again."""
@@ -56,14 +53,9 @@ _BY_STATUS = {401: "the key is refused", 402: "no credit", 403: "forbidden", 404
 
 
 class EndpointRefused(UserError):
-    """The endpoint refuses the key, the account or the model.
-
-    Args:
-        status: of its answer.
-        why: what it refuses, in a few words.
-        message: of the endpoint.
-        paragraph: what the user can do; empty inside the client.
-    """
+    """The endpoint refuses the key, the account or the model: ``status`` and ``message`` of its
+    answer, ``why`` in a few words, and a ``paragraph`` on what to do, which is empty inside the
+    client."""
 
     def __init__(self, status: int, why: str, message: str, paragraph: str = "") -> None:
         super().__init__(paragraph or f"{why}: HTTP {status}: {message}")
@@ -94,17 +86,17 @@ class Fault(Exception):
 def read_error(answer: Answer, body: bytes, key: str) -> Reply:
     """What an error means: moderation is a reply; everything else is raised."""
     status = answer.status
-    said, shown = _message(body[:ERROR_BYTES])
+    words, shown = _message(body[:ERROR_BYTES])
     shown = told(shown, key)
     message = f"HTTP {status}: {shown}"
     mine = status < 500 and status != 429  # 4xx, and an error in the body of a success
-    if mine and _REFUSED.search(said):
+    if mine and _REFUSED.search(words):
         return Reply(text="", finish_reason=FILTERED)
-    if mine and (status == 413 or _TOO_LONG.search(said)):
+    if mine and (status == 413 or _TOO_LONG.search(words)):
         raise Fault(Outcome.too_long, message, again=False)
     if status < 500:
-        found = (why for why, words in FINAL.items() if words.search(said))
-        why = next(found, _BY_STATUS.get(status, ""))
+        reasons = (why for why, pattern in FINAL.items() if pattern.search(words))
+        why = next(reasons, _BY_STATUS.get(status, ""))
         if why:
             raise EndpointRefused(status, why, shown)
     overrun = status in OVERRUN
@@ -127,8 +119,8 @@ def _message(body: bytes) -> tuple[str, str]:
     """
     text = body.decode("utf-8", "replace")
     try:
-        found = json.loads(text)
-        inner = found.get("error", found)
+        content = json.loads(text)
+        inner = content.get("error", content)
         if not isinstance(inner, dict):
             inner = {"message": inner}
         codes = [str(inner[key]) for key in ("code", "type") if inner.get(key) is not None]

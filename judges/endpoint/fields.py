@@ -10,7 +10,7 @@ import dataclasses
 import re
 from typing import Any
 
-from study.secrets import BLOT, PATTERNS
+from study.secrets import BLOT, MARKS, PATTERNS
 from study.verdict import Reply
 
 MOST_TOKENS = 10_000_000
@@ -93,38 +93,22 @@ def blot(text: str, key: str) -> str:
     lowered = text.lower()
     if len(key) >= SHORTEST_KEY and key.lower() in lowered:
         text = re.sub(re.escape(key), BLOT, text, flags=re.IGNORECASE)
-    for kind, marks in _MARKS.items():
+    for kind, marks in MARKS.items():
         if any(mark in lowered for mark in marks):
             text = PATTERNS[kind].sub(_blotted, text)
     return text
 
 
-_MARKS = {
-    "an sk-... API key": ("sk-",),
-    "a Hugging Face token": ("hf_",),
-    "a GitHub token": ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
-    "an AWS access key": ("akia", "asia"),
-    "a Google API key": ("aiza",),
-    "a Slack token": ("xox",),
-    "a bearer token": ("bearer",),
-}
-"""Kind of key -> what a text must hold before its pattern is tried, which costs more. The other
-kinds of `PATTERNS` belong in configs; a reply may well talk about an address with a password."""
-
-
 def _blotted(match: re.Match[str]) -> str:
     """``sk-learn-compatible-estimators`` and ``bearer acknowledgements`` are words."""
-    found = match[0]
-    wordy = found[:3] == "sk-" or found[:6].lower() == "bearer"
-    return found if wordy and not _RANDOM.search(found) else BLOT
+    text = match[0]
+    wordy = text[:3] == "sk-" or text[:6].lower() == "bearer"
+    return text if wordy and not _RANDOM.search(text) else BLOT
 
 
 def check_value(value: Any) -> None:
     """Check a value of the store.
-
-    Raises:
-        ValueError: it cannot be used; with the field and what is wrong with it.
-    """
+    Raises ValueError: it cannot be used; with the field and what is wrong with it."""
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
     replies = value.get("replies")

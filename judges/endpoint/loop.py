@@ -33,11 +33,7 @@ async def gather(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[
 
 
 class Loop:
-    """An event loop in a thread that starts on first use.
-
-    Args:
-        shut: awaited in the loop before it ends.
-    """
+    """An event loop in a thread that starts on first use; ``shut`` is awaited before it ends."""
 
     def __init__(self, shut: Callable[[], Awaitable[None]]) -> None:
         self._shut = shut

@@ -10,25 +10,17 @@ import dataclasses
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from judges.endpoint.transport import Answer, Asgi, AsgiWire, HttpWire, Unreachable, Wire
 from study.errors import UserError
-
-if TYPE_CHECKING:
-    from study.schema import Endpoint
+from study.schema import Endpoint
 
 REST_S = 5.0
 
 
 class Replicas:
-    """Wires to the replicas; ties go to the one that was asked longest ago.
-
-    Args:
-        wires: one per replica.
-        clock: seconds that only grow.
-    """
+    """Wires to the replicas, one each; ties go to the one that was asked longest ago."""
 
     def __init__(self, wires: Sequence[Wire], clock: Callable[[], float] = time.monotonic) -> None:
         self._wires = list(wires)
@@ -74,10 +66,7 @@ class Replicas:
 
 def open_wire(endpoint: Endpoint, app: Asgi | None = None) -> Wire:
     """The wire that the scheme of ``endpoint.url`` asks for; one to each of several replicas.
-
-    Raises:
-        UserError: another scheme than http, https or asgi, or asgi without an application.
-    """
+    Raises UserError: another scheme than http, https or asgi, or asgi without an application."""
     if endpoint.replicas:
         single = dataclasses.replace(endpoint, replicas=[])
         urls = (endpoint.url, *endpoint.replicas)

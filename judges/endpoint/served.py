@@ -17,26 +17,21 @@ _DATED = re.compile(
 def is_asked(asked: str, served: str, aliases: Sequence[str] = ()) -> bool:
     """Whether ``served``, the ``model`` of a reply, names the model ``asked`` for.
 
-    It does where it is the same name, in any case; the asked name with a date, to which hosted
-    endpoints resolve an undated or ``-latest`` one; or either with the owner or folder before it
-    left out (``openai/gpt-4o``, ``/models/gpt-4o``). A reply that names no model is believed.
-
-    Args:
-        asked: ``model`` of the request.
-        served: what the reply says.
-        aliases: ``endpoint.served_as``, other names of the same model.
-    """
+    It does where it is the same name, in any case; one of ``aliases`` (``endpoint.served_as``); the
+    asked name with a date, to which hosted endpoints resolve an undated or ``-latest`` one; or
+    either with the owner or folder before it left out (``openai/gpt-4o``, ``/models/gpt-4o``). A
+    reply that names no model is believed."""
     if not asked or not served or served in aliases:
         return True
-    wanted, found = (name.casefold().removesuffix(":latest") for name in (asked, served))
-    if _ends(wanted, found):
+    wanted, answered = (name.casefold().removesuffix(":latest") for name in (asked, served))
+    if _same(wanted, answered):
         return True
     undated = wanted.removesuffix("-latest")
-    dated = _DATED.fullmatch(found)
-    return _ends(undated, found if dated is None else dated[1])
+    dated = _DATED.fullmatch(answered)
+    return _same(undated, answered if dated is None else dated[1])
 
 
-def _ends(one: str, other: str) -> bool:
+def _same(first: str, second: str) -> bool:
     """Whether the names are the same, one of them perhaps with an owner or a folder before."""
-    longer, shorter = sorted((one, other), key=len, reverse=True)
+    longer, shorter = sorted((first, second), key=len, reverse=True)
     return longer == shorter or (bool(shorter) and longer.endswith(f"/{shorter.lstrip('/')}"))

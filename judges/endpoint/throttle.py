@@ -24,16 +24,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from judges.endpoint.failures import Fault
 from study import clock as host
 from study import locks
 from study.errors import UserError
+from study.schema import Endpoint
 from study.verdict import Outcome
-
-if TYPE_CHECKING:
-    from study.schema import Endpoint
 
 BURST_S = 1.0
 """How much of a minute's allowance may be used at once, in seconds of it."""
@@ -55,13 +53,7 @@ class Concurrency(AbstractAsyncContextManager[None]):
 
     A 429 halves them, at most once per the time of a reply. A window of replies that is ``WORSE``
     than the one before leaves four fifths: with all slots taken throughput is slots over seconds
-    per reply, so nothing was gained. Any other window in which all slots were taken adds one.
-
-    Args:
-        most: ``endpoint.max_concurrency``.
-        adaptive: whether the number changes at all.
-        clock: seconds that only grow.
-    """
+    per reply, so nothing was gained. Any other window in which all slots were taken adds one."""
 
     def __init__(
         self, most: int, adaptive: bool = True, clock: Callable[[], float] = time.monotonic
@@ -138,17 +130,12 @@ class Concurrency(AbstractAsyncContextManager[None]):
 
 
 class RateLimit:
-    """Requests and tokens per minute, as two points in time up to which each is used up.
+    """Requests and tokens per minute, None for no limit, as two points in time up to which each is
+    used.
 
     A request adds to them under a lock and so learns its turn at once. No minute holds more than
-    the limit and one request.
-
-    Args:
-        requests_per_min, tokens_per_min: None is no limit.
-        file: shared with other processes; None keeps the rate to this one.
-        clock: seconds that only grow, the same for all processes of a host.
-        boot: which start of the host the clock counts from.
-    """
+    the limit and one request. The ``file`` is shared with other processes; ``clock`` counts seconds
+    from the start ``boot`` of the host."""
 
     _FORM = struct.Struct("<32s2d")
 
@@ -173,10 +160,7 @@ class RateLimit:
 
     def reserve(self, requests: float, tokens: float) -> float:
         """Add to what is used and return the seconds until the turn; negative gives back.
-
-        Raises:
-            UserError: the file cannot be used.
-        """
+        Raises UserError: the file cannot be used."""
         amounts = (requests, tokens)
         if self._file is None:
             self._here, wait = self._reserved(self._here, amounts)
@@ -240,12 +224,8 @@ class SharedConcurrency:
 
 
 class Throttle:
-    """All that holds back requests to one endpoint.
-
-    Args:
-        endpoint: its limits.
-        folder: where they are shared with other processes; None keeps them to this one.
-    """
+    """All that holds back requests to one endpoint; its limits are shared with other processes by
+    way of ``folder``, or kept to this one."""
 
     def __init__(self, endpoint: Endpoint, folder: Path | None = None) -> None:
         self.concurrency = Concurrency(endpoint.max_concurrency, endpoint.adaptive)
@@ -272,10 +252,7 @@ class Throttle:
 
         The requests of this process queue for it, so that the file holds at most one turn of each
         process. Time in the queue does not count.
-
-        Raises:
-            Fault: not within so many seconds from the head of the queue.
-        """
+        Raises Fault: not within so many seconds from the head of the queue."""
         rate = self._rate
         if rate is None:
             return 0.0

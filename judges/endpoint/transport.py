@@ -12,15 +12,13 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from judges.endpoint.fields import one_line
-
-if TYPE_CHECKING:
-    from study.schema import Endpoint
+from study.schema import Endpoint
 
 Asgi = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
 
@@ -63,10 +61,7 @@ class Wire(Protocol):
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> AbstractAsyncContextManager[Answer]:
         """Send one request to ``path`` below the endpoint's URL.
-
-        Raises:
-            WireError: nothing came, it broke off, or it was too large.
-        """
+        Raises WireError: nothing came, it broke off, or it was too large."""
         ...
 
     async def close(self) -> None:
@@ -218,17 +213,13 @@ class AsgiWire:
         sent = {"host": self._host, **headers}
         return {
             "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "method": method,
             "scheme": "http",
             "path": path,
-            "raw_path": path.encode(),
             "query_string": b"",
-            "root_path": "",
             "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
-            "client": ("127.0.0.1", 0),
-            "server": (self._host, 80),
         }
 
     async def close(self) -> None:
@@ -239,11 +230,8 @@ async def bounded(
     read: Callable[[], Awaitable[bytes]], encoding: str, limit: int
 ) -> AsyncGenerator[bytes, None]:
     """The body that ``read`` gives (b"" at its end), decompressed in pieces of 64 KiB.
-
-    Raises:
-        TooLarge: more than ``limit`` bytes, before or after decompression; a compressed bomb ends
-            at the first piece too many.
-        WireError: an encoding that was not asked for, or compressed data that is broken or cut.
+    Raises TooLarge: more than ``limit`` bytes, before or after decompression.
+    Raises WireError: an encoding that was not asked for, or compressed data that is broken or cut.
     """
     inflate = None
     if (coding := encoding.strip().lower()) in ("gzip", "x-gzip", "deflate"):

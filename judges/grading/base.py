@@ -28,10 +28,7 @@ NOTHING = Request()
 @dataclass(frozen=True, eq=False)
 class Grading:
     """What is asked of a judge and how its reply is read; built from plain options.
-
-    Raises:
-        UserError: an unknown option, a value that it does not take, or an unfit prompt.
-    """
+    Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
     options: dict[str, Any] = field(default_factory=dict)
     name: ClassVar[str] = ""
@@ -62,10 +59,7 @@ class Grading:
     def option(self, key: str) -> Any:
         """One of a few values. YAML's words for true, false and null count as ``on``, ``off`` and
         ``none`` where those are legal.
-
-        Raises:
-            UserError: another value.
-        """
+        Raises UserError: another value."""
         legal = self.choices[key]
         value = self.options.get(key, legal[0])
         spoken = {True: "on", False: "off", None: "none"}
@@ -86,15 +80,9 @@ class Grading:
         return self.load_prompt(self.name, self.options.get("prompt", "default"))
 
     def load_prompt(self, family: str, prompt: Any) -> str:
-        """The template of a shipped prompt (``default``, ``strict``) or of a ``.txt`` file.
-
-        Args:
-            family: the first part of the shipped files' names.
-            prompt: the name or the path.
-
-        Raises:
-            UserError: there is no such prompt, or it lacks something of ``needed``.
-        """
+        """The template of a shipped prompt (``default``, ``strict``) of a family, or of a ``.txt``
+        file.
+        Raises UserError: there is no such prompt, or it lacks something of ``needed``."""
         name = str(prompt)
         path = Path(name) if name.endswith(".txt") else PROMPTS / f"{family}-{name}.txt"
         if not path.is_file():
@@ -227,5 +215,5 @@ def unparsed(reason: str, text: str) -> Parsed:
 
 def different(*verdicts: str, text: str) -> Parsed:
     """A reply with two verdicts: one of them may be a quotation, and nothing tells which."""
-    short = [said if len(said) <= 40 else f"{said[:40]}…" for said in verdicts]
+    short = [text if len(text) <= 40 else f"{text[:40]}…" for text in verdicts]
     return unparsed(f"{DIFFERENT}: {' and '.join(short)}", text)

@@ -16,10 +16,7 @@ YES, NO = "1", "0"
 class Binary(base.OneRequest):
     """The reference is ``row.reference``. Options: ``prompt`` default, or a .txt file;
     ``structured`` false | true, forces the verdict alone.
-
-    Raises:
-        UserError: an unknown option, a value that it does not take, or an unfit prompt.
-    """
+    Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
     name = "binary"
     choices: ClassVar = {"structured": (False, True)}
@@ -27,11 +24,9 @@ class Binary(base.OneRequest):
     optional = ()
 
     def problem(self, row: Row) -> str:
-        """Why the row cannot be graded so; empty where it can."""
         return "" if (row.reference or "").strip() else "the row has no reference answer"
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn that ends with the delimited answer."""
         reference = delimit("reference", row.reference or "")
         return self.turn(row, reference=reference, answer=delimit("answer", answer))
 

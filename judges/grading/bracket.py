@@ -19,21 +19,17 @@ def read(reply: Reply, legal: Callable[[str], T | None], expected: str) -> T | P
 
     The last brackets must hold a verdict. Others may stand before them as long as they say the
     same: of two different verdicts nobody knows which one is the judge's own and which it quotes.
-
-    Args:
-        reply: of the judge.
-        legal: the verdict that a text without blanks around it and case is; None for no verdict.
-        expected: what is legal, for people.
-    """
+    ``legal`` gives the verdict that a bare lower-case text is, or None; ``expected`` says what is
+    legal."""
     text = base.readable(reply)
     if isinstance(text, Parsed):
         return text
-    said = [inside.strip().casefold() for inside in _BRACKETS.findall(text[-LONGEST:])]
-    if not said:
+    words = [inside.strip().casefold() for inside in _BRACKETS.findall(text[-LONGEST:])]
+    if not words:
         return base.unparsed("no [[verdict]]", text)
-    verdicts = [(word, value) for word in said if (value := legal(word)) is not None]
-    if not verdicts or legal(said[-1]) is None:
-        return base.unparsed(f"the last verdict is not {expected}", f"[[{said[-1]}]]")
+    verdicts = [(word, value) for word in words if (value := legal(word)) is not None]
+    if not verdicts or legal(words[-1]) is None:
+        return base.unparsed(f"the last verdict is not {expected}", f"[[{words[-1]}]]")
     word, last = verdicts[-1]
     other = next((word for word, value in verdicts if value != last), None)
     if other is not None:

@@ -13,15 +13,7 @@ def check_rows(
     grading: AnswerGrading | GroupGrading, rows: Iterable[Row], group_size: int | None = None
 ) -> None:
     """Find out before any training whether a task can feed a grading.
-
-    Args:
-        grading: as ``build_grading`` gives it.
-        rows: the rows that will be judged.
-        group_size: ``trainer.group_size``, where there is a trainer.
-
-    Raises:
-        UserError: the grading needs a group and there is none, or a row that it cannot grade.
-    """
+    Raises UserError: the grading needs a group and there is none, or a row that it cannot grade."""
     if isinstance(grading, GroupGrading):
         if group_size is not None:
             check_group(grading.name, group_size)
@@ -37,10 +29,7 @@ def check_rows(
 
 def check_group(name: str, size: int) -> None:
     """Refuse a group that has nobody to compare with.
-
-    Raises:
-        UserError: the group is smaller than two.
-    """
+    Raises UserError: the group is smaller than two."""
     if size < 2:
         raise UserError(
             f"The grading {name} needs a group; trainer.group_size is {size}. Give 2 or more, for"

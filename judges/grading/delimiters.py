@@ -62,10 +62,7 @@ def _nonce(kind: str, text: str) -> str:
 
 def delimit(kind: str, text: str) -> str:
     """The text between two lines that name its kind and its hash.
-
-    Raises:
-        ValueError: the kind is not a lower-case word.
-    """
+    Raises ValueError: the kind is not a lower-case word."""
     if not re.fullmatch("[a-z]+", kind):
         raise ValueError(f"the kind of delimiters is a lower-case word, not {kind!r}")
     nonce = _nonce(kind, text)
@@ -116,8 +113,5 @@ def without_delimited(message: str) -> str:
 
 def fill(template: str, **values: str) -> str:
     """Put the values in place of ``{name}``, in one pass: braces in a value mean nothing.
-
-    Raises:
-        KeyError: a placeholder that got no value.
-    """
+    Raises KeyError: a placeholder that got no value."""
     return _PLACEHOLDER.sub(lambda name: values[name[1]], template)

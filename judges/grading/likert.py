@@ -15,10 +15,7 @@ _NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,15})?")
 
 class Likert(base.OneRequest):
     """Options: ``prompt`` (default, strict, or a .txt file).
-
-    Raises:
-        UserError: an unknown option or prompt.
-    """
+    Raises UserError: an unknown option or prompt."""
 
     name = "likert"
     needed = ("{prompt}", "{answer}", MARKER)
@@ -28,5 +25,5 @@ class Likert(base.OneRequest):
         return bracket.scored(reply, _score, "a [[score]], a number from 0 to 100")
 
 
-def _score(said: str) -> float | None:
-    return float(said) / 100 if _NUMBER.fullmatch(said) and float(said) <= 100 else None
+def _score(text: str) -> float | None:
+    return float(text) / 100 if _NUMBER.fullmatch(text) and float(text) <= 100 else None

@@ -28,10 +28,7 @@ class Listwise(base.GroupGrading):
     """Options: ``prompt`` default, or a .txt file. The answers are shown in an order that follows
     from their texts; an answer of rank r among n scores (n - r) / (n - 1), and equal answers
     share the mean of their scores.
-
-    Raises:
-        UserError: an unknown option, or an unfit prompt.
-    """
+    Raises UserError: an unknown option, or an unfit prompt."""
 
     name = "listwise"
     needed = ("{prompt}", "{answers}", MARKER)
@@ -50,8 +47,8 @@ class Listwise(base.GroupGrading):
         """The one ``[[B > A > C]]`` that names every answer once."""
         names = {group.letters(k).lower(): member for k, member in enumerate(request.members)}
 
-        def legal(said: str) -> tuple[int, ...] | None:
-            order = tuple(names.get(name.strip(), -1) for name in said.split(">"))
+        def legal(text: str) -> tuple[int, ...] | None:
+            order = tuple(names.get(name.strip(), -1) for name in text.split(">"))
             return order if sorted(order) == sorted(request.members) else None
 
         order = bracket.read(reply, legal, "a ranking that names every answer once")

@@ -21,10 +21,7 @@ class Pairwise(base.GroupGrading):
 
     A pair is asked about in both orders. Win 1, tie 0.5, loss 0; where the two orders disagree
     the pair is a tie, and ``reason`` counts such pairs. Equal answers tie without a request.
-
-    Raises:
-        UserError: an unknown option, a value that it does not take, or an unfit prompt.
-    """
+    Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
     name = "pairwise"
     choices: ClassVar = {"against": ("all", "next"), "structured": (False, True)}
@@ -61,7 +58,7 @@ class Pairwise(base.GroupGrading):
         self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Request, Parsed]]
     ) -> list[Parsed]:
         """The win rate of each answer over the comparisons that were obtained in both orders."""
-        said = {request.members: parsed for request, parsed in parts}
+        verdicts = {request.members: parsed for request, parsed in parts}
         wins: list[list[float]] = [[] for _ in answers]
         turned, lost = [0] * len(answers), [0] * len(answers)
         failed: list[Parsed | None] = [None] * len(answers)
@@ -69,7 +66,7 @@ class Pairwise(base.GroupGrading):
             if answers[i] == answers[j]:
                 first, second = 0.5, 0.5
             else:
-                forward, back = said[i, j], said[j, i]
+                forward, back = verdicts[i, j], verdicts[j, i]
                 if forward.score is None or back.score is None:
                     without = forward if forward.score is None else back
                     for member in (i, j):

@@ -69,9 +69,7 @@ class Said:
 
 def read_question(body: dict[str, Any]) -> Question:
     """What is asked, found in the messages as a judge finds it.
-
-    Raises:
-        Unanswerable: no messages, no delimited prompt and answer, or no form of reply asked for.
+    Raises Unanswerable: no messages, no delimited prompt and answer, or no form of reply asked for.
     """
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -182,24 +180,24 @@ def _spoken(values: list[float], question: Question) -> Said:
         return Said(f"[[{' > '.join(map(group.letters, order))}]]")
     assert question.words is not None, "a choice has words"
     positive, negative = question.words
-    said = positive if value >= 0.5 else negative
+    choice = positive if value >= 0.5 else negative
     if not question.logprobs:
-        return Said(said)
+        return Said(choice)
     chances = {positive: value, negative: 1.0 - value}
     top = [
         {"token": word, "logprob": math.log(chance) if chance > 0 else LOGPROB_FLOOR}
         for word, chance in sorted(chances.items(), key=lambda item: -item[1])
     ]
-    token = next(item for item in top if item["token"] == said)
-    return Said(said, logprobs=[{**token, "top_logprobs": top}])
+    token = next(item for item in top if item["token"] == choice)
+    return Said(choice, logprobs=[{**token, "top_logprobs": top}])
 
 
-def spoil(failure: str | None, said: Said) -> Said:
+def spoil(failure: str | None, reply: Said) -> Said:
     """What is left of a reply after a failure that still gives one."""
     left = {
         "unparsed": Said(OFF_FORMAT),
         "empty": Said(""),
-        "truncated": Said(said.text[: len(said.text) // 2], "length"),
+        "truncated": Said(reply.text[: len(reply.text) // 2], "length"),
         "refused": Said("", "content_filter"),
     }
-    return left.get(failure or "", said)
+    return left.get(failure or "", reply)

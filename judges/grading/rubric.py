@@ -23,6 +23,7 @@ from judges.grading.vocabulary import (
     largest_number,
     read_labels,
 )
+from study import bounds
 from study.errors import UserError
 from study.rows import Criterion, Row
 from study.verdict import DIFFERENT, Outcome, Parsed, Reply, Request
@@ -48,10 +49,7 @@ class Rubric(base.AnswerGrading):
     ancestor (instructions last); ``partial`` none | renormalise, which scores over the criteria
     whose label is known and says so in ``reason``; ``structured`` false | true, a JSON schema;
     ``prompt`` default, strict, ancestor, or a .txt file with the same sections.
-
-    Raises:
-        UserError: an unknown option, a value that it does not take, or an unfit prompt.
-    """
+    Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
     choices: ClassVar = {
         "vocabulary": tuple(VOCABULARIES),
@@ -242,10 +240,7 @@ class RubricItem(Rubric):
 
 class RubricChunk(Rubric):
     """Requests of at most ``k`` (10) criteria; ``k`` is one option more.
-
-    Raises:
-        UserError: as ``Rubric``, or k is not a whole number above 0.
-    """
+    Raises UserError: as ``Rubric``, or k is not a whole number above 0."""
 
     name = "rubric_chunk"
     option_names = (*Rubric.option_names, "k")
@@ -254,11 +249,8 @@ class RubricChunk(Rubric):
     def __post_init__(self) -> None:
         super().__post_init__()
         k = self.options.get("k", self.per_request)
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise UserError(
-                f"judge.grading.options.k={k!r} is not a number of criteria per request;"
-                " give a whole number from 1, for example +judge.grading.options.k=10."
-            )
+        where = "+judge.grading.options.k"
+        bounds.check(where, bounds.check_kind(where, k, int, 10), bounds.Number(low=1), 10)
 
 
 def rubric_score(criteria: Sequence[Criterion], labels: Sequence[str]) -> float | None:

@@ -112,7 +112,7 @@ def _read(text: str, start: int, stack: list[_Open]) -> tuple[int, list[Any] | N
 
 
 def _next(text: str, position: int) -> int:
-    """Where the next character is that is no blank."""
+    """Where the next character that is not blank stands."""
     blank = _BLANK.match(text, position)
     return blank.end() if blank else position
 
@@ -127,9 +127,9 @@ def _rest(text: str, stack: list[_Open]) -> Iterator[Any]:
         if isinstance(container.items, Pairs):
             following = _BRACE.search(text, container.start + 1)
             end = len(text) if following is None else following.end()
-            said = _numbers(text[container.start : end])
-            if said:
-                yield Wreck(said, cut=following is None)
+            numbers = _numbers(text[container.start : end])
+            if numbers:
+                yield Wreck(numbers, cut=following is None)
         yield from container.inside
 
 

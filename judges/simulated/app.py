@@ -39,15 +39,9 @@ PIECE = 4
 
 
 def simulated_app(judge: Judge, oracle: Oracle, calls_before: int = 0) -> Starlette:
-    """The application of one simulated judge.
-
-    Args:
-        judge: its ``simulated`` settings and its name are used.
-        calls_before: questions answered before, for the drift of a resumed run.
-
-    Raises:
-        UserError: the judge has no ``simulated`` settings, or one is not legal.
-    """
+    """The application of one simulated judge; ``calls_before`` are questions answered before, for
+    the drift of a resumed run.
+    Raises UserError: the judge has no ``simulated`` settings, or one is not legal."""
     server = SimulatedJudge(judge, oracle, calls_before)
     return Starlette(
         routes=[
@@ -107,9 +101,9 @@ class SimulatedJudge:
                 404, f"The model {body['model']!r} does not exist here.", "model_not_found"
             )
         question = read_question(body)
-        known = [self._oracle(question.prompt, answer) for answer in question.answers]
-        truths = [truth for truth in known if truth is not None]
-        if len(truths) < len(known):
+        answer_truths = [self._oracle(question.prompt, answer) for answer in question.answers]
+        truths = [truth for truth in answer_truths if truth is not None]
+        if len(truths) < len(answer_truths):
             raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
         nth = self._asked[question.content]
         self._asked[question.content] += 1
@@ -122,9 +116,9 @@ class SimulatedJudge:
             return Response(status_code=503)
         if failure in TRANSIENT and not nth:
             raise Unanswerable(*TRANSIENT[failure])
-        said = spoil(failure, verdict)
+        reply = spoil(failure, verdict)
         prompt, completion = (
-            math.ceil(characters / PIECE) for characters in (question.characters, len(said.text))
+            math.ceil(characters / PIECE) for characters in (question.characters, len(reply.text))
         )
         usage = {
             "prompt_tokens": prompt,
@@ -138,10 +132,10 @@ class SimulatedJudge:
             "model": self._model,
         }
         if not body.get("stream"):
-            return JSONResponse(plain(head, said, usage))
+            return JSONResponse(plain(head, reply, usage))
         options = body.get("stream_options")
         with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
-        events = stream(head, said, usage if with_usage else None)
+        events = stream(head, reply, usage if with_usage else None)
         return StreamingResponse(events, media_type="text/event-stream")
 
 

@@ -10,27 +10,17 @@ import math
 import random
 from typing import Any
 
+from study import bounds
 from study.errors import UserError
 from study.features import FEATURES, features
 from study.rows import Truth
 from study.schema import Simulated, freeze
+from study.tables import table
 
 RULE = "1"
 """Version; raised when the same settings would give other verdicts."""
 
-DEFAULT_REFERENCE: dict[str, tuple[float, float]] = {
-    "length": (7.941, 6.201),
-    "headings": (0.170, 0.427),
-    "bullets": (0.726, 1.349),
-    "bold": (0.124, 0.618),
-    "flattery": (0.165, 0.373),
-    "confidence": (0.193, 0.439),
-    "hedges": (0.040, 0.197),
-    "repetition": (0.081, 0.129),
-    "keyword": (0.062, 0.258),
-    "emoji": (0.082, 0.287),
-    "exclamation": (0.171, 0.385),
-}
+DEFAULT_REFERENCE = {name: tuple(pair) for name, pair in table(__file__).items()}
 """Feature -> (mean, sd) over 2,048 rollouts of the warmed-up tiny policy before any RL, prompts of
 instruct-mini and with "robust" as the keyword. A dose is score per one of these standard
 deviations; ``simulated.reference`` replaces single entries."""
@@ -44,19 +34,11 @@ def effective(settings: Simulated) -> dict[str, Any]:
 
 
 def check(settings: Simulated) -> None:
-    """Refuse settings that are not legal.
-
-    Raises:
-        UserError: with the setting and what is legal.
-    """
+    """Refuse settings that are not legal. Raises UserError: with the setting and what is legal."""
     freeze(Simulated, dataclasses.asdict(settings), "judge.simulated.")
     for group in ("doses", "reference"):
         for name in getattr(settings, group):
-            if name not in FEATURES:
-                raise UserError(
-                    f"judge.simulated.{group} names {name!r}, which is not a feature. Give one of "
-                    f"{', '.join(FEATURES)}."
-                )
+            bounds.check(f"a key of judge.simulated.{group}", name, bounds.Choice(FEATURES))
     for name, pair in settings.reference.items():
         if len(pair) != 2 or not pair[1] > 0:
             raise UserError(
@@ -78,10 +60,7 @@ def check(settings: Simulated) -> None:
 
 class Bias:
     """A simulated judge's settings as functions of an answer.
-
-    Raises:
-        UserError: a setting is not legal.
-    """
+    Raises UserError: a setting is not legal."""
 
     def __init__(self, settings: Simulated) -> None:
         check(settings)
@@ -93,11 +72,8 @@ class Bias:
     ) -> tuple[float, str | None]:
         """The score in [0, 1], and the kind of failure that replaces it, if any.
 
-        Args:
-            draw: a fresh generator for this question. The order of draws is fixed, so judges with
-                the same seed share their noise.
-            calls: questions answered before this one, for the drift.
-        """
+        ``draw`` is a fresh generator for this question: the order of draws is fixed, so judges with
+        the same seed share their noise. ``calls`` were answered before this one, for the drift."""
         settings = self._settings
         noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
         z = self.standardised(answer)
@@ -118,15 +94,11 @@ class Bias:
         A criterion is seen as met with probability ``tpr`` if its check is met, else ``fpr``.
         Leniency, scale, doses, noise and drift become one shift of the rubric score: each label is
         turned towards the shift with probability shift / room, where room is the change from
-        turning all of them. So the expected score, before clipping, moves by exactly the dose
-        until the room is used up. If a request does not show the points of all criteria (they are
-        hidden, or it asks about a part of the rubric), each counts 1, which is exact for rubrics
-        of equal points. If the truth has no checks, its score is the chance of each.
-
-        Args:
-            points: number of a criterion asked about (from 1, as in ``truth.checks``) -> its
-                points; None if they are hidden.
-        """
+        turning all of them. So the expected score, before clipping, moves by exactly the dose until
+        the room is used up. If a request does not show the points of all criteria (they are hidden,
+        or it asks about a part of the rubric), each counts 1, which is exact for rubrics of equal
+        points. If the truth has no checks, its score is the chance of each. ``points`` are by the
+        number of a criterion asked about (from 1, as in ``truth.checks``), None if hidden."""
         settings = self._settings
         noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
         z = self.standardised(answer)
@@ -170,8 +142,8 @@ class Bias:
 
     def standardised(self, answer: str) -> dict[str, float]:
         """Every feature of an answer in standard deviations from its mean."""
-        found = features(answer, self._settings.keyword)
-        return {name: (found[name] - mean) / sd for name, (mean, sd) in self._reference.items()}
+        values = features(answer, self._settings.keyword)
+        return {name: (values[name] - mean) / sd for name, (mean, sd) in self._reference.items()}
 
 
 def _weights(points: dict[int, float | None], checks: int) -> dict[int, float]:

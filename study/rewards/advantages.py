@@ -39,10 +39,7 @@ def advantages(rewards_P_G: np.ndarray, scale: str = "group", eps: float = EPS) 
 
 def divisor(rewards_P_G: np.ndarray, scale: str, eps: float = EPS) -> np.ndarray:
     """What `advantages` divides by: (P, 1) for ``group``, (1, 1) for ``batch`` and ``none``.
-
-    Raises:
-        ValueError: another ``scale``.
-    """
+    Raises ValueError: another ``scale``."""
     if scale not in ("group", "batch", "none"):
         raise ValueError(f"scale is group, batch or none, not {scale!r}")
     if scale == "none":

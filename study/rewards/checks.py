@@ -12,15 +12,9 @@ from study.schema import Judge, Reward
 
 
 def check_reward(reward: Reward, judge: Judge, rows: Sequence[Row], max_tokens: int) -> None:
-    """Refuse a reward that cannot be had.
-
-    Args:
-        rows: training rows of the task.
-        max_tokens: ``trainer.max_completion_length``.
-
-    Raises:
-        UserError: naming the setting, or how many rows lack what it needs.
-    """
+    """Refuse a reward that cannot be had with these training rows and
+    ``trainer.max_completion_length``.
+    Raises UserError: naming the setting, or how many rows lack what it needs."""
     if reward.name == "rubric" and not judge.grading.name.startswith("rubric_"):
         raise UserError(
             f"reward=rubric adds up the points of criteria, and judge.grading.name="

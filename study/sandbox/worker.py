@@ -8,7 +8,6 @@ import os
 import secrets
 import select
 import signal
-import struct
 import subprocess
 import tempfile
 import time
@@ -20,7 +19,7 @@ from study.sandbox.inside.literal import dumps
 GRACE_S = 10.0
 """What a reply may take beyond the wall limit that the zygote itself enforces."""
 REPLY_ROOM = 8
-"""The zygote's frame per byte of the answer at most: JSON escapes, twice."""
+"""Bytes of the reply per byte of the answer at most: JSON escapes, twice."""
 
 
 class Broken(Exception):
@@ -50,11 +49,8 @@ class Worker:
 
     def call(self, call: Call) -> Result:
         """Make one call and say how it ended; `dirty` then says whether to throw this away.
-
-        Raises:
-            Broken: no verdict on the code; this worker is dead.
-            NotLiteral: an argument is not a literal.
-        """
+        Raises Broken: no verdict on the code; this worker is dead.
+        Raises NotLiteral: an argument is not a literal."""
         nonce = secrets.token_hex(8)
         request = {
             "source": call.source,
@@ -63,14 +59,10 @@ class Worker:
             "nonce": nonce,
             "limits": vars(call.limits),
         }
-        data = json.dumps(request).encode()
         until = time.monotonic() + call.limits.wall_s + GRACE_S
         try:
-            self._send(struct.pack("<I", len(data)) + data, until)
-            size = struct.unpack("<I", self._receive(4, until))[0]
-            if size > 4096 + REPLY_ROOM * call.limits.reply_bytes:
-                raise Broken(f"a reply of {size} bytes")
-            reply = json.loads(self._receive(size, until))
+            self._send(json.dumps(request).encode() + b"\n", until)
+            reply = json.loads(self._receive(4096 + REPLY_ROOM * call.limits.reply_bytes, until))
             self.dirty = bool(reply["dirty"])
             return read_reply(reply, nonce, call.limits)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -86,22 +78,25 @@ class Worker:
                 raise Broken("it takes no request")
             view = view[os.write(handle, view[: select.PIPE_BUF]) :]
 
-    def _receive(self, size: int, until: float) -> bytes:
+    def _receive(self, most: int, until: float) -> bytearray:
+        """One line of at most so many bytes."""
         assert self.process.stdout is not None
         handle, data = self.process.stdout.fileno(), bytearray()
-        while len(data) < size:
+        while not data.endswith(b"\n"):
             if not select.select([handle], [], [], max(0.0, until - time.monotonic()))[0]:
                 raise Broken("no reply in time")
-            chunk = os.read(handle, size - len(data))
+            chunk = os.read(handle, 1 << 16)
             if not chunk:
                 raise Broken(self._why("it ended"))
             data += chunk
-        return bytes(data)
+            if len(data) > most:
+                raise Broken(f"a reply of more than {most} bytes")
+        return data
 
     def _why(self, text: str) -> str:
         self.errors.seek(0)
-        said = self.errors.read(2000).decode("utf-8", "replace").strip()
-        return f"{text}: {said.splitlines()[-1]}" if said else text
+        message = self.errors.read(2000).decode("utf-8", "replace").strip()
+        return f"{text}: {message.splitlines()[-1]}" if message else text
 
     def close(self) -> None:
         """Kill the process with all that is in it, and wait for its end."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from types import ModuleType
 
-from study.errors import UserError
+from study import bounds
 from study.rows import Row, Truth, prompt_id
 from study.schema import Task, freeze
 from study.tasks import instruct_mini, prompts
@@ -21,17 +21,8 @@ TASKS: dict[str, ModuleType] = {
 
 
 def task_module(name: str) -> ModuleType:
-    """The task called ``name``.
-
-    Raises:
-        UserError: no such task.
-    """
-    if name not in TASKS:
-        raise UserError(
-            f"There is no task {name!r}. The tasks are {', '.join(sorted(TASKS))}."
-            " Type for example task=instruct-mini."
-        )
-    return TASKS[name]
+    """The task called ``name``. Raises UserError: no such task."""
+    return bounds.pick("task", name, TASKS, "instruct-mini")
 
 
 def oracle(task: Task) -> Callable[[str, str], Truth | None]:

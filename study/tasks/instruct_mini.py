@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left, insort
 from dataclasses import dataclass, replace
 
+from study.bounds import Number, check
 from study.errors import UserError
 from study.rows import Criterion, Row, Rule, Truth, make_row
 from study.schema import Task
@@ -150,10 +151,7 @@ def rows(options: Task, split: str) -> list[Row]:
     """``options.train_rows`` or ``eval_rows`` distinct prompts of one split, in a seeded order.
 
     A prompt's split follows from its own id, so the splits share no prompt under any seed.
-
-    Raises:
-        UserError: an option this task does not have, or more rows than it can make.
-    """
+    Raises UserError: an option this task does not have, or more rows than it can make."""
     unknown = sorted(options.options.keys() - {"rules"})
     ruled = options.options.get("rules", False)
     if unknown or not isinstance(ruled, bool):
@@ -163,11 +161,7 @@ def rows(options: Task, split: str) -> list[Row]:
             " example +task.options.rules=true."
         )
     wanted = options.eval_rows if split == "eval" else options.train_rows
-    if wanted > MOST_ROWS:
-        raise UserError(
-            f"task.{split}_rows={wanted} is more than the {MOST_ROWS} distinct prompts that"
-            f" instruct-mini offers a split. Type for example task.{split}_rows=2048."
-        )
+    check(f"task.{split}_rows", wanted, Number(high=MOST_ROWS), 2048)
     draw = random.Random(f"instruct-mini {split} {options.seed}")
     made: dict[str, Row] = {}
     while len(made) < wanted:

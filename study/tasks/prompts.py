@@ -80,11 +80,8 @@ def rows(options: Task, split: str) -> list[Row]:
     """At most ``train_rows`` or ``eval_rows`` rows of a split, in file order.
 
     Where there are more, ``options.seed`` chooses which stay.
-
-    Raises:
-        UserError: no readable file at ``options.path``, a row that is not of the form (file and
-            line named), an unknown option, or no training row at all.
-    """
+    Raises UserError: no readable file at ``options.path``, a row that is not of the form (file and
+        line named), an unknown option, or no training row at all."""
     candidates = [row for row in load(options).rows if row.split == split]
     if split == "train" and not candidates:
         raise UserError(
@@ -104,10 +101,7 @@ def truth(row: Row, answer: str) -> Truth | None:
 
 def load(options: Task) -> Prompts:
     """All rows of the file behind ``options``; what was merged or dropped is logged once.
-
-    Raises:
-        UserError: see `rows`.
-    """
+    Raises UserError: see `rows`."""
     path = _path(options)
     stat = path.stat()
     return _load(path, stat.st_mtime_ns, stat.st_size, _options(options))
@@ -165,17 +159,9 @@ def fault(row: Row, needs: str) -> str:
 def parse(
     record: Mapping[str, Any], where: str, options: Options = OPTIONS, number: int = 0
 ) -> Row:
-    """One row of the file as a Row; lists may also be numpy arrays.
-
-    Args:
-        record: the fields of the row.
-        where: file and line, for messages.
-        options: see there.
-        number: place of the row in its file, which names its rules.
-
-    Raises:
-        UserError: a missing or malformed field.
-    """
+    """One row of the file as a Row; lists may also be numpy arrays. ``where`` is file and line, for
+    messages; ``number`` is the place of the row in its file, which names its rules.
+    Raises UserError: a missing or malformed field."""
     messages = _messages(record, where)
     labels = verif.checkers if options.form == "verif" else _rubric
     criteria, rules = labels(record, where, number)
@@ -284,14 +270,9 @@ def _merge(first: Row, again: Row) -> Row:
 
 
 def records(path: Path, also: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(line or row, fields) of each row of a .jsonl, .jsonl.gz or .parquet file.
-
-    Args:
-        also: a column to read besides those that `parse` looks at.
-
-    Raises:
-        UserError: the file cannot be read, or a line is no object.
-    """
+    """(line or row, fields) of each row of a .jsonl, .jsonl.gz or .parquet file; ``also`` is a
+    column to read besides those that `parse` looks at.
+    Raises UserError: the file cannot be read, or a line is not an object."""
     parquet = path.suffix == ".parquet"
     try:
         yield from _parquet(path, also) if parquet else _jsonl(path)
@@ -343,13 +324,9 @@ def _path(options: Task) -> Path:
 
 
 def _options(task: Task) -> Options:
-    legal = field_types(Options)
-    unknown = sorted(task.options.keys() - legal)
-    if unknown:
-        raise UserError(
-            f"task.options.{unknown[0]} is not known to task={task.name}. Legal are"
-            f" {', '.join(sorted(legal))}."
-        )
+    legal = bounds.Choice(tuple(sorted(field_types(Options))))
+    for key in task.options:
+        bounds.check("a key of task.options", key, legal)
     return freeze(Options, task.options, "task.options.")
 
 
@@ -362,5 +339,5 @@ def _short(value: Any) -> str:
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
-def _refuse(where: str, given: str, legal: str) -> NoReturn:
-    raise UserError(f"{where}: found {given}. {legal[0].upper()}{legal[1:]}.")
+def _refuse(where: str, problem: str, legal: str) -> NoReturn:
+    raise UserError(f"{where}: found {problem}. {legal[0].upper()}{legal[1:]}.")

@@ -27,15 +27,9 @@ WORD_COUNT = """def check_following(instruction, response):
 def checkers(
     record: Mapping[str, Any], where: str, number: int
 ) -> tuple[tuple[Criterion, ...], tuple[Rule, ...]]:
-    """Criteria of one point each, and rules.
-
-    Args:
-        record: the fields of a row.
-        where: file and row, for messages.
-        number: place of the row in its file.
-
-    Raises:
-        UserError: no labels, labels that are not JSON, lists that do not fit, or an unknown tag.
+    """Criteria of one point each, and rules, of the row at place ``number`` of its file; ``where``
+    is for messages.
+    Raises UserError: no labels, labels that are not JSON, lists that do not fit, or an unknown tag.
     """
     criteria, rules = [], []
     for place, (tag, text, source) in enumerate(labels(record, where)):
@@ -60,10 +54,7 @@ def plain(value: Any) -> Any:
 
 def labels(record: Mapping[str, Any], where: str) -> list[tuple[str, str, str]]:
     """(tag, text, source) of every checker; the tag is empty where there is none.
-
-    Raises:
-        UserError: no labels, labels that are not JSON, or lists that do not fit.
-    """
+    Raises UserError: no labels, labels that are not JSON, or lists that do not fit."""
     texts, functions = _lists(record, where)
     labelled = zip(map(TAG.fullmatch, texts), texts, functions, strict=True)
     return [
@@ -88,7 +79,7 @@ def _lists(record: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]
     for key in ("checkers", "functions"):
         value = plain(truth.get(key))
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            _refuse(where, f"{key} that are no list of text")
+            _refuse(where, f"{key} that are not a list of text")
         lists.append(value)
     if len(lists[0]) != len(lists[1]):
         _refuse(where, f"{len(lists[0])} checkers and {len(lists[1])} functions")
@@ -97,10 +88,7 @@ def _lists(record: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]
 
 def tagged_rule(name: str, text: str, points: float, tags: Mapping[str, Any], where: str) -> Rule:
     """The rule of a rubric item whose tags say ``verifier: rule``.
-
-    Raises:
-        UserError: another function than word_count_range, or parameters that are no range.
-    """
+    Raises UserError: another function than word_count_range, or parameters that are not a range."""
     if tags.get("function") != "word_count_range":
         _refuse(where, f"a rubric item for the rule {tags.get('function')!r}", "word_count_range")
     parameters = tags.get("parameters")
@@ -116,10 +104,7 @@ def tagged_rule(name: str, text: str, points: float, tags: Mapping[str, Any], wh
 
 def plain_rules(records: Any, where: str, number: int) -> tuple[Rule, ...]:
     """The rules of the plain short form, ``rules: [{text, source, category?, points?}]``.
-
-    Raises:
-        UserError: anything else.
-    """
+    Raises UserError: anything else."""
     rules = []
     for place, item in enumerate(plain(records) or ()):
         texts = item if isinstance(item, Mapping) else {}
@@ -131,9 +116,9 @@ def plain_rules(records: Any, where: str, number: int) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def _refuse(where: str, found: str, legal: str = "") -> NoReturn:
+def _refuse(where: str, problem: str, legal: str = "") -> NoReturn:
     legal = legal or (
         "JSON text in reward_model.ground_truth: {checkers, functions}, two lists of text of equal"
         " length, each checker beginning with [llm] or [rule]"
     )
-    raise UserError(f"{where}: found {found}. Legal is {legal}. Correct or remove the row.")
+    raise UserError(f"{where}: found {problem}. Legal is {legal}. Correct or remove the row.")

@@ -26,10 +26,7 @@ def data_folder() -> Path:
 
 def task_path(task: Task) -> Path:
     """The file of a task that reads one.
-
-    Raises:
-        UserError: ``task.path`` is not set, and the data folder has no file for the task.
-    """
+    Raises UserError: ``task.path`` is not set, and the data folder has no file for the task."""
     if task.path not in (None, "", "???"):
         return Path(str(task.path)).expanduser()
     if task.name in FILES and (path := data_folder() / FILES[task.name]).is_file():

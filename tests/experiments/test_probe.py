@@ -237,7 +237,7 @@ def test_what_missing_verdicts_could_undo_is_said(tmp_path, capsys):
         (["judge=sim-fair", "repeats=-1"], "repeats=-1"),
         (["judge=sim-fair", "report=maybe"], "report=maybe"),
         (["judge=sim-fair", "temperatures=hot"], "temperatures=hot"),
-        (["judge=sim-fair", "cost.max_calls=0"], "allows nothing"),
+        (["judge=sim-fair", "cost.max_calls=0"], "above 0"),
         (["judge=sim-fair", "cost.max_calls=few"], "cost.max_calls=few"),
         (["judge=qwen3-8b", "cost.max_usd=1", "n=3"], "has no price"),
         (["judge=sim-fair", "cost.max_cents=1"], "cost.max_cents=1"),

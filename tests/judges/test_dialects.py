@@ -88,7 +88,7 @@ def test_an_empty_name_is_the_obvious_one() -> None:
 @pytest.mark.parametrize(
     ("refused", "words"),
     [
-        (judge("vllm2"), r"dialect='vllm2'.*openai, vllm, vllm-harmony"),
+        (judge("vllm2"), r"dialect=vllm2.*openai, vllm, vllm-harmony"),
         (judge("openai", thinking=True), r"thinking=true cannot be had.*no switch"),
         (judge("openai", thinking=False), r"thinking=false cannot be had.*no switch"),
         (judge("vllm-harmony", thinking=False), r"thinking=false cannot be had.*always thinks"),

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from judges.endpoint.chat_completions import BadCompletion, ErrorBody, Stream, read_plain
 from judges.endpoint.fields import (
-    _MARKS,
     BLOT,
     MOST_TOKENS,
     blot,
@@ -23,7 +22,7 @@ from judges.endpoint.fields import (
     one_line,
 )
 from study.records import VERDICT, arrow_type
-from study.secrets import PATTERNS
+from study.secrets import MARKS, PATTERNS
 from study.verdict import Reply
 
 KEY = "Plain-Looking-Key-77"
@@ -177,6 +176,6 @@ def test_a_line_is_short_and_can_be_written(text: str, limit: int) -> None:
 
 
 def test_every_kind_of_key_is_looked_for_but_those_of_configs() -> None:
-    assert PATTERNS.keys() - _MARKS.keys() == {
+    assert PATTERNS.keys() - MARKS.keys() == {
         "a private key", "a URL with a password", "a URL with a token", "an address with a secret",
     }  # fmt: skip

@@ -262,7 +262,7 @@ def test_a_reply_gets_room_and_a_schema_only_where_asked_for() -> None:
         ("rubric_batch", {"prompt": "harsh"}, "ancestor, default, strict"),
         ("rubric_chunk", {"k": 0}, "k=0"),
         ("rubric_chunk", {"k": True}, "k=True"),
-        ("rubric_chunk", {"k": "many"}, "'many'"),
+        ("rubric_chunk", {"k": "many"}, "k=many "),
     ],
 )
 def test_options_that_do_not_fit(name: str, options: dict[str, Any], named: str) -> None:

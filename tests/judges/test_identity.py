@@ -153,5 +153,5 @@ def test_golden_identity_and_key() -> None:
 
 
 def test_an_unknown_grading_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"grading\.name='nope'.*likert"):
+    with pytest.raises(UserError, match=r"grading\.name=nope.*likert"):
         judge_id(replace(JUDGE, grading=Grading("nope")))

@@ -146,7 +146,7 @@ def test_completions_of_others_are_scored(small_study, served, tmp_path, capsys)
     [
         (["study=a", "file=b"], "one of them"),
         ([], "one of them"),
-        (["study=a", "on_failure=abort"], "no run to abort"),
+        (["study=a", "on_failure=abort"], "unscored, zero, drop_group"),
         (["study=a", "judge.name=b"], "none is named"),
         (["file=a.jsonl"], "out= are needed"),
         (["study=a", "speed=1"], "not an option of judges.replay"),

@@ -101,7 +101,7 @@ def test_an_unknown_prompt_is_a_404_over_the_wire(address):
         (["judge=sim-fair", "prot=1"], "'prot=1'"),
         (["judge=sim-fair", "--verbose"], "--verbose"),
         (["judge=sim-fair", "judge.simulated.nose_sd=1"], "nose_sd"),
-        (["judge=sim-fair", "+judge.simulated.doses.lenght=1"], "'lenght'"),
+        (["judge=sim-fair", "+judge.simulated.doses.lenght=1"], "doses=lenght is not legal"),
         (["judge=sim-fair", "judge.simulated=null"], "nothing to start"),
         (["judge=sim-fair", "print_only=true"], "simulated"),
         (["judge=sim-fair", "print_only=yes"], "print_only=yes"),

@@ -388,8 +388,8 @@ def test_models_and_health():
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"doses": {"lenght": 0.1}}, "'lenght'"),
-        ({"reference": {"words": [1.0, 1.0]}}, "'words'"),
+        ({"doses": {"lenght": 0.1}}, "doses=lenght "),
+        ({"reference": {"words": [1.0, 1.0]}}, "reference=words "),
         ({"reference": {"length": [1.0, 0.0]}}, "reference.length"),
         ({"doses": {"keyword": 0.1}}, "judge.simulated.keyword"),
         ({"tpr": 1.5}, "tpr=1.5"),

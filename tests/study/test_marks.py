@@ -35,7 +35,7 @@ def test_keys_of_a_mark_are_found_inside_and_a_marked_whole_is_one_key() -> None
 
 
 def test_a_mark_leaves_the_bounds_of_its_field() -> None:
-    assert bounds.legal_of(Inner, "tries") == bounds.Number(low=1)
+    assert Inner.__dataclass_fields__["tries"].metadata["legal"] == bounds.Number(low=1)
 
 
 def test_what_cannot_change_a_result() -> None:

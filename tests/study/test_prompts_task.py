@@ -168,7 +168,7 @@ def test_missing_file_says_where_it_looked(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"max_chars": 3}, "Legal are eval_share, form, group_key, max_prompt_chars"),
+        ({"max_chars": 3}, "one of eval_share, form, group_key, max_prompt_chars"),
         ({"max_prompt_chars": 0}, "it must be a number 1 or more"),
         ({"max_prompt_chars": "10"}, "it must be a whole number"),
         ({"eval_share": 1.0}, "it must be a number 0 or more and below 1"),

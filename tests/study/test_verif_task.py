@@ -39,7 +39,7 @@ def test_labels_become_criteria_and_rules():
         ("{not json", "labels that are not JSON"),
         ("[]", "no labels"),
         (None, "no labels"),
-        (json.dumps({"checkers": ["[llm] a"]}), "functions that are no list of text"),
+        (json.dumps({"checkers": ["[llm] a"]}), "functions that are not a list of text"),
         (json.dumps({"checkers": ["[llm] a"], "functions": []}), "1 checkers and 0 functions"),
         (json.dumps({"checkers": ["a: b"], "functions": ["x"]}), "without the tag"),
         (json.dumps({"checkers": ["[human] a"], "functions": ["x"]}), "without the tag"),

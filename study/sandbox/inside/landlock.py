@@ -26,14 +26,8 @@ def abi() -> int:
 
 
 def restrict(readable: list[str]) -> int:
-    """Leave this process and its children only reading, and only beneath ``readable``.
-
-    Returns:
-        The ABI version in force.
-
-    Raises:
-        OSError: there is no Landlock, or it refuses.
-    """
+    """Leave this process and its children only reading, and only beneath ``readable``; returns the
+    ABI version in force. Raises OSError: there is no Landlock, or it refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     version = abi()
     if version < 1:

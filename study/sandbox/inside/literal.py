@@ -16,7 +16,7 @@ from typing import Any
 
 
 class NotLiteral(ValueError):
-    """A value that is no literal. ``subclass`` tells one that poses as a built-in type."""
+    """A value that is not a literal. ``subclass`` tells one that poses as a built-in type."""
 
     def __init__(self, text: str, subclass: bool = False) -> None:
         super().__init__(text)
@@ -34,11 +34,8 @@ SHARED = 256
 
 def dumps(value: Any) -> str:
     """``value`` as text.
-
-    Raises:
-        NotLiteral: a type other than the built-in ones, nan, an infinite complex number, or
-            nesting beyond `DEPTH`.
-    """
+    Raises NotLiteral: a type other than the built-in ones, nan, an infinite complex number, or
+        nesting beyond `DEPTH`."""
     return json.dumps(_described(value, DEPTH))
 
 
@@ -64,10 +61,7 @@ def _described(value: Any, depth: int) -> Any:
 
 def loads(text: str) -> Any:
     """The value that `dumps` wrote; two surrogates in a row are read as the character they spell.
-
-    Raises:
-        ValueError: anything else.
-    """
+    Raises ValueError: anything else."""
     if len(text) > LONGEST:
         raise ValueError("longer than any literal that is read")
     try:
@@ -111,11 +105,7 @@ def _value(data: Any, depth: int) -> Any:
 
 
 def _check_hashes(members: list[Any]) -> None:
-    """Refuse members that were chosen to have one hash.
-
-    Raises:
-        TypeError: a member has none.
-        ValueError: more than ``SHARED`` have the same.
-    """
+    """Refuse members that were chosen to have one hash. Raises TypeError: a member has none.
+    Raises ValueError: more than ``SHARED`` have the same."""
     if max(Counter(map(hash, members)).values(), default=0) > SHARED:
         raise ValueError("members with the same hash")

@@ -60,12 +60,9 @@ FCNTLS = (0, 1, 2, 3, 4, 1030)
 
 
 def permitted(*, parent: bool, writable: bool) -> dict[str, Only | Without | None]:
-    """System call -> what its argument must be, or None where any will do.
-
-    Args:
-        parent: for the zygote, which forks and kills; else for untrusted code.
-        writable: whether any file may be written at all.
-    """
+    """System call -> what its argument must be, or None where any will do: for the zygote, which
+    forks and kills (``parent``), or for untrusted code; ``writable`` where any file may be written
+    at all."""
     names = set(TABLES["x86_64"]) | set(TABLES["aarch64"])
     names -= {"clone3"} | (set() if parent else PARENT_ONLY) | (set() if writable else WRITING)
     rules: dict[str, Only | Without | None] = dict.fromkeys(sorted(names))
@@ -84,10 +81,7 @@ def step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
 
 def assemble(rules: dict[str, Only | Without | None], machine: str) -> bytes:
     """The filter as the kernel takes it, 8 bytes an instruction.
-
-    Raises:
-        KeyError: there is no table for ``machine``.
-    """
+    Raises KeyError: there is no table for ``machine``."""
     table = TABLES[machine]
     allow, deny = step(RETURN, ALLOW), step(RETURN, ERRNO | errno.EPERM)
     program = [step(LOAD, ARCH_OFFSET), step(EQUALS, AUDIT_ARCH[machine], 1), step(RETURN, KILL)]
@@ -112,10 +106,7 @@ def assemble(rules: dict[str, Only | Without | None], machine: str) -> bytes:
 
 def give_up_privileges() -> None:
     """Set no_new_privs: without it an ordinary user may install neither a filter nor Landlock.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    Raises OSError: the kernel refuses."""
     no_new_privileges = 38
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(no_new_privileges, 1, 0, 0, 0) != 0:
@@ -124,10 +115,7 @@ def give_up_privileges() -> None:
 
 def install(program: bytes) -> None:
     """Put ``program`` on this thread and all that it starts, for ever; privileges are given up.
-
-    Raises:
-        OSError: the kernel refuses (no seccomp, or privileges were not given up).
-    """
+    Raises OSError: the kernel refuses (no seccomp, or privileges were not given up)."""
 
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))

@@ -16,7 +16,6 @@ import random
 import resource
 import select
 import signal
-import struct
 import sys
 import time
 from typing import Any
@@ -39,7 +38,7 @@ def main(options: dict[str, Any]) -> None:
     Options: ``isolation`` (bwrap, landlock, unsafe), ``readable`` (paths, for landlock).
     """
     _die_with_parent()
-    channel = (os.dup(0), os.dup(1))
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
@@ -59,11 +58,11 @@ def main(options: dict[str, Any]) -> None:
     gc.freeze()
     watched = options["isolation"] == "bwrap"  # elsewhere nothing can be written, or all can
     born = _touched()
-    while (request := _read(channel[0])) is not None:
-        reply = _serve(request, channel, program)
+    while line := requests.readline():
+        reply = _serve(json.loads(line), program)
         reply["dirty"] = watched and _touched() != born
-        data = json.dumps(reply).encode()
-        _write(channel[1], struct.pack("<I", len(data)) + data)
+        replies.write(json.dumps(reply).encode() + b"\n")
+        replies.flush()
 
 
 def _touched() -> int:
@@ -76,7 +75,7 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGKILL, 0, 0, 0)
 
 
-def _serve(request: dict[str, Any], channel: tuple[int, int], program: bytes) -> dict[str, Any]:
+def _serve(request: dict[str, Any], program: bytes) -> dict[str, Any]:
     """Fork a child for one call; what it wrote, how it ended, and the CPU seconds it took."""
     limits = request["limits"]
     read, write = os.pipe()
@@ -153,23 +152,3 @@ def _reap(child: int, grace_s: float) -> tuple[int, Any, bool]:
             killed = True
         else:
             time.sleep(0.0005)
-
-
-def _read(handle: int) -> dict[str, Any] | None:
-    head = _exactly(handle, 4)
-    return json.loads(_exactly(handle, struct.unpack("<I", head)[0])) if head else None
-
-
-def _exactly(handle: int, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        chunk = os.read(handle, size - len(data))
-        if not chunk:
-            return b""
-        data += chunk
-    return bytes(data)
-
-
-def _write(handle: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(handle, data) :]

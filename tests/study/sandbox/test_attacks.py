@@ -15,7 +15,7 @@ import pytest
 
 from study.sandbox import attacks, tiers
 from study.sandbox.attacks import Attack, Ended
-from study.sandbox.calls import Call, Limits, Outcome, Result, passes
+from study.sandbox.calls import SUSPICIOUS, Call, Limits, Outcome, Result, passes
 from study.sandbox.tiers import Tier
 from tests.conftest import ROOT
 
@@ -86,7 +86,7 @@ def test_no_orphan_is_left(suite):
 
 
 def test_reward_hacking_is_told_from_failure(suite):
-    suspicious = {name for name, ended in suite[0].items() if ended.result.suspicious}
+    suspicious = {name for name, ended in suite[0].items() if ended.result.outcome in SUSPICIOUS}
     assert {
         "leaves by os._exit",
         "an object that equals everything",

@@ -141,7 +141,7 @@ def test_a_closed_pool_takes_nothing_and_leaves_no_thread(pool):
     closed = Pool(2)
     closed.close()
     closed.close()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(RuntimeError, match="shutdown"):
         closed.submit(Call("def f(): return 1", "f"))
     assert threading.active_count() == before
 
