@@ -5,7 +5,7 @@
         judge: str = preset("judge")
         port: int = option("port to listen on", 8100, bounds.Number(low=0, high=65535))
 
-    @command("judges.serve judge=sim-fair port=0", __doc__, Options)
+    @command("judges.faults judge=sim-fair port=0", __doc__, Options)
     def main(options: Options) -> int:
         ...
 

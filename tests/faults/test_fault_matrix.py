@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from experiments.scorer import judge_metrics
+from judges.faults import FaultServer
 from judges.grading import GRADINGS
 from judges.grading.base import NOTHING, OneRequest
 from judges.session import Session
@@ -21,7 +22,6 @@ from judges.store import Store
 from study.rows import Row, make_row
 from study.schema import Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome, Parsed, Reply, Request, mean_score
-from tests.faults.broken_judge import FaultServer
 
 DEADLINE_S = 0.8
 SLACK_S = 0.7

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from judges.fault_injection.server import chunk, events, whole
+from judges.faults import MIXED, FaultServer
 from judges.grading import GRADINGS
 from judges.grading.base import NOTHING, OneRequest
 from judges.session import Session
@@ -21,8 +23,6 @@ from study.rows import Row, make_row
 from study.schema import Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome, Parsed, Reply, Request
 from tests.faults import soak
-from tests.faults.broken_answers import chunk, events, whole
-from tests.faults.broken_judge import MIXED, FaultServer
 
 VERDICTS = 20_000
 IN_FLIGHT = 64

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from judges.faults import FaultServer
 from judges.grading.base import NOTHING, OneRequest
 from study.verdict import Outcome, Parsed, Reply, Request
-from tests.faults.broken_judge import FaultServer
 
 
 @pytest.fixture(scope="module")

@@ -24,12 +24,12 @@ from judges.endpoint.client import (
 )
 from judges.endpoint.dialects import REMINDER, judge_body
 from judges.endpoint.replicas import open_wire
+from judges.fault_injection.server import ANSWERS, error, events, whole
+from judges.fault_injection.server import GOOD as BODY
+from judges.fault_injection.server import GOOD_STREAM as CHUNKS
 from judges.reading import Retry, settle
 from study.schema import Endpoint, Grading, Judge, Sampling
 from study.verdict import Outcome
-from tests.faults.broken_answers import ANSWERS, error, events, whole
-from tests.faults.broken_answers import GOOD as BODY
-from tests.faults.broken_answers import GOOD_STREAM as CHUNKS
 
 DEADLINE_S = 1.0
 IDLE_S = 0.25

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from judges.endpoint.complete import chat_body, complete_all
+from judges.fault_injection.server import whole
+from judges.faults import FaultServer
 from study.errors import UserError
 from study.schema import Endpoint, Sampling
 from study.verdict import Outcome
-from tests.faults.broken_answers import whole
-from tests.faults.broken_judge import FaultServer
 
 SECRET = "Canary/Key+77.of-no-known-form"
 

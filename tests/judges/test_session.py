@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from judges.endpoint.failures import EndpointRefused
+from judges.fault_injection.server import ANSWERS, GOOD, events, whole
+from judges.faults import FaultServer
 from judges.identity import judge_id
 from judges.session import Session
 from judges.store import Store
@@ -23,8 +25,6 @@ from study.records import VERDICT, write_part
 from study.rows import Row, Truth, make_row
 from study.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Simulated
 from study.verdict import Outcome
-from tests.faults.broken_answers import ANSWERS, GOOD, events, whole
-from tests.faults.broken_judge import FaultServer
 
 ROWS = [make_row(({"role": "user", "content": f"Write {number} words."},)) for number in range(4)]
 

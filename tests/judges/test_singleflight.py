@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from judges.fault_injection.server import choice, completion, whole
+from judges.faults import FaultServer
 from judges.singleflight import SingleFlight, Value
 from judges.store import Store, content_key
-from tests.faults.broken_answers import choice, completion, whole
-from tests.faults.broken_judge import FaultServer
 
 ROOT = Path(__file__).parents[2]
 VALUE = {"replies": [{"text": "met"}], "attempts": 1, "latency_s": 0.0}

@@ -1,8 +1,8 @@
 """Serves a simulated judge that breaks some of its answers, to see what a study does then.
 
-``python -m tests.faults.broken_judge judge=sim-fair share=0.1`` breaks one answer in ten at
-``/v1``. Below the path ``/FAULT/v1`` every answer has the named fault; ``FAULT:2`` breaks only the
-first two answers, and ``mix_0.1`` one in ten.
+``python -m judges.faults judge=sim-fair share=0.1`` breaks one answer in ten at ``/v1``. Below the
+path ``/FAULT/v1`` every answer has the named fault; ``FAULT:2`` breaks only the first two answers,
+and ``mix_0.1`` one in ten.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from judges.endpoint.loop import Loop
 from judges.endpoint.transport import AsgiWire
+from judges.fault_injection.server import ANSWERS, FLOWS, LIARS, MIXED, head, whole
 from judges.simulated.app import simulated_app
 from study.bounds import Choice, Number
 from study.cli import command, option, overrides, preset
@@ -27,7 +28,6 @@ from study.compose import load_presets
 from study.errors import UserError
 from study.schema import Endpoint
 from study.tasks import oracle
-from tests.faults.broken_answers import ANSWERS, FLOWS, LIARS, MIXED, head, whole
 
 if TYPE_CHECKING:
     from judges.endpoint.transport import Wire
@@ -206,9 +206,7 @@ class Options:
     overrides: list[str] = overrides("judge.", "task.")
 
 
-@command(
-    "tests.faults.broken_judge judge=sim-fair share=0.1 faults=hang,server_500", __doc__, Options
-)
+@command("judges.faults judge=sim-fair share=0.1 faults=hang,server_500", __doc__, Options)
 def main(options: Options) -> int:
     """Serve a simulated judge that breaks a share of its answers, until interrupted."""
     judge, task = load_presets(options.judge, options.task, options.overrides)

@@ -86,7 +86,7 @@ def bomb(megabyte: bytes) -> bytes:
 
 
 def _listed(entry: dict[str, Any]) -> bytes:
-    """The answer that an entry of ``broken_answers.yaml`` describes; its first lines say how."""
+    """The answer that an entry of ``answers.yaml`` describes; its first lines say how."""
     headers = entry.get("headers", {})
     if "raw" in entry:
         return entry["raw"].encode()
@@ -107,7 +107,7 @@ def _event(event: Any) -> bytes:
     return chunk(index=delta.pop("index", 0), finish=delta.pop("finish", None), delta=delta)
 
 
-_FILE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_FILE = yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text(encoding="utf-8"))
 MIXED: tuple[tuple[str, str], ...] = tuple((plain, stream) for plain, stream in _FILE["mixed"])
 """What ``mix`` draws from: faults that pass, for a plain answer and for a stream."""
 ANSWERS: dict[str, bytes] = {name: _listed(entry) for name, entry in _FILE["answers"].items()} | {
