@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
-from analysis.statistics.estimate import LEVEL, NAN, NO_ESTIMATE, Estimate, columns
-from analysis.statistics.intervals import line
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around, columns
+from analysis.statistics.intervals import line, student
 
 FEWEST = 3
 """Runs that a scale is fitted on, at least."""
@@ -31,16 +30,15 @@ class Scale:
     squares: float
     runs: int
 
-    def at(self, push: float, level: float = LEVEL) -> Estimate:
+    def at(self, push: float) -> Estimate:
         """Shift of one more run with this push, with its prediction interval.
 
         NaN below three runs and where nothing was pushed.
         """
         if self.runs < FEWEST or self.squares == 0:
-            return Estimate(NAN, n=self.runs, unit="run", level=level)
-        shift, spread = self.factor * push, self.sd * (1 + push**2 / self.squares) ** 0.5
-        half = float(stats.t.ppf((1 + level) / 2, self.runs - 1)) * spread
-        return Estimate(shift, shift - half, shift + half, self.runs, "run", level)
+            return Estimate(NAN, n=self.runs, unit="run")
+        spread = self.sd * (1 + push**2 / self.squares) ** 0.5
+        return around(self.factor * push, student(self.runs - 1) * spread, self.runs, "run")
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ class Calibration:
     note: str = ""
 
 
-def calibrate(rows: Sequence[Predicted], level: float = LEVEL) -> list[Calibration]:
+def calibrate(rows: Sequence[Predicted]) -> list[Calibration]:
     """One line per feature: R2, correlation, and the slope of observed on predicted over runs."""
     lines = []
     for feature in dict.fromkeys(row.feature for row in rows):
@@ -142,7 +140,7 @@ def calibrate(rows: Sequence[Predicted], level: float = LEVEL) -> list[Calibrati
             lines.append(Calibration(feature, len(x), *blank, *others, why))
             continue
         correlation = float(np.corrcoef(x, y)[0, 1])
-        fitted = (_r2(observed, predicted[0]), correlation, line(x, y, level).slope)
+        fitted = (_r2(observed, predicted[0]), correlation, line(x, y).slope)
         lines.append(Calibration(feature, len(x), *fitted, _inside(observed, predicted), *others))
     return lines
 

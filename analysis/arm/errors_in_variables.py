@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from analysis.records.behaviour import shift
 from analysis.records.runs import read_runs, step_means
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.statistics.estimate import NAN, Estimate, around
+from analysis.statistics.intervals import student
 from analysis.step.transmission import within_regression
 from study.errors import UserError
 
@@ -87,7 +87,7 @@ METHODS = {method.__name__: method for method in (plain, moments, deming, simex)
 
 
 def slopes(
-    bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray, level: float = LEVEL
+    bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray
 ) -> dict[str, Estimate]:
     """Method -> slope of shift on bias with its jackknife t interval over J judges, shapes (J,).
 
@@ -107,8 +107,8 @@ def slopes(
             rows = (bias, error, shift, spread)
             left = [method(*(np.delete(row, j) for row in rows)) for j in range(count)]
             pseudo = count * whole - (count - 1) * np.array(left)
-            half = float(stats.t.ppf((1 + level) / 2, count - 1) * pseudo.std(ddof=1)) / count**0.5
-        by_method[name] = Estimate(whole, whole - half, whole + half, count, "judge", level)
+            half = student(count - 1) * pseudo.std(ddof=1) / count**0.5
+        by_method[name] = around(whole, half, count, "judge")
     return by_method
 
 

@@ -17,8 +17,9 @@ import pandas as pd
 from scipy import stats
 
 from analysis.external import tables
-from analysis.statistics.estimate import NAN, Estimate
+from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.fixed_effects import fixed_effects
+from analysis.statistics.intervals import student
 
 _NAMES = ("item", "judge", "judge_family", "author", "author_family")
 COLUMNS = {
@@ -105,10 +106,9 @@ def _preference(judge: str, kind: str, frame: pd.DataFrame, own: np.ndarray) -> 
         note = str(refused) if own.any() else "no answer is its own"
         none = Estimate(NAN, unit="item", note=note)
         return Preference(judge, kind, none, NAN, NAN, none, NAN, items=0, note=note, **counts)
-    t = float(stats.t.ppf(0.975, groups - 1))
+    t = student(groups - 1)
     effect, raw_effect = (
-        Estimate(float(mean), float(mean - t * se), float(mean + t * se), groups, "item")
-        for mean, se in ((slope, error), (raw, raw_error))
+        around(mean, t * se, groups, "item") for mean, se in ((slope, error), (raw, raw_error))
     )
     p = float(2 * stats.t.sf(abs(slope) / error, groups - 1)) if error > 0 else NAN
     spread = float(score.std(ddof=1))

@@ -22,7 +22,8 @@ from statsmodels.stats.multitest import multipletests
 
 from analysis.external.pairwise import exact_p
 from analysis.statistics.bounded_mean import STILL, Rare
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.statistics.estimate import NAN, Estimate
+from analysis.statistics.intervals import student
 from analysis.statistics.power import POWER, smallest_effect
 
 ALPHA = 0.05
@@ -54,10 +55,7 @@ class Clustered(Estimate):
 
 
 def clustered_mean(
-    values_N: np.ndarray,
-    prompts_N: np.ndarray,
-    level: float = LEVEL,
-    ends: tuple[float, float] = SCALE,
+    values_N: np.ndarray, prompts_N: np.ndarray, ends: tuple[float, float] = SCALE
 ) -> Clustered:
     """Mean of N rows that are finite, with standard error over C prompts, see `clustered_se`.
 
@@ -75,12 +73,12 @@ def clustered_mean(
     n, units = len(values), int(codes.max(initial=-1)) + 1
     mean = float(values.mean()) if n else NAN
     if units < 2:
-        return Clustered(value=mean, n=units, unit="prompt", level=level, rows=n)
+        return Clustered(value=mean, n=units, unit="prompt", rows=n)
     se = clustered_se(values, codes)
     se = se if se > NO_SPREAD else 0.0
-    half = float(stats.t.ppf((1 + level) / 2, units - 1)) * se
-    student = Clustered(
-        value=mean, low=mean - half, high=mean + half, n=units, unit="prompt", level=level, se=se,
+    half = float(student(units - 1)) * se
+    plain = Clustered(
+        value=mean, low=mean - half, high=mean + half, n=units, unit="prompt", se=se,
         rows=n, p=float(2 * stats.t.sf(abs(mean) / se, units - 1)) if se else 0.0,
         smallest=_smallest(units) * se * units**0.5,
     )  # fmt: skip
@@ -89,14 +87,14 @@ def clustered_mean(
     parts = middle + np.bincount(codes, values - middle) * units / n
     still = np.abs(parts - middle) <= STILL
     if 2 * still.sum() <= units:
-        return student
+        return plain
     reached = min(ends[0], float(parts.min())), max(ends[1], float(parts.max()))
     rare = Rare(float(parts[still].mean()), int(still.sum()), tuple(parts[~still]), reached)
-    least, most = rare.bounds(level)
+    least, most = rare.bounds()
     signs = exact_p(int((parts > NO_SPREAD).sum()), int((parts < -NO_SPREAD).sum()), units)
     return replace(
-        student, low=min(student.low, least), high=max(student.high, most), rare=rare,
-        p=max(student.p, signs), smallest=float(np.maximum(student.smallest, rare.smallest(POWER))),
+        plain, low=min(plain.low, least), high=max(plain.high, most), rare=rare,
+        p=max(plain.p, signs), smallest=float(np.maximum(plain.smallest, rare.smallest(POWER))),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from scipy import stats
 from analysis.probes.effects import NO_SPREAD, clustered_mean, clustered_se
 from analysis.statistics import proportions
 from analysis.statistics.bootstrap import FEWEST, resampled_sums, widened
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.statistics.estimate import NAN, Estimate
 
 THRESHOLD = 0.5
 """Judge and truth call a text good from this score on."""
@@ -105,7 +105,7 @@ def _phi_interval(cells_N_4: np.ndarray, prompts_N: np.ndarray) -> Estimate:
     # without spread (all right, all wrong) a bootstrap knows nothing of what was not drawn
     if len(drawn) <= REPLICATES / 2 or np.ptp(drawn) <= NO_SPREAD:
         return whole
-    tail = widened(LEVEL, units)
+    tail = widened(units)
     low, high = map(float, np.quantile(drawn, [tail, 1 - tail]))
     return replace(whole, low=low, high=high)
 

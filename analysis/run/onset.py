@@ -52,7 +52,6 @@ def change_point(
     *,
     replicates: int = REPLICATES,
     seed: int = 0,
-    level: float = LEVEL,
 ) -> Onset:
     """Least-squares fit of flat - ramp - flat to the step means of the gap, rising only.
 
@@ -64,7 +63,7 @@ def change_point(
         step_P: the step of every group.
         gap_P_2: sum of judge - truth over each group's rollouts that have both, and their number.
     """
-    unseen = Estimate(NAN, unit="step", level=level)
+    unseen = Estimate(NAN, unit="step")
     known = gap_P_2[:, 1] > 0
     rng = np.random.default_rng(seed)
     steps, means, errors, noise = step_noise(step_P[known], gap_P_2[known], replicates, rng)
@@ -83,14 +82,14 @@ def change_point(
     rise = float(fitted / np.sqrt(((ramp - ramp.mean()) ** 2).sum()))
     before = float(means.mean() - rise * ramp.mean())
     notes = [] if len(steps) <= KNOTS else [f"searched on {KNOTS} of {len(steps)} steps"]
-    if not (fitted > 0 and p < 1 - level):
+    if not (fitted > 0 and p < 1 - LEVEL):
         note = "; ".join(["the gap is not seen to rise", *notes])
         return Onset(unseen, p, before, note=note)
     if _squares(means, fitted) > np.quantile(_squares(noise, by_chance), MISFIT):
         bent = "the rise is no straight ramp, its begin is known less well than the interval says"
         notes.insert(0, bent)
-    ends = _ends(_not_refuted(means, noise, begins, shapes, level), steps)
-    begin = Estimate(float(begins[best]), *ends, len(steps), "step", level)
+    ends = _ends(_not_refuted(means, noise, begins, shapes), steps)
+    begin = Estimate(float(begins[best]), *ends, len(steps), "step")
     return Onset(begin, p, before, rise, "; ".join(notes))
 
 
@@ -120,7 +119,6 @@ def _not_refuted(
     noise_B_T: np.ndarray,
     begins_M: np.ndarray,
     shapes_M_T: np.ndarray,
-    level: float,
 ) -> np.ndarray:
     """Begins of the confidence set of `change_point`, in order; the best is always among them."""
     places, starts = np.unique(begins_M, return_index=True)
@@ -134,7 +132,7 @@ def _not_refuted(
         refitted = by_noise + fitted[here] * (shapes_M_T @ shapes_M_T[here])
         best, there = refitted.max(axis=1), refitted[:, start:end].max(axis=1)
         usual = np.maximum(best, 0.0) ** 2 - np.maximum(there, 0.0) ** 2
-        if lost <= np.quantile(usual, level):
+        if lost <= np.quantile(usual, LEVEL):
             plausible.append(place)
     return np.array(plausible)
 

@@ -107,7 +107,6 @@ def overoptimisation(
     *,
     replicates: int = REPLICATES,
     seed: int = 0,
-    level: float = LEVEL,
 ) -> Overopt:
     """Both forms fitted to a run's step means of a score, and an interval of the peak.
 
@@ -139,10 +138,10 @@ def overoptimisation(
         return Overopt(fits, best, Estimate(best.peak), NAN, d_max, "; ".join(notes))
     peaks = _refitted_peaks(d, means + noise, [bent.form for bent in fits[:2]])
     # Quantiles that are one of the replicates: between a peak and "not reached" lies nothing.
-    tails = [(1 - level) / 2, (1 + level) / 2]
+    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     low, high = np.quantile(peaks, tails, method="inverted_cdf")
     reached = float(np.isfinite(peaks).mean())
-    peak = Estimate(best.peak, float(low), float(high), len(steps), "step", level)
+    peak = Estimate(best.peak, float(low), float(high), len(steps), "step")
     return Overopt(fits, best, peak, reached, d_max, "; ".join(notes))
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
+from analysis.statistics.estimate import LEVEL
+
 FEWEST = 10
 """Fewest units of any resampled kind for which an interval is given."""
 CHUNK = 1 << 17
@@ -71,14 +73,14 @@ def step_noise(
     return steps, means, errors, noise
 
 
-def widened(level: float, units: int) -> float:
+def widened(units: int) -> float:
     """Lower tail probability whose percentile interval fits a t interval over ``units``.
 
     Phi(-sqrt(n / (n - 1)) t), t the upper quantile with n - 1 degrees of freedom: the expanded
     percentile interval of Hesterberg (2015, The American Statistician 69(4)). Plain percentiles
     are too narrow by sqrt((n - 1) / n) and by the difference between t and the normal.
     """
-    t = special.stdtrit(units - 1, (1 + level) / 2)
+    t = special.stdtrit(units - 1, (1 + LEVEL) / 2)
     return float(special.ndtr(-((units / (units - 1)) ** 0.5) * t))
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from analysis.statistics.estimate import LEVEL
+from analysis.statistics.intervals import student
 
 APART = 1e-5
 """A column of which a smaller share of the length is its own is a combination of earlier ones."""
@@ -49,9 +48,9 @@ class Within:
     kept: tuple[int, ...]
     free: int
 
-    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-        """Low and high of every coefficient, shape (K,): t with groups - 1 degrees of freedom."""
-        half = float(stats.t.ppf((1 + level) / 2, max(self.groups - 1, 1))) * self.se_K
+    def interval(self) -> tuple[np.ndarray, np.ndarray]:
+        """95 % ends of every coefficient, each (K,): t with groups - 1 degrees of freedom."""
+        half = student(max(self.groups - 1, 1)) * self.se_K
         return self.coef_K - half, self.coef_K + half
 
 

@@ -166,7 +166,7 @@ def test_widened_percentiles_are_a_t_interval() -> None:
     """On normal replicates with the bootstrap's sd, sqrt((n-1)/n) of the usual one."""
     for units in (10, 30, 500):
         sd = ((units - 1) / units) ** 0.5
-        half = -stats.norm.ppf(widened(0.95, units)) * sd
+        half = -stats.norm.ppf(widened(units)) * sd
         assert half == pytest.approx(stats.t.ppf(0.975, units - 1))
 
 
