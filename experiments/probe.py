@@ -127,12 +127,9 @@ class Done:
 
 
 def run(options: Options) -> Done:
-    """Choose prompts, make the variants, get all verdicts and write the records.
-
-    Raises:
-        UserError: settings that cannot work, a judge that cannot be asked, or a folder that holds
-            probes of other settings.
-    """
+    """Choose prompts, make the variants, get all verdicts and write the records. Raises UserError:
+    settings that cannot work, a judge that cannot be asked, or a folder that holds probes of other
+    settings."""
     judges, task = _load(options)
     writer = load_presets(options.rewriter)[0] if options.rewriter else None
     folder = options.folder
@@ -229,10 +226,7 @@ def _load(options: Options) -> tuple[list[Judge], Task]:
 
 def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
     """Tables of other probes are not written over; those of the same settings are made again.
-
-    Raises:
-        UserError: with what differs, and another name.
-    """
+    Raises UserError: with what differs, and another name."""
     manifest = read_json(options.folder / "manifest.json")
     if not manifest:
         return

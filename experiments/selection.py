@@ -35,7 +35,9 @@ def choose(
     strata: Sequence[str] | None = None,
     seed: int = 0,
 ) -> list[int]:
-    """Places of the k texts that are chosen, in ascending order.
+    """Places of the k texts that are chosen, in ascending order. Raises UserError: k or the method
+    is not legal, there are too many candidates, or facility location was asked for and its library
+    is not installed.
 
     Args:
         texts: N candidates.
@@ -44,10 +46,6 @@ def choose(
         away: texts whose neighbourhood counts as covered already (facility).
         strata: one label per candidate (stratified).
         seed: of random and stratified.
-
-    Raises:
-        UserError: k or the method is not legal, there are too many candidates, or facility
-            location was asked for and its library is not installed.
     """
     if not 1 <= k <= len(texts):
         raise UserError(

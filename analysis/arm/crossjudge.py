@@ -239,10 +239,7 @@ def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> 
 
 def study(folder: Path, least: float = LEAST) -> dict[str, Any]:
     """Matrix, inflation, agreement and substitutions of a study's finished runs, as plain data.
-
-    Raises:
-        UserError: no finished run has rollouts.
-    """
+    Raises UserError: no finished run has rollouts."""
     records = read_study(folder)
     cells = records.table["cell"].astype("str")
     acting = dict(zip(cells, records.table["judge"].astype("str"), strict=True))

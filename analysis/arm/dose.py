@@ -59,10 +59,8 @@ def complete(dose: np.ndarray, seed: np.ndarray) -> bool:
 def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> Estimate:
     """The mean of the seeds' own slopes where each ran every dose, else the line over runs.
 
-    What seeds differ in is then no noise of the slope. All arguments are of shape (R,).
-
-    Raises:
-        ValueError: fewer than three runs, or one dose only.
+    What seeds differ in is then no noise of the slope. All arguments are of shape (R,). Raises
+    ValueError: fewer than three runs, or one dose only.
     """
     if not complete(dose, seed) or len(np.unique(dose)) < FEWEST:
         why = "seeds did not all run the same doses: runs are taken for independent"
@@ -167,11 +165,8 @@ def trend_p(
 
 
 def study(folder: Path, feature: str) -> dict[str, Any]:
-    """`response` of a study's finished runs.
-
-    Raises:
-        UserError: no simulated judges, or fewer than three doses of the feature.
-    """
+    """`response` of a study's finished runs. Raises UserError: no simulated judges, or fewer than
+    three doses of the feature."""
     runs, problems = read_runs(folder)
     done = [run for run in runs if run.done]
     doses = len(set(doses_of(done, feature).values()))

@@ -91,10 +91,8 @@ def slopes(
 ) -> dict[str, Estimate]:
     """Method -> slope of shift on bias with its jackknife t interval over J judges, shapes (J,).
 
-    There is no interval with three judges: leaving one out leaves a line through two points.
-
-    Raises:
-        ValueError: fewer than three judges, or biases that do not differ or have no error.
+    There is no interval with three judges: leaving one out leaves a line through two points. Raises
+    ValueError: fewer than three judges, or biases that do not differ or have no error.
     """
     count = len(bias)
     if count < FEWEST or np.ptp(bias) == 0 or not (error > 0).all():
@@ -115,11 +113,9 @@ def slopes(
 def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
     """Bias per judge on its runs' first ``steps`` steps, shift of its runs, and the slopes.
 
-    The bias is the within-group regression of judge - truth on all behaviours at once, its
-    standard error clustered by group.
-
-    Raises:
-        UserError: an unknown feature, or fewer than three judges with bias and shift.
+    The bias is the within-group regression of judge - truth on all behaviours at once, its standard
+    error clustered by group. Raises UserError: an unknown feature, or fewer than three judges with
+    bias and shift.
     """
     runs, problems = read_runs(folder)
     done = [run for run in runs if run.done]

@@ -98,11 +98,8 @@ def pushes(
 def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Rollouts:
     """The distinct groups of the first ``steps`` steps of all runs.
 
-    Arms of one seed share their first rollouts, which are then taken once. A missing answer has
-    NaN features.
-
-    Raises:
-        UserError: nothing is recorded, or groups differ in size.
+    Arms of one seed share their first rollouts, which are then taken once. A missing answer has NaN
+    features. Raises UserError: nothing is recorded, or groups differ in size.
     """
     task = cells[0].config.task
     by_prompt = {row.prompt_id: row for row in TASKS[task.name].rows(task, "train")}
@@ -164,11 +161,8 @@ def rewards(
 
 def candidates(names: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[str, Any]:
     """Label -> (judge, cell whose configuration makes the reward): presets by name under that of
-    the first run, or with ``study`` the judge of each arm under its own.
-
-    Raises:
-        UserError: no such preset.
-    """
+    the first run, or with ``study`` the judge of each arm under its own. Raises UserError: no such
+    preset."""
     if names == "study":
         by_arm = {arms[cell.name]: (cell.config.judge, cell) for cell in cells}
         return {arm: by_arm[arm] for arm in dict.fromkeys(arms.values()) if arm in by_arm}
@@ -177,11 +171,8 @@ def candidates(names: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[
 
 
 def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
-    """The push of every candidate on every behaviour, as plain data.
-
-    Raises:
-        UserError: no runs with rollouts, or judges that cannot be asked.
-    """
+    """The push of every candidate on every behaviour, as plain data. Raises UserError: no runs with
+    rollouts, or judges that cannot be asked."""
     cells = []
     for folder in study_cells(study_dir):
         if parts(folder / "rollouts"):

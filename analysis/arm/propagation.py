@@ -129,10 +129,8 @@ def predict(trajectories: Sequence[Trajectory], scale: str = "plain") -> list[Pr
     """Observed and predicted shift of every run and feature, the scale from the other runs.
 
     Shifts and pushes are taken between the same tenths (`analysis.records.behaviour.shift`). A run
-    whose push is not known all the way is neither predicted nor fitted on.
-
-    Raises:
-        UserError: an unknown scale.
+    whose push is not known all the way is neither predicted nor fitted on. Raises UserError: an
+    unknown scale.
     """
     if scale not in SCALES:
         raise UserError(f"scale={scale} is not known. Legal are {', '.join(SCALES)}.")
@@ -203,11 +201,8 @@ def kl_limit(run: Run, beta: float) -> dict[str, tuple[float, float]]:
 
 
 def study(folder: Path, scale: str) -> dict[str, Any]:
-    """Predictions and calibration of a study's finished runs, as plain data.
-
-    Raises:
-        UserError: too few runs that trained for two steps or more.
-    """
+    """Predictions and calibration of a study's finished runs, as plain data. Raises UserError: too
+    few runs that trained for two steps or more."""
     runs, problems = read_runs(folder)
     trained = [run for run in runs if run.done and len(np.unique(run.step_P)) > 1]
     if len(trained) <= FEWEST:

@@ -35,13 +35,11 @@ def alpaca_eval(path: Path, annotator: str = "") -> pd.DataFrame:
     ``first`` is the baseline (preference 1), ``second`` the model (2), cut at 1.5; exactly 1.5 is a
     tie, and so is 0 (AlpacaEval's older code). AlpacaEval draws the order at random and maps it
     back, so there is one. Two more columns: model and preference. An item is ``model/index``, or
-    ``model/instruction`` without index.
+    ``model/instruction`` without index. Raises UserError: a missing column, a preference outside 0
+    and 1..2, or no annotator's name.
 
     Args:
         annotator: The judge's name where the file has no column annotator.
-
-    Raises:
-        UserError: a missing column, a preference outside 0 and 1..2, or no annotator's name.
     """
     frame = tables.read_table(path)
     frame = frame.rename(columns={"generator_2": "model"} if "model" not in frame else {})
@@ -75,14 +73,12 @@ def alpaca_eval(path: Path, annotator: str = "") -> pd.DataFrame:
 def judgebench(path: Path, judge: str = "") -> pd.DataFrame:
     """JudgeBench outputs (JSON lines: pair_id, label, judgments of both orders), pairwise.
 
-    The second judgment is of the swapped pair and names the answers as shown: it is mapped back.
-    A null judgment or decision, or an unknown one, is blank.
+    The second judgment is of the swapped pair and names the answers as shown: it is mapped back. A
+    null judgment or decision, or an unknown one, is blank. Raises UserError: a record without
+    pair_id, label or judgments, an unknown label, or no name.
 
     Args:
         judge: The judge's name; the records' judge_name where it is not given.
-
-    Raises:
-        UserError: a record without pair_id, label or judgments, an unknown label, or no name.
     """
     rows = []
     for where, record in _records(path, "pair_id", "label", "judgments"):
@@ -100,11 +96,9 @@ def judgebench(path: Path, judge: str = "") -> pd.DataFrame:
 def llmbar(path: Path, judge: str = "") -> pd.DataFrame:
     """LLMBar results (result.json or JSON lines: label, results of "swap = False/True"), pairwise.
 
-    LLMBar has mapped the swapped winner back already. Where a strategy ran several rounds, the
-    last one that holds a winner is the verdict. An item is its place in the file, from 0.
-
-    Raises:
-        UserError: no judge's name, a record without label or results, or a label other than 1, 2.
+    LLMBar has mapped the swapped winner back already. Where a strategy ran several rounds, the last
+    one that holds a winner is the verdict. An item is its place in the file, from 0. Raises
+    UserError: no judge's name, a record without label or results, or a label other than 1, 2.
     """
     judge, rows = _judge_name(path, judge), []
     for item, (where, record) in enumerate(_records(path, "label", "results")):
@@ -123,14 +117,12 @@ def ifeval(path: Path, rater: str, role: str = "human", by: str = "instruction")
     """IFEval result lines (eval_results_strict.jsonl or _loose.jsonl) as a table of ratings.
 
     A rule is what a judge is held against, hence ``role="human"``. An empty response is missing,
-    not failed.
+    not failed. Raises UserError: a record without its fields, or without a verdict for each
+    instruction.
 
     Args:
         by: "instruction", an item ``prompt#k`` for each, its type the group; or "prompt", one item
             that all its instructions decide, without group.
-
-    Raises:
-        UserError: a record without its fields, or without a verdict for each instruction.
     """
     rows = []
     needed = ("prompt", "response", "instruction_id_list", "follow_instruction_list")
@@ -156,17 +148,15 @@ def ifeval(path: Path, rater: str, role: str = "human", by: str = "instruction")
 def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = ()) -> pd.DataFrame:
     """TRL's completions (Parquet) or verl's rollouts (JSON lines) as a table of ratings.
 
-    Every column of numbers is a rater: a reward function, or what it returned beside its score.
-    The group is the GRPO group, a prompt at a step; an item is ``file/row``. What a damaged file
-    has lost is counted in ``frame.attrs["lost"]``.
+    Every column of numbers is a rater: a reward function, or what it returned beside its score. The
+    group is the GRPO group, a prompt at a step; an item is ``file/row``. What a damaged file has
+    lost is counted in ``frame.attrs["lost"]``. Raises UserError: no such file, a record without
+    prompt and completion, or no such column.
 
     Args:
         path: One file, or a folder of them.
         truth: Columns that a rule gave: they are what the judges are held against (role human).
         raters: The judges' columns; all others of numbers where none is named.
-
-    Raises:
-        UserError: no such file, a record without prompt and completion, or no such column.
     """
     inside = sorted(path.iterdir()) if path.is_dir() else []
     files = [file for file in inside if file.suffix in (".parquet", ".jsonl", ".gz")]

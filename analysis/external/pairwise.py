@@ -37,11 +37,8 @@ MEANING = (
 
 
 def check_pairwise(frame: pd.DataFrame) -> pd.DataFrame:
-    """The checked table: item, judge, verdict, gold str, order and repeat int64.
-
-    Raises:
-        UserError: a missing column, a bad cell, a repeated row, or an item with two golds.
-    """
+    """The checked table: item, judge, verdict, gold str, order and repeat int64. Raises UserError:
+    a missing column, a bad cell, a repeated row, or an item with two golds."""
     table = tables.checked(frame, COLUMNS, MEANING)
     tables.refuse(frame, "order", ~table["order"].isin([0, 1]), "0 | 1")
     tables.no_duplicates(frame, table, ["item", "judge", "order", "repeat"])

@@ -58,10 +58,8 @@ def within(
     y: np.ndarray, x_N_K: np.ndarray, items: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Slopes within items, their cluster-robust standard errors, and the items of two rows or more.
-
-    Raises:
-        ValueError: fewer than three items, or columns without variation of their own within items.
-    """
+    Raises ValueError: fewer than three items, or columns without variation of their own within
+    items."""
     fit = fixed_effects(y, x_N_K, items)
     if fit.groups < 3:
         raise ValueError(f"{fit.groups} items with two answers or more are too few")
@@ -119,11 +117,8 @@ def _preference(judge: str, kind: str, frame: pd.DataFrame, own: np.ndarray) -> 
 
 
 def read(path: Path) -> pd.DataFrame:
-    """The table in a file, checked.
-
-    Raises:
-        UserError: a column is missing, a cell is blank that may not be, or a number is none.
-    """
+    """The table in a file, checked. Raises UserError: a column is missing, a cell is blank that may
+    not be, or a number is none."""
     return tables.checked(tables.read_table(path), COLUMNS, MEANING)
 
 

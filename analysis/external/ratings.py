@@ -47,12 +47,9 @@ MEANING = (
 
 
 def check_ratings(frame: pd.DataFrame) -> pd.DataFrame:
-    """The checked table: item, rater, role, group str ("" if none), score float64.
-
-    Raises:
-        UserError: a missing column, a bad cell, a repeated (item, rater), a rater of two roles or
-            an item of two groups.
-    """
+    """The checked table: item, rater, role, group str ("" if none), score float64. Raises
+    UserError: a missing column, a bad cell, a repeated (item, rater), a rater of two roles or an
+    item of two groups."""
     table = tables.checked(frame, COLUMNS, MEANING)
     table["group"] = tables.texts(frame, "group", blank=True) if "group" in frame else ""
     tables.no_duplicates(frame, table, ["item", "rater"])

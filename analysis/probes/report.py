@@ -242,10 +242,7 @@ def show(profile: Profile) -> None:
 
 def write_report(folder: Path | str, margin: float, threshold: float) -> Path:
     """Execute the notebook on a folder of probes; the HTML file, with the executed notebook beside.
-
-    Raises:
-        UserError: it is not a folder of probes.
-    """
+    Raises UserError: it is not a folder of probes."""
     folder = Path(folder).absolute()
     read(folder)
     html = folder / "report" / "judge_profile.html"

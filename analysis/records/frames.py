@@ -130,10 +130,8 @@ def rollouts_frame(
 ) -> pd.DataFrame:
     """Every recorded rollout with its run axes; ``columns`` and ``steps`` limit what is read.
 
-    A component that no rollout has is NaN throughout.
-
-    Raises:
-        KeyError: a column that no rollout file has and the contract does not know.
+    A component that no rollout has is NaN throughout. Raises KeyError: a column that no rollout
+    file has and the contract does not know.
     """
     return _parts_frame(Path(study_dir), "rollouts", ROLLOUT_COLUMNS, columns, runs, steps)
 
@@ -146,10 +144,8 @@ def verdicts_frame(
     """Every recorded verdict with its run axes; ``columns`` limits what is read from disk.
 
     ``judge`` is who gave the verdict (acting or shadow, see ``role``); the judge that the run was
-    trained under is ``acting_judge``, and the policy's seed ``seed``.
-
-    Raises:
-        KeyError: a column that no verdict file has and the contract does not know.
+    trained under is ``acting_judge``, and the policy's seed ``seed``. Raises KeyError: a column
+    that no verdict file has and the contract does not know.
     """
     return _parts_frame(Path(study_dir), "verdicts", VERDICT_COLUMNS, columns, runs)
 

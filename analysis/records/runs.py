@@ -117,14 +117,12 @@ class Records:
     def shift(self, feature: str, judge: str) -> Estimate:
         """How far a judge's finished runs moved on one behaviour, t interval over runs.
 
-        A run's shift is the mean of the last tenth of its steps minus that of the first.
+        A run's shift is the mean of the last tenth of its steps minus that of the first. Raises
+        UserError: no such behaviour, or no finished run of the arm.
 
         Args:
             feature: one of `study.features.FEATURES`, in its own unit (words for length).
             judge: an arm of the study, as its report names it.
-
-        Raises:
-            UserError: no such behaviour, or no finished run of the arm.
         """
         if feature not in FEATURES:
             raise UserError(f"feature={feature} is not measured. Legal are {', '.join(FEATURES)}.")

@@ -78,11 +78,8 @@ def figure(scaffold: Scaffold, table: pd.DataFrame, criteria: int) -> Figure:
 
 
 def load_scaffold(settings: Sequence[str]) -> Scaffold:
-    """The scaffold ruscarl with other settings, such as ``scaffold.x0=0.2``.
-
-    Raises:
-        UserError: a setting that the schema does not take.
-    """
+    """The scaffold ruscarl with other settings, such as ``scaffold.x0=0.2``. Raises UserError: a
+    setting that the schema does not take."""
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
 

@@ -57,16 +57,14 @@ class Within:
 def fixed_effects(
     y_N: np.ndarray, x_N_K: np.ndarray, groups_N: np.ndarray, *, flat: float = 0.0
 ) -> Within:
-    """Slopes of y on x with a constant per group, and standard errors clustered by it.
+    """Slopes of y on x with a constant per group, and standard errors clustered by it. Raises
+    ValueError: a value is NaN or infinite: the caller says what a missing one means.
 
     Args:
         y_N: outcomes, shape (N,).
         x_N_K: columns, shape (N, K); a constant among them is dropped.
         groups_N: labels, shape (N,); integers of a narrow range are fastest.
         flat: a column whose root mean square inside groups is at most this counts as constant.
-
-    Raises:
-        ValueError: a value is NaN or infinite: the caller says what a missing one means.
     """
     x = np.asarray(x_N_K, dtype=float)
     by = grouped(np.asarray(groups_N))

@@ -70,11 +70,8 @@ def mean_interval(values: Sequence[float], unit: str = "run") -> Estimate:
 
 
 def line(x: np.ndarray, y: np.ndarray) -> Line:
-    """Least squares of y on x over R runs, shapes (R,).
-
-    Raises:
-        ValueError: fewer than three runs, or one x only.
-    """
+    """Least squares of y on x over R runs, shapes (R,). Raises ValueError: fewer than three runs,
+    or one x only."""
     if len(x) < 3 or np.ptp(x) == 0:
         raise ValueError("a line takes three runs and two doses")
     fit = stats.linregress(x, y)
