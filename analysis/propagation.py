@@ -48,10 +48,10 @@ def _text(result: dict) -> str:
         rows[rows.feature == best][columns].to_string(index=False, float_format="%.3g"),
     ]
     if result["kl_limit"]:
-        held = pd.DataFrame(result["kl_limit"])
+        limits = pd.DataFrame(result["kl_limit"])
         lines += [
             f"\n{best}, observed beside what the KL penalty would hold (Cov(A, z) / beta):",
-            held[held.feature == best].to_string(index=False, float_format="%.3g"),
+            limits[limits.feature == best].to_string(index=False, float_format="%.3g"),
         ]
     return with_problems(lines, result["problems"])
 

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 import httpx
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
+from safetensors import safe_open
 from tokenizers import Tokenizer
 
 from study import locks
@@ -259,11 +259,9 @@ def check(model: Model, folder: Path) -> None:
 
 def count_parameters(path: Path) -> int:
     """Number of values in a safetensors file, from its header alone."""
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    return sum(math.prod(entry["shape"]) for entry in header.values())
+    with safe_open(path, "np") as tensors:
+        names = tensors.keys()
+        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
 
 
 @dataclass(frozen=True)

@@ -171,8 +171,8 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
             sources, unfilled, calls = rewritten(writer, sources, store, allowance)
             notes += unfilled
         for source in sources:
-            made, lost = variants(source, options.bases, options.variants, options.keyword)
-            probes += made
+            edited, lost = variants(source, options.bases, options.variants, options.keyword)
+            probes += edited
             missing += lost
         notes += [f"{count} x {why}" for why, count in sorted(missing.items())]
         print(f"{len(probes)} texts of {len(sources)} prompts for each judge", flush=True)
@@ -230,13 +230,13 @@ def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
     manifest = read_json(options.folder / "manifest.json")
     if not manifest:
         return
-    before, now = manifest["command"], dataclasses.asdict(options)
+    before, current = manifest["command"], dataclasses.asdict(options)
     before["judges"] = sorted(judge["judge_id"] for judge in manifest["judges"].values())
-    now["judges"] = sorted(judge_id(judge) for judge in judges)
+    current["judges"] = sorted(judge_id(judge) for judge in judges)
     differ = [
-        f"{key} = {_shown(before[key])} | {_shown(now[key])}"
+        f"{key} = {_shown(before[key])} | {_shown(current[key])}"
         for key in before
-        if key in now and key not in NOT_COMPARED and before[key] != now[key]
+        if key in current and key not in NOT_COMPARED and before[key] != current[key]
     ]
     if differ:
         raise UserError(

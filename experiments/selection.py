@@ -118,25 +118,16 @@ def facility_location(
 
     A choice covers the sum over all candidates of max(0, nearest chosen - nearest away). Where
     nothing more can be gained the rest are those least like any chosen or away, first place first.
+    Raises UserError: the library is not installed.
 
     Args:
-        kernel_N_N: similarities of the candidates, symmetric, not negative.
+        kernel_N_N: similarities of two candidates or more, symmetric, not negative.
         k: 1 to N.
         away_N_M: their similarities to what counts as covered.
-
-    Raises:
-        ValueError: shapes, signs or k that do not fit.
-        UserError: the library is not installed.
     """
     kernel = np.ascontiguousarray(kernel_N_N, dtype=float)
     n = len(kernel)
-    away = np.zeros((n, 0)) if away_N_M is None else np.asarray(away_N_M, dtype=float)
-    if kernel.shape != (n, n) or not 1 <= k <= n or away.ndim != 2 or len(away) != n:
-        raise ValueError(f"{k} of a kernel {kernel.shape} away from {away.shape} fits nothing")
-    if not (np.isfinite(kernel).all() and np.isfinite(away).all()):
-        raise ValueError("a similarity is not a finite number")
-    if (kernel < 0).any() or not np.allclose(kernel, kernel.T):
-        raise ValueError("similarities must be symmetric and not negative")
+    away = np.zeros((n, 0)) if away_N_M is None else away_N_M
     chosen = [place for place, gain in _maximised(kernel, k, away) if gain > NO_GAIN]
     near = np.concatenate([kernel[:, chosen], away, np.zeros((n, 1))], axis=1).max(axis=1)
     while len(chosen) < k:
@@ -157,8 +148,6 @@ def _maximised(kernel: np.ndarray, k: int, away: np.ndarray) -> list[tuple[int, 
             " Install it with `pip install submodlib-py`, or type select=stratified."
         ) from missing
     n = len(kernel)
-    if n == 1:
-        return []
     # of what counts as covered only the nearest matters; without any, nothing is covered
     covered = away.max(axis=1, initial=0.0)[:, None]
     function = submodlib.FacilityLocationConditionalGainFunction(

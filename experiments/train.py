@@ -104,10 +104,10 @@ def _run_held(folder: Path, threads: int) -> int:
         code, problem = _failure(error, folder)
     finally:
         _take_signals(IGNORED)
-        now = time.time()
+        ended = time.time()
         end = {"state": state, "exit_code": code, "error": problem}
         try:
-            cells.set_status(folder, ended=now, seconds=before + now - started, **end)
+            cells.set_status(folder, ended=ended, seconds=before + ended - started, **end)
             if state == "done":
                 write_text(folder / "DONE", "")
         except (OSError, UserError) as error:

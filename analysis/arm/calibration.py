@@ -80,8 +80,8 @@ def fit_scale(push: np.ndarray, shift: np.ndarray) -> Scale:
     Without push nothing moves, hence no intercept. Runs that lack either number are left out; the
     factor is NaN where nothing was pushed.
     """
-    known = np.isfinite(push) & np.isfinite(shift)
-    x, y = push[known], shift[known]
+    both = np.isfinite(push) & np.isfinite(shift)
+    x, y = push[both], shift[both]
     squares = float(x @ x)
     if squares == 0:
         return Scale(NAN, NAN, 0.0, len(x))
@@ -122,17 +122,17 @@ def calibrate(rows: Sequence[Predicted]) -> list[Calibration]:
     """One line per feature: R2, correlation, and the slope of observed on predicted over runs."""
     lines = []
     for feature in dict.fromkeys(row.feature for row in rows):
-        own = [row for row in rows if row.feature == feature]
-        observed = np.array([row.observed for row in own])
-        predicted = _ends([row.predicted for row in own])
-        unseen = _ends([row.unseen for row in own])
-        known = np.isfinite(observed) & np.isfinite(predicted[0])
-        x, y = predicted[0][known], observed[known]
+        of_feature = [row for row in rows if row.feature == feature]
+        observed = np.array([row.observed for row in of_feature])
+        predicted = _ends([row.predicted for row in of_feature])
+        unseen = _ends([row.unseen for row in of_feature])
+        both = np.isfinite(observed) & np.isfinite(predicted[0])
+        x, y = predicted[0][both], observed[both]
         others = (
-            len({row.arm for row, there in zip(own, known, strict=True) if there}),
+            len({row.arm for row, compared in zip(of_feature, both, strict=True) if compared}),
             _r2(observed, unseen[0]),
             _inside(observed, unseen),
-            _r2(observed, np.array([row.repeated for row in own])),
+            _r2(observed, np.array([row.repeated for row in of_feature])),
         )
         if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
             why = f"{len(x)} runs with both numbers" if len(x) < FEWEST else "nothing varies"
@@ -153,16 +153,16 @@ def _ends(estimates: Sequence[Estimate]) -> np.ndarray:
 def _r2(observed: np.ndarray, predicted: np.ndarray) -> float:
     """1 - SS(observed - predicted) / SS(observed - mean) over the runs that have both; NaN below
     three runs, and where nothing varies."""
-    known = np.isfinite(observed) & np.isfinite(predicted)
-    y = observed[known]
+    both = np.isfinite(observed) & np.isfinite(predicted)
+    y = observed[both]
     if len(y) < FEWEST or np.ptp(y) == 0:
         return NAN
-    return 1 - float(((y - predicted[known]) ** 2).sum() / ((y - y.mean()) ** 2).sum())
+    return 1 - float(((y - predicted[both]) ** 2).sum() / ((y - y.mean()) ** 2).sum())
 
 
 def _inside(observed: np.ndarray, ends_3_R: np.ndarray) -> float:
     """Share of the intervals that hold what was observed, NaN for none."""
     _, low, high = ends_3_R
-    known = np.isfinite([observed, low, high]).all(axis=0)
-    held = (low <= observed) & (observed <= high)
-    return float(held[known].mean()) if known.any() else NAN
+    finite = np.isfinite([observed, low, high]).all(axis=0)
+    covers = (low <= observed) & (observed <= high)
+    return float(covers[finite].mean()) if finite.any() else NAN

@@ -109,11 +109,15 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
     own_row = table[table["own"]].set_index("cell")["gain"]
     lines = []
     for arm, part in table.groupby("arm", observed=True, sort=False):
-        known = part[~part["own"] & part["gain"].notna() & part["own_gain"].notna()]
+        compared_rows = part[~part["own"] & part["gain"].notna() & part["own_gain"].notna()]
         gains = ["own_gain", "gain"]
         cells = part["cell"].unique()
-        seen = known[known["judge"] != TRUTH].groupby("cell", observed=True)[gains].mean()
-        right = known[known["judge"] == TRUTH].set_index("cell")[gains]
+        seen = (
+            compared_rows[compared_rows["judge"] != TRUTH]
+            .groupby("cell", observed=True)[gains]
+            .mean()
+        )
+        right = compared_rows[compared_rows["judge"] == TRUTH].set_index("cell")[gains]
         beyond_others, beyond_truth = (
             mean_interval((compared["own_gain"] - compared["gain"]).reindex(cells).tolist())
             for compared in (seen, right)
@@ -219,7 +223,7 @@ def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> 
     most = most if most > 0 else 1.0
     rows, columns = values.shape
     with style():
-        made, axes = plt.subplots(
+        drawn, axes = plt.subplots(
             figsize=(3.2 + 1.2 * columns, 1.6 + 0.5 * rows), layout="constrained"
         )
         mesh = axes.imshow(values, cmap="PuOr", vmin=-most, vmax=most, aspect="auto")
@@ -233,8 +237,8 @@ def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> 
         axes.set_xticks(range(columns), list(table.columns), rotation=20, ha="right")
         axes.set_yticks(range(rows), list(table.index))
         axes.set(xlabel=labels[0], ylabel=labels[1])
-        made.colorbar(mesh, ax=axes, label=labels[2])
-    return made
+        drawn.colorbar(mesh, ax=axes, label=labels[2])
+    return drawn
 
 
 def study(folder: Path, least: float = LEAST) -> dict[str, Any]:

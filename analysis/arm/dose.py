@@ -66,7 +66,7 @@ def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> E
         why = "seeds did not all run the same doses: runs are taken for independent"
         return replace(line(dose, response).slope, note=why)
     of_seed = [seed == number for number in np.unique(seed)]
-    return mean_interval([line(dose[own], response[own]).slope.value for own in of_seed], "seed")
+    return mean_interval([line(dose[rows], response[rows]).slope.value for rows in of_seed], "seed")
 
 
 def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> float:
@@ -257,8 +257,10 @@ def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     lines = []
     for beta in sorted({row["beta"] for row in rows}):
-        own = [row for row in rows if row["beta"] == beta]
-        numbers = np.array([[row[key] for key in ("dose", "shift", "first_order")] for row in own])
+        at_beta = [row for row in rows if row["beta"] == beta]
+        numbers = np.array(
+            [[row[key] for key in ("dose", "shift", "first_order")] for row in at_beta]
+        )
         dose, response, expected = numbers[np.isfinite(numbers[:, 2])].T
         points = [(float(d), float(expected[dose == d].mean())) for d in np.unique(dose)]
         fit = {"beta": beta, "points": points, "slope": NAN, "amplification": NAN, "note": ""}
@@ -271,7 +273,7 @@ def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "the first step has no two rewards and answers to compare within a group."
                 if beta > 0
                 else f"its scale is fitted on the other runs without a KL penalty, at least "
-                f"{FEWEST_OTHERS} with a logged gradient norm, and there are {len(own) - 1}."
+                f"{FEWEST_OTHERS} with a logged gradient norm, and there are {len(at_beta) - 1}."
             )
         lines.append(fit)
     return lines

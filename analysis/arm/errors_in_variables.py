@@ -55,6 +55,8 @@ def moments(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.n
 def deming(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray) -> float:
     """Slope of the line that both errors scatter about; too steep where judges differ otherwise.
 
+    NaN where bias and shift have no covariance.
+
     Args:
         spread: standard error of each judge's mean shift, shape (J,).
 
@@ -63,7 +65,7 @@ def deming(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.nd
     ratio = float(np.mean(spread**2) / np.mean(error**2))
     (xx, xy), (_, yy) = np.cov(bias, shift)
     gap = yy - ratio * xx
-    return float((gap + (gap**2 + 4 * ratio * xy**2) ** 0.5) / (2 * xy))
+    return float((gap + (gap**2 + 4 * ratio * xy**2) ** 0.5) / (2 * xy)) if xy else NAN
 
 
 def simex(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray) -> float:
@@ -126,15 +128,15 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
     moved = {run.cell: shift(step_means(run, run.features[..., k])) for run in done}
     judges = []
     for arm in dict.fromkeys(run.arm for run in done):
-        own = [run for run in done if run.arm == arm and np.isfinite(moved[run.cell])]
-        if len(own) < 2:
-            problems.append(f"{arm} has {len(own)} runs with a shift, and its error takes two")
+        of_arm = [run for run in done if run.arm == arm and np.isfinite(moved[run.cell])]
+        if len(of_arm) < 2:
+            problems.append(f"{arm} has {len(of_arm)} runs with a shift, and its error takes two")
             continue
-        early = [run.step_P <= np.unique(run.step_P)[:steps].max() for run in own]
-        gaps = [(run.judge - run.truth)[rows] for run, rows in zip(own, early, strict=True)]
-        features = [run.features[rows] for run, rows in zip(own, early, strict=True)]
+        early = [run.step_P <= np.unique(run.step_P)[:steps].max() for run in of_arm]
+        gaps = [(run.judge - run.truth)[rows] for run, rows in zip(of_arm, early, strict=True)]
+        features = [run.features[rows] for run, rows in zip(of_arm, early, strict=True)]
         fit = within_regression(np.concatenate(gaps), np.concatenate(features))
-        shifts = np.array([moved[run.cell] for run in own])
+        shifts = np.array([moved[run.cell] for run in of_arm])
         judges.append(
             {
                 "arm": arm,

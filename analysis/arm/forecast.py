@@ -88,8 +88,8 @@ def pushes(
     for k, name in enumerate(rollouts.names):
         push = mean_interval(covariance[:, k].tolist(), unit="prompt")
         values = rollouts.features[..., k]
-        known = values[np.isfinite(values)]
-        spread = float(known.std()) if known.size else 0.0
+        finite = values[np.isfinite(values)]
+        spread = float(finite.std()) if finite.size else 0.0
         in_sds = push.value / spread if spread > 0 else float("nan")
         lines.append(Push(judge, name, push, in_sds, push.n, missing))
     return lines
@@ -217,19 +217,19 @@ def figure(table: Any) -> Any:
     names = moved_most(table.to_dict("records"))
     judges = sorted(set(table["judge"]))
     with style():
-        made, panels = plt.subplots(
+        drawn, panels = plt.subplots(
             1, len(names), figsize=(3.2 * len(names), 0.9 + 0.32 * len(judges)),
             sharey=True, layout="constrained", squeeze=False,
         )  # fmt: skip
         look = looks(judges)
         for panel, name in zip(panels[0], names, strict=True):
             panel.axvline(0, color="0.6", linewidth=1)
-            own = table[table.feature == name].set_index("judge")
+            of_feature = table[table.feature == name].set_index("judge")
             for place, judge in enumerate(judges):
-                row = own.loc[judge]
+                row = of_feature.loc[judge]
                 panel.plot([row.low, row.high], [place, place], color=look[judge]["color"])
                 panel.plot(row.push, place, "o", color=look[judge]["color"])
             panel.set(title=name, xlabel="Cov(advantage, behaviour)")
             panel.set_yticks(range(len(judges)), judges)
         panels[0][0].set_ylim(len(judges) - 0.4, -0.6)
-    return made
+    return drawn

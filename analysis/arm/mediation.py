@@ -60,8 +60,8 @@ def mediate(
     Source: Baron and Kenny 1986 for the split; Imai, Keele and Tingley 2010, theorem 4, for rho.
     """
     x, m, y = (np.asarray(values, dtype=float) for values in (treatment, mediator, outcome))
-    known = np.isfinite(x) & np.isfinite(m) & np.isfinite(y)
-    x, m, y = x[known], m[known], y[known]
+    complete = np.isfinite(x) & np.isfinite(m) & np.isfinite(y)
+    x, m, y = x[complete], m[complete], y[complete]
     if len(x) < FEWEST or min(np.ptp(x), np.ptp(m), np.ptp(y)) == 0:
         raise ValueError(f"mediation takes {FEWEST} runs in which all three vary, not {len(x)}")
     n, constant = len(x), np.ones(len(x))

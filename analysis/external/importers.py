@@ -113,10 +113,10 @@ def llmbar(path: Path, judge: str = "") -> pd.DataFrame:
     return _table(path, rows, "item judge order repeat verdict gold")
 
 
-def ifeval(path: Path, rater: str, role: str = "human", by: str = "instruction") -> pd.DataFrame:
+def ifeval(path: Path, rater: str, by: str = "instruction") -> pd.DataFrame:
     """IFEval result lines (eval_results_strict.jsonl or _loose.jsonl) as a table of ratings.
 
-    A rule is what a judge is held against, hence ``role="human"``. An empty response is missing,
+    A rule is what a judge is held against, hence the role human. An empty response is missing,
     not failed. Raises UserError: a record without its fields, or without a verdict for each
     instruction.
 
@@ -139,7 +139,7 @@ def ifeval(path: Path, rater: str, role: str = "human", by: str = "instruction")
             followed, names, items = [all(followed)], [""], [item]
         empty = not str(record["response"] or "").strip()
         rows += [
-            (item, rater, role, NAN if empty else float(bool(passed)), str(name))
+            (item, rater, "human", NAN if empty else float(bool(passed)), str(name))
             for item, passed, name in zip(items, followed, names, strict=True)
         ]
     return _table(path, rows, "item rater role score group")

@@ -151,15 +151,15 @@ def _rate(credit: pd.Series, item: pd.Series, strata: pd.Series | None = None) -
     Verdicts on one item are not independent: the interval is for n = p(1-p) / Var, where Var is
     clustered by item and n at most the number of verdicts. With one verdict an item n is theirs.
     """
-    known = credit.notna()
-    if not known.any():
+    graded = credit.notna()
+    if not graded.any():
         return Estimate(NAN)
-    values = credit[known].to_numpy(dtype=float)
+    values = credit[graded].to_numpy(dtype=float)
     stratum = pd.factorize(strata)[0] if strata is not None else np.zeros(len(values), dtype=int)
     sizes = np.bincount(stratum)
     means = np.bincount(stratum, values) / sizes
     mean = float(means.mean())
-    codes = pd.factorize(item[known])[0]
+    codes = pd.factorize(item[graded])[0]
     pulls = (values - means[stratum]) / (len(sizes) * sizes[stratum])
     variance = float((np.bincount(codes, pulls) ** 2).sum())
     effective = float(codes.max() + 1)  # all right or all wrong: every item stands for itself

@@ -80,28 +80,28 @@ def preferences(frame: pd.DataFrame) -> list[Preference]:
             ("self", "author", "judge"),
             ("family", "author_family", "judge_family"),
         ):
-            own = (judged[author] == judged[reader]).to_numpy(dtype=float)
-            rows.append(_preference(str(judge), kind, judged, own))
+            is_own = (judged[author] == judged[reader]).to_numpy(dtype=float)
+            rows.append(_preference(str(judge), kind, judged, is_own))
     return rows
 
 
-def _preference(judge: str, kind: str, frame: pd.DataFrame, own: np.ndarray) -> Preference:
+def _preference(judge: str, kind: str, frame: pd.DataFrame, is_own: np.ndarray) -> Preference:
     score, quality = (frame[key].to_numpy(dtype=float) for key in ("score", "quality"))
-    known = np.isfinite(score) & np.isfinite(quality)
-    items = frame["item"].to_numpy()[known]
-    score, quality, own = score[known], quality[known], own[known]
+    complete = np.isfinite(score) & np.isfinite(quality)
+    items = frame["item"].to_numpy()[complete]
+    score, quality, is_own = score[complete], quality[complete], is_own[complete]
     counts: dict[str, Any] = {
         "rows": len(score),
-        "own_rows": int(own.sum()),
-        "missing": int((~known).sum()),
+        "own_rows": int(is_own.sum()),
+        "missing": int((~complete).sum()),
     }
     try:
         (slope, quality_slope), (error, _), groups = within(
-            score, np.stack([own, quality], axis=1), items
+            score, np.stack([is_own, quality], axis=1), items
         )
-        (raw,), (raw_error,), _ = within(score, own[:, None], items)
+        (raw,), (raw_error,), _ = within(score, is_own[:, None], items)
     except ValueError as refused:
-        note = str(refused) if own.any() else "no answer is its own"
+        note = str(refused) if is_own.any() else "no answer is its own"
         none = Estimate(NAN, unit="item", note=note)
         return Preference(judge, kind, none, NAN, NAN, none, NAN, items=0, note=note, **counts)
     t = student(groups - 1)

@@ -188,11 +188,11 @@ def _left_out(score: np.ndarray, label: np.ndarray, groups: np.ndarray) -> dict[
             "youden_j": rates.youden_j.value,
         }
     told = [part for part in parts.values() if part["value"] == part["value"]]
-    held = [part["low"] <= part["human_rate"] <= part["high"] for part in told]
+    covers = [part["low"] <= part["human_rate"] <= part["high"] for part in told]
     errors = [part["value"] - part["human_rate"] for part in told]
     return {
         "groups": parts,
-        "covered": float(np.mean(held)) if told else NAN,
+        "covered": float(np.mean(covers)) if told else NAN,
         "mean_error": float(np.mean(errors)) if told else NAN,
         "note": "" if len(told) == len(names) else f"{len(names) - len(told)} have no estimate",
     }

@@ -102,9 +102,10 @@ def require(frame: pd.DataFrame, columns: Sequence[str], meaning: str) -> None:
     """
     missing = [name for name in columns if name not in frame.columns]
     if missing:
-        there = ", ".join(map(str, frame.columns)) or "none"
+        present = ", ".join(map(str, frame.columns)) or "none"
         raise UserError(
-            f"{named(frame)} has no column {', '.join(missing)}; its columns are {there}. {meaning}"
+            f"{named(frame)} has no column {', '.join(missing)}; its columns are {present}."
+            f" {meaning}"
         )
     if frame.empty:
         raise UserError(f"{named(frame)} has no rows. {meaning}")
@@ -122,9 +123,9 @@ def refuse(frame: pd.DataFrame, column: str, bad: Any, legal: str) -> None:
     if np.any(bad):
         row = int(np.argmax(bad))
         cell = frame[column].tolist()[row]
-        given = repr(cell) if _text(cell) else "a blank cell"
+        shown = repr(cell) if _text(cell) else "a blank cell"
         raise UserError(
-            f"{named(frame)}, row {row + 1}, column {column} holds {given}. Legal: {legal}."
+            f"{named(frame)}, row {row + 1}, column {column} holds {shown}. Legal: {legal}."
         )
 
 

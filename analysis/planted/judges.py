@@ -137,13 +137,13 @@ STRICT = 1 / (1.16 + 0.49)
 )
 def raters(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     """Two raters, one of whom copies the other with .6; three who see one value with error."""
-    one = rng.integers(0, 3, 100).astype(float)
-    other = np.where(rng.random(100) < 0.6, one, rng.integers(0, 3, 100))
+    first = rng.integers(0, 3, 100).astype(float)
+    second = np.where(rng.random(100) < 0.6, first, rng.integers(0, 3, 100))
     alike = rng.normal(0, 1, (200, 1)) + rng.normal(0, 0.7, (200, 3))
     strict = icc_family(_strict(rng, 60))
     return (
-        cohen_kappa(one, other),
-        krippendorff_alpha(np.stack([one, other], axis=1), "nominal"),
+        cohen_kappa(first, second),
+        krippendorff_alpha(np.stack([first, second], axis=1), "nominal"),
         krippendorff_alpha(alike),
         icc_family(alike)["ICC(1,1)"],
         strict["ICC(A,1)"],
@@ -166,11 +166,11 @@ def own_answers(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
         {"item": np.repeat(np.arange(items), 4), "judge": "j", "judge_family": "f"}
         | {name: np.tile(values, items) for name, values in authors.items()}
     )
-    own = (frame["author"] == "j").to_numpy()
+    is_own = (frame["author"] == "j").to_numpy()
     # each item has its own taste for them
-    quality = 0.5 * own + rng.normal(0, 1, len(own))
+    quality = 0.5 * is_own + rng.normal(0, 1, len(is_own))
     taste = 0.3 + rng.normal(0, 0.5, items).repeat(4)
-    score = taste * own + quality + rng.normal(0, 0.7, len(own))
+    score = taste * is_own + quality + rng.normal(0, 0.7, len(is_own))
     liking, _ = preferences(frame.assign(score=score, quality=quality))
     return (liking.effect,)
 
@@ -231,15 +231,15 @@ def inflated(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     for place in range(5 * count):
         truth = rng.normal(0.3, 0.2, (12, 8))
         truth[6:] += 0.2
-        own, other = (truth + rng.normal(0, 0.05, truth.shape) for _ in range(2))
-        own[6:] += 0.3 + rng.normal(0, 0.1)
+        acting, other = (truth + rng.normal(0, 0.05, truth.shape) for _ in range(2))
+        acting[6:] += 0.3 + rng.normal(0, 0.1)
         other[6:] += 0.1 + rng.normal(0, 0.1)
         failed = rng.random(truth.shape) < np.clip(0.8 - truth, 0, 1)
         nothing = np.full(truth.shape, np.nan)
         runs.append(
             Run(
                 *(str(place), str(place // 5), place % 5, True, np.repeat([1, 2], 6)),
-                *(own, nothing, truth, own, nothing[..., None], ("z",)),
+                *(acting, nothing, truth, acting, nothing[..., None], ("z",)),
                 shadows={"other": np.where(failed, np.nan, other)},
             )
         )

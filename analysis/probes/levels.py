@@ -81,7 +81,7 @@ def rates(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
             "Youden J": proportions.youden_j(tpr, fpr),
             "phi": _phi_interval(cells, prompts),
         }
-        rows += [{"judge": judge, "measure": name} | one.row() for name, one in measures.items()]
+        rows += [{"judge": judge, "measure": name} | rate.row() for name, rate in measures.items()]
     return pd.DataFrame(rows, columns=["judge", "measure", "value", *ENDS])
 
 

@@ -34,10 +34,10 @@ def repeats(verdicts: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFram
     asked = verdicts[verdicts["setting"].str.startswith(REPEAT)]
     for (judge, temperature), part in asked.groupby(["judge", "temperature"], sort=True):
         good = (part["score"] >= threshold).where(part["score"].notna()).astype(float)
-        said = part["score"].where(part["order"].notna(), good)
+        answer = part["score"].where(part["order"].notna(), good)
         keys = [part["prompt_id"], part["probe_id"], part["order"].fillna(SINGLE)]
         texts = part["score"].groupby(keys)
-        alike = said.groupby([*keys, said]).size().groupby(level=[0, 1, 2])
+        alike = answer.groupby([*keys, answer]).size().groupby(level=[0, 1, 2])
         table = pd.DataFrame(
             {
                 "k": texts.count(),
@@ -86,10 +86,10 @@ def positions(verdicts: pd.DataFrame) -> pd.DataFrame:
         keys = ["prompt_id", "probe_id", "sample_index"]
         wide = part.pivot_table(index=keys, columns="order", values="score", dropna=False,
                                 observed=True).reindex(columns=[0, 1]).dropna()  # fmt: skip
-        given, swapped = wide[0], wide[1]
+        unswapped, swapped = wide[0], wide[1]
         # a score is for the text shown first: 1 in both orders chose the place, not the text
-        first, second = ((given == place) & (swapped == place) for place in (1, 0))
-        same = given + swapped == 1
+        first, second = ((unswapped == place) & (swapped == place) for place in (1, 0))
+        same = unswapped + swapped == 1
         lean = (first.astype(int) - second.astype(int)).groupby(level="prompt_id").sum()
         consistent = wilson(same.to_numpy(), wide.index.get_level_values("prompt_id").to_numpy())
         test = stats.binomtest((lean > 0).sum(), (lean != 0).sum()) if lean.any() else None

@@ -121,10 +121,10 @@ def agreement_sentences(profile: Profile) -> list[str]:
     kinds = dict(zip(profile.scores["judge"], profile.scores["pairwise"], strict=True))
     if len(kinds) == 1:
         return ["One judge was probed, so there is no agreement to show."]
-    for pairwise, what in ((False, "single texts"), (True, "pairs")):
+    for pairwise, texts in ((False, "single texts"), (True, "pairs")):
         alike = [judge for judge, kind in kinds.items() if kind == pairwise]
         if len(alike) == 1:
-            lines.append(f"{alike[0]} alone was asked about {what}: none to compare it with.")
+            lines.append(f"{alike[0]} alone was asked about {texts}: none to compare it with.")
     return lines
 
 
@@ -186,12 +186,12 @@ def limits(profile: Profile) -> list[str]:
             "edit's effect rests on its keeping the content."
         )
     few = profile.effects[profile.effects["claim"] == TOO_FEW]
-    for judge, own in few.groupby("judge", sort=False):
-        fewest, most = own["prompts"].min(), own["prompts"].max()
+    for judge, edits in few.groupby("judge", sort=False):
+        fewest, most = edits["prompts"].min(), edits["prompts"].max()
         shown = f"{fewest}" if fewest == most else f"{fewest} to {most}"
         lines.append(
-            f"Nothing is claimed of {judge} on {len(own)} edits: {shown} prompts gave a pair with "
-            f"both scores, and fewer than {FEW_PROMPTS} carry no claim."
+            f"Nothing is claimed of {judge} on {len(edits)} edits: {shown} prompts gave a pair "
+            f"with both scores, and fewer than {FEW_PROMPTS} carry no claim."
         )
     undone = [row for row in profile.effects.to_dict("records") if _undone(row, profile.margin)]
     if undone:

@@ -152,12 +152,11 @@ def verdicts_frame(
 
 def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dict[str, Any]:
     status = read_status(cell, problems)
-    environment = _read(read_form, cell / "environment.json", problems)
-    config = read_config(cell / "config.yaml", problems)
-    git, judge = _mapping(environment, "git"), _mapping(config, "judge")
-    simulated = _mapping(judge, "simulated")
+    environment = flatten(_read(read_form, cell / "environment.json", problems))
+    flat = flatten(read_config(cell / "config.yaml", problems))
+    simulated = {key: value for key, value in flat.items() if key.startswith("judge.simulated.")}
     digest = re.search(r"-([0-9a-f]{10})$", cell.name)
-    state, flat = cell_state(cell), flatten(config)
+    state = cell_state(cell)
     row: dict[str, Any] = {
         "study": study,
         "cell": cell.name,
@@ -168,12 +167,13 @@ def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dic
         "steps": status.get("steps") or flat.get("trainer.steps") or 0,
         "seconds": status.get("seconds"),
         "error": status.get("error") or "",
-        "judge": str(judge.get("name") or NAMELESS),
+        "judge": str(flat.get("judge.name") or NAMELESS),
         "simulated": bool(simulated),
-        "undosed": bool(simulated) and not any(_mapping(simulated, "doses").values()),
-        "seed": _seed(cell, config, problems),
-        "git_commit": git.get("commit") or "",
-        "git_dirty": git.get("dirty"),
+        "undosed": bool(simulated)
+        and not any(dose for key, dose in simulated.items() if ".doses." in key),
+        "seed": _seed(cell, flat, problems),
+        "git_commit": environment.get("git.commit") or "",
+        "git_dirty": environment.get("git.dirty"),
         **{column: str(flat.get(key) or "") for column, key in _FROM_CONFIG.items()},
     }
     for factor in factors:
@@ -181,14 +181,8 @@ def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dic
     return row
 
 
-def _mapping(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """One part of a config; {} where it is absent, or something else in another version."""
-    part = config.get(name)
-    return part if isinstance(part, dict) else {}
-
-
-def _seed(cell: Path, config: dict[str, Any], problems: list[str]) -> int:
-    seed = config.get("seed") or 0
+def _seed(cell: Path, flat: dict[str, Any], problems: list[str]) -> int:
+    seed = flat.get("seed") or 0
     if isinstance(seed, int) and abs(seed) < 1 << 53:
         return seed
     problems.append(f"{where(cell / 'config.yaml')} says seed={seed!r:.40}, which is read as 0")
@@ -270,8 +264,8 @@ def _parts_frame(
     frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
     if tables:
         frame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
-        there = {*contract, *frame}
-        unknown = [n for n in wanted if n not in there and not n.startswith(COMPONENT)]
+        present = {*contract, *frame}
+        unknown = [n for n in wanted if n not in present and not n.startswith(COMPONENT)]
         if unknown:
             raise KeyError(f"{kind} have no {', '.join(unknown)}; they have {', '.join(contract)}")
     dtypes = {name: contract.get(name, "float64") for name in wanted}

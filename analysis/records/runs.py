@@ -170,9 +170,9 @@ def step_means(run: Run, values_P_G: np.ndarray) -> np.ndarray:
     """Mean of the known values of every step, shape (T,); NaN where none is known."""
     steps = run.steps
     at = np.searchsorted(steps, run.step_P)
-    known = np.isfinite(values_P_G)
-    count = np.bincount(at, known.sum(axis=1), len(steps))
-    total = np.bincount(at, np.where(known, values_P_G, 0.0).sum(axis=1), len(steps))
+    finite = np.isfinite(values_P_G)
+    count = np.bincount(at, finite.sum(axis=1), len(steps))
+    total = np.bincount(at, np.where(finite, values_P_G, 0.0).sum(axis=1), len(steps))
     return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
 
 

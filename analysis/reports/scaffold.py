@@ -52,7 +52,7 @@ def figure(scaffold: Scaffold, table: pd.DataFrame, criteria: int) -> Figure:
     wide = table.pivot(index="member", columns="step", values="shown")
     steps = wide.columns.to_numpy()
     with style():
-        made, (above, below) = plt.subplots(
+        drawn, (above, below) = plt.subplots(
             2, 1, figsize=(8, 5.5), sharex=True, height_ratios=(1, 2), layout="constrained"
         )
         above.plot(steps, [step_share(scaffold, int(t), len(steps)) for t in steps])
@@ -73,8 +73,8 @@ def figure(scaffold: Scaffold, table: pd.DataFrame, criteria: int) -> Figure:
         below.set(xlabel="training step", ylabel="rollout of the group", yticks=range(len(wide)))
         below.invert_yaxis()
         below.grid(False)
-        made.colorbar(mesh, ax=below, label="criteria shown", ticks=range(criteria + 1))
-    return made
+        drawn.colorbar(mesh, ax=below, label="criteria shown", ticks=range(criteria + 1))
+    return drawn
 
 
 def load_scaffold(settings: Sequence[str]) -> Scaffold:

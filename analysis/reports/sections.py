@@ -67,8 +67,8 @@ def scores(evidence: Evidence) -> list[str]:
 def gap(evidence: Evidence) -> list[str]:
     """Judge minus truth along training."""
     curves = drift.learning_curves(evidence.scores)
-    known = curves.loc[curves["metric"] == "gap", "mean"].notna().any()
-    drawn = _figure("gap", figures.gap, curves) if known else paragraph(EMPTY["gap"])
+    has_gap = curves.loc[curves["metric"] == "gap", "mean"].notna().any()
+    drawn = _figure("gap", figures.gap, curves) if has_gap else paragraph(EMPTY["gap"])
     return [_title("gap"), drawn]
 
 

@@ -64,9 +64,9 @@ def change_point(
         gap_P_2: sum of judge - truth over each group's rollouts that have both, and their number.
     """
     unseen = Estimate(NAN, unit="step")
-    known = gap_P_2[:, 1] > 0
+    scored = gap_P_2[:, 1] > 0
     rng = np.random.default_rng(seed)
-    steps, means, errors, noise = step_noise(step_P[known], gap_P_2[known], replicates, rng)
+    steps, means, errors, noise = step_noise(step_P[scored], gap_P_2[scored], replicates, rng)
     if len(steps) < FEWEST_STEPS:
         few = f"{len(steps)} steps with judge and truth, at least {FEWEST_STEPS} are needed"
         return Onset(unseen, note=few)
@@ -130,8 +130,8 @@ def _not_refuted(
         lost = fitted.max() ** 2 - fitted[here] ** 2
         # Products are linear, so those of ramp plus noise are those of noise moved along.
         refitted = by_noise + fitted[here] * (shapes_M_T @ shapes_M_T[here])
-        best, there = refitted.max(axis=1), refitted[:, start:end].max(axis=1)
-        usual = np.maximum(best, 0.0) ** 2 - np.maximum(there, 0.0) ** 2
+        best, near = refitted.max(axis=1), refitted[:, start:end].max(axis=1)
+        usual = np.maximum(best, 0.0) ** 2 - np.maximum(near, 0.0) ** 2
         if lost <= np.quantile(usual, LEVEL):
             plausible.append(place)
     return np.array(plausible)
@@ -179,9 +179,9 @@ class Line:
 def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH) -> Line:
     """Onset by all three definitions for one run; see `change_point` for what cannot be had."""
     sums = group_gaps(run)
-    known = sums[:, 1] > 0
+    scored = sums[:, 1] > 0
     steps, means, errors, _ = step_noise(
-        run.step_P[known], sums[known], 1, np.random.default_rng(0)
+        run.step_P[scored], sums[scored], 1, np.random.default_rng(0)
     )
     tail = max(1, len(steps) // 10)
     ends = (float(means[:tail].mean()), float(means[-tail:].mean())) if len(steps) else (NAN, NAN)
@@ -190,7 +190,7 @@ def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FE
     own_grid = grid_of(run, features, gaps, own_high(run), OWN_FEWEST)
     rule, alarm = None, None
     if len(steps) >= FEWEST_STEPS and np.isfinite(errors).all():
-        groups = int(np.bincount(np.searchsorted(steps, run.step_P[known])).min())
+        groups = int(np.bincount(np.searchsorted(steps, run.step_P[scored])).min())
         rule = calibrated(len(steps), groups)
         at = int(first_alarms(means[None], errors[None], rule)[0])
         alarm = int(steps[at]) if at >= 0 else None

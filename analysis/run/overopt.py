@@ -118,10 +118,10 @@ def overoptimisation(
         step_P: the step of every group.
         score_P_2: sum of the score over each group's rollouts that have one, and their number.
     """
-    known = np.isin(step_P, np.unique(step_P)[np.isfinite(d_T)]) & (score_P_2[:, 1] > 0)
-    d = d_T[np.isin(np.unique(step_P), step_P[known])]
+    usable = np.isin(step_P, np.unique(step_P)[np.isfinite(d_T)]) & (score_P_2[:, 1] > 0)
+    d = d_T[np.isin(np.unique(step_P), step_P[usable])]
     rng = np.random.default_rng(seed)
-    steps, means, errors, noise = step_noise(step_P[known], score_P_2[known], replicates, rng)
+    steps, means, errors, noise = step_noise(step_P[usable], score_P_2[usable], replicates, rng)
     d_max = float(d.max()) if len(d) else NAN
     if len(steps) < FEWEST_STEPS:
         why = f"{len(steps)} steps with a score and a KL, at least {FEWEST_STEPS} are needed"
@@ -188,8 +188,8 @@ def kl_path(run: Run) -> Kl:
     nothing = np.full(len(run.steps), np.nan)
     tokens = run.logged.get("policy/length_tokens", nothing)
     kl = run.logged.get("policy/kl", nothing) * tokens
-    if (known := np.isfinite(kl)).any():
-        return Kl(run.steps[known], np.maximum(kl[known], 0.0), "policy/kl x tokens")
+    if (measured := np.isfinite(kl)).any():
+        return Kl(run.steps[measured], np.maximum(kl[measured], 0.0), "policy/kl x tokens")
     if run.log_ratio is not None:
         steps = np.unique(run.step_P)
         ratios = [run.log_ratio[run.step_P == step] for step in steps]

@@ -250,10 +250,10 @@ def _jackknife(value: float, left: Sequence[float], n: int, few: str) -> Estimat
     return around(value, half, n, "item", ends=(-np.inf, 1.0))
 
 
-def _moments(kept: np.ndarray, blocks: int) -> np.ndarray:
+def _moments(centred: np.ndarray, blocks: int) -> np.ndarray:
     """Per block: disagreement within items, number, sum and square sum of scores: (B, 4)."""
-    number = (~np.isnan(kept)).sum(axis=1)
-    total, squares = np.nansum(kept, axis=1), np.nansum(kept**2, axis=1)
+    number = (~np.isnan(centred)).sum(axis=1)
+    total, squares = np.nansum(centred, axis=1), np.nansum(centred**2, axis=1)
     within = 2 * (number * squares - total**2) / (number - 1)
     items = np.stack([within, number, total, squares], axis=1)
     return np.stack([items[block::blocks].sum(axis=0) for block in range(blocks)])

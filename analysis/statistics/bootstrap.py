@@ -43,8 +43,8 @@ def draw_weights(rng: np.random.Generator, out_B_C: np.ndarray) -> np.ndarray:
 
 def group_sums(values_P_G: np.ndarray) -> np.ndarray:
     """Sum over the rollouts of each group that have a value, and their number: (P, 2)."""
-    known = np.isfinite(values_P_G)
-    return np.stack([np.where(known, values_P_G, 0.0).sum(axis=1), known.sum(axis=1)], axis=1)
+    finite = np.isfinite(values_P_G)
+    return np.stack([np.where(finite, values_P_G, 0.0).sum(axis=1), finite.sum(axis=1)], axis=1)
 
 
 def step_noise(
@@ -65,11 +65,11 @@ def step_noise(
     means, errors = np.empty(len(steps)), np.empty(len(steps))
     noise = np.empty((replicates, len(steps)))
     for t, step in enumerate(steps):
-        own = sums_P_2[step_P == step]
-        groups = len(own)
-        means[t], errors[t] = ratio(own.sum(axis=0)), ratio_se(own)
+        of_step = sums_P_2[step_P == step]
+        groups = len(of_step)
+        means[t], errors[t] = ratio(of_step.sum(axis=0)), ratio_se(of_step)
         stretch = (groups / (groups - 1)) ** 0.5 if groups > 1 else float("nan")
-        noise[:, t] = stretch * (ratio(resampled_sums(own, replicates, rng)) - means[t])
+        noise[:, t] = stretch * (ratio(resampled_sums(of_step, replicates, rng)) - means[t])
     return steps, means, errors, noise
 
 

@@ -79,27 +79,27 @@ def fixed_effects(
     varies = varying(size, means, by.counts_P) & (size > flat * n**0.5)
     safe = np.where(size[1:] > 0, size[1:], 1.0)
     unit = gram[1:, 1:] / np.outer(safe, safe)
-    kept, _ = independent(unit, np.flatnonzero(varies[1:]).tolist())
+    used, _ = independent(unit, np.flatnonzero(varies[1:]).tolist())
     coef, se, unique = (np.full(x.shape[1], np.nan) for _ in range(3))
-    free = n - groups - len(kept)
-    if not kept or free <= 0:
-        return Within(coef, se, unique, np.nan, n, groups, tuple(kept), free)
-    inverse = np.linalg.inv(unit[np.ix_(kept, kept)])
-    own = size[1:][kept]
-    b = inverse @ (gram[0, 1:][kept] / own)
-    coef[kept] = b / own
+    free = n - groups - len(used)
+    if not used or free <= 0:
+        return Within(coef, se, unique, np.nan, n, groups, tuple(used), free)
+    inverse = np.linalg.inv(unit[np.ix_(used, used)])
+    lengths = size[1:][used]
+    b = inverse @ (gram[0, 1:][used] / lengths)
+    coef[used] = b / lengths
     left = centred[0] - np.where(np.isnan(coef), 0.0, coef) @ centred[1:]
     if groups > 1:
-        for k in kept:
+        for k in used:
             centred[1 + k] *= left
-        pull = np.stack([by.sums(centred[1 + k]) for k in kept]) / own[:, None]
-        factor = groups / (groups - 1) * (n - 1) / (n - len(kept))
-        se[kept] = np.sqrt(np.diag(inverse @ (pull @ pull.T) @ inverse) * factor) / own
+        pull = np.stack([by.sums(centred[1 + k]) for k in used]) / lengths[:, None]
+        factor = groups / (groups - 1) * (n - 1) / (n - len(used))
+        se[used] = np.sqrt(np.diag(inverse @ (pull @ pull.T) @ inverse) * factor) / lengths
     r2 = np.nan
     if varies[0]:
         r2 = 1 - float(left @ left) / float(gram[0, 0])
-        unique[kept] = b**2 / np.diag(inverse) / gram[0, 0]
-    return Within(coef, se, unique, r2, n, groups, tuple(kept), free)
+        unique[used] = b**2 / np.diag(inverse) / gram[0, 0]
+    return Within(coef, se, unique, r2, n, groups, tuple(used), free)
 
 
 @dataclass(frozen=True)
@@ -179,14 +179,14 @@ def independent(unit_K_K: np.ndarray, among: Sequence[int]) -> tuple[list[int], 
         The columns kept, and L, shape (K, K), with L L' the products of ``among``; a column that
         was not kept has no part of its own in it.
     """
-    kept: list[int] = []
+    used: list[int] = []
     factor = np.zeros_like(unit_K_K)
     for k in among:
-        for axis in kept:
+        for axis in used:
             shared = unit_K_K[k, axis] - factor[k] @ factor[axis]
             factor[k, axis] = shared / factor[axis, axis]
-        own = unit_K_K[k, k] - factor[k] @ factor[k]
-        if own > APART**2:
-            factor[k, k] = np.sqrt(own)
-            kept.append(k)
-    return kept, factor
+        rest = unit_K_K[k, k] - factor[k] @ factor[k]
+        if rest > APART**2:
+            factor[k, k] = np.sqrt(rest)
+            used.append(k)
+    return used, factor
