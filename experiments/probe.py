@@ -41,24 +41,13 @@ from study.tasks import oracle
 SPENT = "spent.json"
 """What all commands on one folder spent; a limit of ``cost`` is on the sum."""
 PROBE = {
-    "probe_id": "string",
-    "prompt_id": "string",
-    "prompt": "string",
-    "variant": "string",
-    "bias": "string",
-    "base": "string",
-    "against": "string",
-    "keeps": "bool",
-    "how": "string",
-    "text": "string",
-    "truth": "float64",
+    **dict.fromkeys(("probe_id", "prompt_id", "prompt", "variant", "bias", "base"), "string"),
+    **{"against": "string", "keeps": "bool", "how": "string", "text": "string", "truth": "float64"},
 }
 ASKED = {
-    "probe_id": "string",
-    "setting": "string",
-    "temperature": "float64",
-    "order": "float64",
-} | {name: kind for name, kind in VERDICT.items() if name not in ("rollout_id", "step", "role")}
+    **{"probe_id": "string", "setting": "string", "temperature": "float64", "order": "float64"},
+    **{name: kind for name, kind in VERDICT.items() if name not in ("rollout_id", "step", "role")},
+}
 FORMAT = 1
 NOT_COMPARED = ("max_calls", "max_usd", "runs_dir", "report", "out", "margin", "threshold")
 """Settings of a command that the tables do not depend on."""

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around, columns
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around
 from analysis.statistics.intervals import line, student
 
 FEWEST = 3
@@ -68,10 +67,6 @@ class Predicted:
     repeated: float = NAN
     sd: float = NAN
     note: str = ""
-
-    def row(self) -> dict[str, Any]:
-        """One row of a table: low and high are the ends of ``predicted``."""
-        return columns(self, predicted="")
 
 
 def fit_scale(push: np.ndarray, shift: np.ndarray) -> Scale:

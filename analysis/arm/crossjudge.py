@@ -61,17 +61,9 @@ class Inflation:
     reading: str = ""
     note: str = ""
 
-    def row(self) -> dict[str, Any]:
-        """One line of the table: `COLUMNS`, arm, runs and note."""
-        return columns(self, inflation="", beyond_truth="truth_")
 
-
-def matrix(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
+def matrix(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run and judge.
-
-    Args:
-        runs: as `analysis.records.runs.read_runs` gives them.
-        acting: cell -> name of the judge that trained it; its own scores go under that name.
 
     Returns:
         cell, arm, seed, judge, ``own`` (whether it trained the run), ``first``, ``last`` and
@@ -80,13 +72,13 @@ def matrix(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
     """
     rows = []
     for run in runs:
-        for judge, scores in _by_judge(run, acting).items():
+        for judge, scores in _by_judge(run).items():
             both = np.isfinite(scores) & np.isfinite(run.judge)
             means = step_means(run, np.where(both, scores, np.nan))
             first, last = ends(means)
             rows.append(
                 {"cell": run.cell, "arm": run.arm, "seed": run.seed}
-                | {"judge": judge, "own": judge == acting[run.cell]}
+                | {"judge": judge, "own": judge == run.acting}
                 | {"first": first, "last": last, "gain": shift(means)}
                 | {"own_gain": shift(step_means(run, np.where(both, run.judge, np.nan)))}
                 | {"common": float(both.sum() / (run.rollouts or both.size))}
@@ -94,9 +86,9 @@ def matrix(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _by_judge(run: Run, acting: dict[str, str]) -> dict[str, np.ndarray]:
+def _by_judge(run: Run) -> dict[str, np.ndarray]:
     """Scores of a run's rollouts by the judge that trained it, by each other, and by the truth."""
-    return {acting[run.cell]: run.judge, **run.shadows, TRUTH: run.truth}
+    return {run.acting: run.judge, **run.shadows, TRUTH: run.truth}
 
 
 def inflation(table: pd.DataFrame) -> list[Inflation]:
@@ -141,6 +133,11 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
     return lines
 
 
+def inflation_rows(lines: Iterable[Inflation]) -> list[dict[str, Any]]:
+    """Rows of a table: `COLUMNS`, arm, runs and note."""
+    return [columns(line, inflation="", beyond_truth="truth_") for line in lines]
+
+
 def _reading(low: float, truth_low: float) -> str:
     """What the lower ends of the two excesses allow to say; a missing end allows nothing."""
     if low != low:
@@ -154,7 +151,7 @@ def _reading(low: float, truth_low: float) -> str:
     return "beyond the others, but not beyond the truth"
 
 
-def agreement(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
+def agreement(runs: Sequence[Run]) -> pd.DataFrame:
     """Correlation of every two judges, and of each with the truth, inside groups: mean over runs.
 
     Scores of the rollouts that both judges scored are centred within their group, because only
@@ -167,7 +164,7 @@ def agreement(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
     """
     correlations: dict[tuple[str, str], list[float]] = {}
     for run in runs:
-        scores = _by_judge(run, acting).items()
+        scores = _by_judge(run).items()
         for (judge, a), (other, b) in product(scores, scores):
             correlations.setdefault((judge, other), []).append(_within_groups(a, b))
     names = _truth_last(judge for judge, _ in correlations)
@@ -245,18 +242,16 @@ def study(folder: Path, least: float = LEAST) -> dict[str, Any]:
     """Matrix, inflation, agreement and substitutions of a study's finished runs, as plain data.
     Raises UserError: no finished run has rollouts."""
     records = read_study(folder)
-    cells = records.table["cell"].astype("str")
-    acting = dict(zip(cells, records.table["judge"].astype("str"), strict=True))
     runs, unread = with_replays([run for run in records.runs if run.done], folder)
     if not runs:
         raise UserError(f"{folder} has no finished run with rollouts. Train one, or wait for it.")
-    table = matrix(runs, acting)
+    table = matrix(runs)
     return {
         **{"study": folder.name, "unit": "run"},
         "matrix": table.to_dict("records"),
-        "inflation": [line.row() for line in inflation(table)],
+        "inflation": inflation_rows(inflation(table)),
         "inflation_columns": COLUMNS,
-        "agreement": agreement(runs, acting).to_dict("records"),
+        "agreement": agreement(runs).to_dict("records"),
         "base_arm": base_of(runs),
         "substitutions": [asdict(swap) for swap in substitutions(runs, least)],
         "substitutions_untold": untold(runs),

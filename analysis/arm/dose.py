@@ -181,10 +181,10 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
 def doses_of(runs: Sequence[Run], feature: str) -> dict[str, float]:
     """Cell -> dose of the feature, of runs under simulated judges whose shift is known."""
     return {
-        run.cell: float(run.config.get(f"judge.simulated.doses.{feature}") or 0.0)
+        run.cell: float(run.doses.get(feature) or 0.0)
         for run in runs
         if feature in run.names
-        and any(key.startswith("judge.simulated.") for key in run.config)
+        and run.doses is not None
         and isfinite(shift(step_means(run, run.features[..., run.names.index(feature)])))
     }
 

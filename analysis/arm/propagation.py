@@ -222,7 +222,7 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
     ]
     return {
         **{"study": folder.name, "scale": scale, "unit": "run"},
-        "runs": [row.row() for row in rows],
+        "runs": [columns(row, predicted="") for row in rows],
         "calibration": [columns(line, slope="") for line in calibrate(rows)],
         "kl_limit": limits,
         "problems": problems,

@@ -44,12 +44,8 @@ class Substitution:
 def base_of(runs: Sequence[Run]) -> str | None:
     """The arm that others are compared with (`analysis.run.drift.base_arm`); None for a single
     arm."""
-
-    def undosed(run: Run) -> bool:
-        simulated = {k: v for k, v in run.config.items() if k.startswith("judge.simulated.")}
-        return bool(simulated) and not any(v for k, v in simulated.items() if ".doses." in k)
-
-    arms = pd.DataFrame([{"arm": run.arm, "undosed": undosed(run)} for run in runs])
+    undosed = [run.doses is not None and not any(run.doses.values()) for run in runs]
+    arms = pd.DataFrame({"arm": [run.arm for run in runs], "undosed": undosed})
     return base_arm(arms) if len(arms) and arms["arm"].nunique() > 1 else None
 
 

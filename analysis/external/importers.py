@@ -7,18 +7,16 @@ they are. A missing verdict stays blank.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
 from analysis.external import tables
 from analysis.statistics.estimate import NAN
-from study.completions import json_object, read_completions, sound_records
+from study.completions import read_completions
 from study.errors import UserError
 
 _FLIPPED = {"first": "second", "second": "first"}
@@ -164,13 +162,13 @@ def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = (
     for file in files if path.is_dir() else [path]:
         sound, damaged = read_completions(file)
         lost += damaged
-        for completion, record in zip(sound, _sound(file), strict=True):
+        for completion in sound:
             group = f"{completion.step}/{completion.row.prompt_id}"
             places.append((f"{file.stem}/{completion.place}", group))
             scores.append(
                 {
                     name: float(value)
-                    for name, value in record.items()
+                    for name, value in completion.record.items()
                     if isinstance(value, int | float) and name not in _NO_SCORE
                 }
             )
@@ -191,14 +189,6 @@ def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = (
     frame = _table(path, rows, "item rater role score group")
     frame.attrs["lost"] = lost
     return frame
-
-
-def _sound(path: Path) -> list[dict[str, Any]]:
-    """The records of a file, as many and in the order that `read_completions` gives them."""
-    if path.suffix == ".parquet":
-        return pq.read_table(path).to_pylist()
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return [record for _, record in sound_records(data, json_object)[0]]
 
 
 def _table(path: Path, rows: list[tuple[Any, ...]], columns: str) -> pd.DataFrame:

@@ -7,7 +7,6 @@ where gold is not.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from scipy.stats import binomtest
 
 from analysis.external import tables
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
-from analysis.statistics.proportions import wilson
+from analysis.statistics.proportions import clustered_wilson
 
 _WORDS = partial(tables.choices, legal=("first", "second", "tie", ""))
 COLUMNS = {
@@ -162,12 +161,7 @@ def _rate(credit: pd.Series, item: pd.Series, strata: pd.Series | None = None) -
     codes = pd.factorize(item[graded])[0]
     pulls = (values - means[stratum]) / (len(sizes) * sizes[stratum])
     variance = float((np.bincount(codes, pulls) ** 2).sum())
-    effective = float(codes.max() + 1)  # all right or all wrong: every item stands for itself
-    if 0 < mean < 1:
-        effective = len(values)
-        if variance > 0:
-            effective = min(mean * (1 - mean) / variance, effective)
-    return replace(wilson(mean * effective, effective), value=mean)
+    return clustered_wilson(mean, variance, len(values), int(codes.max()) + 1)
 
 
 def render(judges: dict[str, dict[str, Any]], invalid: str) -> str:

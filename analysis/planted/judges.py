@@ -241,9 +241,10 @@ def inflated(rng: np.random.Generator, count: int) -> dict[str, Trials]:
                 *(str(place), str(place // 5), place % 5, True, np.repeat([1, 2], 6)),
                 *(acting, nothing, truth, acting, nothing[..., None], ("z",)),
                 shadows={"other": np.where(failed, np.nan, other)},
+                config={"judge.name": "own"},
             )
         )
-    arms = inflation(matrix(runs, {run.cell: "own" for run in runs}))
+    arms = inflation(matrix(runs))
     return {
         "own gain - others', who fail": trials(0.2, (arm.inflation for arm in arms)),
         "own gain - truth's, t over runs": trials(0.3, (arm.beyond_truth for arm in arms)),

@@ -21,6 +21,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from analysis.external.pairwise import exact_p
+from analysis.statistics.bootstrap import ratio, ratio_se
 from analysis.statistics.bounded_mean import STILL, Rare
 from analysis.statistics.estimate import NAN, Estimate
 from analysis.statistics.intervals import student
@@ -57,7 +58,7 @@ class Clustered(Estimate):
 def clustered_mean(
     values_N: np.ndarray, prompts_N: np.ndarray, ends: tuple[float, float] = SCALE
 ) -> Clustered:
-    """Mean of N rows that are finite, with standard error over C prompts, see `clustered_se`.
+    """Mean of N finite rows, with CR1 standard error over C prompts (Liang and Zeger 1986).
 
     Where more than half of the prompts stand within `STILL` of the middle one, the interval is
     widened to what `Rare` allows, p is the larger of Student's and the exact sign test's over
@@ -66,15 +67,12 @@ def clustered_mean(
     Args:
         ends: of the scale that the values are on.
     """
-    values = np.asarray(values_N, dtype=float)
-    scored = np.isfinite(values)
-    values = values[scored]
-    _, codes = np.unique(np.asarray(prompts_N)[scored], return_inverse=True)
-    n, units = len(values), int(codes.max(initial=-1)) + 1
-    mean = float(values.mean()) if n else NAN
+    sums = prompt_sums(values_N, prompts_N)
+    units, n = len(sums), int(sums[:, 1].sum())
+    mean = float(ratio(sums.sum(axis=0)))
     if units < 2:
         return Clustered(value=mean, n=units, unit="prompt", rows=n)
-    se = clustered_se(values, codes)
+    se = ratio_se(sums)
     se = se if se > NO_SPREAD else 0.0
     half = float(student(units - 1)) * se
     plain = Clustered(
@@ -82,9 +80,9 @@ def clustered_mean(
         rows=n, p=float(2 * stats.t.sf(abs(mean) / se, units - 1)) if se else 0.0,
         smallest=_smallest(units) * se * units**0.5,
     )  # fmt: skip
-    middle = float(np.median(np.bincount(codes, values) / np.bincount(codes)))
+    middle = float(np.median(ratio(sums)))
     # what each prompt is in the mean over all rows: the C parts have that very mean
-    parts = middle + np.bincount(codes, values - middle) * units / n
+    parts = middle + (sums[:, 0] - middle * sums[:, 1]) * units / n
     still = np.abs(parts - middle) <= STILL
     if 2 * still.sum() <= units:
         return plain
@@ -98,13 +96,12 @@ def clustered_mean(
     )  # fmt: skip
 
 
-def clustered_se(values_N: np.ndarray, codes_N: np.ndarray) -> float:
-    """CR1 standard error of a mean of N rows of C > 1 prompts, numbered from 0.
-
-    se^2 = C / (C - 1) sum_c (sum of residuals of prompt c)^2 / N^2 (Liang and Zeger 1986).
-    """
-    sums = np.bincount(codes_N, values_N - values_N.mean())
-    return float(np.sqrt(len(sums) / (len(sums) - 1) * (sums**2).sum()) / len(values_N))
+def prompt_sums(values_N: np.ndarray, prompts_N: np.ndarray) -> np.ndarray:
+    """Sum and number of the finite values of each prompt that has any, shape (C, 2)."""
+    values = np.asarray(values_N, dtype=float)
+    scored = np.isfinite(values)
+    _, codes = np.unique(np.asarray(prompts_N)[scored], return_inverse=True)
+    return np.stack([np.bincount(codes, values[scored]), np.bincount(codes)], axis=1)
 
 
 @functools.cache

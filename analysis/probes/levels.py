@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.probes.effects import NO_SPREAD, clustered_mean, clustered_se
+from analysis.probes.effects import NO_SPREAD, clustered_mean, prompt_sums
 from analysis.statistics import proportions
-from analysis.statistics.bootstrap import FEWEST, resampled_sums, widened
+from analysis.statistics.bootstrap import FEWEST, ratio, ratio_se, resampled_sums, widened
 from analysis.statistics.estimate import NAN, Estimate
 
 THRESHOLD = 0.5
@@ -41,18 +41,14 @@ def wilson(values_N: np.ndarray, prompts_N: np.ndarray) -> Share:
     fewer than `FEW_APART` prompts differ from the others that variance is not known, and a prompt
     counts as one text; a single prompt has no interval.
     """
-    values = np.asarray(values_N, dtype=float)
-    scored = np.isfinite(values)
-    values = values[scored]
-    _, codes = np.unique(np.asarray(prompts_N)[scored], return_inverse=True)
-    n, prompts = len(values), int(codes.max(initial=-1)) + 1
-    share = float(values.mean()) if n else NAN
+    sums = prompt_sums(values_N, prompts_N)
+    prompts, n = len(sums), int(sums[:, 1].sum())
+    share = float(ratio(sums.sum(axis=0)))
     if prompts < 2:
         return Share(share, n=n)
     plain = share * (1 - share) / n
-    design = max(1.0, clustered_se(values, codes) ** 2 / plain) if plain > 0 else 1.0
-    by_prompt = np.bincount(codes, values) / np.bincount(codes)
-    alike = int(np.unique(by_prompt.round(6), return_counts=True)[1].max())
+    design = max(1.0, ratio_se(sums) ** 2 / plain) if plain > 0 else 1.0
+    alike = int(np.unique(ratio(sums).round(6), return_counts=True)[1].max())
     if prompts - alike < FEW_APART:
         design = max(design, n / prompts)
     interval = proportions.wilson(share * n / design, n / design)

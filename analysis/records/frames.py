@@ -8,7 +8,7 @@ it in ``frame.attrs["problems"]``, a list of sentences.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,7 @@ def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dic
     status = read_status(cell, problems)
     environment = flatten(_read(read_form, cell / "environment.json", problems))
     flat = flatten(read_config(cell / "config.yaml", problems))
-    simulated = {key: value for key, value in flat.items() if key.startswith("judge.simulated.")}
+    doses = judge_doses(flat)
     digest = re.search(r"-([0-9a-f]{10})$", cell.name)
     state = cell_state(cell)
     row: dict[str, Any] = {
@@ -168,9 +168,8 @@ def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dic
         "seconds": status.get("seconds"),
         "error": status.get("error") or "",
         "judge": str(flat.get("judge.name") or NAMELESS),
-        "simulated": bool(simulated),
-        "undosed": bool(simulated)
-        and not any(dose for key, dose in simulated.items() if ".doses." in key),
+        "simulated": doses is not None,
+        "undosed": doses is not None and not any(doses.values()),
         "seed": _seed(cell, flat, problems),
         "git_commit": environment.get("git.commit") or "",
         "git_dirty": environment.get("git.dirty"),
@@ -179,6 +178,14 @@ def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dic
     for factor in factors:
         row.setdefault(factor, flat.get(factor, flat.get(f"{factor}.name")))
     return row
+
+
+def judge_doses(flat: Mapping[str, Any]) -> dict[str, float] | None:
+    """Feature -> dose of the simulated judge of a flat config; None for a real judge."""
+    start = "judge.simulated."
+    simulated = {k.removeprefix(start): value for k, value in flat.items() if k.startswith(start)}
+    doses = {k.removeprefix("doses."): v for k, v in simulated.items() if k.startswith("doses.")}
+    return doses if simulated else None
 
 
 def _seed(cell: Path, flat: dict[str, Any], problems: list[str]) -> int:

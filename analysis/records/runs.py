@@ -23,6 +23,7 @@ from analysis.records import policies
 from analysis.records.behaviour import shift
 from analysis.records.frames import (
     NAMELESS,
+    judge_doses,
     read_config,
     rollouts_frame,
     runs_frame,
@@ -85,6 +86,16 @@ class Run:
         """
         declared = int(self.config.get("trainer.steps") or 0) if self.done else 0
         return np.union1d(self.step_P, np.arange(1, declared + 1)).astype(int)
+
+    @property
+    def acting(self) -> str:
+        """Name of the judge that trained it."""
+        return str(self.config.get("judge.name") or NAMELESS)
+
+    @property
+    def doses(self) -> dict[str, float] | None:
+        """Feature -> dose of a simulated judge; None for a real judge."""
+        return judge_doses(self.config)
 
     def at(self, step: int) -> Run:
         """The groups of one step."""

@@ -135,7 +135,7 @@ def predictions(evidence: Evidence) -> list[str]:
     """Predicted beside observed shifts, where there are runs enough."""
     if evidence.no_prediction:
         return [_title("predictions"), paragraph(evidence.no_prediction)]
-    predicted = pd.DataFrame([row.row() for row in evidence.predicted])
+    predicted = pd.DataFrame([columns(row, predicted="") for row in evidence.predicted])
     calibration = pd.DataFrame([columns(line, slope="") for line in evidence.calibration])
     meaning = PARAGRAPHS["predictions"]
     if why := propagation.unpredicted(evidence.predicted):
@@ -179,7 +179,7 @@ def judges(evidence: Evidence) -> list[str]:
         meanings = [f"{name}: {meaning}" for name, meaning in crossjudge.COLUMNS.items()]
         fragments += [
             _figure("gains", crossjudge.figure, evidence.gains),
-            markup.table(pd.DataFrame([row.row() for row in evidence.inflation])),
+            markup.table(pd.DataFrame(crossjudge.inflation_rows(evidence.inflation))),
             markup.sentences(meanings),
             _figure("agreement", crossjudge.agreement_figure, agreement),
             markup.table(each_pair_once.rename(columns={"mean": "correlation", "n": "runs"})),

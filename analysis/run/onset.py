@@ -200,22 +200,20 @@ def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FE
     return Line(*axes, *ends, onset, grid, own_grid, alarm, rule, shortcut)
 
 
-def planted_false_alarms(run: Run, rule: Rule, runs: int = 500) -> Estimate:
-    """`false_alarms` on bias-free runs of this run's steps, groups and spread of the gap."""
+def planted_false_alarms(run: Run, rule: Rule) -> Estimate:
+    """`false_alarms` on 500 bias-free runs of this run's steps, groups and spread of the gap."""
     sums = group_gaps(run)
     steps, groups = len(np.unique(run.step_P)), int(np.bincount(run.step_P)[run.step_P].min())
     gap = run.judge - run.truth
     noise = float(np.nanstd(gap - (sums[:, 0] / np.maximum(sums[:, 1], 1))[:, None]))
     size = run.judge.shape[1]
     rng = np.random.default_rng(0)
-    return false_alarms(rule, bias_free_gaps(rng, runs, steps, groups, size, max(noise, 1e-3)))
+    return false_alarms(rule, bias_free_gaps(rng, 500, steps, groups, size, max(noise, 1e-3)))
 
 
 def dosed(run: Run) -> list[str]:
     """Features that the run's simulated judge has a dose for: the shortcuts that are known."""
-    prefix = "judge.simulated.doses."
-    doses = {key: dose for key, dose in run.config.items() if key.startswith(prefix)}
-    return sorted(key.removeprefix(prefix) for key, dose in doses.items() if dose)
+    return sorted(name for name, dose in (run.doses or {}).items() if dose)
 
 
 def own_line(run: Run) -> Line:

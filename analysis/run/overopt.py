@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.planted.truth import Fault, Tabular, simulate
+from analysis.planted.truth import Fault, simulate
 from analysis.records.runs import Run
 from analysis.reports.markup import number
 from analysis.statistics.bootstrap import group_sums, step_noise
@@ -26,6 +26,7 @@ REPLICATES = 2_000
 FEWEST_STEPS = 8
 SLACK = 0.5
 FALSE_ALARM = 0.05
+SIMULATED = 20_000
 
 
 @dataclass(frozen=True)
@@ -225,19 +226,17 @@ def first_alarms(gap_N_T: np.ndarray, se_N_T: np.ndarray, rule: Rule) -> np.ndar
 
 
 @cache
-def calibrated(
-    steps: int, groups: int, *, false_alarm: float = FALSE_ALARM, runs: int = 20_000, seed: int = 0
-) -> Rule:
-    """The rule that stops ``false_alarm`` of bias-free runs of this length, with normal noise.
+def calibrated(steps: int, groups: int) -> Rule:
+    """The rule that stops `FALSE_ALARM` of bias-free runs of this length, with normal noise.
 
     The baseline is the first fifth of the run, at least three steps. The limit is the quantile of
     the largest S over simulated runs whose gap is constant, its mean and standard error unknown.
     """
-    rng = np.random.default_rng(seed)
+    rng, shape = np.random.default_rng(0), (SIMULATED, steps)
     baseline = max(3, steps // 5)
-    se = np.sqrt(rng.chisquare(max(1, groups - 1), (runs, steps)) / max(1, groups - 1))
-    highest = _cusum(rng.standard_normal((runs, steps)), se, baseline, SLACK).max(axis=1)
-    return Rule(baseline, float(np.quantile(highest, 1 - false_alarm)))
+    se = np.sqrt(rng.chisquare(max(1, groups - 1), shape) / max(1, groups - 1))
+    highest = _cusum(rng.standard_normal(shape), se, baseline, SLACK).max(axis=1)
+    return Rule(baseline, float(np.quantile(highest, 1 - FALSE_ALARM)))
 
 
 def bias_free_gaps(
@@ -245,18 +244,15 @@ def bias_free_gaps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gap means and their standard errors, each (runs, steps), of policies under a fair judge.
 
-    The share of right answers follows a tabular policy that GRPO teaches
-    (`analysis.planted.truth`); the judge scores truth plus noise.
+    The judge scores truth plus noise (`analysis.planted.truth`): the gap is that noise, whatever
+    the policy learns.
     """
-    policy = Tabular(np.array([1.0, 0.0]), np.zeros((2, 1)), np.log([0.3, 0.7]))
     means, errors = np.empty((runs, steps)), np.empty((runs, steps))
     for t in range(steps):
-        p = float(policy.policy()[0])
-        data = simulate(rng, runs * groups, Fault(noise_sd=noise_sd), group=group, p=p)
+        data = simulate(rng, runs * groups, Fault(noise_sd=noise_sd), group=group)
         by_group = (data.judge - data.truth).mean(axis=1).reshape(runs, groups)
         means[:, t] = by_group.mean(axis=1)
         errors[:, t] = by_group.std(axis=1, ddof=1) / groups**0.5
-        policy = policy.step(policy.truth, group, 0.3)
     return means, errors
 
 

@@ -7,7 +7,7 @@ happens to leave. Every interval is at the 95 % level.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,19 @@ def wilson(successes: float, n: float) -> Estimate:
     low = 0.0 if share == 0 else max(centre - half, 0.0)
     high = 1.0 if share == 1 else min(centre + half, 1.0)
     return Estimate(share, low, high, int(n))
+
+
+def clustered_wilson(share: float, variance: float, n: int, clusters: int) -> Estimate:
+    """A mean of ``n`` credits in ``clusters``, with Wilson's interval at as many independent ones.
+
+    That many would have the same ``variance``, at most ``n``; where all credits are 0 or all 1, a
+    cluster counts as one.
+    """
+    effective = float(clusters)
+    if 0 < share < 1:
+        # values that only cancel out inside clusters are no reason for more than all of them
+        effective = min(share * (1 - share) / variance, n) if variance > 0 else n
+    return replace(wilson(share * effective, effective), value=share)
 
 
 def auc(score: Scores, truth: Scores) -> Estimate:
