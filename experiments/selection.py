@@ -76,8 +76,7 @@ def choose(
 def stratified(strata: Sequence[str], k: int, seed: int = 0) -> list[int]:
     """k places, each stratum by its share (largest remainders), at random inside a stratum.
 
-    Args:
-        strata: a label per candidate, shape (N,).
+    ``strata``: a label per candidate, shape (N,).
     """
     draw = random.Random(f"probe {seed}")
     sizes = Counter(strata)
@@ -96,8 +95,7 @@ def stratified(strata: Sequence[str], k: int, seed: int = 0) -> list[int]:
 def embed(texts: Sequence[str]) -> np.ndarray:
     """TF-IDF of hashed words: (1 + log count) x log((1 + N) / (1 + texts with the word)) + 1.
 
-    Returns:
-        (N, BUCKETS) rows of length 1 (all 0 for a text without words), nowhere negative.
+    Returns (N, BUCKETS) rows of length 1 (all 0 for a text without words), nowhere negative.
     """
     counts = np.zeros((len(texts), BUCKETS))
     for place, text in enumerate(texts):

@@ -55,13 +55,10 @@ class Terminated(BaseException):
 def run_cell(folder: Path, threads: int = 1) -> int:
     """Train one cell to its end, from its last checkpoint where there is one.
 
-    A cell that is done stays as it is: nothing is trained and nothing written.
-
-    Returns:
-        Exit code: 0 done, 1 failed, 2 a user's error, 3 stopped by a signal,
-        4 (`cells.BUSY`) run by another process,
-        5 (`cells.REFUSED`) key, account or model refused by an endpoint,
-        74 the disk is full or may only be read.
+    A cell that is done stays as it is: nothing is trained and nothing written. Returns exit code: 0
+    done, 1 failed, 2 a user's error, 3 stopped by a signal, 4 (`cells.BUSY`) run by another
+    process, 5 (`cells.REFUSED`) key, account or model refused by an endpoint, 74 the disk is full
+    or may only be read.
     """
     if not cells.is_done(folder):
         lock = cells.lock(folder, wait_s=2.0)

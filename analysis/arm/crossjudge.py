@@ -65,10 +65,9 @@ class Inflation:
 def matrix(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run and judge.
 
-    Returns:
-        cell, arm, seed, judge, ``own`` (whether it trained the run), ``first``, ``last`` and
-        ``gain`` over the rollouts that it and the own judge both scored, ``own_gain`` of the own
-        judge over the same ones, and ``common``, their share of the run's rollouts.
+    Returns cell, arm, seed, judge, ``own`` (whether it trained the run), ``first``, ``last`` and
+    ``gain`` over the rollouts that it and the own judge both scored, ``own_gain`` of the own judge
+    over the same ones, and ``common``, their share of the run's rollouts.
     """
     rows = []
     for run in runs:
@@ -155,12 +154,10 @@ def agreement(runs: Sequence[Run]) -> pd.DataFrame:
     """Correlation of every two judges, and of each with the truth, inside groups: mean over runs.
 
     Scores of the rollouts that both judges scored are centred within their group, because only
-    differences inside a group reach an advantage, and correlated run by run.
-
-    Returns:
-        One row per ordered pair of judges, the truth last: ``judge``, ``other``, ``mean`` over
-        runs, ``low``, ``high`` (95 % t interval), ``n`` runs and ``note``. NaN for two that never
-        scored the same rollouts, or where one has no spread.
+    differences inside a group reach an advantage, and correlated run by run. Returns one row per
+    ordered pair of judges, the truth last: ``judge``, ``other``, ``mean`` over runs, ``low``,
+    ``high`` (95 % t interval), ``n`` runs and ``note``. NaN for two that never scored the same
+    rollouts, or where one has no spread.
     """
     correlations: dict[tuple[str, str], list[float]] = {}
     for run in runs:
@@ -211,8 +208,7 @@ def agreement_figure(table: pd.DataFrame) -> Any:
 def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> Any:
     """Numbers on a diverging scale from -most to most; what is missing is said.
 
-    Args:
-        labels: of columns, rows and the colour scale.
+    ``labels``: of columns, rows and the colour scale.
     """
     import matplotlib.pyplot as plt
 

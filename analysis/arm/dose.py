@@ -193,9 +193,7 @@ def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
     """Dose of every run, its shift, the fits and the theory, as plain data.
 
     ``beta`` of a run is its KL penalty, ``unscored`` the share of rollouts without a judge's score.
-
-    Args:
-        runs: with `FEWEST` doses of the feature or more, see `doses_of`.
+    ``runs``: with `FEWEST` doses of the feature or more, see `doses_of`.
     """
     doses = doses_of(runs, feature)
     dosed = [run for run in runs if run.cell in doses]

@@ -55,10 +55,8 @@ def moments(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.n
 def deming(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray) -> float:
     """Slope of the line that both errors scatter about; too steep where judges differ otherwise.
 
-    NaN where bias and shift have no covariance.
-
-    Args:
-        spread: standard error of each judge's mean shift, shape (J,).
+    NaN where bias and shift have no covariance. ``spread``: standard error of each judge's mean
+    shift, shape (J,).
 
     Source: Deming 1943; Fuller 1987, section 1.3.
     """

@@ -184,9 +184,8 @@ def kl_limit(run: Run, beta: float) -> dict[str, tuple[float, float]]:
 
     The covariance is the mean within groups over the first recorded step, of the reward as it is
     scaled for the trainer. Under a dose on z it is dose x Var(z) / beta beside the truth's part.
-
-    Returns:
-        Feature -> (shift, the truth's part of it); NaN without beta: nothing holds the policy back.
+    Returns feature -> (shift, the truth's part of it); NaN without beta: nothing holds the policy
+    back.
 
     Source: derivative of E[z] at the optimum pi0 exp(A / beta).
     """

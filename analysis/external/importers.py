@@ -34,10 +34,8 @@ def alpaca_eval(path: Path, annotator: str = "") -> pd.DataFrame:
     tie, and so is 0 (AlpacaEval's older code). AlpacaEval draws the order at random and maps it
     back, so there is one. Two more columns: model and preference. An item is ``model/index``, or
     ``model/instruction`` without index. Raises UserError: a missing column, a preference outside 0
-    and 1..2, or no annotator's name.
-
-    Args:
-        annotator: The judge's name where the file has no column annotator.
+    and 1..2, or no annotator's name. ``annotator``: The judge's name where the file has no column
+    annotator.
     """
     frame = tables.read_table(path)
     frame = frame.rename(columns={"generator_2": "model"} if "model" not in frame else {})
@@ -73,10 +71,8 @@ def judgebench(path: Path, judge: str = "") -> pd.DataFrame:
 
     The second judgment is of the swapped pair and names the answers as shown: it is mapped back. A
     null judgment or decision, or an unknown one, is blank. Raises UserError: a record without
-    pair_id, label or judgments, an unknown label, or no name.
-
-    Args:
-        judge: The judge's name; the records' judge_name where it is not given.
+    pair_id, label or judgments, an unknown label, or no name. ``judge``: The judge's name; the
+    records' judge_name where it is not given.
     """
     rows = []
     for where, record in _records(path, "pair_id", "label", "judgments"):
@@ -114,13 +110,10 @@ def llmbar(path: Path, judge: str = "") -> pd.DataFrame:
 def ifeval(path: Path, rater: str, by: str = "instruction") -> pd.DataFrame:
     """IFEval result lines (eval_results_strict.jsonl or _loose.jsonl) as a table of ratings.
 
-    A rule is what a judge is held against, hence the role human. An empty response is missing,
-    not failed. Raises UserError: a record without its fields, or without a verdict for each
-    instruction.
-
-    Args:
-        by: "instruction", an item ``prompt#k`` for each, its type the group; or "prompt", one item
-            that all its instructions decide, without group.
+    A rule is what a judge is held against, hence the role human. An empty response is missing, not
+    failed. Raises UserError: a record without its fields, or without a verdict for each
+    instruction. ``by``: "instruction", an item ``prompt#k`` for each, its type the group; or
+    "prompt", one item that all its instructions decide, without group.
     """
     rows = []
     needed = ("prompt", "response", "instruction_id_list", "follow_instruction_list")

@@ -71,8 +71,7 @@ def within(
 def preferences(frame: pd.DataFrame) -> list[Preference]:
     """Self and family preference of every judge in a table.
 
-    Args:
-        frame: columns as in `COLUMNS`; score and quality are numbers, NaN where missing.
+    ``frame``: columns as in `COLUMNS`; score and quality are numbers, NaN where missing.
     """
     rows = []
     for judge, judged in frame.groupby("judge", sort=True):

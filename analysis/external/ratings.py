@@ -61,10 +61,9 @@ def check_ratings(frame: pd.DataFrame) -> pd.DataFrame:
 def agreement_report(table: pd.DataFrame) -> dict[str, Any]:
     """Everything that a rating table can say, with NaN and a note where it cannot.
 
-    Returns:
-        ``items``, ``raters``; ``fleiss``, ``krippendorff`` (by level), ``icc`` (by name) over all
-        raters; the same over ``humans`` and ``judges_among`` themselves; ``pairs`` of raters with
-        kappas; ``judges`` by name, see `_judge`.
+    Returns ``items``, ``raters``; ``fleiss``, ``krippendorff`` (by level), ``icc`` (by name) over
+    all raters; the same over ``humans`` and ``judges_among`` themselves; ``pairs`` of raters with
+    kappas; ``judges`` by name, see `_judge`.
     """
     roles = table.drop_duplicates("rater").set_index("rater")["role"].sort_index()
     wide = table.pivot(index="item", columns="rater", values="score").reindex(columns=roles.index)

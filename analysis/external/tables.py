@@ -97,8 +97,7 @@ _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
 def require(frame: pd.DataFrame, columns: Sequence[str], meaning: str) -> None:
     """Raise UserError where a column is missing or there is no row.
 
-    Args:
-        meaning: What the table is for, with its legal columns, as a sentence for the user.
+    ``meaning``: What the table is for, with its legal columns, as a sentence for the user.
     """
     missing = [name for name in columns if name not in frame.columns]
     if missing:

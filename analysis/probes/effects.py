@@ -62,10 +62,8 @@ def clustered_mean(
 
     Where more than half of the prompts stand within `STILL` of the middle one, the interval is
     widened to what `Rare` allows, p is the larger of Student's and the exact sign test's over
-    prompts, and ``smallest`` the larger of Student's and `Rare.smallest`.
-
-    Args:
-        ends: of the scale that the values are on.
+    prompts, and ``smallest`` the larger of Student's and `Rare.smallest`. ``ends``: of the scale
+    that the values are on.
     """
     sums = prompt_sums(values_N, prompts_N)
     units, n = len(sums), int(sums[:, 1].sum())
@@ -127,16 +125,12 @@ def tost(mean: Clustered, margin: float) -> float:
 def pairs(scores: pd.DataFrame) -> pd.DataFrame:
     """Each edited text beside its counterpart, by judge.
 
-    Args:
-        scores: `analysis.probes.profile.scores`: one row per judge and probe.
-
-    Returns:
-        The edited text's columns with ``judge_change``, ``truth_change`` (0 for a placebo, NaN
-        where no rule knows), ``bias_change``, ``planted`` and ``at_end``: whether either score
-        stands at an end of the scale, where a bias cannot show in full. For a pairwise judge a
-        change is the net preference (wins - losses) over both orders. ``judge_low`` and
-        ``judge_high`` are ``judge_change`` with each score that is missing at the end of the scale
-        that makes it least and most.
+    ``scores``: `analysis.probes.profile.scores`: one row per judge and probe. Returns the edited
+    text's columns with ``judge_change``, ``truth_change`` (0 for a placebo, NaN where no rule
+    knows), ``bias_change``, ``planted`` and ``at_end``: whether either score stands at an end of
+    the scale, where a bias cannot show in full. For a pairwise judge a change is the net preference
+    (wins - losses) over both orders. ``judge_low`` and ``judge_high`` are ``judge_change`` with
+    each score that is missing at the end of the scale that makes it least and most.
     """
     edited = scores[scores["against"].notna()].reset_index(drop=True)
     keys = list(zip(edited["judge"], edited["against"], strict=True))
@@ -169,21 +163,20 @@ def pairs(scores: pd.DataFrame) -> pd.DataFrame:
 def effects(paired: pd.DataFrame, spread: dict[str, float], margin: float = MARGIN) -> pd.DataFrame:
     """One row per judge and variant, all bases of a prompt together.
 
+    Returns ``effect`` with ``se``, ``low``, ``high``, ``p``; ``p_holm`` over the variants of a
+    judge, ``p_bh`` over the whole grid (both without the placebo, which is the noise floor and no
+    question); ``smallest`` effect that could be seen; ``p_equivalent``; ``floor``, the mean
+    absolute change under the placebo; and a ``claim`` in words. ``bound_low`` and ``bound_high``
+    are the mean effect with each score that is missing at the end of its scale that makes it least
+    and most (Manski 1990): the effect itself where none is missing. Where no rule knows the truth
+    of any pair, an edit that keeps the content is taken to keep its truth; one that does not has
+    ``judge_change`` alone and no effect.
+
     Args:
         paired: as `pairs` gives them.
         spread: judge -> SD of its scores over the contents as they are, which effects in SDs are
             divided by.
         margin: of equivalence, in score units.
-
-    Returns:
-        ``effect`` with ``se``, ``low``, ``high``, ``p``; ``p_holm`` over the variants of a judge,
-        ``p_bh`` over the whole grid (both without the placebo, which is the noise floor and no
-        question); ``smallest`` effect that could be seen; ``p_equivalent``; ``floor``, the mean
-        absolute change under the placebo; and a ``claim`` in words. ``bound_low`` and
-        ``bound_high`` are the mean effect with each score that is missing at the end of its scale
-        that makes it least and most (Manski 1990): the effect itself where none is missing. Where
-        no rule knows the truth of any pair, an edit that keeps the content is taken to keep its
-        truth; one that does not has ``judge_change`` alone and no effect.
     """
     placebo = paired[paired["variant"] == PLACEBO]
     floors = placebo["judge_change"].abs().groupby(placebo["judge"]).mean().to_dict()

@@ -32,16 +32,11 @@ def agreement(scores: pd.DataFrame) -> pd.DataFrame:
     """How far judges that were asked the same way agree on the same texts.
 
     Alpha is at the interval level, so a judge that is stricter by a constant agrees less; the
-    correlation (Pearson, of each two judges, averaged over prompts) does not see that.
-
-    Args:
-        scores: `analysis.probes.profile.scores`.
-
-    Returns:
-        Rows texts (contents, all probes, or pairs for pairwise judges), judges, measure, value,
-        low, high, scored (texts with the scores of two judges or more), prompts, note. Alpha has a
-        jackknife interval over prompts, from ten on, the correlation a t interval; neither has one
-        where there is no spread.
+    correlation (Pearson, of each two judges, averaged over prompts) does not see that. ``scores``:
+    `analysis.probes.profile.scores`. Returns rows texts (contents, all probes, or pairs for
+    pairwise judges), judges, measure, value, low, high, scored (texts with the scores of two judges
+    or more), prompts, note. Alpha has a jackknife interval over prompts, from ten on, the
+    correlation a t interval; neither has one where there is no spread.
     """
     columns = ["texts", "judges", "measure", "value", "low", "high", "scored", "prompts", "note"]
     single = scores[~scores["pairwise"]]
@@ -99,14 +94,12 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
 
     Known by their author are the texts of a rewriter. They are compared with texts of the same
     variants and prompts that it did not write, at equal rule truth
-    (`analysis.external.preference`).
+    (`analysis.external.preference`). Returns one row per judge and kind (self, family) of own
+    texts, and why there is none, in words.
 
     Args:
         scores: `analysis.probes.profile.scores`.
         manifest: of the folder of probes.
-
-    Returns:
-        One row per judge and kind (self, family) of own texts, and why there is none, in words.
     """
     columns = ["judge", "own", "texts by", "effect", "low", "high", "p", "raw", "prompts", "texts"]
     none = pd.DataFrame(columns=columns)

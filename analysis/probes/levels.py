@@ -58,9 +58,8 @@ def wilson(values_N: np.ndarray, prompts_N: np.ndarray) -> Share:
 def rates(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
     """TPR, FPR, Youden's J and phi of each judge against the truth, over all single texts.
 
-    Returns:
-        Rows judge, measure, value, low, high, n. J's interval joins the two Wilson intervals; phi's
-        is a bootstrap over prompts, and missing where that has no spread.
+    Returns rows judge, measure, value, low, high, n. J's interval joins the two Wilson intervals;
+    phi's is a bootstrap over prompts, and missing where that has no spread.
     """
     rows = []
     for judge, part in _single(scores).groupby("judge", sort=False):
@@ -109,11 +108,10 @@ def _phi_interval(cells_N_4: np.ndarray, prompts_N: np.ndarray) -> Estimate:
 def scale_use(scores: pd.DataFrame) -> pd.DataFrame:
     """How each judge uses its scale on contents as they are.
 
-    Returns:
-        Per judge: ``mean``, ``sd``, ``leniency`` (judge - truth) with interval, ``entropy`` of
-        ten equal bins in bits (at most 3.32), ``ceiling`` and ``floor`` (share at 1 and at 0),
-        ``values`` (distinct scores), ``ties`` (share of two texts of one prompt with equal score
-        where the truth differs), ``n`` and ``unscored``.
+    Returns per judge: ``mean``, ``sd``, ``leniency`` (judge - truth) with interval, ``entropy`` of
+    ten equal bins in bits (at most 3.32), ``ceiling`` and ``floor`` (share at 1 and at 0),
+    ``values`` (distinct scores), ``ties`` (share of two texts of one prompt with equal score where
+    the truth differs), ``n`` and ``unscored``.
     """
     rows = []
     contents = _single(scores)
@@ -161,14 +159,12 @@ def length_preference(scores: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFram
     Over all pairs of texts of one prompt (but content-free ones) of different length that both
     judge and truth tell apart; for a pairwise judge over the pairs that it was shown. ``excess`` is
     the judge's share minus the truth's on the very same pairs: a judge that likes what is long
-    because it is good has none.
+    because it is good has none. Returns per judge: ``judge_longer``, ``truth_longer``, ``excess``
+    with interval and p, ``pairs``.
 
     Args:
         scores: `analysis.probes.profile.scores`.
         paired: `analysis.probes.effects.pairs` of them.
-
-    Returns:
-        Per judge: ``judge_longer``, ``truth_longer``, ``excess`` with interval and p, ``pairs``.
     """
     rows = []
     moved = ["words_change", "judge_change", "truth_change"]
@@ -213,13 +209,12 @@ def hacks(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
 def failures(verdicts: pd.DataFrame, words: pd.Series) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Verdicts that are missing: by judge and reason, and by quarter of the texts' length.
 
+    Returns (judge, outcome, verdicts, share) and (judge, words_low, words_high, share with Wilson
+    interval, n).
+
     Args:
         verdicts: every verdict, repeats too.
         words: words of each probe, by probe_id.
-
-    Returns:
-        (judge, outcome, verdicts, share) and (judge, words_low, words_high, share with Wilson
-        interval, n).
     """
     verdicts = verdicts.assign(
         words=verdicts["probe_id"].map(words), missing=verdicts["outcome"] != "scored"

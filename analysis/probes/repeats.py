@@ -25,10 +25,8 @@ def repeats(verdicts: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFram
     tie. That is 1 - sum n (n - 1) / (K (K - 1)) over the n of K repeats that say each thing,
     averaged, with interval clustered by prompt; ``sd`` is the root of the mean variance within a
     text or ordered pair. Those with fewer than two scored repeats have neither and are counted.
-
-    Returns:
-        Per judge and temperature: ``flips``, ``low``, ``high``, ``sd``, ``texts`` (or ordered
-        pairs), ``repeats`` (fewest and most scored ones of a text), ``too_few``, ``unscored``.
+    Returns per judge and temperature: ``flips``, ``low``, ``high``, ``sd``, ``texts`` (or ordered
+    pairs), ``repeats`` (fewest and most scored ones of a text), ``too_few``, ``unscored``.
     """
     rows = []
     asked = verdicts[verdicts["setting"].str.startswith(REPEAT)]
@@ -73,11 +71,9 @@ def positions(verdicts: pd.DataFrame) -> pd.DataFrame:
     second; ``p`` is the exact test that prompts are equally likely to lean to either, each by the
     sign of its own first_first - second_second, because pairs of one prompt are not independent. A
     judge's taste for what is better cannot move it, unlike a share of first picks. Pairs that tie
-    in one order only are counted apart.
-
-    Returns:
-        Per judge: ``consistent`` with Wilson interval, ``first_first``, ``second_second``, ``p``,
-        ``half_ties``, ``pairs``, ``unscored`` (pairs that lack an order).
+    in one order only are counted apart. Returns per judge: ``consistent`` with Wilson interval,
+    ``first_first``, ``second_second``, ``p``, ``half_ties``, ``pairs``, ``unscored`` (pairs that
+    lack an order).
     """
     rows = []
     repeated = verdicts["setting"].str.startswith(REPEAT)

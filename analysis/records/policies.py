@@ -32,13 +32,12 @@ ANY_ROW = Row("", (), (Criterion(""),))
 def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.ndarray], str]:
     """Failure policy -> the rewards it would have made, shape (N,), and why they are not known.
 
+    Returns for every policy that leaves a run going. NaN is no reward; where the rewards cannot be
+    composed again, all are NaN and the sentence says why.
+
     Args:
         folder: of the cell.
         rollouts: of the cell, with the columns `NEEDED`, step, group and member.
-
-    Returns:
-        For every policy that leaves a run going. NaN is no reward; where the rewards cannot be
-        composed again, all are NaN and the sentence says why.
     """
     recorded = rollouts["reward"].to_numpy(dtype=float)
     if rollouts["judge_score"].notna().all():

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def schedule(scaffold: Scaffold, steps: int, group_size: int, criteria: int) -> pd.DataFrame:
     """How many of ``criteria`` each rollout of a group is shown.
 
-    Returns:
-        T * G rows: step (from 1), member (from 0), ratio (share in [0, 1]), shown (count).
+    Returns T * G rows: step (from 1), member (from 0), ratio (share in [0, 1]), shown (count).
     """
     draw = random.Random(0)  # which ones is drawn, how many is not
     rows = []

@@ -251,10 +251,8 @@ def sample_completions(rollouts: pd.DataFrame, ranks: int = 2) -> pd.DataFrame:
     """Completions of the same prompts under every arm at the first, middle and last step.
 
     Nothing is picked for its looks: the first ``ranks`` prompt groups of the step and their first
-    member. Where an arm lacks that group, its nearest one stands in.
-
-    Args:
-        rollouts: of one seed, as `sample_rollouts` gives them.
+    member. Where an arm lacks that group, its nearest one stands in. ``rollouts``: of one seed, as
+    `sample_rollouts` gives them.
     """
     columns = ["when", "step", "rank", "arm", "seed", "cell", "rollout_id", "prompt"]
     columns += ["completion", "judge_score", "truth", "reward"]

@@ -52,14 +52,13 @@ def step_noise(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Step means of a run and how they vary when the groups of each step are drawn anew.
 
+    Returns steps (T,), means (T,), standard errors (T,) and deviations from the means (B, T), these
+    stretched by sqrt(P / (P - 1)) so that their variance is right for P groups. A step of one group
+    has NaN errors and deviations.
+
     Args:
         step_P: the step of every group.
         sums_P_2: sum over the group's rollouts, and how many they are (none 0).
-
-    Returns:
-        steps (T,), means (T,), standard errors (T,) and deviations from the means (B, T), these
-        stretched by sqrt(P / (P - 1)) so that their variance is right for P groups. A step of one
-        group has NaN errors and deviations.
     """
     steps = np.unique(step_P)
     means, errors = np.empty(len(steps)), np.empty(len(steps))

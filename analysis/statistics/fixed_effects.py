@@ -171,13 +171,9 @@ def varying(size_K: np.ndarray, means_K_P: np.ndarray, counts_P: np.ndarray) -> 
 def independent(unit_K_K: np.ndarray, among: Sequence[int]) -> tuple[list[int], np.ndarray]:
     """Columns that are no combination of columns before them, by Cholesky of inner products.
 
-    Args:
-        unit_K_K: inner products of columns that were scaled to length 1.
-        among: the columns to look at; others are left out.
-
-    Returns:
-        The columns kept, and L, shape (K, K), with L L' the products of ``among``; a column that
-        was not kept has no part of its own in it.
+    Args: unit_K_K: inner products of columns that were scaled to length 1. among: the columns to
+    look at; others are left out. Returns the columns kept, and L, shape (K, K), with L L' the
+    products of ``among``; a column that was not kept has no part of its own in it.
     """
     used: list[int] = []
     factor = np.zeros_like(unit_K_K)

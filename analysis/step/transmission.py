@@ -135,9 +135,8 @@ def gains(rewards_P_G: np.ndarray, truth_P_G: np.ndarray, eps: float = EPS) -> d
 def comparing(before_P_G: np.ndarray, scale: str) -> Callable[[np.ndarray], dict[str, float]]:
     """Compares other reward matrices with one, as advantages.
 
-    Returns:
-        (P, G) -> correlation, cosine, flips and silenced (shares). Correlation is over the rollouts
-        that both reward; see `study.rewards.advantages` for the others.
+    Returns (P, G) -> correlation, cosine, flips and silenced (shares). Correlation is over the
+    rollouts that both reward; see `study.rewards.advantages` for the others.
     """
     before, rewarded = advantages(before_P_G, scale), np.isfinite(before_P_G)
 

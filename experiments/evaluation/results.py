@@ -78,12 +78,10 @@ def track(
 ) -> str | None:
     """Log ``numbers`` as eval/<evaluation>/<name> on the model that was evaluated.
 
-    Only a run has a place in the tracking store; a model folder, an endpoint or a file of
-    responses has its JSON alone. ``track=false`` switches it off. Raises UserError where the run
-    was tracked, and the store does not take the metrics.
-
-    Returns:
-        The LoggedModel's id, None where there is nothing to log it on.
+    Only a run has a place in the tracking store; a model folder, an endpoint or a file of responses
+    has its JSON alone. ``track=false`` switches it off. Raises UserError where the run was tracked,
+    and the store does not take the metrics. Returns the LoggedModel's id, None where there is
+    nothing to log it on.
     """
     cell = options.run
     if cell is None or not options.track:
