@@ -96,7 +96,7 @@ def steps(dose: np.ndarray, response: np.ndarray) -> list[tuple[float, float]]:
     """The monotone fit: (dose, response) for each dose, rising or falling as the line does."""
     doses, counts = np.unique(dose, return_counts=True)
     means = np.array([response[dose == d].mean() for d in doses])
-    rising = np.corrcoef(dose, response)[0, 1] >= 0
+    rising = np.cov(dose, response)[0, 1] >= 0
     fitted = isotonic_regression(means, weights=counts, increasing=bool(rising)).x
     return list(zip(doses.tolist(), fitted.tolist(), strict=True))
 

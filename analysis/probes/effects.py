@@ -10,7 +10,6 @@ without a score could have moved the mean.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -76,7 +75,7 @@ def clustered_mean(
     plain = Clustered(
         value=mean, low=mean - half, high=mean + half, n=units, unit="prompt", se=se,
         rows=n, p=float(2 * stats.t.sf(abs(mean) / se, units - 1)) if se else 0.0,
-        smallest=_smallest(units) * se * units**0.5,
+        smallest=smallest_effect(units, paired=True) * se * units**0.5,
     )  # fmt: skip
     middle = float(np.median(ratio(sums)))
     # what each prompt is in the mean over all rows: the C parts have that very mean
@@ -100,11 +99,6 @@ def prompt_sums(values_N: np.ndarray, prompts_N: np.ndarray) -> np.ndarray:
     scored = np.isfinite(values)
     _, codes = np.unique(np.asarray(prompts_N)[scored], return_inverse=True)
     return np.stack([np.bincount(codes, values[scored]), np.bincount(codes)], axis=1)
-
-
-@functools.cache
-def _smallest(prompts: int) -> float:
-    return smallest_effect(prompts, paired=True)
 
 
 def tost(mean: Clustered, margin: float) -> float:

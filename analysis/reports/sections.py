@@ -137,6 +137,7 @@ def predictions(evidence: Evidence) -> list[str]:
         return [_title("predictions"), paragraph(evidence.no_prediction)]
     predicted = pd.DataFrame([columns(row, predicted="") for row in evidence.predicted])
     calibration = pd.DataFrame([columns(line, slope="") for line in evidence.calibration])
+    compared = calibration.dropna(subset=["r2"]).drop(columns="note")
     meaning = PARAGRAPHS["predictions"]
     if why := propagation.unpredicted(evidence.predicted):
         left_out = ", ".join(f"{cell} ({reason})" for cell, reason in sorted(why.items()))
@@ -144,7 +145,7 @@ def predictions(evidence: Evidence) -> list[str]:
     return [
         _title("predictions"),
         _figure("predictions", propagation.figure, predicted, calibration),
-        markup.table(tables.calibration_table(calibration)),
+        markup.table(compared.rename(columns=TEXTS["calibration"])),
         paragraph(meaning),
     ]
 
@@ -195,9 +196,10 @@ def judges(evidence: Evidence) -> list[str]:
 def failures(evidence: Evidence) -> list[str]:
     """Which verdicts are missing, and why."""
     table, verdicts = evidence.failures, int(evidence.records.outcomes["verdicts"].sum())
+    percent = [f"{100 * share:.2f} %" for share in table["unscored"]]
     return [
         _title("failures"),
-        markup.table(tables.failures_table(evidence)),
+        markup.table(table.assign(unscored=percent)),
         _figure("failures", figures.failures, table, evidence.failures_by_length)
         if (table["unscored"] > 0).any()
         else paragraph(EMPTY["failures"].format(verdicts=verdicts)),

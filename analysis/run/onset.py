@@ -152,11 +152,6 @@ def _knots(steps_T: np.ndarray) -> np.ndarray:
     return steps_T[places.astype(int)].astype(float)
 
 
-def group_gaps(run: Run) -> np.ndarray:
-    """Sum of judge - truth over the rollouts of each group that have both, and their number."""
-    return group_sums(run.judge - run.truth)
-
-
 @dataclass(frozen=True)
 class Line:
     """What is said of one run; `table` makes them."""
@@ -178,7 +173,7 @@ class Line:
 
 def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH) -> Line:
     """Onset by all three definitions for one run; see `change_point` for what cannot be had."""
-    sums = group_gaps(run)
+    sums = group_sums(run.judge - run.truth)
     scored = sums[:, 1] > 0
     steps, means, errors, _ = step_noise(
         run.step_P[scored], sums[scored], 1, np.random.default_rng(0)
@@ -202,9 +197,9 @@ def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FE
 
 def planted_false_alarms(run: Run, rule: Rule) -> Estimate:
     """`false_alarms` on 500 bias-free runs of this run's steps, groups and spread of the gap."""
-    sums = group_gaps(run)
-    steps, groups = len(np.unique(run.step_P)), int(np.bincount(run.step_P)[run.step_P].min())
     gap = run.judge - run.truth
+    sums = group_sums(gap)
+    steps, groups = len(np.unique(run.step_P)), int(np.bincount(run.step_P)[run.step_P].min())
     noise = float(np.nanstd(gap - (sums[:, 0] / np.maximum(sums[:, 1], 1))[:, None]))
     size = run.judge.shape[1]
     rng = np.random.default_rng(0)

@@ -7,6 +7,7 @@ prints this.
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import count
 
 from scipy import special
@@ -37,6 +38,7 @@ def power(effect: float, seeds: int, *, paired: bool, alpha: float = ALPHA) -> f
     return float(1 - special.nctdtr(free, shift, t) + wrong_side)
 
 
+@cache
 def smallest_effect(seeds: int, *, paired: bool, alpha: float = ALPHA) -> float:
     """Effect that is seen with probability `POWER`, in the units of `power`; NaN for one seed.
 
