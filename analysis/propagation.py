@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.arm.propagation import figure, study
+from analysis.arm.propagation import SCALES, figure, study
 from analysis.printed import show, with_problems
+from study.bounds import Choice
 from study.cli import StudyOptions, command, option, output
 
 LEGEND = (
@@ -20,7 +21,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    scale: str = option("how a push becomes a shift", "adam")
+    scale: str = option("how a push becomes a shift", "adam", Choice(SCALES))
     out: Path | None = output("JSON file for the numbers")
     figure: Path | None = output("file for the figure")
 

@@ -29,7 +29,7 @@ from judges.probes.model import rewritten
 from judges.probes.sets import BUILT_IN, is_file, load_set
 from judges.store import Store
 from study import cells
-from study.bounds import Number
+from study.bounds import Choice, Number
 from study.cli import command, option, overrides
 from study.compose import load_presets, preset_names
 from study.errors import UserError
@@ -62,7 +62,7 @@ class Options:
         f"a task, or a file that ends in .jsonl: {', '.join(preset_names('task'))}", BUILT_IN
     )
     n: int = option("how many prompts", 64, Number(low=0))
-    select: str = option("how prompts are chosen: facility, random or stratified", "facility")
+    select: str = option("how prompts are chosen", "facility", Choice(selection.METHODS))
     bases: list[str] = option("answers that are changed", ["correct", "partial"])
     variants: list[str] = option("edits and replacements to make; all where it is left out", [])
     repeats: int = option(

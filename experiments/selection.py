@@ -35,9 +35,9 @@ def choose(
     strata: Sequence[str] | None = None,
     seed: int = 0,
 ) -> list[int]:
-    """Places of the k texts that are chosen, in ascending order. Raises UserError: k or the method
-    is not legal, there are too many candidates, or facility location was asked for and its library
-    is not installed.
+    """Places of the k texts that are chosen, in ascending order. Raises UserError: k is not legal,
+    there are too many candidates, or facility location was asked for and its library is not
+    installed.
 
     Args:
         texts: N candidates.
@@ -55,10 +55,6 @@ def choose(
         return sorted(random.Random(f"probe {seed}").sample(range(len(texts)), k))
     if method == "stratified":
         return stratified(strata or ["all"] * len(texts), k, seed)
-    if method != "facility":
-        raise UserError(
-            f"select={method} is not a way to choose prompts. Give one of {', '.join(METHODS)}."
-        )
     if max(len(texts), len(away)) > MOST:
         raise UserError(
             f"select=facility takes at most {MOST} candidates and as many training prompts, and"

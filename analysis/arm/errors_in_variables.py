@@ -18,6 +18,7 @@ from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.intervals import student
 from analysis.step.transmission import within_regression
 from study.errors import UserError
+from study.features import FEATURES
 
 FEWEST = 3
 """Judges that a slope takes."""
@@ -114,15 +115,11 @@ def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
     """Bias per judge on its runs' first ``steps`` steps, shift of its runs, and the slopes.
 
     The bias is the within-group regression of judge - truth on all behaviours at once, its standard
-    error clustered by group. Raises UserError: an unknown feature, or fewer than three judges with
-    bias and shift.
+    error clustered by group. Raises UserError: fewer than three judges with bias and shift.
     """
     runs, problems = read_runs(folder)
     done = [run for run in runs if run.done]
-    names = done[0].names if done else ()
-    if done and feature not in names:
-        raise UserError(f"feature={feature} is not measured. Legal are {', '.join(names)}.")
-    k = names.index(feature) if done else 0
+    k = FEATURES.index(feature)
     moved = {run.cell: shift(step_means(run, run.features[..., k])) for run in done}
     judges = []
     for arm in dict.fromkeys(run.arm for run in done):

@@ -129,11 +129,8 @@ def predict(trajectories: Sequence[Trajectory], scale: str = "plain") -> list[Pr
     """Observed and predicted shift of every run and feature, the scale from the other runs.
 
     Shifts and pushes are taken between the same tenths (`analysis.records.behaviour.shift`). A run
-    whose push is not known all the way is neither predicted nor fitted on. Raises UserError: an
-    unknown scale.
+    whose push is not known all the way is neither predicted nor fitted on.
     """
-    if scale not in SCALES:
-        raise UserError(f"scale={scale} is not known. Legal are {', '.join(SCALES)}.")
     rows = []
     for feature in dict.fromkeys(path.feature for path in trajectories):
         of_feature = [path for path in trajectories if path.feature == feature]

@@ -163,7 +163,7 @@ def test_words_decide_what_is_alike():
 
 @pytest.mark.parametrize(
     "k, method, said",
-    [(0, "random", "n=0"), (3, "random", "out of 2"), (1, "best", "select=best")],
+    [(0, "random", "n=0"), (3, "random", "out of 2")],
 )
 def test_bad_requests_are_said(k, method, said):
     with pytest.raises(UserError, match=said):
