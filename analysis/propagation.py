@@ -49,11 +49,11 @@ def _text(result: dict) -> str:
         rows[rows.feature == best][columns].to_string(index=False, float_format="%.3g"),
     ]
     if result["kl_limit"]:
-        limits = pd.DataFrame(result["kl_limit"])
-        lines += [
-            f"\n{best}, observed beside what the KL penalty would hold (Cov(A, z) / beta):",
-            limits[limits.feature == best].to_string(index=False, float_format="%.3g"),
-        ]
+        limits = pd.DataFrame(result["kl_limit"]).query("feature == @best")
+        lines.append(
+            f"\n{best}, observed beside what the KL penalty would hold (Cov(A, z) / beta):"
+        )
+        lines.append(limits.to_string(index=False, float_format="%.3g"))
     return with_problems(lines, result["problems"])
 
 

@@ -1,0 +1,116 @@
+"""What `analysis.onset` and `analysis.overopt` print: each run, followed over its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from analysis.printed import NO_RUN
+from analysis.records.runs import Run
+from analysis.reports.markup import MISSING, estimate, number, p_value
+from analysis.run.onset import Line, planted_false_alarms
+from analysis.run.overopt import place
+from analysis.run.threshold_grid import CELLS, span
+
+
+def onset_text(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
+    """A line per run, then the alarm's rule and the notes."""
+    rows = []
+    for line in lines:
+        onset, grid = line.onset, line.grid
+        step = onset.step
+        rows.append(
+            {
+                "arm": line.arm,
+                "seed": str(line.seed),
+                "steps": str(line.steps),
+                "gap first": number(line.gap_first, sign=True),
+                "last": number(line.gap_last, sign=True),
+                "onset [95 %]": estimate(step.value, step.low, step.high, sign=False),
+                "p": p_value(onset.p),
+                "rise": number(onset.rise, sign=True),
+                "CHERRL [min, max]": span(grid),
+                "cells": f"{grid.resolved}/{CELLS}",
+                "top tenth": span(line.own_grid),
+                "severe": number(grid.severe),
+                "alarm": number(line.alarm),
+                "shortcut": line.shortcut or "?",
+            }
+        )
+    notes = [(note, line.cell) for line in lines for note in (line.onset.note, line.grid.note)]
+    return _table(
+        rows,
+        "Unit: a run; intervals resample groups within steps and say nothing of other runs. "
+        "Onset is where judge - truth begins to rise; p is against group-sampling noise.",
+        *_rule(runs, lines),
+        *_by_note(notes),
+    )
+
+
+def _rule(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
+    """The alarm's rule, as for the first run that is long enough."""
+    for run, line in zip(runs, lines, strict=True):
+        if (rule := line.rule) is not None:
+            share = planted_false_alarms(run, rule)
+            return [
+                f"Alarm: CUSUM of the gap over the mean of the first {rule.baseline} steps, slack "
+                f"{rule.slack:g} SE, limit {rule.limit:.2f} SE; it stops {share.value:.1%} "
+                f"[{share.low:.1%}, {share.high:.1%}] of 500 simulated bias-free runs of this "
+                "shape (Wilson)."
+            ]
+    return ["Alarm: no run is long enough, with two groups a step, for the rule."]
+
+
+def overopt_text(table: Sequence[dict[str, Any]]) -> list[str]:
+    """A line per run and score, then the unit and the notes."""
+    heads = ("form", "alpha", "beta", "AIC rl - bon", "line - best", "peak d", "[95 %]", "turned")
+    rows = []
+    for row in table:
+        best, fit = row["best"], [MISSING] * len(heads)
+        if best is not None:
+            aic = {form["form"]: form["aic"] for form in row["fits"]}
+            fit = [
+                *(best["form"], number(best["alpha"]), number(best["beta"])),
+                number(aic["rl"] - aic["bon"], sign=True),
+                number(aic["line"] - best["aic"], sign=True),
+                *(place(best["peak"]), f"[{place(row['low'])}, {place(row['high'])}]"),
+                number(row["reached"]),
+            ]
+        run = {"arm": row["arm"], "seed": str(row["seed"]), "score": row["score"]}
+        fitted = dict(zip(heads, fit, strict=True))
+        rows.append(run | fitted | {"largest d": number(row["d_max"])})
+    return _table(
+        rows,
+        "Unit: a run. d = sqrt(KL in nats per completion); score = start + "
+        "d (alpha - beta log d) (rl) or d (alpha - beta d) (bon); turned is the share of resampled "
+        "curves with a peak before the largest d.",
+        *_by_note([(row["note"], row["cell"]) for row in table]),
+    )
+
+
+def without_infinities(value: Any) -> Any:
+    """A table for JSON, in which a peak that is not reached says so."""
+    if isinstance(value, dict):
+        return {key: without_infinities(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_infinities(item) for item in value]
+    return "not reached" if value == float("inf") else value
+
+
+def _table(rows: list[dict[str, str]], meaning: str, *lines: str) -> list[str]:
+    """The rows under their heads in aligned columns, then what they mean."""
+    if not rows:
+        return [NO_RUN]
+    columns = [[head, *(row[head] for row in rows)] for head in rows[0]]
+    padded = [[text.ljust(max(map(len, column))) for text in column] for column in columns]
+    table = ["  ".join(texts).rstrip() for texts in zip(*padded, strict=True)]
+    return [*table, f"\n{meaning}", *lines]
+
+
+def _by_note(notes: Sequence[tuple[str, str]]) -> list[str]:
+    """Each note once, with the cells that it is about."""
+    cells: dict[str, dict[str, None]] = {}
+    for note, cell in notes:
+        if note:
+            cells.setdefault(note, {})[cell] = None
+    return [f"{note} ({', '.join(named)})" for note, named in cells.items()]
