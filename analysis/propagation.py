@@ -50,10 +50,8 @@ def _text(result: dict) -> str:
     ]
     if result["kl_limit"]:
         limits = pd.DataFrame(result["kl_limit"]).query("feature == @best")
-        lines.append(
-            f"\n{best}, observed beside what the KL penalty would hold (Cov(A, z) / beta):"
-        )
-        lines.append(limits.to_string(index=False, float_format="%.3g"))
+        head = f"\n{best}, observed beside what the KL penalty would hold (Cov(A, z) / beta):"
+        lines += [head, limits.to_string(index=False, float_format="%.3g")]
     return with_problems(lines, result["problems"])
 
 
