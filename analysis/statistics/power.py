@@ -21,15 +21,12 @@ def power(effect: float, seeds: int, *, paired: bool, alpha: float = ALPHA) -> f
 
     T = difference / its standard error is noncentral t: paired with S - 1 degrees of freedom and
     noncentrality effect sqrt(S), unpaired with 2 S - 2 and effect sqrt(S / 2) (Cohen 1988, ch. 2).
-    Raises ValueError: fewer than two seeds, which have no spread to test against.
 
     Args:
         effect: paired in SDs of the differences between the two runs of one seed, unpaired in
             SDs between the runs of one arm.
-        seeds: S, runs per arm.
+        seeds: S, runs per arm, two or more.
     """
-    if seeds < 2:
-        raise ValueError(f"a t test needs two seeds per arm or more, not {seeds}")
     free = seeds - 1 if paired else 2 * seeds - 2
     shift = abs(effect) * (seeds if paired else seeds / 2) ** 0.5
     t = special.stdtrit(free, 1 - alpha / 2)
