@@ -66,7 +66,8 @@ def clustered_mean(
     """
     sums = prompt_sums(values_N, prompts_N)
     units, n = len(sums), int(sums[:, 1].sum())
-    mean = float(ratio(sums.sum(axis=0)))
+    values = np.asarray(values_N, dtype=float)
+    mean = float(values[np.isfinite(values)].mean()) if n else NAN
     if units < 2:
         return Clustered(value=mean, n=units, unit="prompt", rows=n)
     se = ratio_se(sums)
