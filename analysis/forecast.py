@@ -42,8 +42,8 @@ def _text(result: dict) -> str:
         table.pivot(index="judge", columns="feature", values="in_sds").round(3).to_string(),
     ]
     for name in moved_most(result["pushes"]):
-        what = "push [95 % t interval over prompts], rank [95 % over prompts drawn again]"
-        lines.append(f"\n{name}: {what}")
+        heading = "push [95 % t interval over prompts], rank [95 % over prompts drawn again]"
+        lines.append(f"\n{name}: {heading}")
         pushes = table[table.feature == name].set_index("judge")
         for line in sorted(result["ranks"], key=lambda line: line["rank"]):
             if line["feature"] == name:

@@ -15,7 +15,7 @@ from study.rewards.failure import REPLAY_POLICIES
 
 _PER_FEATURE = ("bias", "cov", "cov_truth", "cov_bias", "cov_bias_none", "unique")
 _PER_RUN = (
-    *("unscored", "tied", "dead", "starved", "phi", "j", "gain", "gain_tied", "amplification"),
+    *("unscored", "tied", "dead", "too_few", "phi", "j", "gain", "gain_tied", "amplification"),
     *("bias_share", "bias_share_none", "bias_r2", "advantage_r2"),
 )
 _PER_POLICY = tuple(f"{name}/{key}" for name in REPLAY_POLICIES[1:] for key in ("cosine", "flips"))

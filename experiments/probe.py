@@ -29,7 +29,7 @@ from judges.probes.model import rewritten
 from judges.probes.sets import BUILT_IN, is_file, load_set
 from judges.store import Store
 from study import cells
-from study.bounds import Number
+from study.bounds import Choice, Number
 from study.cli import command, option, overrides
 from study.compose import load_presets, preset_names
 from study.errors import UserError
@@ -41,24 +41,13 @@ from study.tasks import oracle
 SPENT = "spent.json"
 """What all commands on one folder spent; a limit of ``cost`` is on the sum."""
 PROBE = {
-    "probe_id": "string",
-    "prompt_id": "string",
-    "prompt": "string",
-    "variant": "string",
-    "bias": "string",
-    "base": "string",
-    "against": "string",
-    "keeps": "bool",
-    "how": "string",
-    "text": "string",
-    "truth": "float64",
+    **dict.fromkeys(("probe_id", "prompt_id", "prompt", "variant", "bias", "base"), "string"),
+    **{"against": "string", "keeps": "bool", "how": "string", "text": "string", "truth": "float64"},
 }
 ASKED = {
-    "probe_id": "string",
-    "setting": "string",
-    "temperature": "float64",
-    "order": "float64",
-} | {name: kind for name, kind in VERDICT.items() if name not in ("rollout_id", "step", "role")}
+    **{"probe_id": "string", "setting": "string", "temperature": "float64", "order": "float64"},
+    **{name: kind for name, kind in VERDICT.items() if name not in ("rollout_id", "step", "role")},
+}
 FORMAT = 1
 NOT_COMPARED = ("max_calls", "max_usd", "runs_dir", "report", "out", "margin", "threshold")
 """Settings of a command that the tables do not depend on."""
@@ -73,7 +62,7 @@ class Options:
         f"a task, or a file that ends in .jsonl: {', '.join(preset_names('task'))}", BUILT_IN
     )
     n: int = option("how many prompts", 64, Number(low=0))
-    select: str = option("how prompts are chosen: facility, random or stratified", "facility")
+    select: str = option("how prompts are chosen", "facility", Choice(selection.METHODS))
     bases: list[str] = option("answers that are changed", ["correct", "partial"])
     variants: list[str] = option("edits and replacements to make; all where it is left out", [])
     repeats: int = option(
@@ -127,12 +116,9 @@ class Done:
 
 
 def run(options: Options) -> Done:
-    """Choose prompts, make the variants, get all verdicts and write the records.
-
-    Raises:
-        UserError: settings that cannot work, a judge that cannot be asked, or a folder that holds
-            probes of other settings.
-    """
+    """Choose prompts, make the variants, get all verdicts and write the records. Raises UserError:
+    settings that cannot work, a judge that cannot be asked, or a folder that holds probes of other
+    settings."""
     judges, task = _load(options)
     writer = load_presets(options.rewriter)[0] if options.rewriter else None
     folder = options.folder
@@ -174,8 +160,8 @@ def _run_held(options: Options, judges: list[Judge], task: Task, writer: Judge |
             sources, unfilled, calls = rewritten(writer, sources, store, allowance)
             notes += unfilled
         for source in sources:
-            made, lost = variants(source, options.bases, options.variants, options.keyword)
-            probes += made
+            edited, lost = variants(source, options.bases, options.variants, options.keyword)
+            probes += edited
             missing += lost
         notes += [f"{count} x {why}" for why, count in sorted(missing.items())]
         print(f"{len(probes)} texts of {len(sources)} prompts for each judge", flush=True)
@@ -229,20 +215,17 @@ def _load(options: Options) -> tuple[list[Judge], Task]:
 
 def _refuse_others(options: Options, judges: Sequence[Judge]) -> None:
     """Tables of other probes are not written over; those of the same settings are made again.
-
-    Raises:
-        UserError: with what differs, and another name.
-    """
+    Raises UserError: with what differs, and another name."""
     manifest = read_json(options.folder / "manifest.json")
     if not manifest:
         return
-    before, now = manifest["command"], dataclasses.asdict(options)
+    before, current = manifest["command"], dataclasses.asdict(options)
     before["judges"] = sorted(judge["judge_id"] for judge in manifest["judges"].values())
-    now["judges"] = sorted(judge_id(judge) for judge in judges)
+    current["judges"] = sorted(judge_id(judge) for judge in judges)
     differ = [
-        f"{key} = {_shown(before[key])} | {_shown(now[key])}"
+        f"{key} = {_shown(before[key])} | {_shown(current[key])}"
         for key in before
-        if key in now and key not in NOT_COMPARED and before[key] != now[key]
+        if key in current and key not in NOT_COMPARED and before[key] != current[key]
     ]
     if differ:
         raise UserError(

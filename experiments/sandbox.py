@@ -35,15 +35,15 @@ def actual(ended: Ended) -> str:
 
 def table(tier: Tier) -> bool:
     """Print every attack with its expected and its actual end; whether all were held off."""
-    held = True
+    withstood = True
     width = max(len(attack.name) for attack in attacks.ATTACKS)
     line = f"  {{:<8}}{{:<{width}}}  {{:<38}}{{}}".format
     print(line("", "attack", "expected", "got"))
     for ended in attacks.run(tier):
-        held &= ended.held
+        withstood &= ended.held
         verdict = "held" if ended.held else "FAILED"
         print(line(verdict, ended.attack.name, expected(ended.attack), actual(ended)))
-    return held
+    return withstood
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,17 @@ class Options:
 @command("experiments.sandbox tier=bwrap", __doc__, Options)
 def main(options: Options) -> int:
     """Print the tiers and the attack table of each that holds; 1 where an attack got through."""
-    held = True
+    withstood = True
     for tier in [options.tier] if options.tier else TIERS:
         fault = tiers.try_tier(tier)
         print(f"{tier}: {fault or 'every attempt of the canary was refused'}")
-        held &= table(tier) if not fault else options.tier is None
+        withstood &= table(tier) if not fault else options.tier is None
     try:
         print(f"used here: {tiers.find()}")
     except UserError as error:
         print(error)
         return 1
-    return 0 if held else 1
+    return 0 if withstood else 1
 
 
 if __name__ == "__main__":

@@ -35,7 +35,9 @@ def choose(
     strata: Sequence[str] | None = None,
     seed: int = 0,
 ) -> list[int]:
-    """Places of the k texts that are chosen, in ascending order.
+    """Places of the k texts that are chosen, in ascending order. Raises UserError: k is not legal,
+    there are too many candidates, or facility location was asked for and its library is not
+    installed.
 
     Args:
         texts: N candidates.
@@ -44,10 +46,6 @@ def choose(
         away: texts whose neighbourhood counts as covered already (facility).
         strata: one label per candidate (stratified).
         seed: of random and stratified.
-
-    Raises:
-        UserError: k or the method is not legal, there are too many candidates, or facility
-            location was asked for and its library is not installed.
     """
     if not 1 <= k <= len(texts):
         raise UserError(
@@ -57,10 +55,6 @@ def choose(
         return sorted(random.Random(f"probe {seed}").sample(range(len(texts)), k))
     if method == "stratified":
         return stratified(strata or ["all"] * len(texts), k, seed)
-    if method != "facility":
-        raise UserError(
-            f"select={method} is not a way to choose prompts. Give one of {', '.join(METHODS)}."
-        )
     if max(len(texts), len(away)) > MOST:
         raise UserError(
             f"select=facility takes at most {MOST} candidates and as many training prompts, and"
@@ -78,8 +72,7 @@ def choose(
 def stratified(strata: Sequence[str], k: int, seed: int = 0) -> list[int]:
     """k places, each stratum by its share (largest remainders), at random inside a stratum.
 
-    Args:
-        strata: a label per candidate, shape (N,).
+    ``strata``: a label per candidate, shape (N,).
     """
     draw = random.Random(f"probe {seed}")
     sizes = Counter(strata)
@@ -98,8 +91,7 @@ def stratified(strata: Sequence[str], k: int, seed: int = 0) -> list[int]:
 def embed(texts: Sequence[str]) -> np.ndarray:
     """TF-IDF of hashed words: (1 + log count) x log((1 + N) / (1 + texts with the word)) + 1.
 
-    Returns:
-        (N, BUCKETS) rows of length 1 (all 0 for a text without words), nowhere negative.
+    Returns (N, BUCKETS) rows of length 1 (all 0 for a text without words), nowhere negative.
     """
     counts = np.zeros((len(texts), BUCKETS))
     for place, text in enumerate(texts):
@@ -120,25 +112,16 @@ def facility_location(
 
     A choice covers the sum over all candidates of max(0, nearest chosen - nearest away). Where
     nothing more can be gained the rest are those least like any chosen or away, first place first.
+    Raises UserError: the library is not installed.
 
     Args:
-        kernel_N_N: similarities of the candidates, symmetric, not negative.
+        kernel_N_N: similarities of two candidates or more, symmetric, not negative.
         k: 1 to N.
         away_N_M: their similarities to what counts as covered.
-
-    Raises:
-        ValueError: shapes, signs or k that do not fit.
-        UserError: the library is not installed.
     """
     kernel = np.ascontiguousarray(kernel_N_N, dtype=float)
     n = len(kernel)
-    away = np.zeros((n, 0)) if away_N_M is None else np.asarray(away_N_M, dtype=float)
-    if kernel.shape != (n, n) or not 1 <= k <= n or away.ndim != 2 or len(away) != n:
-        raise ValueError(f"{k} of a kernel {kernel.shape} away from {away.shape} fits nothing")
-    if not (np.isfinite(kernel).all() and np.isfinite(away).all()):
-        raise ValueError("a similarity is not a finite number")
-    if (kernel < 0).any() or not np.allclose(kernel, kernel.T):
-        raise ValueError("similarities must be symmetric and not negative")
+    away = np.zeros((n, 0)) if away_N_M is None else away_N_M
     chosen = [place for place, gain in _maximised(kernel, k, away) if gain > NO_GAIN]
     near = np.concatenate([kernel[:, chosen], away, np.zeros((n, 1))], axis=1).max(axis=1)
     while len(chosen) < k:
@@ -159,8 +142,6 @@ def _maximised(kernel: np.ndarray, k: int, away: np.ndarray) -> list[tuple[int, 
             " Install it with `pip install submodlib-py`, or type select=stratified."
         ) from missing
     n = len(kernel)
-    if n == 1:
-        return []
     # of what counts as covered only the nearest matters; without any, nothing is covered
     covered = away.max(axis=1, initial=0.0)[:, None]
     function = submodlib.FacilityLocationConditionalGainFunction(

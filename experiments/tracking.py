@@ -82,10 +82,10 @@ def first_config(folders: Iterable[Path]) -> Study:
 
 def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, str]:
     """State of the cell and what was done, in a few words."""
-    held = cells.lock(folder)
-    if held is None:
+    lock = cells.lock(folder)
+    if lock is None:
         return "running", "left to its own process"
-    with held:
+    with lock:
         status = read_status(folder)
         state = cells.state_of_held(folder)
         if state == "new":

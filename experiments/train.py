@@ -55,13 +55,10 @@ class Terminated(BaseException):
 def run_cell(folder: Path, threads: int = 1) -> int:
     """Train one cell to its end, from its last checkpoint where there is one.
 
-    A cell that is done stays as it is: nothing is trained and nothing written.
-
-    Returns:
-        Exit code: 0 done, 1 failed, 2 a user's error, 3 stopped by a signal,
-        4 (`cells.BUSY`) run by another process,
-        5 (`cells.REFUSED`) key, account or model refused by an endpoint,
-        74 the disk is full or may only be read.
+    A cell that is done stays as it is: nothing is trained and nothing written. Returns exit code: 0
+    done, 1 failed, 2 a user's error, 3 stopped by a signal, 4 (`cells.BUSY`) run by another
+    process, 5 (`cells.REFUSED`) key, account or model refused by an endpoint, 74 the disk is full
+    or may only be read.
     """
     if not cells.is_done(folder):
         lock = cells.lock(folder, wait_s=2.0)
@@ -104,10 +101,10 @@ def _run_held(folder: Path, threads: int) -> int:
         code, problem = _failure(error, folder)
     finally:
         _take_signals(IGNORED)
-        now = time.time()
+        ended = time.time()
         end = {"state": state, "exit_code": code, "error": problem}
         try:
-            cells.set_status(folder, ended=now, seconds=before + now - started, **end)
+            cells.set_status(folder, ended=ended, seconds=before + ended - started, **end)
             if state == "done":
                 write_text(folder / "DONE", "")
         except (OSError, UserError) as error:

@@ -11,7 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +43,8 @@ class Completion:
     completion: str
     reward: float | None = None
     advantage: float | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """All that was written."""
 
 
 def read_completions(path: Path) -> tuple[list[Completion], int]:
@@ -124,6 +126,7 @@ def _completion(place: int, record: Mapping[str, Any], path: Path) -> Completion
             _text(record[names[1]]),
             _number(record.get("score", record.get("reward"))),
             _number(record.get("advantage")),
+            record,
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise UserError(

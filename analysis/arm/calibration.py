@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from scipy import stats
 
-from analysis.statistics.estimate import LEVEL, NAN, NO_ESTIMATE, Estimate, columns
-from analysis.statistics.intervals import line
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around
+from analysis.statistics.intervals import line, student
 
 FEWEST = 3
 """Runs that a scale is fitted on, at least."""
@@ -31,16 +29,15 @@ class Scale:
     squares: float
     runs: int
 
-    def at(self, push: float, level: float = LEVEL) -> Estimate:
+    def at(self, push: float) -> Estimate:
         """Shift of one more run with this push, with its prediction interval.
 
         NaN below three runs and where nothing was pushed.
         """
         if self.runs < FEWEST or self.squares == 0:
-            return Estimate(NAN, n=self.runs, unit="run", level=level)
-        shift, spread = self.factor * push, self.sd * (1 + push**2 / self.squares) ** 0.5
-        half = float(stats.t.ppf((1 + level) / 2, self.runs - 1)) * spread
-        return Estimate(shift, shift - half, shift + half, self.runs, "run", level)
+            return Estimate(NAN, n=self.runs, unit="run")
+        spread = self.sd * (1 + push**2 / self.squares) ** 0.5
+        return around(self.factor * push, student(self.runs - 1) * spread, self.runs, "run")
 
 
 @dataclass(frozen=True)
@@ -71,10 +68,6 @@ class Predicted:
     sd: float = NAN
     note: str = ""
 
-    def row(self) -> dict[str, Any]:
-        """One row of a table: low and high are the ends of ``predicted``."""
-        return columns(self, predicted="")
-
 
 def fit_scale(push: np.ndarray, shift: np.ndarray) -> Scale:
     """Least squares through the origin of shift on cumulative push, both of shape (R,).
@@ -82,8 +75,8 @@ def fit_scale(push: np.ndarray, shift: np.ndarray) -> Scale:
     Without push nothing moves, hence no intercept. Runs that lack either number are left out; the
     factor is NaN where nothing was pushed.
     """
-    known = np.isfinite(push) & np.isfinite(shift)
-    x, y = push[known], shift[known]
+    both = np.isfinite(push) & np.isfinite(shift)
+    x, y = push[both], shift[both]
     squares = float(x @ x)
     if squares == 0:
         return Scale(NAN, NAN, 0.0, len(x))
@@ -120,21 +113,21 @@ class Calibration:
     note: str = ""
 
 
-def calibrate(rows: Sequence[Predicted], level: float = LEVEL) -> list[Calibration]:
+def calibrate(rows: Sequence[Predicted]) -> list[Calibration]:
     """One line per feature: R2, correlation, and the slope of observed on predicted over runs."""
     lines = []
     for feature in dict.fromkeys(row.feature for row in rows):
-        own = [row for row in rows if row.feature == feature]
-        observed = np.array([row.observed for row in own])
-        predicted = _ends([row.predicted for row in own])
-        unseen = _ends([row.unseen for row in own])
-        known = np.isfinite(observed) & np.isfinite(predicted[0])
-        x, y = predicted[0][known], observed[known]
+        of_feature = [row for row in rows if row.feature == feature]
+        observed = np.array([row.observed for row in of_feature])
+        predicted = _ends([row.predicted for row in of_feature])
+        unseen = _ends([row.unseen for row in of_feature])
+        both = np.isfinite(observed) & np.isfinite(predicted[0])
+        x, y = predicted[0][both], observed[both]
         others = (
-            len({row.arm for row, there in zip(own, known, strict=True) if there}),
+            len({row.arm for row, compared in zip(of_feature, both, strict=True) if compared}),
             _r2(observed, unseen[0]),
             _inside(observed, unseen),
-            _r2(observed, np.array([row.repeated for row in own])),
+            _r2(observed, np.array([row.repeated for row in of_feature])),
         )
         if len(x) < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
             why = f"{len(x)} runs with both numbers" if len(x) < FEWEST else "nothing varies"
@@ -142,7 +135,7 @@ def calibrate(rows: Sequence[Predicted], level: float = LEVEL) -> list[Calibrati
             lines.append(Calibration(feature, len(x), *blank, *others, why))
             continue
         correlation = float(np.corrcoef(x, y)[0, 1])
-        fitted = (_r2(observed, predicted[0]), correlation, line(x, y, level).slope)
+        fitted = (_r2(observed, predicted[0]), correlation, line(x, y).slope)
         lines.append(Calibration(feature, len(x), *fitted, _inside(observed, predicted), *others))
     return lines
 
@@ -155,16 +148,16 @@ def _ends(estimates: Sequence[Estimate]) -> np.ndarray:
 def _r2(observed: np.ndarray, predicted: np.ndarray) -> float:
     """1 - SS(observed - predicted) / SS(observed - mean) over the runs that have both; NaN below
     three runs, and where nothing varies."""
-    known = np.isfinite(observed) & np.isfinite(predicted)
-    y = observed[known]
+    both = np.isfinite(observed) & np.isfinite(predicted)
+    y = observed[both]
     if len(y) < FEWEST or np.ptp(y) == 0:
         return NAN
-    return 1 - float(((y - predicted[known]) ** 2).sum() / ((y - y.mean()) ** 2).sum())
+    return 1 - float(((y - predicted[both]) ** 2).sum() / ((y - y.mean()) ** 2).sum())
 
 
 def _inside(observed: np.ndarray, ends_3_R: np.ndarray) -> float:
     """Share of the intervals that hold what was observed, NaN for none."""
     _, low, high = ends_3_R
-    known = np.isfinite([observed, low, high]).all(axis=0)
-    held = (low <= observed) & (observed <= high)
-    return float(held[known].mean()) if known.any() else NAN
+    finite = np.isfinite([observed, low, high]).all(axis=0)
+    covers = (low <= observed) & (observed <= high)
+    return float(covers[finite].mean()) if finite.any() else NAN

@@ -61,32 +61,23 @@ class Inflation:
     reading: str = ""
     note: str = ""
 
-    def row(self) -> dict[str, Any]:
-        """One line of the table: `COLUMNS`, arm, runs and note."""
-        return columns(self, inflation="", beyond_truth="truth_")
 
-
-def matrix(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
+def matrix(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run and judge.
 
-    Args:
-        runs: as `analysis.records.runs.read_runs` gives them.
-        acting: cell -> name of the judge that trained it; its own scores go under that name.
-
-    Returns:
-        cell, arm, seed, judge, ``own`` (whether it trained the run), ``first``, ``last`` and
-        ``gain`` over the rollouts that it and the own judge both scored, ``own_gain`` of the own
-        judge over the same ones, and ``common``, their share of the run's rollouts.
+    Returns cell, arm, seed, judge, ``own`` (whether it trained the run), ``first``, ``last`` and
+    ``gain`` over the rollouts that it and the own judge both scored, ``own_gain`` of the own judge
+    over the same ones, and ``common``, their share of the run's rollouts.
     """
     rows = []
     for run in runs:
-        for judge, scores in _by_judge(run, acting).items():
+        for judge, scores in _by_judge(run).items():
             both = np.isfinite(scores) & np.isfinite(run.judge)
             means = step_means(run, np.where(both, scores, np.nan))
             first, last = ends(means)
             rows.append(
                 {"cell": run.cell, "arm": run.arm, "seed": run.seed}
-                | {"judge": judge, "own": judge == acting[run.cell]}
+                | {"judge": judge, "own": judge == run.acting}
                 | {"first": first, "last": last, "gain": shift(means)}
                 | {"own_gain": shift(step_means(run, np.where(both, run.judge, np.nan)))}
                 | {"common": float(both.sum() / (run.rollouts or both.size))}
@@ -94,9 +85,9 @@ def matrix(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _by_judge(run: Run, acting: dict[str, str]) -> dict[str, np.ndarray]:
+def _by_judge(run: Run) -> dict[str, np.ndarray]:
     """Scores of a run's rollouts by the judge that trained it, by each other, and by the truth."""
-    return {acting[run.cell]: run.judge, **run.shadows, TRUTH: run.truth}
+    return {run.acting: run.judge, **run.shadows, TRUTH: run.truth}
 
 
 def inflation(table: pd.DataFrame) -> list[Inflation]:
@@ -109,11 +100,15 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
     own_row = table[table["own"]].set_index("cell")["gain"]
     lines = []
     for arm, part in table.groupby("arm", observed=True, sort=False):
-        known = part[~part["own"] & part["gain"].notna() & part["own_gain"].notna()]
+        compared_rows = part[~part["own"] & part["gain"].notna() & part["own_gain"].notna()]
         gains = ["own_gain", "gain"]
         cells = part["cell"].unique()
-        seen = known[known["judge"] != TRUTH].groupby("cell", observed=True)[gains].mean()
-        right = known[known["judge"] == TRUTH].set_index("cell")[gains]
+        seen = (
+            compared_rows[compared_rows["judge"] != TRUTH]
+            .groupby("cell", observed=True)[gains]
+            .mean()
+        )
+        right = compared_rows[compared_rows["judge"] == TRUTH].set_index("cell")[gains]
         beyond_others, beyond_truth = (
             mean_interval((compared["own_gain"] - compared["gain"]).reindex(cells).tolist())
             for compared in (seen, right)
@@ -137,6 +132,11 @@ def inflation(table: pd.DataFrame) -> list[Inflation]:
     return lines
 
 
+def inflation_rows(lines: Iterable[Inflation]) -> list[dict[str, Any]]:
+    """Rows of a table: `COLUMNS`, arm, runs and note."""
+    return [columns(line, inflation="", beyond_truth="truth_") for line in lines]
+
+
 def _reading(low: float, truth_low: float) -> str:
     """What the lower ends of the two excesses allow to say; a missing end allows nothing."""
     if low != low:
@@ -150,20 +150,18 @@ def _reading(low: float, truth_low: float) -> str:
     return "beyond the others, but not beyond the truth"
 
 
-def agreement(runs: Sequence[Run], acting: dict[str, str]) -> pd.DataFrame:
+def agreement(runs: Sequence[Run]) -> pd.DataFrame:
     """Correlation of every two judges, and of each with the truth, inside groups: mean over runs.
 
     Scores of the rollouts that both judges scored are centred within their group, because only
-    differences inside a group reach an advantage, and correlated run by run.
-
-    Returns:
-        One row per ordered pair of judges, the truth last: ``judge``, ``other``, ``mean`` over
-        runs, ``low``, ``high`` (95 % t interval), ``n`` runs and ``note``. NaN for two that never
-        scored the same rollouts, or where one has no spread.
+    differences inside a group reach an advantage, and correlated run by run. Returns one row per
+    ordered pair of judges, the truth last: ``judge``, ``other``, ``mean`` over runs, ``low``,
+    ``high`` (95 % t interval), ``n`` runs and ``note``. NaN for two that never scored the same
+    rollouts, or where one has no spread.
     """
     correlations: dict[tuple[str, str], list[float]] = {}
     for run in runs:
-        scores = _by_judge(run, acting).items()
+        scores = _by_judge(run).items()
         for (judge, a), (other, b) in product(scores, scores):
             correlations.setdefault((judge, other), []).append(_within_groups(a, b))
     names = _truth_last(judge for judge, _ in correlations)
@@ -210,8 +208,7 @@ def agreement_figure(table: pd.DataFrame) -> Any:
 def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> Any:
     """Numbers on a diverging scale from -most to most; what is missing is said.
 
-    Args:
-        labels: of columns, rows and the colour scale.
+    ``labels``: of columns, rows and the colour scale.
     """
     import matplotlib.pyplot as plt
 
@@ -219,7 +216,7 @@ def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> 
     most = most if most > 0 else 1.0
     rows, columns = values.shape
     with style():
-        made, axes = plt.subplots(
+        drawn, axes = plt.subplots(
             figsize=(3.2 + 1.2 * columns, 1.6 + 0.5 * rows), layout="constrained"
         )
         mesh = axes.imshow(values, cmap="PuOr", vmin=-most, vmax=most, aspect="auto")
@@ -233,29 +230,24 @@ def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> 
         axes.set_xticks(range(columns), list(table.columns), rotation=20, ha="right")
         axes.set_yticks(range(rows), list(table.index))
         axes.set(xlabel=labels[0], ylabel=labels[1])
-        made.colorbar(mesh, ax=axes, label=labels[2])
-    return made
+        drawn.colorbar(mesh, ax=axes, label=labels[2])
+    return drawn
 
 
 def study(folder: Path, least: float = LEAST) -> dict[str, Any]:
     """Matrix, inflation, agreement and substitutions of a study's finished runs, as plain data.
-
-    Raises:
-        UserError: no finished run has rollouts.
-    """
+    Raises UserError: no finished run has rollouts."""
     records = read_study(folder)
-    cells = records.table["cell"].astype("str")
-    acting = dict(zip(cells, records.table["judge"].astype("str"), strict=True))
     runs, unread = with_replays([run for run in records.runs if run.done], folder)
     if not runs:
         raise UserError(f"{folder} has no finished run with rollouts. Train one, or wait for it.")
-    table = matrix(runs, acting)
+    table = matrix(runs)
     return {
         **{"study": folder.name, "unit": "run"},
         "matrix": table.to_dict("records"),
-        "inflation": [line.row() for line in inflation(table)],
+        "inflation": inflation_rows(inflation(table)),
         "inflation_columns": COLUMNS,
-        "agreement": agreement(runs, acting).to_dict("records"),
+        "agreement": agreement(runs).to_dict("records"),
         "base_arm": base_of(runs),
         "substitutions": [asdict(swap) for swap in substitutions(runs, least)],
         "substitutions_untold": untold(runs),

@@ -59,16 +59,14 @@ def complete(dose: np.ndarray, seed: np.ndarray) -> bool:
 def slope_by_seed(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> Estimate:
     """The mean of the seeds' own slopes where each ran every dose, else the line over runs.
 
-    What seeds differ in is then no noise of the slope. All arguments are of shape (R,).
-
-    Raises:
-        ValueError: fewer than three runs, or one dose only.
+    What seeds differ in is then no noise of the slope. All arguments are of shape (R,). Raises
+    ValueError: fewer than three runs, or one dose only.
     """
     if not complete(dose, seed) or len(np.unique(dose)) < FEWEST:
         why = "seeds did not all run the same doses: runs are taken for independent"
         return replace(line(dose, response).slope, note=why)
     of_seed = [seed == number for number in np.unique(seed)]
-    return mean_interval([line(dose[own], response[own]).slope.value for own in of_seed], "seed")
+    return mean_interval([line(dose[rows], response[rows]).slope.value for rows in of_seed], "seed")
 
 
 def lack_of_fit(dose: np.ndarray, response: np.ndarray, seed: np.ndarray) -> float:
@@ -98,7 +96,7 @@ def steps(dose: np.ndarray, response: np.ndarray) -> list[tuple[float, float]]:
     """The monotone fit: (dose, response) for each dose, rising or falling as the line does."""
     doses, counts = np.unique(dose, return_counts=True)
     means = np.array([response[dose == d].mean() for d in doses])
-    rising = np.corrcoef(dose, response)[0, 1] >= 0
+    rising = np.cov(dose, response)[0, 1] >= 0
     fitted = isotonic_regression(means, weights=counts, increasing=bool(rising)).x
     return list(zip(doses.tolist(), fitted.tolist(), strict=True))
 
@@ -167,11 +165,8 @@ def trend_p(
 
 
 def study(folder: Path, feature: str) -> dict[str, Any]:
-    """`response` of a study's finished runs.
-
-    Raises:
-        UserError: no simulated judges, or fewer than three doses of the feature.
-    """
+    """`response` of a study's finished runs. Raises UserError: no simulated judges, or fewer than
+    three doses of the feature."""
     runs, problems = read_runs(folder)
     done = [run for run in runs if run.done]
     doses = len(set(doses_of(done, feature).values()))
@@ -186,10 +181,10 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
 def doses_of(runs: Sequence[Run], feature: str) -> dict[str, float]:
     """Cell -> dose of the feature, of runs under simulated judges whose shift is known."""
     return {
-        run.cell: float(run.config.get(f"judge.simulated.doses.{feature}") or 0.0)
+        run.cell: float(run.doses.get(feature) or 0.0)
         for run in runs
         if feature in run.names
-        and any(key.startswith("judge.simulated.") for key in run.config)
+        and run.doses is not None
         and isfinite(shift(step_means(run, run.features[..., run.names.index(feature)])))
     }
 
@@ -198,9 +193,7 @@ def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
     """Dose of every run, its shift, the fits and the theory, as plain data.
 
     ``beta`` of a run is its KL penalty, ``unscored`` the share of rollouts without a judge's score.
-
-    Args:
-        runs: with `FEWEST` doses of the feature or more, see `doses_of`.
+    ``runs``: with `FEWEST` doses of the feature or more, see `doses_of`.
     """
     doses = doses_of(runs, feature)
     dosed = [run for run in runs if run.cell in doses]
@@ -262,8 +255,10 @@ def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     lines = []
     for beta in sorted({row["beta"] for row in rows}):
-        own = [row for row in rows if row["beta"] == beta]
-        numbers = np.array([[row[key] for key in ("dose", "shift", "first_order")] for row in own])
+        at_beta = [row for row in rows if row["beta"] == beta]
+        numbers = np.array(
+            [[row[key] for key in ("dose", "shift", "first_order")] for row in at_beta]
+        )
         dose, response, expected = numbers[np.isfinite(numbers[:, 2])].T
         points = [(float(d), float(expected[dose == d].mean())) for d in np.unique(dose)]
         fit = {"beta": beta, "points": points, "slope": NAN, "amplification": NAN, "note": ""}
@@ -276,7 +271,7 @@ def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "the first step has no two rewards and answers to compare within a group."
                 if beta > 0
                 else f"its scale is fitted on the other runs without a KL penalty, at least "
-                f"{FEWEST_OTHERS} with a logged gradient norm, and there are {len(own) - 1}."
+                f"{FEWEST_OTHERS} with a logged gradient norm, and there are {len(at_beta) - 1}."
             )
         lines.append(fit)
     return lines

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from analysis.records.behaviour import shift
 from analysis.records.runs import read_runs, step_means
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.statistics.estimate import NAN, Estimate, around
+from analysis.statistics.intervals import student
 from analysis.step.transmission import within_regression
 from study.errors import UserError
+from study.features import FEATURES
 
 FEWEST = 3
 """Judges that a slope takes."""
@@ -55,8 +56,8 @@ def moments(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.n
 def deming(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray) -> float:
     """Slope of the line that both errors scatter about; too steep where judges differ otherwise.
 
-    Args:
-        spread: standard error of each judge's mean shift, shape (J,).
+    NaN where bias and shift have no covariance. ``spread``: standard error of each judge's mean
+    shift, shape (J,).
 
     Source: Deming 1943; Fuller 1987, section 1.3.
     """
@@ -65,7 +66,7 @@ def deming(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.nd
     if xy == 0:  # judges that all moved alike, or were all unbiased, show no slope
         return NAN
     gap = yy - ratio * xx
-    return float((gap + (gap**2 + 4 * ratio * xy**2) ** 0.5) / (2 * xy))
+    return float((gap + (gap**2 + 4 * ratio * xy**2) ** 0.5) / (2 * xy)) if xy else NAN
 
 
 def simex(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray) -> float:
@@ -89,14 +90,12 @@ METHODS = {method.__name__: method for method in (plain, moments, deming, simex)
 
 
 def slopes(
-    bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray, level: float = LEVEL
+    bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.ndarray
 ) -> dict[str, Estimate]:
     """Method -> slope of shift on bias with its jackknife t interval over J judges, shapes (J,).
 
-    There is no interval with three judges: leaving one out leaves a line through two points.
-
-    Raises:
-        ValueError: fewer than three judges, or biases that do not differ or have no error.
+    There is no interval with three judges: leaving one out leaves a line through two points. Raises
+    ValueError: fewer than three judges, or biases that do not differ or have no error.
     """
     count = len(bias)
     if count < FEWEST or np.ptp(bias) == 0 or not (error > 0).all():
@@ -109,38 +108,32 @@ def slopes(
             rows = (bias, error, shift, spread)
             left = [method(*(np.delete(row, j) for row in rows)) for j in range(count)]
             pseudo = count * whole - (count - 1) * np.array(left)
-            half = float(stats.t.ppf((1 + level) / 2, count - 1) * pseudo.std(ddof=1)) / count**0.5
-        by_method[name] = Estimate(whole, whole - half, whole + half, count, "judge", level)
+            half = student(count - 1) * pseudo.std(ddof=1) / count**0.5
+        by_method[name] = around(whole, half, count, "judge")
     return by_method
 
 
 def study(folder: Path, feature: str, steps: int = 1) -> dict[str, Any]:
     """Bias per judge on its runs' first ``steps`` steps, shift of its runs, and the slopes.
 
-    The bias is the within-group regression of judge - truth on all behaviours at once, its
-    standard error clustered by group.
-
-    Raises:
-        UserError: an unknown feature, or fewer than three judges with bias and shift.
+    The bias is the within-group regression of judge - truth on all behaviours at once, its standard
+    error clustered by group. Raises UserError: fewer than three judges with bias and shift.
     """
     runs, problems = read_runs(folder)
     done = [run for run in runs if run.done]
-    names = done[0].names if done else ()
-    if done and feature not in names:
-        raise UserError(f"feature={feature} is not measured. Legal are {', '.join(names)}.")
-    k = names.index(feature) if done else 0
+    k = FEATURES.index(feature)
     moved = {run.cell: shift(step_means(run, run.features[..., k])) for run in done}
     judges = []
     for arm in dict.fromkeys(run.arm for run in done):
-        own = [run for run in done if run.arm == arm and np.isfinite(moved[run.cell])]
-        if len(own) < 2:
-            problems.append(f"{arm} has {len(own)} runs with a shift, and its error takes two")
+        of_arm = [run for run in done if run.arm == arm and np.isfinite(moved[run.cell])]
+        if len(of_arm) < 2:
+            problems.append(f"{arm} has {len(of_arm)} runs with a shift, and its error takes two")
             continue
-        early = [run.step_P <= np.unique(run.step_P)[:steps].max() for run in own]
-        gaps = [(run.judge - run.truth)[rows] for run, rows in zip(own, early, strict=True)]
-        features = [run.features[rows] for run, rows in zip(own, early, strict=True)]
+        early = [run.step_P <= np.unique(run.step_P)[:steps].max() for run in of_arm]
+        gaps = [(run.judge - run.truth)[rows] for run, rows in zip(of_arm, early, strict=True)]
+        features = [run.features[rows] for run, rows in zip(of_arm, early, strict=True)]
         fit = within_regression(np.concatenate(gaps), np.concatenate(features))
-        shifts = np.array([moved[run.cell] for run in own])
+        shifts = np.array([moved[run.cell] for run in of_arm])
         judges.append(
             {
                 "arm": arm,

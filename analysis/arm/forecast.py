@@ -88,8 +88,8 @@ def pushes(
     for k, name in enumerate(rollouts.names):
         push = mean_interval(covariance[:, k].tolist(), unit="prompt")
         values = rollouts.features[..., k]
-        known = values[np.isfinite(values)]
-        spread = float(known.std()) if known.size else 0.0
+        finite = values[np.isfinite(values)]
+        spread = float(finite.std()) if finite.size else 0.0
         in_sds = push.value / spread if spread > 0 else float("nan")
         lines.append(Push(judge, name, push, in_sds, push.n, missing))
     return lines
@@ -98,11 +98,8 @@ def pushes(
 def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Rollouts:
     """The distinct groups of the first ``steps`` steps of all runs.
 
-    Arms of one seed share their first rollouts, which are then taken once. A missing answer has
-    NaN features.
-
-    Raises:
-        UserError: nothing is recorded, or groups differ in size.
+    Arms of one seed share their first rollouts, which are then taken once. A missing answer has NaN
+    features. Raises UserError: nothing is recorded, or groups differ in size.
     """
     task = cells[0].config.task
     by_prompt = {row.prompt_id: row for row in TASKS[task.name].rows(task, "train")}
@@ -164,11 +161,8 @@ def rewards(
 
 def candidates(names: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[str, Any]:
     """Label -> (judge, cell whose configuration makes the reward): presets by name under that of
-    the first run, or with ``study`` the judge of each arm under its own.
-
-    Raises:
-        UserError: no such preset.
-    """
+    the first run, or with ``study`` the judge of each arm under its own. Raises UserError: no such
+    preset."""
     if names == "study":
         by_arm = {arms[cell.name]: (cell.config.judge, cell) for cell in cells}
         return {arm: by_arm[arm] for arm in dict.fromkeys(arms.values()) if arm in by_arm}
@@ -177,11 +171,8 @@ def candidates(names: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[
 
 
 def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
-    """The push of every candidate on every behaviour, as plain data.
-
-    Raises:
-        UserError: no runs with rollouts, or judges that cannot be asked.
-    """
+    """The push of every candidate on every behaviour, as plain data. Raises UserError: no runs with
+    rollouts, or judges that cannot be asked."""
     cells = []
     for folder in study_cells(study_dir):
         if parts(folder / "rollouts"):
@@ -226,19 +217,19 @@ def figure(table: Any) -> Any:
     names = moved_most(table.to_dict("records"))
     judges = sorted(set(table["judge"]))
     with style():
-        made, panels = plt.subplots(
+        drawn, panels = plt.subplots(
             1, len(names), figsize=(3.2 * len(names), 0.9 + 0.32 * len(judges)),
             sharey=True, layout="constrained", squeeze=False,
         )  # fmt: skip
         look = looks(judges)
         for panel, name in zip(panels[0], names, strict=True):
             panel.axvline(0, color="0.6", linewidth=1)
-            own = table[table.feature == name].set_index("judge")
+            of_feature = table[table.feature == name].set_index("judge")
             for place, judge in enumerate(judges):
-                row = own.loc[judge]
+                row = of_feature.loc[judge]
                 panel.plot([row.low, row.high], [place, place], color=look[judge]["color"])
                 panel.plot(row.push, place, "o", color=look[judge]["color"])
             panel.set(title=name, xlabel="Cov(advantage, behaviour)")
             panel.set_yticks(range(len(judges)), judges)
         panels[0][0].set_ylim(len(judges) - 0.4, -0.6)
-    return made
+    return drawn

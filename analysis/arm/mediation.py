@@ -54,16 +54,14 @@ class Mediation:
 def mediate(
     treatment: np.ndarray, mediator: np.ndarray, outcome: np.ndarray, seed: int = 0
 ) -> Mediation:
-    """Split the effect of ``treatment`` on ``outcome``, all of shape (R,).
-
-    Raises:
-        ValueError: fewer than eight runs, or nothing that varies.
+    """Split the effect of ``treatment`` on ``outcome``, all of shape (R,). Raises ValueError: fewer
+    than eight runs, or nothing that varies.
 
     Source: Baron and Kenny 1986 for the split; Imai, Keele and Tingley 2010, theorem 4, for rho.
     """
     x, m, y = (np.asarray(values, dtype=float) for values in (treatment, mediator, outcome))
-    known = np.isfinite(x) & np.isfinite(m) & np.isfinite(y)
-    x, m, y = x[known], m[known], y[known]
+    complete = np.isfinite(x) & np.isfinite(m) & np.isfinite(y)
+    x, m, y = x[complete], m[complete], y[complete]
     if len(x) < FEWEST or min(np.ptp(x), np.ptp(m), np.ptp(y)) == 0:
         raise ValueError(f"mediation takes {FEWEST} runs in which all three vary, not {len(x)}")
     n, constant = len(x), np.ones(len(x))
@@ -98,11 +96,8 @@ def mediate(
 
 
 def study(folder: Path, feature: str) -> dict[str, Any]:
-    """Mediation over a study's finished runs under simulated judges, as plain data.
-
-    Raises:
-        UserError: too few runs, or no truth.
-    """
+    """Mediation over a study's finished runs under simulated judges, as plain data. Raises
+    UserError: too few runs, or no truth."""
     rows = doses(folder, feature)["runs"]
     dose, shift, truth = np.array([[row[k] for k in ("dose", "shift", "truth")] for row in rows]).T
     try:

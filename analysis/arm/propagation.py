@@ -130,20 +130,15 @@ def predict(trajectories: Sequence[Trajectory], scale: str = "plain") -> list[Pr
 
     Shifts and pushes are taken between the same tenths (`analysis.records.behaviour.shift`). A run
     whose push is not known all the way is neither predicted nor fitted on.
-
-    Raises:
-        UserError: an unknown scale.
     """
-    if scale not in SCALES:
-        raise UserError(f"scale={scale} is not known. Legal are {', '.join(SCALES)}.")
     rows = []
     for feature in dict.fromkeys(path.feature for path in trajectories):
-        own = [path for path in trajectories if path.feature == feature]
-        push = np.array([pushed(path, path.push, scale) for path in own])
-        moved = np.array([shift(path.level) for path in own])
-        arms = np.array([path.arm for path in own])
-        for k, path in enumerate(own):
-            others, elsewhere = np.arange(len(own)) != k, arms != path.arm
+        of_feature = [path for path in trajectories if path.feature == feature]
+        push = np.array([pushed(path, path.push, scale) for path in of_feature])
+        moved = np.array([shift(path.level) for path in of_feature])
+        arms = np.array([path.arm for path in of_feature])
+        for k, path in enumerate(of_feature):
+            others, elsewhere = np.arange(len(of_feature)) != k, arms != path.arm
             fit = fit_scale(push[others], moved[others])
             predicted = fit.at(float(push[k]))
             factor = fit.factor if fit.runs >= FEWEST else float("nan")
@@ -186,28 +181,24 @@ def kl_limit(run: Run, beta: float) -> dict[str, tuple[float, float]]:
 
     The covariance is the mean within groups over the first recorded step, of the reward as it is
     scaled for the trainer. Under a dose on z it is dose x Var(z) / beta beside the truth's part.
-
-    Returns:
-        Feature -> (shift, the truth's part of it); NaN without beta: nothing holds the policy back.
+    Returns feature -> (shift, the truth's part of it); NaN without beta: nothing holds the policy
+    back.
 
     Source: derivative of E[z] at the optimum pi0 exp(A / beta).
     """
     first = run.at(run.step_P.min())
     parts = split(first.reward, first.truth, run.scale)[:2]
     total, truth = (group_cov(part, first.features) for part in parts)
-    held = beta if beta > 0 else float("nan")
+    penalty = beta if beta > 0 else float("nan")
     return {
-        name: (known_mean(total[:, k]) / held, known_mean(truth[:, k]) / held)
+        name: (known_mean(total[:, k]) / penalty, known_mean(truth[:, k]) / penalty)
         for k, name in enumerate(run.names)
     }
 
 
 def study(folder: Path, scale: str) -> dict[str, Any]:
-    """Predictions and calibration of a study's finished runs, as plain data.
-
-    Raises:
-        UserError: too few runs that trained for two steps or more.
-    """
+    """Predictions and calibration of a study's finished runs, as plain data. Raises UserError: too
+    few runs that trained for two steps or more."""
     runs, problems = read_runs(folder)
     trained = [run for run in runs if run.done and len(np.unique(run.step_P)) > 1]
     if len(trained) <= FEWEST:
@@ -227,7 +218,7 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
     ]
     return {
         **{"study": folder.name, "scale": scale, "unit": "run"},
-        "runs": [row.row() for row in rows],
+        "runs": [columns(row, predicted="") for row in rows],
         "calibration": [columns(line, slope="") for line in calibrate(rows)],
         "kl_limit": limits,
         "problems": problems,
@@ -254,19 +245,19 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
     names = sorted(lines.index, key=lambda name: -furthest[name])[:4]
     arms = sorted(set(rows["arm"]))
     with style():
-        made, panels = plt.subplots(
+        drawn, panels = plt.subplots(
             1, len(names), figsize=(3.3 * len(names), 3.6), layout="constrained", squeeze=False
         )
         look = looks(arms)
         for panel, name in zip(panels[0], names, strict=True):
-            own = rows[rows.feature == name]
-            low = min(own["predicted"].min(), own["observed"].min())
-            high = max(own["predicted"].max(), own["observed"].max())
+            of_feature = rows[rows.feature == name]
+            low = min(of_feature["predicted"].min(), of_feature["observed"].min())
+            high = max(of_feature["predicted"].max(), of_feature["observed"].max())
             panel.plot(
                 [low, high], [low, high], color="0.6", linewidth=1, zorder=0, label="as predicted"
             )
             for arm in arms:
-                part = own[own.arm == arm]
+                part = of_feature[of_feature.arm == arm]
                 panel.errorbar(
                     *(part["predicted"], part["observed"]),
                     xerr=(part["high"] - part["low"]) / 2,
@@ -281,5 +272,5 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
                 ylabel=f"observed shift ({unit(name)})",
             )
         handles, labels = panels[0][0].get_legend_handles_labels()
-        made.legend(handles, labels, loc="outside lower center", ncols=min(4, len(arms)))
-    return made
+        drawn.legend(handles, labels, loc="outside lower center", ncols=min(4, len(arms)))
+    return drawn

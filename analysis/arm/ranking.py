@@ -46,13 +46,13 @@ def rank(
         names: the K features.
     """
     stacked = np.stack(list(covariances.values()))
-    known = np.isfinite(stacked)
-    filled = np.where(known, stacked, 0.0)
+    finite = np.isfinite(stacked)
+    filled = np.where(finite, stacked, 0.0)
     prompts = stacked.shape[1]
     drawn = np.random.default_rng(seed).multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
     weights = np.concatenate([np.ones((1, prompts)), drawn])
     sums = np.einsum("bp,jpk->bjk", weights, filled)
-    counts = np.einsum("bp,jpk->bjk", weights, known.astype(float))
+    counts = np.einsum("bp,jpk->bjk", weights, finite.astype(float))
     means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
     lines = []
     for k, name in enumerate(names):

@@ -44,18 +44,14 @@ class Substitution:
 def base_of(runs: Sequence[Run]) -> str | None:
     """The arm that others are compared with (`analysis.run.drift.base_arm`); None for a single
     arm."""
-
-    def undosed(run: Run) -> bool:
-        simulated = {k: v for k, v in run.config.items() if k.startswith("judge.simulated.")}
-        return bool(simulated) and not any(v for k, v in simulated.items() if ".doses." in k)
-
-    arms = pd.DataFrame([{"arm": run.arm, "undosed": undosed(run)} for run in runs])
+    undosed = [run.doses is not None and not any(run.doses.values()) for run in runs]
+    arms = pd.DataFrame({"arm": [run.arm for run in runs], "undosed": undosed})
     return base_arm(arms) if len(arms) and arms["arm"].nunique() > 1 else None
 
 
-def untold(runs: Sequence[Run], base: str | None = None) -> str:
+def untold(runs: Sequence[Run]) -> str:
     """Why substitution cannot be told in these runs, as a sentence; empty where it can."""
-    base = base or base_of(runs)
+    base = base_of(runs)
     if base is None:
         return (
             "Substitution cannot be told from what any training does: there is one arm, and no "
@@ -70,19 +66,16 @@ def untold(runs: Sequence[Run], base: str | None = None) -> str:
     return ""
 
 
-def substitutions(
-    runs: Sequence[Run], least: float = LEAST, base: str | None = None
-) -> list[Substitution]:
+def substitutions(runs: Sequence[Run], least: float = LEAST) -> list[Substitution]:
     """Arms in which one behaviour rose and another fell beyond the base arm, in every pair of runs.
 
-    Shifts are those of a run minus those of the base arm's run of the same seed (``base``, by
-    default `base_of`), in SDs of the feature within the first step. Each of the pairs, at least
-    `FEWEST_PAIRS`, has to show ``least`` SDs or more. At .25 SD and 11 behaviours whose shifts
-    scatter by .3 SD between runs, a bias-free arm shows any in .33 of studies with two pairs, .042
-    with three, .0037 with four and .0003 with five (`false_alarm`). `untold` says why nothing can
-    be told.
+    Shifts are those of a run minus those of the base arm's run of the same seed, in SDs of the
+    feature within the first step. Each of the pairs, at least `FEWEST_PAIRS`, has to show ``least``
+    SDs or more. At .25 SD and 11 behaviours whose shifts scatter by .3 SD between runs, a bias-free
+    arm shows any in .33 of studies with two pairs, .042 with three, .0037 with four and .0003 with
+    five (`false_alarm`). `untold` says why nothing can be told.
     """
-    base = base or base_of(runs)
+    base = base_of(runs)
     if base is None:
         return []
     moved = _shifts(runs)
@@ -94,8 +87,8 @@ def substitutions(
         pairs = beyond.count()
         told = beyond.loc[:, pairs >= FEWEST_PAIRS]
         risen, fallen = told.min(), told.max()
-        known = scatter[told.columns].to_numpy(dtype=float)
-        chance = false_alarm(known, pairs[told.columns].to_numpy(dtype=int), least)
+        known_scatter = scatter[told.columns].to_numpy(dtype=float)
+        chance = false_alarm(known_scatter, pairs[told.columns].to_numpy(dtype=int), least)
         swaps += [
             Substitution(
                 *(arm, str(up), str(down), float(risen[up]), float(fallen[down])),
@@ -120,12 +113,12 @@ def false_alarm(scatter_K: np.ndarray, pairs: int | np.ndarray, least: float = L
         pairs: of runs, one number or one of each behaviour.
     """
     scatter = np.asarray(scatter_K, dtype=float)
-    known = np.isfinite(scatter)
-    if not known.any():
+    finite = np.isfinite(scatter)
+    if not finite.any():
         return float("nan")
     with np.errstate(divide="ignore"):
-        in_one_pair = norm.sf(least / (2**0.5 * scatter[known]))
-    every = in_one_pair ** np.broadcast_to(pairs, scatter.shape)[known]
+        in_one_pair = norm.sf(least / (2**0.5 * scatter[finite]))
+    every = in_one_pair ** np.broadcast_to(pairs, scatter.shape)[finite]
     return float(1 - 2 * np.prod(1 - every) + np.prod(1 - 2 * every))
 
 

@@ -7,18 +7,16 @@ they are. A missing verdict stays blank.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
 from analysis.external import tables
 from analysis.statistics.estimate import NAN
-from study.completions import json_object, read_completions, sound_records
+from study.completions import read_completions
 from study.errors import UserError
 
 _FLIPPED = {"first": "second", "second": "first"}
@@ -35,13 +33,9 @@ def alpaca_eval(path: Path, annotator: str = "") -> pd.DataFrame:
     ``first`` is the baseline (preference 1), ``second`` the model (2), cut at 1.5; exactly 1.5 is a
     tie, and so is 0 (AlpacaEval's older code). AlpacaEval draws the order at random and maps it
     back, so there is one. Two more columns: model and preference. An item is ``model/index``, or
-    ``model/instruction`` without index.
-
-    Args:
-        annotator: The judge's name where the file has no column annotator.
-
-    Raises:
-        UserError: a missing column, a preference outside 0 and 1..2, or no annotator's name.
+    ``model/instruction`` without index. Raises UserError: a missing column, a preference outside 0
+    and 1..2, or no annotator's name. ``annotator``: The judge's name where the file has no column
+    annotator.
     """
     frame = tables.read_table(path)
     frame = frame.rename(columns={"generator_2": "model"} if "model" not in frame else {})
@@ -75,14 +69,10 @@ def alpaca_eval(path: Path, annotator: str = "") -> pd.DataFrame:
 def judgebench(path: Path, judge: str = "") -> pd.DataFrame:
     """JudgeBench outputs (JSON lines: pair_id, label, judgments of both orders), pairwise.
 
-    The second judgment is of the swapped pair and names the answers as shown: it is mapped back.
-    A null judgment or decision, or an unknown one, is blank.
-
-    Args:
-        judge: The judge's name; the records' judge_name where it is not given.
-
-    Raises:
-        UserError: a record without pair_id, label or judgments, an unknown label, or no name.
+    The second judgment is of the swapped pair and names the answers as shown: it is mapped back. A
+    null judgment or decision, or an unknown one, is blank. Raises UserError: a record without
+    pair_id, label or judgments, an unknown label, or no name. ``judge``: The judge's name; the
+    records' judge_name where it is not given.
     """
     rows = []
     for where, record in _records(path, "pair_id", "label", "judgments"):
@@ -100,11 +90,9 @@ def judgebench(path: Path, judge: str = "") -> pd.DataFrame:
 def llmbar(path: Path, judge: str = "") -> pd.DataFrame:
     """LLMBar results (result.json or JSON lines: label, results of "swap = False/True"), pairwise.
 
-    LLMBar has mapped the swapped winner back already. Where a strategy ran several rounds, the
-    last one that holds a winner is the verdict. An item is its place in the file, from 0.
-
-    Raises:
-        UserError: no judge's name, a record without label or results, or a label other than 1, 2.
+    LLMBar has mapped the swapped winner back already. Where a strategy ran several rounds, the last
+    one that holds a winner is the verdict. An item is its place in the file, from 0. Raises
+    UserError: no judge's name, a record without label or results, or a label other than 1, 2.
     """
     judge, rows = _judge_name(path, judge), []
     for item, (where, record) in enumerate(_records(path, "label", "results")):
@@ -119,18 +107,13 @@ def llmbar(path: Path, judge: str = "") -> pd.DataFrame:
     return _table(path, rows, "item judge order repeat verdict gold")
 
 
-def ifeval(path: Path, rater: str, role: str = "human", by: str = "instruction") -> pd.DataFrame:
+def ifeval(path: Path, rater: str, by: str = "instruction") -> pd.DataFrame:
     """IFEval result lines (eval_results_strict.jsonl or _loose.jsonl) as a table of ratings.
 
-    A rule is what a judge is held against, hence ``role="human"``. An empty response is missing,
-    not failed.
-
-    Args:
-        by: "instruction", an item ``prompt#k`` for each, its type the group; or "prompt", one item
-            that all its instructions decide, without group.
-
-    Raises:
-        UserError: a record without its fields, or without a verdict for each instruction.
+    A rule is what a judge is held against, hence the role human. An empty response is missing, not
+    failed. Raises UserError: a record without its fields, or without a verdict for each
+    instruction. ``by``: "instruction", an item ``prompt#k`` for each, its type the group; or
+    "prompt", one item that all its instructions decide, without group.
     """
     rows = []
     needed = ("prompt", "response", "instruction_id_list", "follow_instruction_list")
@@ -147,7 +130,7 @@ def ifeval(path: Path, rater: str, role: str = "human", by: str = "instruction")
             followed, names, items = [all(followed)], [""], [item]
         empty = not str(record["response"] or "").strip()
         rows += [
-            (item, rater, role, NAN if empty else float(bool(passed)), str(name))
+            (item, rater, "human", NAN if empty else float(bool(passed)), str(name))
             for item, passed, name in zip(items, followed, names, strict=True)
         ]
     return _table(path, rows, "item rater role score group")
@@ -156,17 +139,15 @@ def ifeval(path: Path, rater: str, role: str = "human", by: str = "instruction")
 def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = ()) -> pd.DataFrame:
     """TRL's completions (Parquet) or verl's rollouts (JSON lines) as a table of ratings.
 
-    Every column of numbers is a rater: a reward function, or what it returned beside its score.
-    The group is the GRPO group, a prompt at a step; an item is ``file/row``. What a damaged file
-    has lost is counted in ``frame.attrs["lost"]``.
+    Every column of numbers is a rater: a reward function, or what it returned beside its score. The
+    group is the GRPO group, a prompt at a step; an item is ``file/row``. What a damaged file has
+    lost is counted in ``frame.attrs["lost"]``. Raises UserError: no such file, a record without
+    prompt and completion, or no such column.
 
     Args:
         path: One file, or a folder of them.
         truth: Columns that a rule gave: they are what the judges are held against (role human).
         raters: The judges' columns; all others of numbers where none is named.
-
-    Raises:
-        UserError: no such file, a record without prompt and completion, or no such column.
     """
     inside = sorted(path.iterdir()) if path.is_dir() else []
     files = [file for file in inside if file.suffix in (".parquet", ".jsonl", ".gz")]
@@ -174,13 +155,13 @@ def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = (
     for file in files if path.is_dir() else [path]:
         sound, damaged = read_completions(file)
         lost += damaged
-        for completion, record in zip(sound, _sound(file), strict=True):
+        for completion in sound:
             group = f"{completion.step}/{completion.row.prompt_id}"
             places.append((f"{file.stem}/{completion.place}", group))
             scores.append(
                 {
                     name: float(value)
-                    for name, value in record.items()
+                    for name, value in completion.record.items()
                     if isinstance(value, int | float) and name not in _NO_SCORE
                 }
             )
@@ -201,14 +182,6 @@ def completions(path: Path, truth: Sequence[str] = (), raters: Sequence[str] = (
     frame = _table(path, rows, "item rater role score group")
     frame.attrs["lost"] = lost
     return frame
-
-
-def _sound(path: Path) -> list[dict[str, Any]]:
-    """The records of a file, as many and in the order that `read_completions` gives them."""
-    if path.suffix == ".parquet":
-        return pq.read_table(path).to_pylist()
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return [record for _, record in sound_records(data, json_object)[0]]
 
 
 def _table(path: Path, rows: list[tuple[Any, ...]], columns: str) -> pd.DataFrame:

@@ -7,7 +7,6 @@ where gold is not.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from scipy.stats import binomtest
 
 from analysis.external import tables
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
-from analysis.statistics.proportions import wilson
+from analysis.statistics.proportions import clustered_wilson
 
 _WORDS = partial(tables.choices, legal=("first", "second", "tie", ""))
 COLUMNS = {
@@ -37,11 +36,8 @@ MEANING = (
 
 
 def check_pairwise(frame: pd.DataFrame) -> pd.DataFrame:
-    """The checked table: item, judge, verdict, gold str, order and repeat int64.
-
-    Raises:
-        UserError: a missing column, a bad cell, a repeated row, or an item with two golds.
-    """
+    """The checked table: item, judge, verdict, gold str, order and repeat int64. Raises UserError:
+    a missing column, a bad cell, a repeated row, or an item with two golds."""
     table = tables.checked(frame, COLUMNS, MEANING)
     tables.refuse(frame, "order", ~table["order"].isin([0, 1]), "0 | 1")
     tables.no_duplicates(frame, table, ["item", "judge", "order", "repeat"])
@@ -154,23 +150,18 @@ def _rate(credit: pd.Series, item: pd.Series, strata: pd.Series | None = None) -
     Verdicts on one item are not independent: the interval is for n = p(1-p) / Var, where Var is
     clustered by item and n at most the number of verdicts. With one verdict an item n is theirs.
     """
-    known = credit.notna()
-    if not known.any():
+    graded = credit.notna()
+    if not graded.any():
         return Estimate(NAN)
-    values = credit[known].to_numpy(dtype=float)
+    values = credit[graded].to_numpy(dtype=float)
     stratum = pd.factorize(strata)[0] if strata is not None else np.zeros(len(values), dtype=int)
     sizes = np.bincount(stratum)
     means = np.bincount(stratum, values) / sizes
     mean = float(means.mean())
-    codes = pd.factorize(item[known])[0]
+    codes = pd.factorize(item[graded])[0]
     pulls = (values - means[stratum]) / (len(sizes) * sizes[stratum])
     variance = float((np.bincount(codes, pulls) ** 2).sum())
-    effective = float(codes.max() + 1)  # all right or all wrong: every item stands for itself
-    if 0 < mean < 1:
-        effective = len(values)
-        if variance > 0:
-            effective = min(mean * (1 - mean) / variance, effective)
-    return replace(wilson(mean * effective, effective), value=mean)
+    return clustered_wilson(mean, variance, len(values), int(codes.max()) + 1)
 
 
 def render(judges: dict[str, dict[str, Any]], invalid: str) -> str:

@@ -17,8 +17,9 @@ import pandas as pd
 from scipy import stats
 
 from analysis.external import tables
-from analysis.statistics.estimate import NAN, Estimate
+from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.fixed_effects import fixed_effects
+from analysis.statistics.intervals import student
 
 _NAMES = ("item", "judge", "judge_family", "author", "author_family")
 COLUMNS = {
@@ -57,10 +58,8 @@ def within(
     y: np.ndarray, x_N_K: np.ndarray, items: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Slopes within items, their cluster-robust standard errors, and the items of two rows or more.
-
-    Raises:
-        ValueError: fewer than three items, or columns without variation of their own within items.
-    """
+    Raises ValueError: fewer than three items, or columns without variation of their own within
+    items."""
     fit = fixed_effects(y, x_N_K, items)
     if fit.groups < 3:
         raise ValueError(f"{fit.groups} items with two answers or more are too few")
@@ -72,8 +71,7 @@ def within(
 def preferences(frame: pd.DataFrame) -> list[Preference]:
     """Self and family preference of every judge in a table.
 
-    Args:
-        frame: columns as in `COLUMNS`; score and quality are numbers, NaN where missing.
+    ``frame``: columns as in `COLUMNS`; score and quality are numbers, NaN where missing.
     """
     rows = []
     for judge, judged in frame.groupby("judge", sort=True):
@@ -81,34 +79,33 @@ def preferences(frame: pd.DataFrame) -> list[Preference]:
             ("self", "author", "judge"),
             ("family", "author_family", "judge_family"),
         ):
-            own = (judged[author] == judged[reader]).to_numpy(dtype=float)
-            rows.append(_preference(str(judge), kind, judged, own))
+            is_own = (judged[author] == judged[reader]).to_numpy(dtype=float)
+            rows.append(_preference(str(judge), kind, judged, is_own))
     return rows
 
 
-def _preference(judge: str, kind: str, frame: pd.DataFrame, own: np.ndarray) -> Preference:
+def _preference(judge: str, kind: str, frame: pd.DataFrame, is_own: np.ndarray) -> Preference:
     score, quality = (frame[key].to_numpy(dtype=float) for key in ("score", "quality"))
-    known = np.isfinite(score) & np.isfinite(quality)
-    items = frame["item"].to_numpy()[known]
-    score, quality, own = score[known], quality[known], own[known]
+    complete = np.isfinite(score) & np.isfinite(quality)
+    items = frame["item"].to_numpy()[complete]
+    score, quality, is_own = score[complete], quality[complete], is_own[complete]
     counts: dict[str, Any] = {
         "rows": len(score),
-        "own_rows": int(own.sum()),
-        "missing": int((~known).sum()),
+        "own_rows": int(is_own.sum()),
+        "missing": int((~complete).sum()),
     }
     try:
         (slope, quality_slope), (error, _), groups = within(
-            score, np.stack([own, quality], axis=1), items
+            score, np.stack([is_own, quality], axis=1), items
         )
-        (raw,), (raw_error,), _ = within(score, own[:, None], items)
+        (raw,), (raw_error,), _ = within(score, is_own[:, None], items)
     except ValueError as refused:
-        note = str(refused) if own.any() else "no answer is its own"
+        note = str(refused) if is_own.any() else "no answer is its own"
         none = Estimate(NAN, unit="item", note=note)
         return Preference(judge, kind, none, NAN, NAN, none, NAN, items=0, note=note, **counts)
-    t = float(stats.t.ppf(0.975, groups - 1))
+    t = student(groups - 1)
     effect, raw_effect = (
-        Estimate(float(mean), float(mean - t * se), float(mean + t * se), groups, "item")
-        for mean, se in ((slope, error), (raw, raw_error))
+        around(mean, t * se, groups, "item") for mean, se in ((slope, error), (raw, raw_error))
     )
     p = float(2 * stats.t.sf(abs(slope) / error, groups - 1)) if error > 0 else NAN
     spread = float(score.std(ddof=1))
@@ -119,11 +116,8 @@ def _preference(judge: str, kind: str, frame: pd.DataFrame, own: np.ndarray) -> 
 
 
 def read(path: Path) -> pd.DataFrame:
-    """The table in a file, checked.
-
-    Raises:
-        UserError: a column is missing, a cell is blank that may not be, or a number is none.
-    """
+    """The table in a file, checked. Raises UserError: a column is missing, a cell is blank that may
+    not be, or a number is none."""
     return tables.checked(tables.read_table(path), COLUMNS, MEANING)
 
 

@@ -47,12 +47,9 @@ MEANING = (
 
 
 def check_ratings(frame: pd.DataFrame) -> pd.DataFrame:
-    """The checked table: item, rater, role, group str ("" if none), score float64.
-
-    Raises:
-        UserError: a missing column, a bad cell, a repeated (item, rater), a rater of two roles or
-            an item of two groups.
-    """
+    """The checked table: item, rater, role, group str ("" if none), score float64. Raises
+    UserError: a missing column, a bad cell, a repeated (item, rater), a rater of two roles or an
+    item of two groups."""
     table = tables.checked(frame, COLUMNS, MEANING)
     table["group"] = tables.texts(frame, "group", blank=True) if "group" in frame else ""
     tables.no_duplicates(frame, table, ["item", "rater"])
@@ -64,10 +61,9 @@ def check_ratings(frame: pd.DataFrame) -> pd.DataFrame:
 def agreement_report(table: pd.DataFrame) -> dict[str, Any]:
     """Everything that a rating table can say, with NaN and a note where it cannot.
 
-    Returns:
-        ``items``, ``raters``; ``fleiss``, ``krippendorff`` (by level), ``icc`` (by name) over all
-        raters; the same over ``humans`` and ``judges_among`` themselves; ``pairs`` of raters with
-        kappas; ``judges`` by name, see `_judge`.
+    Returns ``items``, ``raters``; ``fleiss``, ``krippendorff`` (by level), ``icc`` (by name) over
+    all raters; the same over ``humans`` and ``judges_among`` themselves; ``pairs`` of raters with
+    kappas; ``judges`` by name, see `_judge`.
     """
     roles = table.drop_duplicates("rater").set_index("rater")["role"].sort_index()
     wide = table.pivot(index="item", columns="rater", values="score").reindex(columns=roles.index)
@@ -191,11 +187,11 @@ def _left_out(score: np.ndarray, label: np.ndarray, groups: np.ndarray) -> dict[
             "youden_j": rates.youden_j.value,
         }
     told = [part for part in parts.values() if part["value"] == part["value"]]
-    held = [part["low"] <= part["human_rate"] <= part["high"] for part in told]
+    covers = [part["low"] <= part["human_rate"] <= part["high"] for part in told]
     errors = [part["value"] - part["human_rate"] for part in told]
     return {
         "groups": parts,
-        "covered": float(np.mean(held)) if told else NAN,
+        "covered": float(np.mean(covers)) if told else NAN,
         "mean_error": float(np.mean(errors)) if told else NAN,
         "note": "" if len(told) == len(names) else f"{len(names) - len(told)} have no estimate",
     }

@@ -40,10 +40,8 @@ class TableOptions:
 def read_table(path: Path) -> pd.DataFrame:
     """The table in a file, index 0..rows-1; CSV cells stay text, so that an item ``01`` stays it.
 
-    ``frame.attrs["path"]`` names the file for later errors.
-
-    Raises:
-        UserError: no such file, an unknown kind of file, or a damaged one.
+    ``frame.attrs["path"]`` names the file for later errors. Raises UserError: no such file, an
+    unknown kind of file, or a damaged one.
     """
     if not path.is_file():
         raise UserError(f"{path} is not a file. Name a table: {KINDS}.")
@@ -66,11 +64,8 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file or of a JSON array; blank lines are skipped.
-
-    Raises:
-        UserError: no such file, or a line or record that is not a JSON object.
-    """
+    """The objects of a JSON-lines file or of a JSON array; blank lines are skipped. Raises
+    UserError: no such file, or a line or record that is not a JSON object."""
     if not path.is_file():
         raise UserError(f"{path} is not a file. Name one of JSON lines or a JSON array.")
     try:
@@ -102,14 +97,14 @@ _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
 def require(frame: pd.DataFrame, columns: Sequence[str], meaning: str) -> None:
     """Raise UserError where a column is missing or there is no row.
 
-    Args:
-        meaning: What the table is for, with its legal columns, as a sentence for the user.
+    ``meaning``: What the table is for, with its legal columns, as a sentence for the user.
     """
     missing = [name for name in columns if name not in frame.columns]
     if missing:
-        there = ", ".join(map(str, frame.columns)) or "none"
+        present = ", ".join(map(str, frame.columns)) or "none"
         raise UserError(
-            f"{named(frame)} has no column {', '.join(missing)}; its columns are {there}. {meaning}"
+            f"{named(frame)} has no column {', '.join(missing)}; its columns are {present}."
+            f" {meaning}"
         )
     if frame.empty:
         raise UserError(f"{named(frame)} has no rows. {meaning}")
@@ -117,10 +112,7 @@ def require(frame: pd.DataFrame, columns: Sequence[str], meaning: str) -> None:
 
 def checked(frame: pd.DataFrame, columns: Columns, meaning: str) -> pd.DataFrame:
     """The columns of a table, each read by its reader: `texts`, `choices`, `numbers` or the like.
-
-    Raises:
-        UserError: as `require`, or a cell that is not legal.
-    """
+    Raises UserError: as `require`, or a cell that is not legal."""
     require(frame, list(columns), meaning)
     return pd.DataFrame({name: read(frame, name) for name, read in columns.items()})
 
@@ -130,9 +122,9 @@ def refuse(frame: pd.DataFrame, column: str, bad: Any, legal: str) -> None:
     if np.any(bad):
         row = int(np.argmax(bad))
         cell = frame[column].tolist()[row]
-        given = repr(cell) if _text(cell) else "a blank cell"
+        shown = repr(cell) if _text(cell) else "a blank cell"
         raise UserError(
-            f"{named(frame)}, row {row + 1}, column {column} holds {given}. Legal: {legal}."
+            f"{named(frame)}, row {row + 1}, column {column} holds {shown}. Legal: {legal}."
         )
 
 
@@ -170,10 +162,7 @@ def whole_numbers(frame: pd.DataFrame, column: str) -> pd.Series:
 
 def no_duplicates(frame: pd.DataFrame, table: pd.DataFrame, keys: list[str]) -> None:
     """Raise UserError for the first row of ``table`` (read from ``frame``) whose keys came before.
-
-    Raises:
-        UserError: naming both rows and the keys' values.
-    """
+    Raises UserError: naming both rows and the keys' values."""
     again = table.duplicated(keys)
     if not again.any():
         return

@@ -51,16 +51,14 @@ class Tabular:
     def expected_cov(
         self, reward: np.ndarray, group: int, scale: str = "group", part: np.ndarray | None = None
     ) -> np.ndarray:
-        """Exact E Cov(advantage, feature) over all groups of ``group`` rollouts, shape (K,).
+        """Exact E Cov(advantage, feature) over all groups of ``group`` rollouts, shape (K,). Raises
+        ValueError: another scale, or more groups than can be enumerated.
 
         Args:
             reward: of every answer, shape (A,); its spread is what divides under scale ``group``,
                 and nothing under ``none``.
             part: additive part of the reward whose share is wanted; the whole reward by default.
                 Under ``group`` it is 0 where the rewards are equal.
-
-        Raises:
-            ValueError: another scale, or more groups than can be enumerated.
         """
         if scale not in ("group", "none"):
             raise ValueError(f"scale is group or none, not {scale!r}")

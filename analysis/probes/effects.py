@@ -10,7 +10,6 @@ without a score could have moved the mean.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,8 +20,10 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from analysis.external.pairwise import exact_p
+from analysis.statistics.bootstrap import ratio, ratio_se
 from analysis.statistics.bounded_mean import STILL, Rare
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.statistics.estimate import NAN, Estimate
+from analysis.statistics.intervals import student
 from analysis.statistics.power import POWER, smallest_effect
 
 ALPHA = 0.05
@@ -54,64 +55,51 @@ class Clustered(Estimate):
 
 
 def clustered_mean(
-    values_N: np.ndarray,
-    prompts_N: np.ndarray,
-    level: float = LEVEL,
-    ends: tuple[float, float] = SCALE,
+    values_N: np.ndarray, prompts_N: np.ndarray, ends: tuple[float, float] = SCALE
 ) -> Clustered:
-    """Mean of N rows that are finite, with standard error over C prompts, see `clustered_se`.
+    """Mean of N finite rows, with CR1 standard error over C prompts (Liang and Zeger 1986).
 
     Where more than half of the prompts stand within `STILL` of the middle one, the interval is
     widened to what `Rare` allows, p is the larger of Student's and the exact sign test's over
-    prompts, and ``smallest`` the larger of Student's and `Rare.smallest`.
-
-    Args:
-        ends: of the scale that the values are on.
+    prompts, and ``smallest`` the larger of Student's and `Rare.smallest`. ``ends``: of the scale
+    that the values are on.
     """
+    sums = prompt_sums(values_N, prompts_N)
+    units, n = len(sums), int(sums[:, 1].sum())
     values = np.asarray(values_N, dtype=float)
-    scored = np.isfinite(values)
-    values = values[scored]
-    _, codes = np.unique(np.asarray(prompts_N)[scored], return_inverse=True)
-    n, units = len(values), int(codes.max(initial=-1)) + 1
-    mean = float(values.mean()) if n else NAN
+    mean = float(values[np.isfinite(values)].mean()) if n else NAN
     if units < 2:
-        return Clustered(value=mean, n=units, unit="prompt", level=level, rows=n)
-    se = clustered_se(values, codes)
+        return Clustered(value=mean, n=units, unit="prompt", rows=n)
+    se = ratio_se(sums)
     se = se if se > NO_SPREAD else 0.0
-    half = float(stats.t.ppf((1 + level) / 2, units - 1)) * se
-    student = Clustered(
-        value=mean, low=mean - half, high=mean + half, n=units, unit="prompt", level=level, se=se,
+    half = float(student(units - 1)) * se
+    plain = Clustered(
+        value=mean, low=mean - half, high=mean + half, n=units, unit="prompt", se=se,
         rows=n, p=float(2 * stats.t.sf(abs(mean) / se, units - 1)) if se else 0.0,
-        smallest=_smallest(units) * se * units**0.5,
+        smallest=smallest_effect(units, paired=True) * se * units**0.5,
     )  # fmt: skip
-    middle = float(np.median(np.bincount(codes, values) / np.bincount(codes)))
+    middle = float(np.median(ratio(sums)))
     # what each prompt is in the mean over all rows: the C parts have that very mean
-    parts = middle + np.bincount(codes, values - middle) * units / n
+    parts = middle + (sums[:, 0] - middle * sums[:, 1]) * units / n
     still = np.abs(parts - middle) <= STILL
     if 2 * still.sum() <= units:
-        return student
+        return plain
     reached = min(ends[0], float(parts.min())), max(ends[1], float(parts.max()))
     rare = Rare(float(parts[still].mean()), int(still.sum()), tuple(parts[~still]), reached)
-    least, most = rare.bounds(level)
+    least, most = rare.bounds()
     signs = exact_p(int((parts > NO_SPREAD).sum()), int((parts < -NO_SPREAD).sum()), units)
     return replace(
-        student, low=min(student.low, least), high=max(student.high, most), rare=rare,
-        p=max(student.p, signs), smallest=float(np.maximum(student.smallest, rare.smallest(POWER))),
+        plain, low=min(plain.low, least), high=max(plain.high, most), rare=rare,
+        p=max(plain.p, signs), smallest=float(np.maximum(plain.smallest, rare.smallest(POWER))),
     )  # fmt: skip
 
 
-def clustered_se(values_N: np.ndarray, codes_N: np.ndarray) -> float:
-    """CR1 standard error of a mean of N rows of C > 1 prompts, numbered from 0.
-
-    se^2 = C / (C - 1) sum_c (sum of residuals of prompt c)^2 / N^2 (Liang and Zeger 1986).
-    """
-    sums = np.bincount(codes_N, values_N - values_N.mean())
-    return float(np.sqrt(len(sums) / (len(sums) - 1) * (sums**2).sum()) / len(values_N))
-
-
-@functools.cache
-def _smallest(prompts: int) -> float:
-    return smallest_effect(prompts, paired=True)
+def prompt_sums(values_N: np.ndarray, prompts_N: np.ndarray) -> np.ndarray:
+    """Sum and number of the finite values of each prompt that has any, shape (C, 2)."""
+    values = np.asarray(values_N, dtype=float)
+    scored = np.isfinite(values)
+    _, codes = np.unique(np.asarray(prompts_N)[scored], return_inverse=True)
+    return np.stack([np.bincount(codes, values[scored]), np.bincount(codes)], axis=1)
 
 
 def tost(mean: Clustered, margin: float) -> float:
@@ -132,16 +120,12 @@ def tost(mean: Clustered, margin: float) -> float:
 def pairs(scores: pd.DataFrame) -> pd.DataFrame:
     """Each edited text beside its counterpart, by judge.
 
-    Args:
-        scores: `analysis.probes.profile.scores`: one row per judge and probe.
-
-    Returns:
-        The edited text's columns with ``judge_change``, ``truth_change`` (0 for a placebo, NaN
-        where no rule knows), ``bias_change``, ``planted`` and ``at_end``: whether either score
-        stands at an end of the scale, where a bias cannot show in full. For a pairwise judge a
-        change is the net preference (wins - losses) over both orders. ``judge_low`` and
-        ``judge_high`` are ``judge_change`` with each score that is missing at the end of the scale
-        that makes it least and most.
+    ``scores``: `analysis.probes.profile.scores`: one row per judge and probe. Returns the edited
+    text's columns with ``judge_change``, ``truth_change`` (0 for a placebo, NaN where no rule
+    knows), ``bias_change``, ``planted`` and ``at_end``: whether either score stands at an end of
+    the scale, where a bias cannot show in full. For a pairwise judge a change is the net preference
+    (wins - losses) over both orders. ``judge_low`` and ``judge_high`` are ``judge_change`` with
+    each score that is missing at the end of the scale that makes it least and most.
     """
     edited = scores[scores["against"].notna()].reset_index(drop=True)
     keys = list(zip(edited["judge"], edited["against"], strict=True))
@@ -174,21 +158,20 @@ def pairs(scores: pd.DataFrame) -> pd.DataFrame:
 def effects(paired: pd.DataFrame, spread: dict[str, float], margin: float = MARGIN) -> pd.DataFrame:
     """One row per judge and variant, all bases of a prompt together.
 
+    Returns ``effect`` with ``se``, ``low``, ``high``, ``p``; ``p_holm`` over the variants of a
+    judge, ``p_bh`` over the whole grid (both without the placebo, which is the noise floor and no
+    question); ``smallest`` effect that could be seen; ``p_equivalent``; ``floor``, the mean
+    absolute change under the placebo; and a ``claim`` in words. ``bound_low`` and ``bound_high``
+    are the mean effect with each score that is missing at the end of its scale that makes it least
+    and most (Manski 1990): the effect itself where none is missing. Where no rule knows the truth
+    of any pair, an edit that keeps the content is taken to keep its truth; one that does not has
+    ``judge_change`` alone and no effect.
+
     Args:
         paired: as `pairs` gives them.
         spread: judge -> SD of its scores over the contents as they are, which effects in SDs are
             divided by.
         margin: of equivalence, in score units.
-
-    Returns:
-        ``effect`` with ``se``, ``low``, ``high``, ``p``; ``p_holm`` over the variants of a judge,
-        ``p_bh`` over the whole grid (both without the placebo, which is the noise floor and no
-        question); ``smallest`` effect that could be seen; ``p_equivalent``; ``floor``, the mean
-        absolute change under the placebo; and a ``claim`` in words. ``bound_low`` and
-        ``bound_high`` are the mean effect with each score that is missing at the end of its scale
-        that makes it least and most (Manski 1990): the effect itself where none is missing. Where
-        no rule knows the truth of any pair, an edit that keeps the content is taken to keep its
-        truth; one that does not has ``judge_change`` alone and no effect.
     """
     placebo = paired[paired["variant"] == PLACEBO]
     floors = placebo["judge_change"].abs().groupby(placebo["judge"]).mean().to_dict()

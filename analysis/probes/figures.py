@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from analysis.probes.effects import END
-from analysis.reports.figures import WIDTH, looks, style
+from analysis.reports.figures import WIDTH, looks, single, style
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,12 +25,10 @@ def forest(table: pd.DataFrame, margin: float) -> Figure:
     """
     with style():
         import seaborn as sns
-        from matplotlib.figure import Figure
 
         rows = table[table["effect"].notna()].copy()
         rows = rows.loc[rows["effect"].sort_values().index].reset_index(drop=True)
-        figure = Figure(figsize=(WIDTH, 1.3 + 0.28 * max(1, len(rows))), layout="constrained")
-        axes = figure.subplots()
+        figure, axes = single(WIDTH, 1.3 + 0.28 * max(1, len(rows)))
         palette = sns.color_palette("colorblind", 10)
         blue, orange, green, sky = palette[0], palette[1], palette[2], palette[9]
         kinds = {
@@ -44,10 +42,8 @@ def forest(table: pd.DataFrame, margin: float) -> Figure:
             part = rows[where]
             if part.empty:
                 continue
-            sides = [
-                side.fillna(0.0)
-                for side in (part["effect"] - part["low"], part["high"] - part["effect"])
-            ]
+            below, above = part["effect"] - part["low"], part["high"] - part["effect"]
+            sides = [below.fillna(0.0), above.fillna(0.0)]
             axes.errorbar(
                 part["effect"], part.index, xerr=sides, fmt=marker, color=colour, capsize=3,
                 label=label, markersize=5,
@@ -99,22 +95,13 @@ def scores(table: pd.DataFrame, truth: bool) -> Figure:
 def failures(table: pd.DataFrame) -> Figure:
     """Do long texts lose their verdicts more often? By quarter of the texts' length."""
     with style():
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
-        axes = figure.subplots()
+        figure, axes = single(WIDTH, 3.4)
         for judge, look in looks(list(table["judge"].unique())).items():
             part = table[table["judge"] == judge]
             middle = (part["words_low"] + part["words_high"]) / 2
             share = 100 * part["share"]
-            axes.errorbar(
-                middle,
-                share,
-                yerr=[share - 100 * part["low"], 100 * part["high"] - share],
-                label=judge,
-                capsize=3,
-                **look,
-            )
+            sides = [share - 100 * part["low"], 100 * part["high"] - share]
+            axes.errorbar(middle, share, yerr=sides, label=judge, capsize=3, **look)
         axes.set(xlabel="length of the text (words, middle of quarter)", ylabel="unscored (%)")
         axes.set_ylim(bottom=0)
         figure.legend(loc="outside upper center", ncols=4)

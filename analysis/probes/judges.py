@@ -17,6 +17,7 @@ import yaml
 
 from analysis.external.preference import preferences
 from analysis.probes.effects import NO_SPREAD
+from analysis.reports.markup import TEXTS
 from analysis.statistics.agreement import krippendorff_alpha, within_groups
 from analysis.statistics.bootstrap import FEWEST
 from analysis.statistics.estimate import NAN, Estimate
@@ -24,6 +25,7 @@ from analysis.statistics.intervals import mean_interval
 from study.compose import CONF
 
 ALPHA, WITHIN = "Krippendorff alpha", "correlation within prompts"
+PROFILE: dict[str, str] = TEXTS["profile"]
 NO_FAMILY = ("", "other")
 """What a preset says whose model is anybody's."""
 
@@ -32,16 +34,11 @@ def agreement(scores: pd.DataFrame) -> pd.DataFrame:
     """How far judges that were asked the same way agree on the same texts.
 
     Alpha is at the interval level, so a judge that is stricter by a constant agrees less; the
-    correlation (Pearson, of each two judges, averaged over prompts) does not see that.
-
-    Args:
-        scores: `analysis.probes.profile.scores`.
-
-    Returns:
-        Rows texts (contents, all probes, or pairs for pairwise judges), judges, measure, value,
-        low, high, scored (texts with the scores of two judges or more), prompts, note. Alpha has a
-        jackknife interval over prompts, from ten on, the correlation a t interval; neither has one
-        where there is no spread.
+    correlation (Pearson, of each two judges, averaged over prompts) does not see that. ``scores``:
+    `analysis.probes.profile.scores`. Returns rows texts (contents, all probes, or pairs for
+    pairwise judges), judges, measure, value, low, high, scored (texts with the scores of two judges
+    or more), prompts, note. Alpha has a jackknife interval over prompts, from ten on, the
+    correlation a t interval; neither has one where there is no spread.
     """
     columns = ["texts", "judges", "measure", "value", "low", "high", "scored", "prompts", "note"]
     single = scores[~scores["pairwise"]]
@@ -99,14 +96,12 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
 
     Known by their author are the texts of a rewriter. They are compared with texts of the same
     variants and prompts that it did not write, at equal rule truth
-    (`analysis.external.preference`).
+    (`analysis.external.preference`). Returns one row per judge and kind (self, family) of own
+    texts, and why there is none, in words.
 
     Args:
         scores: `analysis.probes.profile.scores`.
         manifest: of the folder of probes.
-
-    Returns:
-        One row per judge and kind (self, family) of own texts, and why there is none, in words.
     """
     columns = ["judge", "own", "texts by", "effect", "low", "high", "p", "raw", "prompts", "texts"]
     none = pd.DataFrame(columns=columns)
@@ -114,11 +109,7 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
     single = scores[~scores["pairwise"]]
     written = single[(single["how"] == "model") & (single["against"].notna())]
     if not author or written.empty:
-        return none, [
-            "Whether a judge favours its own or its family's texts cannot be told: no model is on"
-            " record as the author of a text that was scored singly (rules make contents and"
-            " edits, and a set does not say who wrote its slots or its ypolicy_raw)."
-        ]
+        return none, [PROFILE["no_author"]]
     families = {name: _family(name, manifest) for name in {*judges, author}}
     kin = [
         name
@@ -127,16 +118,10 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
         or (families[name] not in NO_FAMILY and families[name] == families[author])
     ]
     if not kin:
-        return none, [
-            f"Whether a judge favours its own or its family's texts cannot be told: {author}"
-            f" (family {families[author] or 'unknown'}) wrote some, and none of the judges is known"
-            " to be of its family."
-        ]
+        family = families[author] or "unknown"
+        return none, [PROFILE["no_kin"].format(author=author, family=family)]
     if not written["truth"].notna().any():
-        return none, [
-            f"{author} wrote texts that {', '.join(kin)} judged as its own or its family's, but no"
-            " rule knows their truth: a preference could not be told from their being better."
-        ]
+        return none, [PROFILE["no_truth_of_own"].format(author=author, kin=", ".join(kin))]
     kinds = set(written["variant"])
     part = single[single["judge"].isin(kin) & single["variant"].isin(kinds)]
     model = part["how"] == "model"
@@ -159,9 +144,7 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
             continue
         if math.isnan(taste.effect.value) or taste.items < FEWEST:
             why = taste.note or f"{taste.items} prompts are fewer than {FEWEST}"
-            notes.append(
-                f"Nothing is claimed of {taste.judge}'s taste for {taste.kind} texts: {why}."
-            )
+            notes.append(PROFILE["no_taste"].format(judge=taste.judge, kind=taste.kind, why=why))
             continue
         rows.append(
             {"judge": taste.judge, "own": taste.kind, "texts by": author, "p": taste.p}

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.probes.effects import NO_SPREAD, clustered_mean, clustered_se
+from analysis.probes.effects import NO_SPREAD, clustered_mean, prompt_sums
 from analysis.statistics import proportions
-from analysis.statistics.bootstrap import FEWEST, resampled_sums, widened
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.statistics.bootstrap import FEWEST, ratio, ratio_se, resampled_sums, widened
+from analysis.statistics.estimate import NAN, Estimate
 
 THRESHOLD = 0.5
 """Judge and truth call a text good from this score on."""
@@ -41,18 +41,14 @@ def wilson(values_N: np.ndarray, prompts_N: np.ndarray) -> Share:
     fewer than `FEW_APART` prompts differ from the others that variance is not known, and a prompt
     counts as one text; a single prompt has no interval.
     """
-    values = np.asarray(values_N, dtype=float)
-    scored = np.isfinite(values)
-    values = values[scored]
-    _, codes = np.unique(np.asarray(prompts_N)[scored], return_inverse=True)
-    n, prompts = len(values), int(codes.max(initial=-1)) + 1
-    share = float(values.mean()) if n else NAN
+    sums = prompt_sums(values_N, prompts_N)
+    prompts, n = len(sums), int(sums[:, 1].sum())
+    share = float(ratio(sums.sum(axis=0)))
     if prompts < 2:
         return Share(share, n=n)
     plain = share * (1 - share) / n
-    design = max(1.0, clustered_se(values, codes) ** 2 / plain) if plain > 0 else 1.0
-    by_prompt = np.bincount(codes, values) / np.bincount(codes)
-    alike = int(np.unique(by_prompt.round(6), return_counts=True)[1].max())
+    design = max(1.0, ratio_se(sums) ** 2 / plain) if plain > 0 else 1.0
+    alike = int(np.unique(ratio(sums).round(6), return_counts=True)[1].max())
     if prompts - alike < FEW_APART:
         design = max(design, n / prompts)
     interval = proportions.wilson(share * n / design, n / design)
@@ -62,9 +58,8 @@ def wilson(values_N: np.ndarray, prompts_N: np.ndarray) -> Share:
 def rates(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
     """TPR, FPR, Youden's J and phi of each judge against the truth, over all single texts.
 
-    Returns:
-        Rows judge, measure, value, low, high, n. J's interval joins the two Wilson intervals; phi's
-        is a bootstrap over prompts, and missing where that has no spread.
+    Returns rows judge, measure, value, low, high, n. J's interval joins the two Wilson intervals;
+    phi's is a bootstrap over prompts, and missing where that has no spread.
     """
     rows = []
     for judge, part in _single(scores).groupby("judge", sort=False):
@@ -81,7 +76,7 @@ def rates(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
             "Youden J": proportions.youden_j(tpr, fpr),
             "phi": _phi_interval(cells, prompts),
         }
-        rows += [{"judge": judge, "measure": name} | one.row() for name, one in measures.items()]
+        rows += [{"judge": judge, "measure": name} | rate.row() for name, rate in measures.items()]
     return pd.DataFrame(rows, columns=["judge", "measure", "value", *ENDS])
 
 
@@ -105,7 +100,7 @@ def _phi_interval(cells_N_4: np.ndarray, prompts_N: np.ndarray) -> Estimate:
     # without spread (all right, all wrong) a bootstrap knows nothing of what was not drawn
     if len(drawn) <= REPLICATES / 2 or np.ptp(drawn) <= NO_SPREAD:
         return whole
-    tail = widened(LEVEL, units)
+    tail = widened(units)
     low, high = map(float, np.quantile(drawn, [tail, 1 - tail]))
     return replace(whole, low=low, high=high)
 
@@ -113,11 +108,10 @@ def _phi_interval(cells_N_4: np.ndarray, prompts_N: np.ndarray) -> Estimate:
 def scale_use(scores: pd.DataFrame) -> pd.DataFrame:
     """How each judge uses its scale on contents as they are.
 
-    Returns:
-        Per judge: ``mean``, ``sd``, ``leniency`` (judge - truth) with interval, ``entropy`` of
-        ten equal bins in bits (at most 3.32), ``ceiling`` and ``floor`` (share at 1 and at 0),
-        ``values`` (distinct scores), ``ties`` (share of two texts of one prompt with equal score
-        where the truth differs), ``n`` and ``unscored``.
+    Returns per judge: ``mean``, ``sd``, ``leniency`` (judge - truth) with interval, ``entropy`` of
+    ten equal bins in bits (at most 3.32), ``ceiling`` and ``floor`` (share at 1 and at 0),
+    ``values`` (distinct scores), ``ties`` (share of two texts of one prompt with equal score where
+    the truth differs), ``n`` and ``unscored``.
     """
     rows = []
     contents = _single(scores)
@@ -165,14 +159,12 @@ def length_preference(scores: pd.DataFrame, paired: pd.DataFrame) -> pd.DataFram
     Over all pairs of texts of one prompt (but content-free ones) of different length that both
     judge and truth tell apart; for a pairwise judge over the pairs that it was shown. ``excess`` is
     the judge's share minus the truth's on the very same pairs: a judge that likes what is long
-    because it is good has none.
+    because it is good has none. Returns per judge: ``judge_longer``, ``truth_longer``, ``excess``
+    with interval and p, ``pairs``.
 
     Args:
         scores: `analysis.probes.profile.scores`.
         paired: `analysis.probes.effects.pairs` of them.
-
-    Returns:
-        Per judge: ``judge_longer``, ``truth_longer``, ``excess`` with interval and p, ``pairs``.
     """
     rows = []
     moved = ["words_change", "judge_change", "truth_change"]
@@ -217,13 +209,12 @@ def hacks(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
 def failures(verdicts: pd.DataFrame, words: pd.Series) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Verdicts that are missing: by judge and reason, and by quarter of the texts' length.
 
+    Returns (judge, outcome, verdicts, share) and (judge, words_low, words_high, share with Wilson
+    interval, n).
+
     Args:
         verdicts: every verdict, repeats too.
         words: words of each probe, by probe_id.
-
-    Returns:
-        (judge, outcome, verdicts, share) and (judge, words_low, words_high, share with Wilson
-        interval, n).
     """
     verdicts = verdicts.assign(
         words=verdicts["probe_id"].map(words), missing=verdicts["outcome"] != "scored"

@@ -68,11 +68,7 @@ class Profile:
 
 
 def read(folder: Path | str) -> Evidence:
-    """The records of a folder.
-
-    Raises:
-        UserError: it is none of ours.
-    """
+    """The records of a folder. Raises UserError: it is none of ours."""
     folder = Path(folder)
     for name in (PROBES, VERDICTS, MANIFEST):
         if not (folder / name).is_file():
@@ -137,14 +133,12 @@ def _planted(settings: dict[str, Any] | None, texts: pd.Series) -> float | list[
 
 
 def profile(folder: Path | str, margin: float = MARGIN, threshold: float = THRESHOLD) -> Profile:
-    """All tables of a folder.
+    """All tables of a folder. Raises UserError: not a folder of probes, or a margin that is not
+    above 0.
 
     Args:
         margin: score units within which a bias counts as none; fixed before looking.
         threshold: the score from which a text is called good.
-
-    Raises:
-        UserError: not a folder of probes, or a margin that is not above 0.
     """
     if not margin > 0:
         raise UserError(f"margin={margin} is not above 0. Give score units, such as 0.05.")

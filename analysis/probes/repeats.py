@@ -25,19 +25,17 @@ def repeats(verdicts: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFram
     tie. That is 1 - sum n (n - 1) / (K (K - 1)) over the n of K repeats that say each thing,
     averaged, with interval clustered by prompt; ``sd`` is the root of the mean variance within a
     text or ordered pair. Those with fewer than two scored repeats have neither and are counted.
-
-    Returns:
-        Per judge and temperature: ``flips``, ``low``, ``high``, ``sd``, ``texts`` (or ordered
-        pairs), ``repeats`` (fewest and most scored ones of a text), ``too_few``, ``unscored``.
+    Returns per judge and temperature: ``flips``, ``low``, ``high``, ``sd``, ``texts`` (or ordered
+    pairs), ``repeats`` (fewest and most scored ones of a text), ``too_few``, ``unscored``.
     """
     rows = []
     asked = verdicts[verdicts["setting"].str.startswith(REPEAT)]
     for (judge, temperature), part in asked.groupby(["judge", "temperature"], sort=True):
         good = (part["score"] >= threshold).where(part["score"].notna()).astype(float)
-        said = part["score"].where(part["order"].notna(), good)
+        answer = part["score"].where(part["order"].notna(), good)
         keys = [part["prompt_id"], part["probe_id"], part["order"].fillna(SINGLE)]
         texts = part["score"].groupby(keys)
-        alike = said.groupby([*keys, said]).size().groupby(level=[0, 1, 2])
+        alike = answer.groupby([*keys, answer]).size().groupby(level=[0, 1, 2])
         table = pd.DataFrame(
             {
                 "k": texts.count(),
@@ -73,11 +71,9 @@ def positions(verdicts: pd.DataFrame) -> pd.DataFrame:
     second; ``p`` is the exact test that prompts are equally likely to lean to either, each by the
     sign of its own first_first - second_second, because pairs of one prompt are not independent. A
     judge's taste for what is better cannot move it, unlike a share of first picks. Pairs that tie
-    in one order only are counted apart.
-
-    Returns:
-        Per judge: ``consistent`` with Wilson interval, ``first_first``, ``second_second``, ``p``,
-        ``half_ties``, ``pairs``, ``unscored`` (pairs that lack an order).
+    in one order only are counted apart. Returns per judge: ``consistent`` with Wilson interval,
+    ``first_first``, ``second_second``, ``p``, ``half_ties``, ``pairs``, ``unscored`` (pairs that
+    lack an order).
     """
     rows = []
     repeated = verdicts["setting"].str.startswith(REPEAT)
@@ -86,10 +82,10 @@ def positions(verdicts: pd.DataFrame) -> pd.DataFrame:
         keys = ["prompt_id", "probe_id", "sample_index"]
         wide = part.pivot_table(index=keys, columns="order", values="score", dropna=False,
                                 observed=True).reindex(columns=[0, 1]).dropna()  # fmt: skip
-        given, swapped = wide[0], wide[1]
+        unswapped, swapped = wide[0], wide[1]
         # a score is for the text shown first: 1 in both orders chose the place, not the text
-        first, second = ((given == place) & (swapped == place) for place in (1, 0))
-        same = given + swapped == 1
+        first, second = ((unswapped == place) & (swapped == place) for place in (1, 0))
+        same = unswapped + swapped == 1
         lean = (first.astype(int) - second.astype(int)).groupby(level="prompt_id").sum()
         consistent = wilson(same.to_numpy(), wide.index.get_level_values("prompt_id").to_numpy())
         test = stats.binomtest((lean > 0).sum(), (lean != 0).sum()) if lean.any() else None

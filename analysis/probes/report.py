@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from study.cli import print_table
 MEASURES = ("TPR", "FPR", "Youden J", "phi")
 EFFECTS_HIDDEN = ("p (BH)", "p (equivalent)", "prompts", "truth from")
 """Columns of a judge's effects that the screen has no room for."""
+_with_interval = functools.partial(markup.estimate, sign=False)
 
 
 def effects_table(profile: Profile, judge: str) -> pd.DataFrame:
@@ -108,23 +110,29 @@ def agreement_table(profile: Profile) -> pd.DataFrame:
     return table.drop(columns=["value", "low", "high"])
 
 
+def _say(name: str, **values: Any) -> str:
+    return markup.TEXTS["profile"][name].format(**values)
+
+
 def agreement_sentences(profile: Profile) -> list[str]:
     """What the agreement comes to, or why there is none to show."""
+    kinds = dict(zip(profile.scores["judge"], profile.scores["pairwise"], strict=True))
+    if len(kinds) == 1:
+        return [_say("one_judge")]
     lines = [
-        f"{row['judges']} on {row['texts']}: {row['measure']}"
-        f" {_with_interval(row['value'], row['low'], row['high'])}"
-        f" ({row['scored']} {'pairs' if row['texts'] == 'pairs' else 'texts'} of"
-        f" {row['prompts']} prompts)."
+        _say(
+            "agreement",
+            interval=_with_interval(row["value"], row["low"], row["high"]),
+            noun="pairs" if row["texts"] == "pairs" else "texts",
+            **row,
+        )
         for row in profile.agreement.to_dict("records")
         if row["measure"] == ALPHA and not math.isnan(row["value"])
     ]
-    kinds = dict(zip(profile.scores["judge"], profile.scores["pairwise"], strict=True))
-    if len(kinds) == 1:
-        return ["One judge was probed, so there is no agreement to show."]
-    for pairwise, what in ((False, "single texts"), (True, "pairs")):
+    for pairwise, texts in ((False, "single texts"), (True, "pairs")):
         alike = [judge for judge, kind in kinds.items() if kind == pairwise]
         if len(alike) == 1:
-            lines.append(f"{alike[0]} alone was asked about {what}: none to compare it with.")
+            lines.append(_say("alone", judge=alike[0], texts=texts))
     return lines
 
 
@@ -135,77 +143,45 @@ def sentences(profile: Profile) -> list[str]:
         effects = profile.effects.query("judge == @judge and prompts > 0 and variant != 'placebo'")
         biases = effects[effects["claim"].isin(["bias for it", "bias against it"])]
         biases = biases.loc[biases["effect"].abs().sort_values(ascending=False).index]
-        lines += [
-            f"{judge} changes by {markup.estimate(row['effect'], row['low'], row['high'])}"
-            f" beyond the truth for {row['variant']} ({row['bias']}; Holm p"
-            f" {markup.p_value(row['p_holm'])}, {row['pairs']} pairs of {row['prompts']} prompts)."
-            for row in biases.head(3).to_dict("records")
-        ]
+        for row in biases.head(3).to_dict("records"):
+            moved = markup.estimate(row["effect"], row["low"], row["high"])
+            lines.append(_say("bias", moved=moved, holm=markup.p_value(row["p_holm"]), **row))
         if len(biases) > 3:
-            more = len(biases) - 3
-            lines.append(f"{judge} has {more} more biases; the table below has them all.")
+            lines.append(_say("more", judge=judge, more=len(biases) - 3))
         claimed = effects.groupby("claim")["variant"].agg(", ".join)
-        if "no bias" in claimed:
-            margin = f"+-{profile.margin:g}"
-            lines.append(f"{judge} has no bias beyond {margin} for {claimed['no bias']}.")
-        if END in claimed:
-            lines.append(
-                f"{judge} scores {claimed[END]} as their counterparts, but at an end"
-                " of its scale: a bias beyond that end would not show."
-            )
-        if "undecided" in claimed:
-            seen = markup.number(effects["smallest"][effects["claim"] == "undecided"].max())
-            lines.append(
-                f"{judge}: undecided for {claimed['undecided']}; these prompts would show"
-                f" an effect of {seen} with a chance of 80 %."
-            )
+        seen = markup.number(effects["smallest"][effects["claim"] == "undecided"].max())
+        for claim, name in (("no bias", "no_bias"), (END, "at_end"), ("undecided", "undecided")):
+            if claim in claimed:
+                values = {"variants": claimed[claim], "margin": profile.margin, "seen": seen}
+                lines.append(_say(name, judge=judge, **values))
         if effects.empty:
-            lines.append(f"{judge} has no scored pair, so nothing can be said of its biases.")
-    lines += [
-        f"{row['judge']} scores {row['own']} texts (by {row['texts by']}) by"
-        f" {markup.estimate(row['effect'], row['low'], row['high'])} differently at equal truth,"
-        f" {markup.number(row['raw'], sign=True)} without regard to it ({row['texts']} texts,"
-        f" {row['prompts']} prompts)."
-        for row in profile.preference.to_dict("records")
-    ]
+            lines.append(_say("no_pair", judge=judge))
+    for row in profile.preference.to_dict("records"):
+        moved = markup.estimate(row["effect"], row["low"], row["high"])
+        shown = row | {"author": row["texts by"], "moved": moved, "raw": _signed(row["raw"])}
+        lines.append(_say("own_texts", **shown))
     return lines
 
 
 def limits(profile: Profile) -> list[str]:
     """What cannot be concluded, and why."""
     lines = list(profile.evidence.manifest["notes"])
-    verdicts = profile.evidence.verdicts
-    lines += [
-        f"{missing.sum()} of {len(missing)} verdicts of {judge} are missing."
-        for judge, missing in verdicts["outcome"].ne("scored").groupby(verdicts["judge"])
-        if missing.any()
-    ]
+    verdicts, effects = profile.evidence.verdicts, profile.effects
+    for judge, missing in verdicts["outcome"].ne("scored").groupby(verdicts["judge"]):
+        if missing.any():
+            lines.append(_say("missing", missing=missing.sum(), verdicts=len(missing), judge=judge))
     if not profile.scores["truth"].notna().any():
-        lines.append(
-            "No rule knows the truth of these texts: there are no rates against truth, and an "
-            "edit's effect rests on its keeping the content."
-        )
-    few = profile.effects[profile.effects["claim"] == TOO_FEW]
-    for judge, own in few.groupby("judge", sort=False):
-        fewest, most = own["prompts"].min(), own["prompts"].max()
-        shown = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        lines.append(
-            f"Nothing is claimed of {judge} on {len(own)} edits: {shown} prompts gave a pair with "
-            f"both scores, and fewer than {FEW_PROMPTS} carry no claim."
-        )
-    undone = [row for row in profile.effects.to_dict("records") if _undone(row, profile.margin)]
+        lines.append(_say("no_truth"))
+    for judge, edits in effects[effects["claim"] == TOO_FEW].groupby("judge", sort=False):
+        prompts = " to ".join(map(str, sorted({edits["prompts"].min(), edits["prompts"].max()})))
+        values = {"edits": len(edits), "prompts": prompts, "fewest": FEW_PROMPTS}
+        lines.append(_say("too_few", judge=judge, **values))
+    undone = [row for row in effects.to_dict("records") if _undone(row, profile.margin)]
     if undone:
-        named = ", ".join(f"{row['judge']} on {row['variant']}" for row in undone)
-        lines.append(
-            "Missing verdicts could undo what is claimed, if they were all of the worst kind:"
-            f" {named}."
-        )
-    ends = profile.effects[profile.effects["at_end"] > 0.1]
-    if len(ends):
-        lines.append(
-            f"In {len(ends)} of {len(profile.effects)} rows more than a tenth of the pairs stand at"
-            " an end of the scale, where a bias cannot show in full: the effect may be too small."
-        )
+        rows = ", ".join(f"{row['judge']} on {row['variant']}" for row in undone)
+        lines.append(_say("undone", rows=rows))
+    if ends := int((effects["at_end"] > 0.1).sum()):
+        lines.append(_say("ends", ends=ends, rows=len(effects)))
     return [*lines, *profile.no_preference] or ["Nothing was left out."]
 
 
@@ -242,10 +218,7 @@ def show(profile: Profile) -> None:
 
 def write_report(folder: Path | str, margin: float, threshold: float) -> Path:
     """Execute the notebook on a folder of probes; the HTML file, with the executed notebook beside.
-
-    Raises:
-        UserError: it is not a folder of probes.
-    """
+    Raises UserError: it is not a folder of probes."""
     folder = Path(folder).absolute()
     read(folder)
     html = folder / "report" / "judge_profile.html"
@@ -273,7 +246,3 @@ def _signed(value: float) -> str:
 def _each(show: Callable[..., str], table: pd.DataFrame, *columns: str) -> list[str]:
     """What ``show`` makes of these columns, row by row."""
     return [show(*row) for row in table[list(columns)].itertuples(index=False)]
-
-
-def _with_interval(value: float, low: float, high: float) -> str:
-    return f"{markup.number(value)} {markup.bracket(low, high)}".strip()

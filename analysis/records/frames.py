@@ -8,7 +8,7 @@ it in ``frame.attrs["problems"]``, a list of sentences.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +130,8 @@ def rollouts_frame(
 ) -> pd.DataFrame:
     """Every recorded rollout with its run axes; ``columns`` and ``steps`` limit what is read.
 
-    A component that no rollout has is NaN throughout.
-
-    Raises:
-        KeyError: a column that no rollout file has and the contract does not know.
+    A component that no rollout has is NaN throughout. Raises KeyError: a column that no rollout
+    file has and the contract does not know.
     """
     return _parts_frame(Path(study_dir), "rollouts", ROLLOUT_COLUMNS, columns, runs, steps)
 
@@ -146,22 +144,19 @@ def verdicts_frame(
     """Every recorded verdict with its run axes; ``columns`` limits what is read from disk.
 
     ``judge`` is who gave the verdict (acting or shadow, see ``role``); the judge that the run was
-    trained under is ``acting_judge``, and the policy's seed ``seed``.
-
-    Raises:
-        KeyError: a column that no verdict file has and the contract does not know.
+    trained under is ``acting_judge``, and the policy's seed ``seed``. Raises KeyError: a column
+    that no verdict file has and the contract does not know.
     """
     return _parts_frame(Path(study_dir), "verdicts", VERDICT_COLUMNS, columns, runs)
 
 
 def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dict[str, Any]:
     status = read_status(cell, problems)
-    environment = _read(read_form, cell / "environment.json", problems)
-    config = read_config(cell / "config.yaml", problems)
-    git, judge = _mapping(environment, "git"), _mapping(config, "judge")
-    simulated = _mapping(judge, "simulated")
+    environment = flatten(_read(read_form, cell / "environment.json", problems))
+    flat = flatten(read_config(cell / "config.yaml", problems))
+    doses = judge_doses(flat)
     digest = re.search(r"-([0-9a-f]{10})$", cell.name)
-    state, flat = cell_state(cell), flatten(config)
+    state = cell_state(cell)
     row: dict[str, Any] = {
         "study": study,
         "cell": cell.name,
@@ -172,12 +167,12 @@ def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dic
         "steps": status.get("steps") or flat.get("trainer.steps") or 0,
         "seconds": status.get("seconds"),
         "error": status.get("error") or "",
-        "judge": str(judge.get("name") or NAMELESS),
-        "simulated": bool(simulated),
-        "undosed": bool(simulated) and not any(_mapping(simulated, "doses").values()),
-        "seed": _seed(cell, config, problems),
-        "git_commit": git.get("commit") or "",
-        "git_dirty": git.get("dirty"),
+        "judge": str(flat.get("judge.name") or NAMELESS),
+        "simulated": doses is not None,
+        "undosed": doses is not None and not any(doses.values()),
+        "seed": _seed(cell, flat, problems),
+        "git_commit": environment.get("git.commit") or "",
+        "git_dirty": environment.get("git.dirty"),
         **{column: str(flat.get(key) or "") for column, key in _FROM_CONFIG.items()},
     }
     for factor in factors:
@@ -185,14 +180,16 @@ def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dic
     return row
 
 
-def _mapping(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """One part of a config; {} where it is absent, or something else in another version."""
-    part = config.get(name)
-    return part if isinstance(part, dict) else {}
+def judge_doses(flat: Mapping[str, Any]) -> dict[str, float] | None:
+    """Feature -> dose of the simulated judge of a flat config; None for a real judge."""
+    start = "judge.simulated."
+    simulated = {k.removeprefix(start): value for k, value in flat.items() if k.startswith(start)}
+    doses = {k.removeprefix("doses."): v for k, v in simulated.items() if k.startswith("doses.")}
+    return doses if simulated else None
 
 
-def _seed(cell: Path, config: dict[str, Any], problems: list[str]) -> int:
-    seed = config.get("seed") or 0
+def _seed(cell: Path, flat: dict[str, Any], problems: list[str]) -> int:
+    seed = flat.get("seed") or 0
     if isinstance(seed, int) and abs(seed) < 1 << 53:
         return seed
     problems.append(f"{where(cell / 'config.yaml')} says seed={seed!r:.40}, which is read as 0")
@@ -274,8 +271,8 @@ def _parts_frame(
     frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
     if tables:
         frame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
-        there = {*contract, *frame}
-        unknown = [n for n in wanted if n not in there and not n.startswith(COMPONENT)]
+        present = {*contract, *frame}
+        unknown = [n for n in wanted if n not in present and not n.startswith(COMPONENT)]
         if unknown:
             raise KeyError(f"{kind} have no {', '.join(unknown)}; they have {', '.join(contract)}")
     dtypes = {name: contract.get(name, "float64") for name in wanted}

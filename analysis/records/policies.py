@@ -32,13 +32,12 @@ ANY_ROW = Row("", (), (Criterion(""),))
 def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.ndarray], str]:
     """Failure policy -> the rewards it would have made, shape (N,), and why they are not known.
 
+    Returns for every policy that leaves a run going. NaN is no reward; where the rewards cannot be
+    composed again, all are NaN and the sentence says why.
+
     Args:
         folder: of the cell.
         rollouts: of the cell, with the columns `NEEDED`, step, group and member.
-
-    Returns:
-        For every policy that leaves a run going. NaN is no reward; where the rewards cannot be
-        composed again, all are NaN and the sentence says why.
     """
     recorded = rollouts["reward"].to_numpy(dtype=float)
     if rollouts["judge_score"].notna().all():
@@ -53,13 +52,13 @@ def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.nd
         return unknown, f"what another on_failure would have done is not known: {error}".rstrip(".")
     policy = config.judge.on_failure
     acting = "unscored" if policy == "abort" else policy  # abort leaves no run with a failure
-    made = {name: recorded if name == acting else recorded.copy() for name in REPLAY_POLICIES}
+    by_policy = {name: recorded if name == acting else recorded.copy() for name in REPLAY_POLICIES}
     failed = rollouts["judge_score"].isna().groupby([rollouts["step"], rollouts["group"]])
     some = np.flatnonzero(failed.transform("any").to_numpy())
     for places in rollouts.iloc[some].groupby(["step", "group"]).indices.values():
         group = sorted(some[places], key=rollouts["member"].to_numpy().__getitem__)
-        _compose_group(config, rows, rollouts.iloc[group], np.array(group), acting, made)
-    return made, ""
+        _compose_group(config, rows, rollouts.iloc[group], np.array(group), acting, by_policy)
+    return by_policy, ""
 
 
 def _rows(config: Study) -> dict[str, Row]:
@@ -75,7 +74,7 @@ def _compose_group(
     group: pd.DataFrame,
     places: np.ndarray,
     acting: str,
-    made: dict[str, np.ndarray],
+    by_policy: dict[str, np.ndarray],
 ) -> None:
     """Put the rewards of one group into ``made`` where a policy changes what the reward sees."""
     records = [_record(record) for record in group.to_dict("records")]
@@ -84,19 +83,21 @@ def _compose_group(
         for record in records
     ]
     scores = [record["judge_score"] for record in records]
-    known = not rows or all(record["prompt_id"] in rows for record in records)
+    composable = not rows or all(record["prompt_id"] in rows for record in records)
     if config.reward.overlong.buffer:
-        known &= all(record["tokens"] is not None for record in records)
+        composable &= all(record["tokens"] is not None for record in records)
     size = len(records)
     before = apply_failure_policy(scores, size, acting, 1.0)
     for policy in REPLAY_POLICIES:
         after = apply_failure_policy(scores, size, policy, 1.0)
         if after == before:
             continue
-        rewards = compose.recompose(config, parts, scores, size, policy) if known else [None] * size
-        for place, was, now, reward in zip(places, before, after, rewards, strict=True):
-            if was != now:
-                made[policy][place] = np.nan if reward is None else reward
+        rewards = (
+            compose.recompose(config, parts, scores, size, policy) if composable else [None] * size
+        )
+        for place, old, new, reward in zip(places, before, after, rewards, strict=True):
+            if old != new:
+                by_policy[policy][place] = np.nan if reward is None else reward
 
 
 def _record(record: dict[Any, Any]) -> dict[str, Any]:

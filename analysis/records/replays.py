@@ -26,13 +26,13 @@ def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[
         shadows = dict(run.shadows)
         folders = sorted((study_dir / "replays").glob(f"*/{run.cell}"))
         try:
-            known = _judges(study_dir / run.cell) if folders else {}
+            scored_by = _judges(study_dir / run.cell) if folders else {}
         except Damaged as error:
             problems.append(f"{error.path}: it {error.why}; replays of this run are left out")
             folders = []
         for folder in folders:
             try:
-                new = {who: name for who, name in _judges(folder).items() if who not in known}
+                new = {who: name for who, name in _judges(folder).items() if who not in scored_by}
                 scores = _scores(folder, run) if new else None
             except Damaged as error:
                 problems.append(f"{error.path}: it {error.why}; this replay is left out")
@@ -43,8 +43,8 @@ def with_replays(runs: Sequence[Run], study_dir: Path) -> tuple[list[Run], list[
                 problems.append(f"{folder}: this replay holds other groups than its run; left out")
             else:
                 (who, name), *_ = new.items()
-                shadows[folder.parent.name if name in known.values() else name] = scores
-                known[who] = name
+                shadows[folder.parent.name if name in scored_by.values() else name] = scores
+                scored_by[who] = name
         replayed.append(replace(run, shadows=shadows))
     return replayed, problems
 

@@ -23,6 +23,7 @@ from analysis.records import policies
 from analysis.records.behaviour import shift
 from analysis.records.frames import (
     NAMELESS,
+    judge_doses,
     read_config,
     rollouts_frame,
     runs_frame,
@@ -86,6 +87,16 @@ class Run:
         declared = int(self.config.get("trainer.steps") or 0) if self.done else 0
         return np.union1d(self.step_P, np.arange(1, declared + 1)).astype(int)
 
+    @property
+    def acting(self) -> str:
+        """Name of the judge that trained it."""
+        return str(self.config.get("judge.name") or NAMELESS)
+
+    @property
+    def doses(self) -> dict[str, float] | None:
+        """Feature -> dose of a simulated judge; None for a real judge."""
+        return judge_doses(self.config)
+
     def at(self, step: int) -> Run:
         """The groups of one step."""
         here = self.step_P == step
@@ -117,14 +128,12 @@ class Records:
     def shift(self, feature: str, judge: str) -> Estimate:
         """How far a judge's finished runs moved on one behaviour, t interval over runs.
 
-        A run's shift is the mean of the last tenth of its steps minus that of the first.
+        A run's shift is the mean of the last tenth of its steps minus that of the first. Raises
+        UserError: no such behaviour, or no finished run of the arm.
 
         Args:
             feature: one of `study.features.FEATURES`, in its own unit (words for length).
             judge: an arm of the study, as its report names it.
-
-        Raises:
-            UserError: no such behaviour, or no finished run of the arm.
         """
         if feature not in FEATURES:
             raise UserError(f"feature={feature} is not measured. Legal are {', '.join(FEATURES)}.")
@@ -172,9 +181,9 @@ def step_means(run: Run, values_P_G: np.ndarray) -> np.ndarray:
     """Mean of the known values of every step, shape (T,); NaN where none is known."""
     steps = run.steps
     at = np.searchsorted(steps, run.step_P)
-    known = np.isfinite(values_P_G)
-    count = np.bincount(at, known.sum(axis=1), len(steps))
-    total = np.bincount(at, np.where(known, values_P_G, 0.0).sum(axis=1), len(steps))
+    finite = np.isfinite(values_P_G)
+    count = np.bincount(at, finite.sum(axis=1), len(steps))
+    total = np.bincount(at, np.where(finite, values_P_G, 0.0).sum(axis=1), len(steps))
     return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
 
 

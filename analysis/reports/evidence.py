@@ -110,8 +110,7 @@ def gather(study_dir: Path | str) -> Evidence:
 def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence:
     """The evidence of a study that was read.
 
-    Args:
-        cells: those to rest the estimates on; by default what `drift.usable_cells` says.
+    ``cells``: those to rest the estimates on; by default what `drift.usable_cells` says.
     """
     table = records.table
     used_cells = drift.usable_cells(table) if cells is None else list(cells)
@@ -127,8 +126,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     steps = ledger(by_arm)
     predicted, calibration, no_prediction = _predictions(by_arm)
     runs, unread = with_replays(by_arm, records.folder)
-    acting = dict(zip(table["cell"].astype("str"), table["judge"].astype("str"), strict=True))
-    gains = matrix(runs, acting)
+    gains = matrix(runs)
     return Evidence(
         records=records,
         used_cells=used_cells,
@@ -153,7 +151,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         ],
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
-        agreement=agreement(runs, acting),
+        agreement=agreement(runs),
         substitutions=substitutions(runs),
         no_substitution=untold(runs),
         problems=[*steps.attrs["problems"], *unread],

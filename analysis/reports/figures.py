@@ -185,16 +185,16 @@ def dose_response(dose: dict[str, Any]) -> Figure:
 
     A theory far off the runs is cut at the edge, so that the runs can be seen.
     """
-    given, shift = (np.array([run[key] for run in dose["runs"]]) for key in ("dose", "shift"))
-    grid = np.linspace(given.min(), given.max(), 200)
-    figure, axes = _single(6, 5)
+    doses, shift = (np.array([run[key] for run in dose["runs"]]) for key in ("dose", "shift"))
+    grid = np.linspace(doses.min(), doses.max(), 200)
+    figure, axes = single(6, 5)
     blue, orange, green, red = _colours(4)
     axes.axhline(0, color="0.7", linewidth=1)
-    axes.scatter(given, shift, s=26, color=blue, zorder=3, label="run")
+    axes.scatter(doses, shift, s=26, color=blue, zorder=3, label="run")
     fit, bent = dose["line"], dose["emax"]
     axes.plot(grid, fit["intercept"] + fit["slope"] * grid, color=orange, label="line")
     if not np.isnan(bent["emax"]) and not bent["note"]:
-        d = grid - given.min()
+        d = grid - doses.min()
         curve = bent["e0"] + bent["emax"] * d / (bent["ed50"] + d)
         axes.plot(grid, curve, color=green, linestyle="--", label="Emax")
     xs, ys = zip(*dose["monotone"], strict=True)
@@ -268,7 +268,7 @@ def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
 def frontier(runs: Sequence[Run]) -> Figure | None:
     """One path per run in the plane of judge score and truth; None where no run has both ends."""
     look = looks(sorted({run.arm for run in runs}))
-    figure, axes = _single(6.5, 4.5)
+    figure, axes = single(6.5, 4.5)
     axes.axline((0.5, 0.5), slope=1, color="0.6", linewidth=1, zorder=0)
     labelled: set[str] = set()
     for run in runs:
@@ -303,7 +303,8 @@ def _in_order(metrics: Iterable[str]) -> list[str]:
     return sorted(set(metrics), key=lambda metric: (order.get(metric, len(order)), metric))
 
 
-def _single(width: float, height: float) -> tuple[Figure, Axes]:
+def single(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of one panel, in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")

@@ -124,8 +124,8 @@ def samples(frame: pd.DataFrame) -> str:
         parts.append(f"<h4>{escape(str(when))} step ({steps}), prompt {rank + 1} of that step</h4>")
         parts.append(prompts[0] if shared else "")
         rows = zip(cards.to_dict("records"), prompts, strict=True)
-        made = "".join(_card(row, "" if shared else prompt) for row, prompt in rows)
-        parts.append(f'<div class="cards">{made}</div>')
+        divs = "".join(_card(row, "" if shared else prompt) for row, prompt in rows)
+        parts.append(f'<div class="cards">{divs}</div>')
     return "".join(parts)
 
 

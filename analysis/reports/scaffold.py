@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def schedule(scaffold: Scaffold, steps: int, group_size: int, criteria: int) -> pd.DataFrame:
     """How many of ``criteria`` each rollout of a group is shown.
 
-    Returns:
-        T * G rows: step (from 1), member (from 0), ratio (share in [0, 1]), shown (count).
+    Returns T * G rows: step (from 1), member (from 0), ratio (share in [0, 1]), shown (count).
     """
     draw = random.Random(0)  # which ones is drawn, how many is not
     rows = []
@@ -52,7 +51,7 @@ def figure(scaffold: Scaffold, table: pd.DataFrame, criteria: int) -> Figure:
     wide = table.pivot(index="member", columns="step", values="shown")
     steps = wide.columns.to_numpy()
     with style():
-        made, (above, below) = plt.subplots(
+        drawn, (above, below) = plt.subplots(
             2, 1, figsize=(8, 5.5), sharex=True, height_ratios=(1, 2), layout="constrained"
         )
         above.plot(steps, [step_share(scaffold, int(t), len(steps)) for t in steps])
@@ -73,16 +72,13 @@ def figure(scaffold: Scaffold, table: pd.DataFrame, criteria: int) -> Figure:
         below.set(xlabel="training step", ylabel="rollout of the group", yticks=range(len(wide)))
         below.invert_yaxis()
         below.grid(False)
-        made.colorbar(mesh, ax=below, label="criteria shown", ticks=range(criteria + 1))
-    return made
+        drawn.colorbar(mesh, ax=below, label="criteria shown", ticks=range(criteria + 1))
+    return drawn
 
 
 def load_scaffold(settings: Sequence[str]) -> Scaffold:
-    """The scaffold ruscarl with other settings, such as ``scaffold.x0=0.2``.
-
-    Raises:
-        UserError: a setting that the schema does not take.
-    """
+    """The scaffold ruscarl with other settings, such as ``scaffold.x0=0.2``. Raises UserError: a
+    setting that the schema does not take."""
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
 

@@ -67,8 +67,8 @@ def scores(evidence: Evidence) -> list[str]:
 def gap(evidence: Evidence) -> list[str]:
     """Judge minus truth along training."""
     curves = drift.learning_curves(evidence.scores)
-    known = curves.loc[curves["metric"] == "gap", "mean"].notna().any()
-    drawn = _figure("gap", figures.gap, curves) if known else paragraph(EMPTY["gap"])
+    has_gap = curves.loc[curves["metric"] == "gap", "mean"].notna().any()
+    drawn = _figure("gap", figures.gap, curves) if has_gap else paragraph(EMPTY["gap"])
     return [_title("gap"), drawn]
 
 
@@ -135,8 +135,9 @@ def predictions(evidence: Evidence) -> list[str]:
     """Predicted beside observed shifts, where there are runs enough."""
     if evidence.no_prediction:
         return [_title("predictions"), paragraph(evidence.no_prediction)]
-    predicted = pd.DataFrame([row.row() for row in evidence.predicted])
+    predicted = pd.DataFrame([columns(row, predicted="") for row in evidence.predicted])
     calibration = pd.DataFrame([columns(line, slope="") for line in evidence.calibration])
+    compared = calibration.dropna(subset=["r2"]).drop(columns="note")
     meaning = PARAGRAPHS["predictions"]
     if why := propagation.unpredicted(evidence.predicted):
         left_out = ", ".join(f"{cell} ({reason})" for cell, reason in sorted(why.items()))
@@ -144,7 +145,7 @@ def predictions(evidence: Evidence) -> list[str]:
     return [
         _title("predictions"),
         _figure("predictions", propagation.figure, predicted, calibration),
-        markup.table(tables.calibration_table(calibration)),
+        markup.table(compared.rename(columns=TEXTS["calibration"])),
         paragraph(meaning),
     ]
 
@@ -179,7 +180,7 @@ def judges(evidence: Evidence) -> list[str]:
         meanings = [f"{name}: {meaning}" for name, meaning in crossjudge.COLUMNS.items()]
         fragments += [
             _figure("gains", crossjudge.figure, evidence.gains),
-            markup.table(pd.DataFrame([row.row() for row in evidence.inflation])),
+            markup.table(pd.DataFrame(crossjudge.inflation_rows(evidence.inflation))),
             markup.sentences(meanings),
             _figure("agreement", crossjudge.agreement_figure, agreement),
             markup.table(each_pair_once.rename(columns={"mean": "correlation", "n": "runs"})),
@@ -195,9 +196,10 @@ def judges(evidence: Evidence) -> list[str]:
 def failures(evidence: Evidence) -> list[str]:
     """Which verdicts are missing, and why."""
     table, verdicts = evidence.failures, int(evidence.records.outcomes["verdicts"].sum())
+    percent = [f"{100 * share:.2f} %" for share in table["unscored"]]
     return [
         _title("failures"),
-        markup.table(tables.failures_table(evidence)),
+        markup.table(table.assign(unscored=percent)),
         _figure("failures", figures.failures, table, evidence.failures_by_length)
         if (table["unscored"] > 0).any()
         else paragraph(EMPTY["failures"].format(verdicts=verdicts)),

@@ -120,13 +120,6 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     return table if with_notes else table.drop(columns="note", errors="ignore")
 
 
-def failures_table(evidence: Evidence) -> pd.DataFrame:
-    """The failure table with its share in percent; the counts of a row add up to its verdicts."""
-    table = evidence.failures
-    unscored = [f"{100 * share:.2f} %" for share in table["unscored"]]
-    return table.assign(unscored=unscored)
-
-
 def dose_table(dose: dict[str, Any]) -> pd.DataFrame:
     """One row on a dose-response study: slope with its unit of inference, tests, theory."""
     slope, measured = dose["slope"], unit(dose["feature"])
@@ -164,12 +157,6 @@ def ledger_table(table: pd.DataFrame) -> pd.DataFrame:
                 line[name] = markup.estimate(row["mean"], row["low"], row["high"], sign=False)
             rows.append(line)
     return pd.DataFrame(rows)
-
-
-def calibration_table(calibration: pd.DataFrame) -> pd.DataFrame:
-    """Predicted against observed shifts, one row per behaviour that could be compared."""
-    table = calibration.dropna(subset=["r2"]).drop(columns="note")
-    return table.rename(columns=TEXTS["calibration"])
 
 
 def onset_table(lines: Iterable[Line]) -> pd.DataFrame:

@@ -105,11 +105,11 @@ def run_shifts(
             means = step_means(run, scores)
             first, last = ends(means)
             tails = [scores[here] for here in at]
-            known = [tail[np.isfinite(tail)] for tail in tails]
-            noise = [k.var(ddof=1) / k.size if k.size > 1 else np.nan for k in known]
+            finite = [tail[np.isfinite(tail)] for tail in tails]
+            noise = [k.var(ddof=1) / k.size if k.size > 1 else np.nan for k in finite]
             by_group = [group_sums(tail) for tail in tails]
             clustered = sum(ratio_se(sums[sums[:, 1] > 0]) ** 2 for sums in by_group)
-            lost = 1 - sum(k.size for k in known) / max(1, sum(tail.size for tail in tails))
+            lost = 1 - sum(k.size for k in finite) / max(1, sum(tail.size for tail in tails))
             row: dict[str, Any] = {
                 **{"cell": run.cell, "arm": run.arm, "seed": run.seed, "metric": metric},
                 **{"first": first, "last": last, "shift": shift(means)},
@@ -191,11 +191,11 @@ def failure_table(outcomes: pd.DataFrame) -> pd.DataFrame:
         index=keys, columns="outcome", values="verdicts", aggfunc="sum", fill_value=0
     )
     order = [str(outcome) for outcome in Outcome]
-    known = [name for name in order if name in counts or name == "scored"]
+    occurred = [name for name in order if name in counts or name == "scored"]
     other = [name for name in counts if name not in order]
-    table = counts.reindex(columns=[*known, *other], fill_value=0).astype("int64").reset_index()
+    table = counts.reindex(columns=[*occurred, *other], fill_value=0).astype("int64").reset_index()
     table.columns.name = None
-    table["verdicts"] = table[[*known, *other]].sum(axis=1).astype("int64")
+    table["verdicts"] = table[[*occurred, *other]].sum(axis=1).astype("int64")
     table["unscored"] = 1 - table["scored"] / table["verdicts"]
     return table
 
@@ -251,10 +251,8 @@ def sample_completions(rollouts: pd.DataFrame, ranks: int = 2) -> pd.DataFrame:
     """Completions of the same prompts under every arm at the first, middle and last step.
 
     Nothing is picked for its looks: the first ``ranks`` prompt groups of the step and their first
-    member. Where an arm lacks that group, its nearest one stands in.
-
-    Args:
-        rollouts: of one seed, as `sample_rollouts` gives them.
+    member. Where an arm lacks that group, its nearest one stands in. ``rollouts``: of one seed, as
+    `sample_rollouts` gives them.
     """
     columns = ["when", "step", "rank", "arm", "seed", "cell", "rollout_id", "prompt"]
     columns += ["completion", "judge_score", "truth", "reward"]
@@ -264,11 +262,11 @@ def sample_completions(rollouts: pd.DataFrame, ranks: int = 2) -> pd.DataFrame:
     for _, run in rollouts.sort_values(["step", "group", "member"]).groupby("arm", observed=True):
         steps = run["step"].unique()
         for when, at in {"first": 0, "middle": (len(steps) - 1) // 2, "last": -1}.items():
-            now = run[run["step"] == steps[at]]
-            groups = now["group"].unique()
+            at_step = run[run["step"] == steps[at]]
+            groups = at_step["group"].unique()
             for rank in range(min(ranks, len(groups))):
                 nearest = groups[abs(groups - rank).argmin()]
-                row = now[now["group"] == nearest].head(1)
+                row = at_step[at_step["group"] == nearest].head(1)
                 picked.append(row.assign(when=when, rank=rank))
     table = pd.concat(picked, ignore_index=True)
     table["when"] = pd.Categorical(table["when"], categories=["first", "middle", "last"])

@@ -52,7 +52,6 @@ def change_point(
     *,
     replicates: int = REPLICATES,
     seed: int = 0,
-    level: float = LEVEL,
 ) -> Onset:
     """Least-squares fit of flat - ramp - flat to the step means of the gap, rising only.
 
@@ -64,10 +63,10 @@ def change_point(
         step_P: the step of every group.
         gap_P_2: sum of judge - truth over each group's rollouts that have both, and their number.
     """
-    unseen = Estimate(NAN, unit="step", level=level)
-    known = gap_P_2[:, 1] > 0
+    unseen = Estimate(NAN, unit="step")
+    scored = gap_P_2[:, 1] > 0
     rng = np.random.default_rng(seed)
-    steps, means, errors, noise = step_noise(step_P[known], gap_P_2[known], replicates, rng)
+    steps, means, errors, noise = step_noise(step_P[scored], gap_P_2[scored], replicates, rng)
     if len(steps) < FEWEST_STEPS:
         few = f"{len(steps)} steps with judge and truth, at least {FEWEST_STEPS} are needed"
         return Onset(unseen, note=few)
@@ -83,14 +82,14 @@ def change_point(
     rise = float(fitted / np.sqrt(((ramp - ramp.mean()) ** 2).sum()))
     before = float(means.mean() - rise * ramp.mean())
     notes = [] if len(steps) <= KNOTS else [f"searched on {KNOTS} of {len(steps)} steps"]
-    if not (fitted > 0 and p < 1 - level):
+    if not (fitted > 0 and p < 1 - LEVEL):
         note = "; ".join(["the gap is not seen to rise", *notes])
         return Onset(unseen, p, before, note=note)
     if _squares(means, fitted) > np.quantile(_squares(noise, by_chance), MISFIT):
         bent = "the rise is no straight ramp, its begin is known less well than the interval says"
         notes.insert(0, bent)
-    ends = _ends(_not_refuted(means, noise, begins, shapes, level), steps)
-    begin = Estimate(float(begins[best]), *ends, len(steps), "step", level)
+    ends = _ends(_not_refuted(means, noise, begins, shapes), steps)
+    begin = Estimate(float(begins[best]), *ends, len(steps), "step")
     return Onset(begin, p, before, rise, "; ".join(notes))
 
 
@@ -120,7 +119,6 @@ def _not_refuted(
     noise_B_T: np.ndarray,
     begins_M: np.ndarray,
     shapes_M_T: np.ndarray,
-    level: float,
 ) -> np.ndarray:
     """Begins of the confidence set of `change_point`, in order; the best is always among them."""
     places, starts = np.unique(begins_M, return_index=True)
@@ -132,9 +130,9 @@ def _not_refuted(
         lost = fitted.max() ** 2 - fitted[here] ** 2
         # Products are linear, so those of ramp plus noise are those of noise moved along.
         refitted = by_noise + fitted[here] * (shapes_M_T @ shapes_M_T[here])
-        best, there = refitted.max(axis=1), refitted[:, start:end].max(axis=1)
-        usual = np.maximum(best, 0.0) ** 2 - np.maximum(there, 0.0) ** 2
-        if lost <= np.quantile(usual, level):
+        best, near = refitted.max(axis=1), refitted[:, start:end].max(axis=1)
+        usual = np.maximum(best, 0.0) ** 2 - np.maximum(near, 0.0) ** 2
+        if lost <= np.quantile(usual, LEVEL):
             plausible.append(place)
     return np.array(plausible)
 
@@ -152,11 +150,6 @@ def _knots(steps_T: np.ndarray) -> np.ndarray:
     """Steps at which a ramp may begin or end."""
     places = np.unique(np.linspace(0, len(steps_T) - 1, min(KNOTS, len(steps_T))).round())
     return steps_T[places.astype(int)].astype(float)
-
-
-def group_gaps(run: Run) -> np.ndarray:
-    """Sum of judge - truth over the rollouts of each group that have both, and their number."""
-    return group_sums(run.judge - run.truth)
 
 
 @dataclass(frozen=True)
@@ -180,10 +173,10 @@ class Line:
 
 def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH) -> Line:
     """Onset by all three definitions for one run; see `change_point` for what cannot be had."""
-    sums = group_gaps(run)
-    known = sums[:, 1] > 0
+    sums = group_sums(run.judge - run.truth)
+    scored = sums[:, 1] > 0
     steps, means, errors, _ = step_noise(
-        run.step_P[known], sums[known], 1, np.random.default_rng(0)
+        run.step_P[scored], sums[scored], 1, np.random.default_rng(0)
     )
     tail = max(1, len(steps) // 10)
     ends = (float(means[:tail].mean()), float(means[-tail:].mean())) if len(steps) else (NAN, NAN)
@@ -192,7 +185,7 @@ def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FE
     own_grid = grid_of(run, features, gaps, own_high(run), OWN_FEWEST)
     rule, alarm = None, None
     if len(steps) >= FEWEST_STEPS and np.isfinite(errors).all():
-        groups = int(np.bincount(np.searchsorted(steps, run.step_P[known])).min())
+        groups = int(np.bincount(np.searchsorted(steps, run.step_P[scored])).min())
         rule = calibrated(len(steps), groups)
         at = int(first_alarms(means[None], errors[None], rule)[0])
         alarm = int(steps[at]) if at >= 0 else None
@@ -202,22 +195,20 @@ def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FE
     return Line(*axes, *ends, onset, grid, own_grid, alarm, rule, shortcut)
 
 
-def planted_false_alarms(run: Run, rule: Rule, runs: int = 500) -> Estimate:
-    """`false_alarms` on bias-free runs of this run's steps, groups and spread of the gap."""
-    sums = group_gaps(run)
-    steps, groups = len(np.unique(run.step_P)), int(np.bincount(run.step_P)[run.step_P].min())
+def planted_false_alarms(run: Run, rule: Rule) -> Estimate:
+    """`false_alarms` on 500 bias-free runs of this run's steps, groups and spread of the gap."""
     gap = run.judge - run.truth
+    sums = group_sums(gap)
+    steps, groups = len(np.unique(run.step_P)), int(np.bincount(run.step_P)[run.step_P].min())
     noise = float(np.nanstd(gap - (sums[:, 0] / np.maximum(sums[:, 1], 1))[:, None]))
     size = run.judge.shape[1]
     rng = np.random.default_rng(0)
-    return false_alarms(rule, bias_free_gaps(rng, runs, steps, groups, size, max(noise, 1e-3)))
+    return false_alarms(rule, bias_free_gaps(rng, 500, steps, groups, size, max(noise, 1e-3)))
 
 
 def dosed(run: Run) -> list[str]:
     """Features that the run's simulated judge has a dose for: the shortcuts that are known."""
-    prefix = "judge.simulated.doses."
-    doses = {key: dose for key, dose in run.config.items() if key.startswith(prefix)}
-    return sorted(key.removeprefix(prefix) for key, dose in doses.items() if dose)
+    return sorted(name for name, dose in (run.doses or {}).items() if dose)
 
 
 def own_line(run: Run) -> Line:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.planted.truth import Fault, Tabular, simulate
+from analysis.planted.truth import Fault, simulate
 from analysis.records.runs import Run
 from analysis.reports.markup import number
 from analysis.statistics.bootstrap import group_sums, step_noise
@@ -26,6 +26,7 @@ REPLICATES = 2_000
 FEWEST_STEPS = 8
 SLACK = 0.5
 FALSE_ALARM = 0.05
+SIMULATED = 20_000
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,6 @@ def overoptimisation(
     *,
     replicates: int = REPLICATES,
     seed: int = 0,
-    level: float = LEVEL,
 ) -> Overopt:
     """Both forms fitted to a run's step means of a score, and an interval of the peak.
 
@@ -119,10 +119,10 @@ def overoptimisation(
         step_P: the step of every group.
         score_P_2: sum of the score over each group's rollouts that have one, and their number.
     """
-    known = np.isin(step_P, np.unique(step_P)[np.isfinite(d_T)]) & (score_P_2[:, 1] > 0)
-    d = d_T[np.isin(np.unique(step_P), step_P[known])]
+    usable = np.isin(step_P, np.unique(step_P)[np.isfinite(d_T)]) & (score_P_2[:, 1] > 0)
+    d = d_T[np.isin(np.unique(step_P), step_P[usable])]
     rng = np.random.default_rng(seed)
-    steps, means, errors, noise = step_noise(step_P[known], score_P_2[known], replicates, rng)
+    steps, means, errors, noise = step_noise(step_P[usable], score_P_2[usable], replicates, rng)
     d_max = float(d.max()) if len(d) else NAN
     if len(steps) < FEWEST_STEPS:
         why = f"{len(steps)} steps with a score and a KL, at least {FEWEST_STEPS} are needed"
@@ -139,10 +139,10 @@ def overoptimisation(
         return Overopt(fits, best, Estimate(best.peak), NAN, d_max, "; ".join(notes))
     peaks = _refitted_peaks(d, means + noise, [bent.form for bent in fits[:2]])
     # Quantiles that are one of the replicates: between a peak and "not reached" lies nothing.
-    tails = [(1 - level) / 2, (1 + level) / 2]
+    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     low, high = np.quantile(peaks, tails, method="inverted_cdf")
     reached = float(np.isfinite(peaks).mean())
-    peak = Estimate(best.peak, float(low), float(high), len(steps), "step", level)
+    peak = Estimate(best.peak, float(low), float(high), len(steps), "step")
     return Overopt(fits, best, peak, reached, d_max, "; ".join(notes))
 
 
@@ -189,8 +189,8 @@ def kl_path(run: Run) -> Kl:
     nothing = np.full(len(run.steps), np.nan)
     tokens = run.logged.get("policy/length_tokens", nothing)
     kl = run.logged.get("policy/kl", nothing) * tokens
-    if (known := np.isfinite(kl)).any():
-        return Kl(run.steps[known], np.maximum(kl[known], 0.0), "policy/kl x tokens")
+    if (measured := np.isfinite(kl)).any():
+        return Kl(run.steps[measured], np.maximum(kl[measured], 0.0), "policy/kl x tokens")
     if run.log_ratio is not None:
         steps = np.unique(run.step_P)
         ratios = [run.log_ratio[run.step_P == step] for step in steps]
@@ -226,19 +226,17 @@ def first_alarms(gap_N_T: np.ndarray, se_N_T: np.ndarray, rule: Rule) -> np.ndar
 
 
 @cache
-def calibrated(
-    steps: int, groups: int, *, false_alarm: float = FALSE_ALARM, runs: int = 20_000, seed: int = 0
-) -> Rule:
-    """The rule that stops ``false_alarm`` of bias-free runs of this length, with normal noise.
+def calibrated(steps: int, groups: int) -> Rule:
+    """The rule that stops `FALSE_ALARM` of bias-free runs of this length, with normal noise.
 
     The baseline is the first fifth of the run, at least three steps. The limit is the quantile of
     the largest S over simulated runs whose gap is constant, its mean and standard error unknown.
     """
-    rng = np.random.default_rng(seed)
+    rng, shape = np.random.default_rng(0), (SIMULATED, steps)
     baseline = max(3, steps // 5)
-    se = np.sqrt(rng.chisquare(max(1, groups - 1), (runs, steps)) / max(1, groups - 1))
-    highest = _cusum(rng.standard_normal((runs, steps)), se, baseline, SLACK).max(axis=1)
-    return Rule(baseline, float(np.quantile(highest, 1 - false_alarm)))
+    se = np.sqrt(rng.chisquare(max(1, groups - 1), shape) / max(1, groups - 1))
+    highest = _cusum(rng.standard_normal(shape), se, baseline, SLACK).max(axis=1)
+    return Rule(baseline, float(np.quantile(highest, 1 - FALSE_ALARM)))
 
 
 def bias_free_gaps(
@@ -246,18 +244,15 @@ def bias_free_gaps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gap means and their standard errors, each (runs, steps), of policies under a fair judge.
 
-    The share of right answers follows a tabular policy that GRPO teaches
-    (`analysis.planted.truth`); the judge scores truth plus noise.
+    The judge scores truth plus noise (`analysis.planted.truth`): the gap is that noise, whatever
+    the policy learns.
     """
-    policy = Tabular(np.array([1.0, 0.0]), np.zeros((2, 1)), np.log([0.3, 0.7]))
     means, errors = np.empty((runs, steps)), np.empty((runs, steps))
     for t in range(steps):
-        p = float(policy.policy()[0])
-        data = simulate(rng, runs * groups, Fault(noise_sd=noise_sd), group=group, p=p)
+        data = simulate(rng, runs * groups, Fault(noise_sd=noise_sd), group=group)
         by_group = (data.judge - data.truth).mean(axis=1).reshape(runs, groups)
         means[:, t] = by_group.mean(axis=1)
         errors[:, t] = by_group.std(axis=1, ddof=1) / groups**0.5
-        policy = policy.step(policy.truth, group, 0.3)
     return means, errors
 
 

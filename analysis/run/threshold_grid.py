@@ -122,8 +122,8 @@ def grid_of(
 
 def own_high(run: Run) -> float:
     """The score that the best tenth of all rollouts of the run reach; NaN of none."""
-    known = run.judge[np.isfinite(run.judge)]
-    return float(np.quantile(known, 1 - OWN_SHARE)) if known.size else float("nan")
+    scored = run.judge[np.isfinite(run.judge)]
+    return float(np.quantile(scored, 1 - OWN_SHARE)) if scored.size else float("nan")
 
 
 def span(grid: Grid) -> str:

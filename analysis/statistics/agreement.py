@@ -2,7 +2,7 @@
 
 A statistic that the data cannot give is NaN with the reason in words. Ratings without spread give
 NaN, never the 0 or 1 that a formula happens to leave; a value of exactly 1 means that all ratings
-agreed and did differ between items. Every interval is at the 95 % level unless told. Tables of
+agreed and did differ between items. Every interval is at the 95 % level. Tables of
 ratings are of shape (N items, R raters), and NaN is a missing score.
 """
 
@@ -19,9 +19,9 @@ from scipy import stats
 from scipy.stats import f
 from statsmodels.stats import inter_rater
 
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
-from analysis.statistics.intervals import mean_interval
-from analysis.statistics.proportions import Scores, complete, constant, z_value
+from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
+from analysis.statistics.intervals import mean_interval, student
+from analysis.statistics.proportions import NORMAL, Scores, complete, constant
 
 MAX_LEVELS = 200
 """More distinct scores than this make no categories: kappas are not computed for them."""
@@ -54,7 +54,6 @@ def cohen_kappa(
     a: Scores,
     b: Scores,
     weights: Literal["linear", "quadratic"] | None = None,
-    level: float = LEVEL,
 ) -> Estimate:
     """Cohen's kappa of two raters over the items that both scored, shapes (N,).
 
@@ -80,11 +79,11 @@ def cohen_kappa(
     value = float(kappa.kappa)
     if value == 1.0:
         return Estimate(1.0, n=n, note=ALL_AGREE)
-    half = z_value(level) * float(np.sqrt(max(float(kappa.var_kappa), 0.0)))
-    return Estimate(value, max(value - half, -1.0), min(value + half, 1.0), n, "item", level)
+    half = NORMAL * float(np.sqrt(max(float(kappa.var_kappa), 0.0)))
+    return around(value, half, n, "item", ends=(-1.0, 1.0))
 
 
-def fleiss_kappa(ratings: np.ndarray, level: float = LEVEL) -> Estimate:
+def fleiss_kappa(ratings: np.ndarray) -> Estimate:
     """Fleiss' kappa over the items that every rater scored, with a jackknife interval over items.
 
     NaN for one rater, or one score only.
@@ -98,13 +97,12 @@ def fleiss_kappa(ratings: np.ndarray, level: float = LEVEL) -> Estimate:
     formula = inter_rater.fleiss_kappa
     with np.errstate(divide="ignore", invalid="ignore"):  # without a block none may differ
         left = [float(formula(counts[block != number])) for number in range(blocks)]
-    return _jackknife(float(formula(counts)), left, len(counts), level, "fewer than 3 items")
+    return _jackknife(float(formula(counts)), left, len(counts), "fewer than 3 items")
 
 
 def krippendorff_alpha(
     ratings: np.ndarray,
     scale: Literal["nominal", "ordinal", "interval", "ratio"] = "interval",
-    level: float = LEVEL,
 ) -> Estimate:
     """Krippendorff's alpha with missing cells, and a jackknife interval over items.
 
@@ -139,10 +137,10 @@ def krippendorff_alpha(
 
     whole = parts.sum(axis=0)
     left = [alpha(whole - part) for part in parts] if blocks > 1 else []
-    return _jackknife(alpha(whole), left, n, level, few)
+    return _jackknife(alpha(whole), left, n, few)
 
 
-def icc_family(ratings: np.ndarray, level: float = LEVEL) -> dict[str, Estimate]:
+def icc_family(ratings: np.ndarray) -> dict[str, Estimate]:
     """The six intraclass correlations over the items that every rater scored, with F intervals.
 
     McGraw and Wong's names: ICC(1,1) raters differ by item, ICC(A,1) agreement and ICC(C,1)
@@ -170,16 +168,16 @@ def icc_family(ratings: np.ndarray, level: float = LEVEL) -> dict[str, Estimate]
         few = k < FEW_RATERS and n > MANY_ITEMS
         notes = ["", few * "few raters over many items: the interval is too narrow", ""]
         ends = [
-            _f_interval(between / within, n - 1, n * (k - 1), k, level),
-            _agreement_interval(between, raters, error, (n, k), agree, level),
-            _f_interval(between / error, n - 1, (n - 1) * (k - 1), k, level),
+            _f_interval(between / within, n - 1, n * (k - 1), k),
+            _agreement_interval(between, raters, error, (n, k), agree),
+            _f_interval(between / error, n - 1, (n - 1) * (k - 1), k),
         ]
 
     def of_mean(icc: float) -> float:  # Spearman and Brown's formula; -1/(k-1) is its pole
         return k * icc / (1 + (k - 1) * icc) if 1 + (k - 1) * icc > 1e-12 else NAN
 
     single = [
-        Estimate(value, *low_high, n, "item", level, note)
+        Estimate(value, *low_high, n, "item", note)
         for value, low_high, note in zip(values, ends, notes, strict=True)
     ]
     mean = [
@@ -189,7 +187,7 @@ def icc_family(ratings: np.ndarray, level: float = LEVEL) -> dict[str, Estimate]
     return dict(zip(ICC_TYPES, [*single, *mean], strict=True))
 
 
-def correlation(x: Scores, y: Scores, kind: Kind = "pearson", level: float = LEVEL) -> Estimate:
+def correlation(x: Scores, y: Scores, kind: Kind = "pearson") -> Estimate:
     """Pearson, Spearman or Kendall tau-b over complete pairs; NaN if a side has no spread.
 
     The interval is Fisher's z with the variance 1/(n-3), (1 + r^2/2)/(n-3) (Bonett and Wright) or
@@ -209,9 +207,9 @@ def correlation(x: Scores, y: Scores, kind: Kind = "pearson", level: float = LEV
     if dof < 1 or abs(value) >= 1 - 1e-12:
         return Estimate(value, n=n, note="too few pairs" if dof < 1 else "exact order: no interval")
     variance = {"pearson": 1.0, "spearman": 1 + value**2 / 2, "kendall": 0.437}[kind] / dof
-    half = z_value(level) * variance**0.5
+    half = NORMAL * variance**0.5
     low, high = np.tanh(np.arctanh(value) + np.array([-half, half])).tolist()
-    return Estimate(value, low, high, n, "item", level)
+    return Estimate(value, low, high, n, "item")
 
 
 def within_groups(
@@ -219,7 +217,6 @@ def within_groups(
     y: Scores,
     groups: Sequence[Any] | np.ndarray,
     kind: Kind = "pearson",
-    level: float = LEVEL,
 ) -> WithinGroups:
     """Mean over groups of the correlation inside each; groups without spread are counted apart.
 
@@ -231,10 +228,10 @@ def within_groups(
     measured = [each.value for each in inside if each.n >= 2]
     values = [value for value in measured if not np.isnan(value)]
     flat, small = len(measured) - len(values), len(inside) - len(measured)
-    return WithinGroups(mean_interval(values, "group", level), flat, small)
+    return WithinGroups(mean_interval(values, "group"), flat, small)
 
 
-def _jackknife(value: float, left: Sequence[float], n: int, level: float, few: str) -> Estimate:
+def _jackknife(value: float, left: Sequence[float], n: int, few: str) -> Estimate:
     """A statistic of n items with its delete-one-block t interval, cut at 1.
 
     Args:
@@ -249,14 +246,14 @@ def _jackknife(value: float, left: Sequence[float], n: int, level: float, few: s
         return Estimate(value, n=n, note="hangs on a single item: no interval")
     blocks = len(left)
     spread = float(np.var(left) * (blocks - 1)) ** 0.5
-    half = float(stats.t.ppf((1 + level) / 2, blocks - 1)) * spread
-    return Estimate(value, value - half, min(value + half, 1.0), n, "item", level)
+    half = float(student(blocks - 1)) * spread
+    return around(value, half, n, "item", ends=(-np.inf, 1.0))
 
 
-def _moments(kept: np.ndarray, blocks: int) -> np.ndarray:
+def _moments(centred: np.ndarray, blocks: int) -> np.ndarray:
     """Per block: disagreement within items, number, sum and square sum of scores: (B, 4)."""
-    number = (~np.isnan(kept)).sum(axis=1)
-    total, squares = np.nansum(kept, axis=1), np.nansum(kept**2, axis=1)
+    number = (~np.isnan(centred)).sum(axis=1)
+    total, squares = np.nansum(centred, axis=1), np.nansum(centred**2, axis=1)
     within = 2 * (number * squares - total**2) / (number - 1)
     items = np.stack([within, number, total, squares], axis=1)
     return np.stack([items[block::blocks].sum(axis=0) for block in range(blocks)])
@@ -304,20 +301,20 @@ def _share(ratio: float, k: int) -> float:
     return float((ratio - 1) / (ratio + k - 1))
 
 
-def _f_interval(ratio: float, df: int, rest: int, k: int, level: float) -> tuple[float, float]:
+def _f_interval(ratio: float, df: int, rest: int, k: int) -> tuple[float, float]:
     """Interval of `_share` from F with its two degrees of freedom."""
-    tail = (1 + level) / 2
+    tail = (1 + LEVEL) / 2
     return _share(ratio / f.ppf(tail, df, rest), k), _share(ratio * f.ppf(tail, rest, df), k)
 
 
 def _agreement_interval(
-    between: float, raters: float, error: float, shape: tuple[int, int], icc: float, level: float
+    between: float, raters: float, error: float, shape: tuple[int, int], icc: float
 ) -> tuple[float, float]:
     """McGraw and Wong's interval of ICC(A,1), with Satterthwaite's degrees of freedom."""
     n, k = shape
     a, b = k * icc * raters / error, n * (1 + (k - 1) * icc) - k * icc
     freedom = (n - 1) * (k - 1) * (a + b) ** 2 / ((n - 1) * a**2 + b**2)
-    tail = (1 + level) / 2
+    tail = (1 + LEVEL) / 2
     lower, upper = f.ppf(tail, n - 1, freedom), f.ppf(tail, freedom, n - 1)
     spread = k * raters + (k * n - k - n) * error
     low = n * (between - lower * error) / (lower * spread + n * between)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
+from analysis.statistics.estimate import LEVEL
+
 FEWEST = 10
 """Fewest units of any resampled kind for which an interval is given."""
 CHUNK = 1 << 17
@@ -41,8 +43,8 @@ def draw_weights(rng: np.random.Generator, out_B_C: np.ndarray) -> np.ndarray:
 
 def group_sums(values_P_G: np.ndarray) -> np.ndarray:
     """Sum over the rollouts of each group that have a value, and their number: (P, 2)."""
-    known = np.isfinite(values_P_G)
-    return np.stack([np.where(known, values_P_G, 0.0).sum(axis=1), known.sum(axis=1)], axis=1)
+    finite = np.isfinite(values_P_G)
+    return np.stack([np.where(finite, values_P_G, 0.0).sum(axis=1), finite.sum(axis=1)], axis=1)
 
 
 def step_noise(
@@ -50,35 +52,34 @@ def step_noise(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Step means of a run and how they vary when the groups of each step are drawn anew.
 
+    Returns steps (T,), means (T,), standard errors (T,) and deviations from the means (B, T), these
+    stretched by sqrt(P / (P - 1)) so that their variance is right for P groups. A step of one group
+    has NaN errors and deviations.
+
     Args:
         step_P: the step of every group.
         sums_P_2: sum over the group's rollouts, and how many they are (none 0).
-
-    Returns:
-        steps (T,), means (T,), standard errors (T,) and deviations from the means (B, T), these
-        stretched by sqrt(P / (P - 1)) so that their variance is right for P groups. A step of one
-        group has NaN errors and deviations.
     """
     steps = np.unique(step_P)
     means, errors = np.empty(len(steps)), np.empty(len(steps))
     noise = np.empty((replicates, len(steps)))
     for t, step in enumerate(steps):
-        own = sums_P_2[step_P == step]
-        groups = len(own)
-        means[t], errors[t] = ratio(own.sum(axis=0)), ratio_se(own)
+        of_step = sums_P_2[step_P == step]
+        groups = len(of_step)
+        means[t], errors[t] = ratio(of_step.sum(axis=0)), ratio_se(of_step)
         stretch = (groups / (groups - 1)) ** 0.5 if groups > 1 else float("nan")
-        noise[:, t] = stretch * (ratio(resampled_sums(own, replicates, rng)) - means[t])
+        noise[:, t] = stretch * (ratio(resampled_sums(of_step, replicates, rng)) - means[t])
     return steps, means, errors, noise
 
 
-def widened(level: float, units: int) -> float:
+def widened(units: int) -> float:
     """Lower tail probability whose percentile interval fits a t interval over ``units``.
 
     Phi(-sqrt(n / (n - 1)) t), t the upper quantile with n - 1 degrees of freedom: the expanded
     percentile interval of Hesterberg (2015, The American Statistician 69(4)). Plain percentiles
     are too narrow by sqrt((n - 1) / n) and by the difference between t and the normal.
     """
-    t = special.stdtrit(units - 1, (1 + level) / 2)
+    t = special.stdtrit(units - 1, (1 + LEVEL) / 2)
     return float(special.ndtr(-((units / (units - 1)) ** 0.5) * t))
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from analysis.statistics.estimate import LEVEL
+
 STILL = 0.01
 """Score units within which a prompt stands where the middle prompt does."""
 DRAWS = 20_000
@@ -33,9 +35,9 @@ class Rare:
     apart: tuple[float, ...]
     ends: tuple[float, float]
 
-    def bounds(self, level: float) -> tuple[float, float]:
-        """The mean of all prompts with two one-sided bounds, each at (1 + level) / 2."""
-        tail = (1 - level) / 2
+    def bounds(self) -> tuple[float, float]:
+        """The mean of all prompts with two one-sided bounds, each at 97.5 %."""
+        tail = (1 - LEVEL) / 2
         if not self.apart:
             share = 1 - tail ** (1 / self.still)
             low, high = (self.value + share * (end - self.value) for end in self.ends)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 LEVEL = 0.95
 NAN = float("nan")
+ENDS = (-float("inf"), float("inf"))
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Estimate:
     n: int = 0
     unit: str = ""
     """What ``n`` counts: run, prompt, item."""
-    level: float = LEVEL
-    """Share of such intervals that hold the truth."""
+    level: float = field(default=LEVEL, init=False)
+    """Share of such intervals that hold the truth: the same for all."""
     note: str = ""
     """Why there is no interval, or why not to trust it; empty where nothing is wrong."""
 
@@ -40,13 +41,21 @@ class Estimate:
         """
         names = {"value": value, "n": n}
         return {
-            names.get(field.name, field.name): getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in ("unit", "level")
+            names.get(each.name, each.name): getattr(self, each.name)
+            for each in fields(self)
+            if each.name not in ("unit", "level")
         }
 
 
 NO_ESTIMATE = Estimate(NAN)
+
+
+def around(
+    value: float, half: float, n: int, unit: str, note: str = "", ends: tuple[float, float] = ENDS
+) -> Estimate:
+    """``value`` +- ``half``, cut at the ``ends`` of what can be."""
+    low, high = max(float(value - half), ends[0]), min(float(value + half), ends[1])
+    return Estimate(float(value), low, high, n, unit, note)
 
 
 def columns(record: Any, **prefixes: str) -> dict[str, Any]:
@@ -58,11 +67,9 @@ def columns(record: Any, **prefixes: str) -> dict[str, Any]:
         prefixes: of fields whose ends are not called ``<field>_low`` and ``<field>_high``.
     """
     row: dict[str, Any] = {}
-    for field in fields(record):
-        value = getattr(record, field.name)
+    for name in (each.name for each in fields(record)):
+        row[name] = value = getattr(record, name)
         if isinstance(value, Estimate):
-            prefix = prefixes.get(field.name, f"{field.name}_")
-            row |= {field.name: value.value, f"{prefix}low": value.low, f"{prefix}high": value.high}
-        else:
-            row[field.name] = value
+            prefix = prefixes.get(name, f"{name}_")
+            row |= {name: value.value, f"{prefix}low": value.low, f"{prefix}high": value.high}
     return row

@@ -2,8 +2,7 @@
 
 Every column is split into what varies inside its group and the group's mean; the rows are read for
 that once, and what follows needs products of K columns. `analysis.step.transmission` regresses
-inside groups of rollouts, `analysis.external.preference` inside items, and
-`analysis.planted.random_intercept` weighs the two parts.
+inside groups of rollouts, `analysis.external.preference` inside items.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from analysis.statistics.estimate import LEVEL
+from analysis.statistics.intervals import student
 
 APART = 1e-5
 """A column of which a smaller share of the length is its own is a combination of earlier ones."""
@@ -50,25 +48,23 @@ class Within:
     kept: tuple[int, ...]
     free: int
 
-    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-        """Low and high of every coefficient, shape (K,): t with groups - 1 degrees of freedom."""
-        half = float(stats.t.ppf((1 + level) / 2, max(self.groups - 1, 1))) * self.se_K
+    def interval(self) -> tuple[np.ndarray, np.ndarray]:
+        """95 % ends of every coefficient, each (K,): t with groups - 1 degrees of freedom."""
+        half = student(max(self.groups - 1, 1)) * self.se_K
         return self.coef_K - half, self.coef_K + half
 
 
 def fixed_effects(
     y_N: np.ndarray, x_N_K: np.ndarray, groups_N: np.ndarray, *, flat: float = 0.0
 ) -> Within:
-    """Slopes of y on x with a constant per group, and standard errors clustered by it.
+    """Slopes of y on x with a constant per group, and standard errors clustered by it. Raises
+    ValueError: a value is NaN or infinite: the caller says what a missing one means.
 
     Args:
         y_N: outcomes, shape (N,).
         x_N_K: columns, shape (N, K); a constant among them is dropped.
         groups_N: labels, shape (N,); integers of a narrow range are fastest.
         flat: a column whose root mean square inside groups is at most this counts as constant.
-
-    Raises:
-        ValueError: a value is NaN or infinite: the caller says what a missing one means.
     """
     x = np.asarray(x_N_K, dtype=float)
     by = grouped(np.asarray(groups_N))
@@ -83,29 +79,29 @@ def fixed_effects(
     varies = varying(size, means, by.counts_P) & (size > flat * n**0.5)
     safe = np.where(size[1:] > 0, size[1:], 1.0)
     unit = gram[1:, 1:] / np.outer(safe, safe)
-    kept, _ = independent(unit, np.flatnonzero(varies[1:]).tolist())
+    used, _ = independent(unit, np.flatnonzero(varies[1:]).tolist())
     coef, se, unique = (np.full(x.shape[1], np.nan) for _ in range(3))
-    free = n - groups - len(kept)
-    if not kept or free <= 0:
-        return Within(coef, se, unique, np.nan, n, groups, tuple(kept), free)
-    inverse = np.linalg.inv(unit[np.ix_(kept, kept)])
-    own = size[1:][kept]
-    b = inverse @ (gram[0, 1:][kept] / own)
-    coef[kept] = b / own
+    free = n - groups - len(used)
+    if not used or free <= 0:
+        return Within(coef, se, unique, np.nan, n, groups, tuple(used), free)
+    inverse = np.linalg.inv(unit[np.ix_(used, used)])
+    lengths = size[1:][used]
+    b = inverse @ (gram[0, 1:][used] / lengths)
+    coef[used] = b / lengths
     left = centred[0] - np.where(np.isnan(coef), 0.0, coef) @ centred[1:]
     if groups > 1:
-        for k in kept:
+        for k in used:
             centred[1 + k] *= left
-        pull = np.stack([by.sums(centred[1 + k]) for k in kept]) / own[:, None]
-        factor = groups / (groups - 1) * (n - 1) / (n - len(kept))
+        pull = np.stack([by.sums(centred[1 + k]) for k in used]) / lengths[:, None]
+        factor = groups / (groups - 1) * (n - 1) / (n - len(used))
         spread = np.diag(inverse @ (pull @ pull.T) @ inverse)
         # rounding can make the variance of a column that explains nothing negative
-        se[kept] = np.sqrt(np.maximum(spread, 0.0) * factor) / own
+        se[used] = np.sqrt(np.maximum(spread, 0.0) * factor) / lengths
     r2 = np.nan
     if varies[0]:
         r2 = 1 - float(left @ left) / float(gram[0, 0])
-        unique[kept] = b**2 / np.diag(inverse) / gram[0, 0]
-    return Within(coef, se, unique, r2, n, groups, tuple(kept), free)
+        unique[used] = b**2 / np.diag(inverse) / gram[0, 0]
+    return Within(coef, se, unique, r2, n, groups, tuple(used), free)
 
 
 @dataclass(frozen=True)
@@ -177,22 +173,18 @@ def varying(size_K: np.ndarray, means_K_P: np.ndarray, counts_P: np.ndarray) -> 
 def independent(unit_K_K: np.ndarray, among: Sequence[int]) -> tuple[list[int], np.ndarray]:
     """Columns that are no combination of columns before them, by Cholesky of inner products.
 
-    Args:
-        unit_K_K: inner products of columns that were scaled to length 1.
-        among: the columns to look at; others are left out.
-
-    Returns:
-        The columns kept, and L, shape (K, K), with L L' the products of ``among``; a column that
-        was not kept has no part of its own in it.
+    Args: unit_K_K: inner products of columns that were scaled to length 1. among: the columns to
+    look at; others are left out. Returns the columns kept, and L, shape (K, K), with L L' the
+    products of ``among``; a column that was not kept has no part of its own in it.
     """
-    kept: list[int] = []
+    used: list[int] = []
     factor = np.zeros_like(unit_K_K)
     for k in among:
-        for axis in kept:
+        for axis in used:
             shared = unit_K_K[k, axis] - factor[k] @ factor[axis]
             factor[k, axis] = shared / factor[axis, axis]
-        own = unit_K_K[k, k] - factor[k] @ factor[k]
-        if own > APART**2:
-            factor[k, k] = np.sqrt(own)
-            kept.append(k)
-    return kept, factor
+        rest = unit_K_K[k, k] - factor[k] @ factor[k]
+        if rest > APART**2:
+            factor[k, k] = np.sqrt(rest)
+            used.append(k)
+    return used, factor

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
 
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,12 @@ class Line:
     runs: int
 
 
-def mean_interval(values: Sequence[float], unit: str = "run", level: float = LEVEL) -> Estimate:
+def student(free: Any) -> Any:
+    """Two-sided 95 % quantile of Student's t with ``free`` degrees of freedom, a number or many."""
+    return stats.t.ppf((1 + LEVEL) / 2, free)
+
+
+def mean_interval(values: Sequence[float], unit: str = "run") -> Estimate:
     """Mean over units, shape (S,), with a two-sided t interval.
 
     NaN entries are left out and counted in note; one value gives a mean without interval.
@@ -51,7 +56,7 @@ def mean_interval(values: Sequence[float], unit: str = "run", level: float = LEV
     n = len(finite)
     notes = [f"{len(whole) - n} of {len(whole)} {unit}s have no value"] if n < len(whole) else []
     if n == 0:
-        return Estimate(NAN, unit=unit, level=level, note=notes[0] if notes else f"no {unit}s")
+        return Estimate(NAN, unit=unit, note=notes[0] if notes else f"no {unit}s")
     mean, half = float(finite.mean()), NAN
     if n == 1:
         notes.append(f"one {unit}, no interval")
@@ -60,28 +65,21 @@ def mean_interval(values: Sequence[float], unit: str = "run", level: float = LEV
         if spread <= 1e-12 * max(1.0, abs(mean)):
             spread = 0.0
             notes.append(f"no spread between {unit}s")
-        half = float(stats.t.ppf((1 + level) / 2, n - 1)) * spread / n**0.5
-    return Estimate(mean, mean - half, mean + half, n, unit, level, "; ".join(notes))
+        half = student(n - 1) * spread / n**0.5
+    return around(mean, half, n, unit, "; ".join(notes))
 
 
-def line(x: np.ndarray, y: np.ndarray, level: float = LEVEL) -> Line:
-    """Least squares of y on x over R runs, shapes (R,).
-
-    Raises:
-        ValueError: fewer than three runs, or one x only.
-    """
+def line(x: np.ndarray, y: np.ndarray) -> Line:
+    """Least squares of y on x over R runs, shapes (R,). Raises ValueError: fewer than three runs,
+    or one x only."""
     if len(x) < 3 or np.ptp(x) == 0:
         raise ValueError("a line takes three runs and two doses")
     fit = stats.linregress(x, y)
-    half = float(stats.t.ppf((1 + level) / 2, len(x) - 2) * fit.stderr)
-    value = float(fit.slope)
-    slope = Estimate(value, value - half, value + half, len(x), "run", level)
+    slope = around(fit.slope, student(len(x) - 2) * fit.stderr, len(x), "run")
     return Line(float(fit.intercept), slope, float(fit.rvalue**2), len(x))
 
 
-def paired_difference(
-    treated: pd.Series, base: pd.Series, unit: str = "seed pair", level: float = LEVEL
-) -> Paired:
+def paired_difference(treated: pd.Series, base: pd.Series, unit: str = "seed pair") -> Paired:
     """Mean of treated - base over the seeds that both have, with t interval and sign-flip p.
 
     Each has one number per run, indexed by seed; runs of one seed are averaged first.
@@ -89,7 +87,7 @@ def paired_difference(
     a, b = (runs.astype(float).groupby(level=0).mean() for runs in (treated, base))
     shared = a.index.intersection(b.index)
     differences = (a.loc[shared] - b.loc[shared]).to_numpy()
-    mean = mean_interval(differences, unit, level)
+    mean = mean_interval(differences, unit)
     finite = differences[np.isfinite(differences)]
     notes = [mean.note] if mean.note else []
     if 0 < mean.n < 6:
@@ -100,7 +98,7 @@ def paired_difference(
     elif mean.n > 1 and mean.value == 0:
         p_t = 1.0
     return Paired(
-        *(mean.value, mean.low, mean.high, mean.n, unit, level, "; ".join(notes)),
+        *(mean.value, mean.low, mean.high, mean.n, unit, "; ".join(notes)),
         p=sign_flip_p(finite),
         p_t=p_t,
     )
@@ -126,17 +124,15 @@ def sign_flip_p(differences: np.ndarray) -> float:
     return float((1 + (np.abs(signs @ finite) >= seen).sum()) / (1 + len(signs)))
 
 
-def grouped_intervals(
-    frame: pd.DataFrame, by: list[str], value: str = "value", level: float = LEVEL
-) -> pd.DataFrame:
+def grouped_intervals(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """`mean_interval` of every group at once: columns ``by`` + mean, low, high, n, missing.
 
     ``frame`` holds one row per run in each group; ``missing`` counts the runs without a value.
     """
-    grouped = frame.groupby(by, sort=True, observed=True)[value]
+    grouped = frame.groupby(by, sort=True, observed=True)["value"]
     table = grouped.agg(["mean", "std", "count", "size"]).reset_index()
     n = table["count"].to_numpy()
-    t = np.where(n > 1, stats.t.ppf((1 + level) / 2, np.maximum(n - 1, 1)), np.nan)
+    t = np.where(n > 1, student(np.maximum(n - 1, 1)), np.nan)
     half = t * table["std"] / np.sqrt(np.maximum(n, 1))
     table["low"], table["high"] = table["mean"] - half, table["mean"] + half
     table["n"], table["missing"] = table["count"], table["size"] - table["count"]

@@ -1,22 +1,24 @@
 """A binary judge against a binary truth: rates, Youden J, phi, AUC and the corrected prevalence.
 
 A rate that the data cannot give is NaN with the reason in words, never the 0 or 1 that a formula
-happens to leave. Every interval is at the 95 % level unless told.
+happens to leave. Every interval is at the 95 % level.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
 
 Scores = Sequence[float] | np.ndarray
+NORMAL = float(ndtri((1 + LEVEL) / 2))
+"""The two-sided normal quantile: 1.96."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Confusion:
     phi: Estimate
 
 
-def wilson(successes: float, n: float, level: float = LEVEL) -> Estimate:
+def wilson(successes: float, n: float) -> Estimate:
     """A proportion with Wilson's interval; NaN for n = 0.
 
     ``successes`` may be fractional (a half credit) and ``n`` an effective number of units: the
@@ -41,17 +43,30 @@ def wilson(successes: float, n: float, level: float = LEVEL) -> Estimate:
     """
     if n <= 0:
         return Estimate(NAN, note="no units")
-    z2 = z_value(level) ** 2
+    z2 = NORMAL**2
     share = min(max(successes / n, 0.0), 1.0)
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = (z2 * (share * (1 - share) / n + z2 / (4 * n * n))) ** 0.5 / (1 + z2 / n)
     # at a share of 0 or 1 the limit is that share itself; rounding must not move it
     low = 0.0 if share == 0 else max(centre - half, 0.0)
     high = 1.0 if share == 1 else min(centre + half, 1.0)
-    return Estimate(share, low, high, int(n), level=level)
+    return Estimate(share, low, high, int(n))
 
 
-def auc(score: Scores, truth: Scores, level: float = LEVEL) -> Estimate:
+def clustered_wilson(share: float, variance: float, n: int, clusters: int) -> Estimate:
+    """A mean of ``n`` credits in ``clusters``, with Wilson's interval at as many independent ones.
+
+    That many would have the same ``variance``, at most ``n``; where all credits are 0 or all 1, a
+    cluster counts as one.
+    """
+    effective = float(clusters)
+    if 0 < share < 1:
+        # values that only cancel out inside clusters are no reason for more than all of them
+        effective = min(share * (1 - share) / variance, n) if variance > 0 else n
+    return replace(wilson(share * effective, effective), value=share)
+
+
+def auc(score: Scores, truth: Scores) -> Estimate:
     """P(a true item scores above a false one), ties half, with DeLong's interval cut at [0, 1].
 
     Shapes (N,), NaN is missing, truth 0 or 1. NaN unless both occur and the scores have a spread.
@@ -70,14 +85,12 @@ def auc(score: Scores, truth: Scores, level: float = LEVEL) -> Estimate:
     if min(len(true), len(false)) < 2:
         return Estimate(value, n=len(s), note="a class has one item: no interval")
     variance = beats.var(ddof=1) / len(true) + beaten.var(ddof=1) / len(false)
-    half = z_value(level) * float(variance) ** 0.5
+    half = NORMAL * float(variance) ** 0.5
     note = "no spread between items: interval without width" if half == 0 else ""
-    return Estimate(
-        value, max(value - half, 0.0), min(value + half, 1.0), len(s), "item", level, note
-    )
+    return around(value, half, len(s), "item", note, (0.0, 1.0))
 
 
-def confusion(verdict: Scores, truth: Scores, level: float = LEVEL) -> Confusion:
+def confusion(verdict: Scores, truth: Scores) -> Confusion:
     """TPR, FPR (Wilson), Youden J (Newcombe's hybrid of the two) and phi (delta method).
 
     Both are 0 or 1, shapes (N,); NaN is missing, and left out of every rate. A rate whose class
@@ -85,19 +98,19 @@ def confusion(verdict: Scores, truth: Scores, level: float = LEVEL) -> Confusion
     """
     v, t = complete(verdict, truth)
     tp, fp, fn, tn = (int(((v == a) & (t == b)).sum()) for a, b in ((1, 1), (1, 0), (0, 1), (0, 0)))
-    tpr, fpr = wilson(tp, tp + fn, level), wilson(fp, fp + tn, level)
-    j = youden_j(tpr, fpr, level)
+    tpr, fpr = wilson(tp, tp + fn), wilson(fp, fp + tn)
+    j = youden_j(tpr, fpr)
     if tpr.n == 0 or fpr.n == 0:
         j = Estimate(NAN, n=len(v), note="truth has one class only")
-    return Confusion(tp, fp, fn, tn, tpr, fpr, j, _phi(tp, fp, fn, tn, level))
+    return Confusion(tp, fp, fn, tn, tpr, fpr, j, _phi(tp, fp, fn, tn))
 
 
-def youden_j(tpr: Estimate, fpr: Estimate, level: float = LEVEL) -> Estimate:
+def youden_j(tpr: Estimate, fpr: Estimate) -> Estimate:
     """J = TPR - FPR, its interval joined from theirs (Newcombe 1998, method 10)."""
     value = tpr.value - fpr.value
     low = value - ((tpr.value - tpr.low) ** 2 + (fpr.high - fpr.value) ** 2) ** 0.5
     high = value + ((tpr.high - tpr.value) ** 2 + (fpr.value - fpr.low) ** 2) ** 0.5
-    return Estimate(value, low, high, tpr.n + fpr.n, "item", level)
+    return Estimate(value, low, high, tpr.n + fpr.n, "item")
 
 
 def rogan_gladen(
@@ -107,7 +120,6 @@ def rogan_gladen(
     positives: int,
     false_positive: float,
     negatives: int,
-    level: float = LEVEL,
 ) -> Estimate:
     """Prevalence p = (q - FPR) / J from a judge's pass rate q, cut to [0, 1], with its interval.
 
@@ -135,18 +147,18 @@ def rogan_gladen(
         + (1 - inside) ** 2 * _binomial(false_positive, negatives)
         + inside**2 * _binomial(true_positive, positives)
     ) / j**2
-    half = z_value(level) * variance**0.5
+    half = NORMAL * variance**0.5
     notes = [f"cut from {p:.3g} to [0, 1]"] if p != inside else []
     spread = _binomial(false_positive, negatives) + _binomial(true_positive, positives)
     if j < 0:
         notes.append("J is below 0: the judge prefers what is wrong")
-    elif j < z_value(level) * spread**0.5:
+    elif j < NORMAL * spread**0.5:
         notes.append("J is not told from 0: do not trust the interval")
     low, high = (min(max(end, 0.0), 1.0) for end in (p - half, p + half))
-    return Estimate(inside, low, high, tested, "item", level, "; ".join(notes))
+    return Estimate(inside, low, high, tested, "item", "; ".join(notes))
 
 
-def _phi(tp: int, fp: int, fn: int, tn: int, level: float) -> Estimate:
+def _phi(tp: int, fp: int, fn: int, tn: int) -> Estimate:
     """Matthews correlation with its large-sample interval (multinomial delta method)."""
     n = tp + fp + fn + tn
     rows, columns = (tp + fp, fn + tn), (tp + fn, fp + tn)
@@ -162,9 +174,9 @@ def _phi(tp: int, fp: int, fn: int, tn: int, level: float) -> Estimate:
         + phi * (1 + phi**2 / 2) * a * b / (u * v) ** 0.5
         - 0.75 * phi**2 * (a**2 / u + b**2 / v)
     ) / n
-    half = z_value(level) * max(variance, 0.0) ** 0.5
+    half = NORMAL * max(variance, 0.0) ** 0.5
     note = "every item is right: interval without width" if half < 1e-9 else ""
-    return Estimate(phi, max(phi - half, -1.0), min(phi + half, 1.0), n, "item", level, note)
+    return around(phi, half, n, "item", note, (-1.0, 1.0))
 
 
 def _binomial(successes: float, n: int) -> float:
@@ -186,8 +198,3 @@ def constant(values: np.ndarray) -> bool:
     """No spread beyond rounding, so that .1 + .2 and .3 are one value."""
     spread = float(values.max() - values.min()) if values.size else 0.0
     return spread <= 1e-12 * max(1.0, float(abs(values).max()) if values.size else 0.0)
-
-
-def z_value(level: float) -> float:
-    """The two-sided normal quantile: 1.96 for .95."""
-    return float(ndtri((1 + level) / 2))

@@ -48,7 +48,7 @@ def step_row(run: Run) -> dict[str, float]:
         "bias_share_none": bias_share(*split(reward, truth, "none")[1:]),
         "tied": known_mean(tied_groups(truth, reward)),
         "dead": known_mean(dead_groups(reward)),
-        "starved": known_mean((np.isfinite(reward).sum(axis=1) < 2).astype(float)),
+        "too_few": known_mean((np.isfinite(reward).sum(axis=1) < 2).astype(float)),
         **yes_no(run.judge, truth),
         **gains(reward, truth),
     }
@@ -98,9 +98,9 @@ def ledger(source: Path | str | Sequence[Run]) -> pd.DataFrame:
     runs, problems = read_runs(source) if isinstance(source, str | Path) else (list(source), [])
     size = sum(run.features.nbytes for run in runs)
     rows = []
-    for run, own in zip(runs, on_each_core(_rows, runs, size), strict=True):
-        rows += own
-        worst = np.nanmax([0.0, *(row[f"check/{run.scale}"] for row in own)])
+    for run, of_run in zip(runs, on_each_core(_rows, runs, size), strict=True):
+        rows += of_run
+        worst = np.nanmax([0.0, *(row[f"check/{run.scale}"] for row in of_run)])
         if worst > MISFIT:
             problems.append(
                 f"{run.cell}: recorded advantages differ by up to {worst:.3g} from those of its "
@@ -126,8 +126,8 @@ def judge_table(runs: Sequence[Run], steps: pd.DataFrame) -> pd.DataFrame:
     chosen = [run for run in runs if run.done] or list(runs)
     rows = []
     for run in chosen:
-        own = steps[steps["cell"] == run.cell]
-        plain = own.drop(columns=["cell", "arm", "seed", "done", "step"])
+        of_run = steps[steps["cell"] == run.cell]
+        plain = of_run.drop(columns=["cell", "arm", "seed", "done", "step"])
         means = plain[[c for c in plain if not c.startswith("bias_se/")]].mean()
         pooled = within_regression(run.judge - run.truth, run.features)
         means.update(pd.Series({f"bias/{n}": pooled.coef_K[k] for k, n in enumerate(run.names)}))

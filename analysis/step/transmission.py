@@ -40,9 +40,9 @@ def within_regression(values_P_G: np.ndarray, features_P_G_K: np.ndarray) -> Wit
     y, x = np.asarray(values_P_G, dtype=float), np.asarray(features_P_G_K, dtype=float)
     # a feature that nobody measured is constant: it is dropped, and loses no rollout
     x = np.where(np.isfinite(x).any(axis=(0, 1)), x, 0.0)
-    known = np.isfinite(y) & np.isfinite(x).all(axis=-1)
+    complete = np.isfinite(y) & np.isfinite(x).all(axis=-1)
     group = np.broadcast_to(np.arange(len(y))[:, None], y.shape)
-    return fixed_effects(y[known], x[known], group[known], flat=FLAT)
+    return fixed_effects(y[complete], x[complete], group[complete], flat=FLAT)
 
 
 def group_cov(advantages_P_G: np.ndarray, features_P_G_K: np.ndarray) -> np.ndarray:
@@ -53,9 +53,9 @@ def group_cov(advantages_P_G: np.ndarray, features_P_G_K: np.ndarray) -> np.ndar
     """
     a = np.asarray(advantages_P_G, dtype=float)[..., None]
     z = np.asarray(features_P_G_K, dtype=float)
-    known = np.isfinite(a) & np.isfinite(z)
-    count = known.sum(axis=1)
-    products = (centred(np.where(known, a, 0.0), known) * centred(z, known)).sum(axis=1)
+    complete = np.isfinite(a) & np.isfinite(z)
+    count = complete.sum(axis=1)
+    products = (centred(np.where(complete, a, 0.0), complete) * centred(z, complete)).sum(axis=1)
     return np.divide(products, count - 1, out=np.full(count.shape, np.nan), where=count > 1)
 
 
@@ -74,17 +74,17 @@ def split(
     scored &= scored.sum(axis=1, keepdims=True) > 1
     total = np.where(scored, advantages(rewards, scale, eps), np.nan)
     truth = np.where(scored, truth_P_G, np.nan)
-    known = (np.isfinite(truth) | ~scored).all(axis=1, keepdims=True) & scored
+    complete = (np.isfinite(truth) | ~scored).all(axis=1, keepdims=True) & scored
     divided_by = divisor(rewards, scale, eps)
     flat = np.zeros((len(rewards), 1), dtype=bool)
     if scale == "group":
         flat = _range(rewards, scored)[:, None] <= FLAT
     elif scale == "batch":
         flat |= _range(rewards.reshape(1, -1), np.isfinite(rewards).reshape(1, -1)) <= FLAT
-    of_truth = np.where(flat, 0.0, centred(truth, known) / divided_by)
+    of_truth = np.where(flat, 0.0, centred(truth, complete) / divided_by)
     # what rounding left of a flat group's total is the judge's, so that the parts still add up
-    of_bias = np.where(flat, total, centred(rewards - truth, known) / divided_by)
-    return total, np.where(known, of_truth, np.nan), np.where(known, of_bias, np.nan)
+    of_bias = np.where(flat, total, centred(rewards - truth, complete) / divided_by)
+    return total, np.where(complete, of_truth, np.nan), np.where(complete, of_bias, np.nan)
 
 
 def tied_groups(truth_P_G: np.ndarray, rewards_P_G: np.ndarray) -> np.ndarray:
@@ -96,9 +96,9 @@ def tied_groups(truth_P_G: np.ndarray, rewards_P_G: np.ndarray) -> np.ndarray:
 
 def dead_groups(rewards_P_G: np.ndarray) -> np.ndarray:
     """Per group: 1.0 where all rewards are equal, 0.0 else, NaN with fewer than two rewards."""
-    known = np.isfinite(rewards_P_G)
-    dead = (_range(rewards_P_G, known) <= FLAT).astype(float)
-    return np.where(known.sum(axis=1) > 1, dead, np.nan)
+    scored = np.isfinite(rewards_P_G)
+    dead = (_range(rewards_P_G, scored) <= FLAT).astype(float)
+    return np.where(scored.sum(axis=1) > 1, dead, np.nan)
 
 
 def yes_no(
@@ -135,15 +135,14 @@ def gains(rewards_P_G: np.ndarray, truth_P_G: np.ndarray, eps: float = EPS) -> d
 def comparing(before_P_G: np.ndarray, scale: str) -> Callable[[np.ndarray], dict[str, float]]:
     """Compares other reward matrices with one, as advantages.
 
-    Returns:
-        (P, G) -> correlation, cosine, flips and silenced (shares). Correlation is over the rollouts
-        that both reward; see `study.rewards.advantages` for the others.
+    Returns (P, G) -> correlation, cosine, flips and silenced (shares). Correlation is over the
+    rollouts that both reward; see `study.rewards.advantages` for the others.
     """
-    before, known = advantages(before_P_G, scale), np.isfinite(before_P_G)
+    before, rewarded = advantages(before_P_G, scale), np.isfinite(before_P_G)
 
     def compare(after_P_G: np.ndarray) -> dict[str, float]:
         after = advantages(after_P_G, scale)
-        both = known & np.isfinite(after_P_G)
+        both = rewarded & np.isfinite(after_P_G)
         a, b = before[both], after[both]
         correlation = float("nan")
         if len(a) > 1:
@@ -161,22 +160,22 @@ def comparing(before_P_G: np.ndarray, scale: str) -> Callable[[np.ndarray], dict
     return compare
 
 
-def centred(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+def centred(values: np.ndarray, present: np.ndarray) -> np.ndarray:
     """Values less their group's mean over ``known``, 0 where not known; groups are the rows.
 
     ``values`` is (P, G) or (P, G, K) and ``known`` broadcasts over K.
     """
-    if known.ndim < values.ndim:
-        known = known[..., None]
-    inside = np.where(known, values, 0.0)
-    count = np.maximum(known.sum(axis=1, keepdims=True), 1)
-    return np.where(known, inside - inside.sum(axis=1, keepdims=True) / count, 0.0)
+    if present.ndim < values.ndim:
+        present = present[..., None]
+    inside = np.where(present, values, 0.0)
+    count = np.maximum(present.sum(axis=1, keepdims=True), 1)
+    return np.where(present, inside - inside.sum(axis=1, keepdims=True) / count, 0.0)
 
 
-def _range(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _range(values: np.ndarray, present: np.ndarray) -> np.ndarray:
     """Largest minus smallest known value of each group, shape (P,); -inf for a group without."""
-    high = np.where(known, values, -np.inf).max(axis=1, initial=-np.inf)
-    low = np.where(known, values, np.inf).min(axis=1, initial=np.inf)
+    high = np.where(present, values, -np.inf).max(axis=1, initial=-np.inf)
+    low = np.where(present, values, np.inf).min(axis=1, initial=np.inf)
     return high - low
 
 

@@ -59,16 +59,14 @@ def collect(
     judge: str | None = None,
     once: bool = False,
 ) -> Collected:
-    """The responses to ``turns``, generated first where options name a model and not a file.
+    """The responses to ``turns``, generated first where options name a model and not a file. Raises
+    UserError: options that do not fit, a result of another model in ``out``, a response to no
+    prompt of these, or responses that are missing without ``allow_missing``.
 
     Args:
         turns: the prompts to evaluate.
         keys: stripped text of every prompt of the data, evaluated or not -> its key.
         once: a prompt has one response, and a second one is refused.
-
-    Raises:
-        UserError: options that do not fit, a result of another model in ``out``, a response to no
-            prompt of these, or responses that are missing without ``allow_missing``.
     """
     source = source_of(options)
     if source is None:

@@ -244,9 +244,9 @@ def answer_all(
             for prompt in batch:
                 keep(failed(prompt, f"the prompt does not fit the context of {context} tokens"))
             continue
-        own = f"{options.seed} {batch[0]}".encode()  # so no batch draws by those before it
+        draw = f"{options.seed} {batch[0]}".encode()  # so no batch draws by those before it
         with torch.inference_mode(), torch.random.fork_rng():
-            torch.manual_seed(int.from_bytes(hashlib.blake2b(own, digest_size=7).digest()))
+            torch.manual_seed(int.from_bytes(hashlib.blake2b(draw, digest_size=7).digest()))
             ids_B_L = model.generate(
                 input_ids=inputs["input_ids"],
                 attention_mask=inputs["attention_mask"],

@@ -23,11 +23,13 @@ from typing import Any
 import httpx
 import langdetect
 import nltk
+import numpy as np
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 from nltk import word_tokenize
 
-from analysis.statistics.proportions import wilson
+from analysis.statistics.bootstrap import ratio_se
+from analysis.statistics.proportions import clustered_wilson, wilson
 from study.answers import answer_of
 from study.errors import UserError
 from study.tasks.where import VARIABLE, data_folder
@@ -258,20 +260,17 @@ def proportion(groups: Sequence[Sequence[bool]]) -> tuple[float, float, float]:
     """Share of true values and its 95 % Wilson interval, robust to clusters.
 
     Instructions of one prompt share its answer. The linearised variance of the ratio over C
-    clusters, C/(C-1) sum (y - p m)^2 / M^2, gives the number of independent values that would be
-    as uncertain, and Wilson's interval is taken at that number. Where nothing varies (p is 0 or
-    1), clusters count as one value each. Clusters of one give the plain Wilson interval on C - 1.
-    ``groups`` are the values of each of C clusters; a ValueError where there are none.
+    clusters (`analysis.statistics.bootstrap.ratio_se`) gives the number of independent values that
+    would be as uncertain. Clusters of one give the plain Wilson interval on C - 1. ``groups`` are
+    the values of each of C clusters; a ValueError where there are none.
     """
-    clusters, values = len(groups), sum(len(group) for group in groups)
+    sums = np.array([(sum(group), len(group)) for group in groups], dtype=float).reshape(-1, 2)
+    passed, values = sums.sum(axis=0).tolist()
     if not values:
         raise ValueError("a proportion of nothing")
-    share = sum(sum(group) for group in groups) / values
-    effective = float(clusters)
-    if 0 < share < 1 and clusters > 1:
-        squares = sum((sum(group) - share * len(group)) ** 2 for group in groups)
-        variance = clusters / (clusters - 1) * squares / values**2
-        # Values that only cancel out inside clusters are no reason for more than all of them.
-        effective = min(share * (1 - share) / variance, values) if variance > 0 else values
-    interval = wilson(share * effective, effective)
+    share = passed / values
+    if len(sums) == 1:
+        interval = wilson(share, 1)
+    else:
+        interval = clustered_wilson(share, ratio_se(sums) ** 2, values, len(sums))
     return share, interval.low, interval.high

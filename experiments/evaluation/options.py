@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.bounds import Number
+from study.bounds import Choice, Number
 from study.cli import option, overrides, preset, word
 
 GRADED = ("rubric", "healthbench")
@@ -28,7 +28,7 @@ class Options:
     task: str | None = option("preset of the task; healthbench has its own", only=GRADED)
     judge: str = preset("judge", only=GRADED)
     samples: int = option("answers to each prompt", 1, Number(low=1), only=GRADED)
-    split: str | None = option("eval, train or all", only=GRADED)
+    split: str | None = option("rows to grade", legal=Choice(("eval", "train", "all")), only=GRADED)
     same_judge: bool = option("let the judge that trained the run grade it", False, only=GRADED)
     runs_dir: Path = option("folder of the verdict store", Path("runs"), only=GRADED)
     responses_out: Path | None = option("JSONL for the generated answers; beside out= otherwise")

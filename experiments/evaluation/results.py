@@ -38,12 +38,14 @@ def guard(
             f" this is {model or 'a file that names no model'}. Give another out=FILE; results are"
             " never overwritten by another model's."
         )
-    then = (before["evaluation"], before.get("judge", {}).get("name"))
-    if then != (evaluation, judge):
-        was, now = (
-            " under judge=".join(filter(None, pair)) for pair in (then, (evaluation, judge))
+    earlier = (before["evaluation"], before.get("judge", {}).get("name"))
+    if earlier != (evaluation, judge):
+        former, current = (
+            " under judge=".join(filter(None, pair)) for pair in (earlier, (evaluation, judge))
         )
-        raise UserError(f"out={target} holds a result of {was}, and this is {now}. Give another.")
+        raise UserError(
+            f"out={target} holds a result of {former}, and this is {current}. Give another."
+        )
     return before
 
 
@@ -56,8 +58,8 @@ def write_result(target: Path, result: Mapping[str, Any]) -> None:
     judge = result.get("judge", {}).get("name")
     before = guard(target, result["model"], result["evaluation"], judge)
     if before and result["model"] is None:
-        (path, sha), (now, _) = _file_of(before), _file_of(result)
-        if path != now:
+        (path, sha), (new_path, _) = _file_of(before), _file_of(result)
+        if path != new_path:
             aside = target.with_name(f"{target.stem}.{sha[:8]}{target.suffix}")
             write_json(aside, before)
             print(f"{target} held the result of {path}; it is now {aside}")
@@ -76,12 +78,10 @@ def track(
 ) -> str | None:
     """Log ``numbers`` as eval/<evaluation>/<name> on the model that was evaluated.
 
-    Only a run has a place in the tracking store; a model folder, an endpoint or a file of
-    responses has its JSON alone. ``track=false`` switches it off. Raises UserError where the run
-    was tracked, and the store does not take the metrics.
-
-    Returns:
-        The LoggedModel's id, None where there is nothing to log it on.
+    Only a run has a place in the tracking store; a model folder, an endpoint or a file of responses
+    has its JSON alone. ``track=false`` switches it off. Raises UserError where the run was tracked,
+    and the store does not take the metrics. Returns the LoggedModel's id, None where there is
+    nothing to log it on.
     """
     cell = options.run
     if cell is None or not options.track:
@@ -125,7 +125,7 @@ def _logged_model(client: Any, run: Mapping[str, str], cell: str, step: int, lab
     for candidate in client.search_logged_models([experiment], filter_string=f"name = '{name}'"):
         if (candidate.source_run_id, candidate.tags.get(TAG)) == (run["run_id"], label):
             return str(candidate.model_id)
-    made = client.create_logged_model(
+    created = client.create_logged_model(
         experiment,
         name=name,
         source_run_id=run["run_id"],
@@ -133,5 +133,5 @@ def _logged_model(client: Any, run: Mapping[str, str], cell: str, step: int, lab
         params={"step": str(step)},
         model_type="policy",
     )
-    client.finalize_logged_model(made.model_id, "READY")
-    return str(made.model_id)
+    client.finalize_logged_model(created.model_id, "READY")
+    return str(created.model_id)

@@ -144,10 +144,10 @@ def _shares(graded: Sequence[Graded]) -> dict[str, dict[str, float | None]]:
             labels_of[name].append(label)
     shares: dict[str, dict[str, float | None]] = {}
     for name, labels in sorted(labels_of.items()):
-        known = len(labels) - labels.count("unknown")
+        certain = len(labels) - labels.count("unknown")
         shares[name] = {
             "n": len(labels),
-            "met": labels.count("met") / known if known else None,
-            "unknown": 1 - known / len(labels),
+            "met": labels.count("met") / certain if certain else None,
+            "unknown": 1 - certain / len(labels),
         }
     return shares

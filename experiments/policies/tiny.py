@@ -97,24 +97,24 @@ def _build_tiny(architecture: dict[str, int], warmup: Warmup, folder: Path) -> N
             warm_up(model, tokenizer, warmup)
     finally:
         torch.set_num_threads(threads)
-    with whole_folder(folder) as made:
-        model.save_pretrained(made)
-        tokenizer.save_pretrained(made)
-        seal(made, folder.name)
+    with whole_folder(folder) as part:
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        seal(part, folder.name)
 
 
 @contextmanager
 def whole_folder(folder: Path) -> Generator[Path]:
     """A fresh folder that becomes ``folder`` in one rename when the block ends, or else goes
     away."""
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        yield made
+        yield part
         if folder.exists():
             folder.rmdir()
-        os.rename(made, folder)
+        os.rename(part, folder)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _tiny_model(

@@ -9,7 +9,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from analysis.arm.crossjudge import COLUMNS, agreement, agreement_figure, figure, inflation, matrix
+from analysis.arm.crossjudge import (
+    COLUMNS,
+    agreement,
+    agreement_figure,
+    figure,
+    inflation,
+    inflation_rows,
+    matrix,
+)
 from analysis.crossjudge import main
 from analysis.records.replays import with_replays
 from analysis.records.runs import Run, read_runs, step_means
@@ -27,6 +35,7 @@ def run(cell, judge, truth, shadows, features=None, arm="a"):
         cell=cell, arm=arm, seed=0, done=True, step_P=np.array([1, 2]), reward=spread(judge),
         advantage=spread((0, 0)), truth=spread(truth), judge=spread(judge), features=made,
         names=("length", "tone"), shadows={n: spread(s) for n, s in shadows.items()},
+        config={"judge.name": "own"},
     )  # fmt: skip
 
 
@@ -37,7 +46,7 @@ RUNS = [
 
 
 def test_the_matrix_by_hand():
-    table = matrix(RUNS, {"a0": "own", "a1": "own"}).set_index(["cell", "judge"])
+    table = matrix(RUNS).set_index(["cell", "judge"])
     assert table.loc[("a0", "own"), "gain"] == pytest.approx(0.5)
     assert table.loc[("a0", "other"), "gain"] == pytest.approx(0.1)
     assert table.loc[("a1", "truth"), "gain"] == pytest.approx(-0.1)
@@ -46,14 +55,14 @@ def test_the_matrix_by_hand():
 
 def test_inflation_is_own_gain_beyond_the_others():
     """.5 - .1 and .4 - 0: .4 in both runs."""
-    (found,) = inflation(matrix(RUNS, {"a0": "own", "a1": "own"}))
+    (found,) = inflation(matrix(RUNS))
     assert (found.own, found.others) == (pytest.approx(0.45), pytest.approx(0.05))
     assert (found.inflation.value, found.runs) == (pytest.approx(0.4), 2)
 
 
 def test_an_arm_that_nobody_else_looked_at_has_none():
     alone = [dataclasses.replace(RUNS[0], shadows={})]
-    (found,) = inflation(matrix(alone, {"a0": "own"}))
+    (found,) = inflation(matrix(alone))
     assert math.isnan(found.inflation.value) and "shadow=[NAME]" in found.note
 
 
@@ -75,7 +84,7 @@ def test_a_judge_that_fails_on_bad_answers_gains_nothing_by_it():
     nan = float("nan")
     scores = [[0.2, 0.2, 0.8, 0.8], [0.2, 0.5, 0.5, 0.8]]
     other = [[nan, nan, 0.8, 0.8], [nan, 0.5, 0.5, nan]]
-    table = matrix([two_judges(scores, scores, other)], {"a0": "own"}).set_index("judge")
+    table = matrix([two_judges(scores, scores, other)]).set_index("judge")
     assert table.loc["own", "gain"] == pytest.approx(0.0)
     assert table.loc["other", "gain"] == pytest.approx(-0.3)
     assert table.loc["other", "own_gain"] == pytest.approx(-0.3)
@@ -104,8 +113,7 @@ def gains(own, other, truth, seeds=3):
     ],
 )
 def test_a_gain_that_the_truth_shares_is_no_inflation(own, other, truth, reading):
-    acting = {f"a{k}": "own" for k in range(3)}
-    (found,) = inflation(matrix(gains(own, other, truth), acting))
+    (found,) = inflation(matrix(gains(own, other, truth)))
     assert found.reading == reading
     assert found.inflation.value == pytest.approx(own + 0.01 - other, nan_ok=True)
     assert found.beyond_truth.value == pytest.approx(own + 0.01 - truth, nan_ok=True)
@@ -115,22 +123,21 @@ def test_a_gain_that_the_truth_shares_is_no_inflation(own, other, truth, reading
 
 
 def test_what_no_step_tells_is_drawn_as_not_known():
-    made = figure(matrix([RUNS[0].at(1)], {"a0": "own"}))
+    made = figure(matrix([RUNS[0].at(1)]))
     assert {text.get_text() for text in made.axes[0].texts} == {"not known"}
     assert [label.get_text() for label in made.axes[0].get_yticklabels()] == ["a"]
     plt.close(made)
 
 
 def test_every_number_of_the_table_is_explained():
-    (found,) = inflation(matrix(RUNS, {"a0": "own", "a1": "own"}))
+    (found,) = inflation(matrix(RUNS))
     told = {*COLUMNS, "arm", "low", "high", "truth_low", "truth_high", "runs", "note"}
-    assert set(found.row()) == told
+    assert set(inflation_rows([found])[0]) == told
 
 
 def test_a_real_study_has_its_shadow_in_the_matrix(small_study):
     runs, _ = read_runs(small_study)
-    acting = {one.cell: one.cell.rsplit("-s", 1)[0] for one in runs}
-    table = matrix(runs, acting)
+    table = matrix(runs)
     assert set(table["judge"]) == {"sim-fair", "sim-flaky", "sim-verbose", "truth"}
     made = figure(table)
     assert made.axes[0].get_xlabel() == "scored by"
@@ -148,7 +155,7 @@ def test_agreement_is_within_groups():
     other = np.array([[0.9, 1.0], [0.0, 0.1]])
     opposed = 1 - own
     made = dataclasses.replace(RUNS[0], judge=own, shadows={"other": other}, truth=opposed)
-    table = agreement([made], {"a0": "own"})
+    table = agreement([made])
     assert between(table, "own", "other")["mean"] == pytest.approx(1.0)
     assert between(table, "own", "truth")["mean"] == pytest.approx(-1.0)
     assert list(dict.fromkeys(table["judge"])) == ["own", "other", "truth"]
@@ -176,7 +183,7 @@ def test_agreement_is_a_mean_over_runs():
                 step_P=np.array([1]),
             )
         )
-    table = agreement(made, {"0": "own", "1": "own", "2": "own"})
+    table = agreement(made)
     found = between(table, "own", "other")
     assert (found["mean"], found["n"]) == (pytest.approx(0.5), 3)
     assert found["high"] - found["mean"] == pytest.approx(4.302653 * 0.5 / 3**0.5)
@@ -188,14 +195,17 @@ def test_agreement_is_over_rollouts_that_both_scored():
     own = np.array([[0.0, 1.0, 9.0], [0.5, 0.5, 3.0]])
     other = np.array([[0.0, 1.0, np.nan], [0.2, 0.9, np.nan]])
     made = dataclasses.replace(RUNS[0], judge=own, shadows={"other": other}, truth=own)
-    found = between(agreement([made], {"a0": "own"}), "own", "other")
+    found = between(agreement([made]), "own", "other")
     # (-.5, .5, 0, 0) against (-.5, .5, -.35, .35)
     assert found["mean"] == pytest.approx(0.5 / (0.5 * (0.5 + 2 * 0.35**2)) ** 0.5)
 
 
 def test_judges_that_never_met_have_no_agreement():
-    alone = dataclasses.replace(RUNS[1], shadows={})
-    table = agreement([dataclasses.replace(RUNS[0], shadows={}), alone], {"a0": "x", "a1": "y"})
+    alone = [
+        dataclasses.replace(made, shadows={}, config={"judge.name": name})
+        for made, name in zip(RUNS, "xy", strict=True)
+    ]
+    table = agreement(alone)
     assert math.isnan(between(table, "x", "y")["mean"]) and between(table, "x", "y")["n"] == 0
     made = agreement_figure(table)
     assert "not known" in {text.get_text() for text in made.axes[0].texts}

@@ -115,7 +115,7 @@ def test_a_study_of_three_judges_is_read(small_study, tmp_path, capsys):
     ("words", "said"),
     [
         ([], "Train other judges"),
-        (["feature=charm"], "feature=charm is not measured"),
+        (["feature=charm"], "feature=charm is not legal: it must be one of"),
         (["steps=none"], "steps=none is not legal: it must be a whole number"),
         (["judge=x"], "'judge=x' is not an option"),
     ],

@@ -15,8 +15,9 @@ from analysis.planted.onset import _groups, change_points
 from analysis.planted.selfcheck import judge_coverage
 from analysis.records.runs import Run, read_runs
 from analysis.run import threshold_grid as module
-from analysis.run.onset import change_point, dosed, group_gaps, line
+from analysis.run.onset import change_point, dosed, line
 from analysis.run.threshold_grid import own_high, shortcut_rate, smoothed, threshold_grid
+from analysis.statistics.bootstrap import group_sums
 
 NAN = float("nan")
 RAMP = 0.1 + 0.4 * np.clip((np.arange(1, 31) - 12) / 8, 0, 1)
@@ -200,7 +201,7 @@ def test_group_gaps_use_rollouts_that_have_both() -> None:
     judge = np.array([[1.0, NAN, 0.5], [NAN, NAN, NAN]])
     truth = np.array([[0.25, 1.0, NAN], [0.0, 1.0, 1.0]])
     run = run_of(judge, truth, np.zeros((2, 3)), np.array([1, 1]))
-    assert group_gaps(run).tolist() == [[0.75, 1.0], [0.0, 0.0]]
+    assert group_sums(run.judge - run.truth).tolist() == [[0.75, 1.0], [0.0, 0.0]]
 
 
 def test_a_run_without_truth_is_said_to_have_none(make_study) -> None:

@@ -303,7 +303,7 @@ def test_the_figure_has_a_panel_per_feature_that_moved(predicted):
     import matplotlib.pyplot as plt
     import pandas as pd
 
-    rows = pd.DataFrame([row.row() for row in predicted])
+    rows = pd.DataFrame([columns(row, predicted="") for row in predicted])
     lines = pd.DataFrame([columns(line, slope="") for line in calibrate(predicted)])
     made = figure(rows, lines)
     titles = [axes.get_title(loc="left") for axes in made.axes]

@@ -277,7 +277,7 @@ def test_what_is_unknown_stays_unknown(rng: np.random.Generator) -> None:
         assert np.isnan(row[key]), key
     assert np.isfinite(row["cov/z"])
     unscored = step_row(planted_run(rng, judge=none, reward=none, advantage=none))
-    assert unscored["unscored"] == 1 and unscored["starved"] == 1
+    assert unscored["unscored"] == 1 and unscored["too_few"] == 1
     for key in ("cov/z", "dead", "gain", "check/group", "align/truth/cosine", "unscored/cov/z"):
         assert np.isnan(unscored[key]), key
 

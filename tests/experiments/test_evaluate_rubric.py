@@ -136,7 +136,10 @@ def test_a_result_is_replaced_by_its_like_only(tmp_path, capsys):
     ("words", "said"),
     [
         (["judge=sim-fair", "samples=2"], "a file has as many as it has"),
-        (["judge=sim-fair", "split=dev"], "Legal are eval, train and all"),
+        (
+            ["judge=sim-fair", "split=dev"],
+            "split=dev is not legal: it must be one of eval, train, all",
+        ),
         (["judge=nobody"], "is not a preset"),
         ([], "needs judge= (preset of the judge"),
     ],

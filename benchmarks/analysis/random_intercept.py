@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize
 
-from analysis.statistics.estimate import LEVEL, Estimate
+from analysis.statistics.estimate import Estimate, around
 from analysis.statistics.fixed_effects import grouped, independent, split, varying
-from analysis.statistics.proportions import z_value
+from analysis.statistics.proportions import NORMAL
 
 DISTINCT = 1e-7
 """Smallest share of a column's length that no earlier column has, as in R's lm."""
@@ -45,9 +45,7 @@ class RandomIntercept:
 
     def estimate(self, k: int) -> Estimate:
         """Coefficient ``k`` with its 95 % Wald interval."""
-        half = z_value(LEVEL) * self.se[k]
-        value = self.coef[k]
-        return Estimate(value, value - half, value + half, self.clusters, "cluster", note=self.note)
+        return around(self.coef[k], NORMAL * self.se[k], self.clusters, "cluster", self.note)
 
 
 def random_intercept(

@@ -1,6 +1,6 @@
 """Bootstraps of a mean over clusters, over crossed runs and prompts, and over prompts inside runs.
 
-They stand beside the self-check: no report resamples whole runs, of which a study has few.
+They are raced and tested here: no report resamples whole runs, of which a study has few.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.statistics.bootstrap import FEWEST, draw_weights, ratio, resampled_sums, widened
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.statistics.estimate import NAN, Estimate
 from analysis.statistics.fixed_effects import grouped
 
 REPLICATES = 10_000
@@ -30,12 +30,11 @@ def cluster_bootstrap(
     *,
     replicates: int = REPLICATES,
     seed: int = 0,
-    level: float = LEVEL,
 ) -> Bootstrapped:
     """Mean of N rows, resampling whole clusters: ``clusters_N`` labels each row's, a prompt."""
     sums = cluster_sums(values_N, clusters_N)
     drawn = resampled_sums(sums, replicates, np.random.default_rng(seed))
-    return _result(ratio(sums.sum(axis=0)), ratio(drawn), {"prompt": len(sums)}, level)
+    return _result(ratio(sums.sum(axis=0)), ratio(drawn), {"prompt": len(sums)})
 
 
 def crossed_bootstrap(
@@ -45,7 +44,6 @@ def crossed_bootstrap(
     *,
     replicates: int = REPLICATES,
     seed: int = 0,
-    level: float = LEVEL,
 ) -> Bootstrapped:
     """Mean of N rows where every run meets the same prompts: the pigeonhole bootstrap.
 
@@ -63,7 +61,7 @@ def crossed_bootstrap(
     weights = draw_weights(rng, np.empty((replicates, shape[1])))
     drawn = np.einsum("bpm,bp->bm", by_run.reshape(replicates, shape[1], 2), weights)
     counts = dict(zip(("run", "prompt"), shape, strict=True))
-    return _result(ratio(sums_R_P.sum(axis=(0, 1))), ratio(drawn), counts, level)
+    return _result(ratio(sums_R_P.sum(axis=(0, 1))), ratio(drawn), counts)
 
 
 def nested_bootstrap(
@@ -73,7 +71,6 @@ def nested_bootstrap(
     *,
     replicates: int = REPLICATES,
     seed: int = 0,
-    level: float = LEVEL,
 ) -> Bootstrapped:
     """Mean over runs of the run's mean, resampling runs and then clusters inside each drawn run.
 
@@ -90,7 +87,7 @@ def nested_bootstrap(
         means[slots] = ratio(resampled_sums(sums_C_2, int(slots.sum()), rng))
     mean = np.mean([ratio(sums_C_2.sum(axis=0)) for sums_C_2 in sums])
     counts = {"run": len(sums), "prompt": min(map(len, sums))}
-    return _result(mean, means.mean(axis=1), counts, level)
+    return _result(mean, means.mean(axis=1), counts)
 
 
 def cluster_sums(values_N: np.ndarray, clusters_N: np.ndarray) -> np.ndarray:
@@ -100,7 +97,7 @@ def cluster_sums(values_N: np.ndarray, clusters_N: np.ndarray) -> np.ndarray:
 
 
 def _result(
-    mean: float | np.ndarray, replicates_B: np.ndarray, counts: dict[str, int], level: float
+    mean: float | np.ndarray, replicates_B: np.ndarray, counts: dict[str, int]
 ) -> Bootstrapped:
     """The expanded percentile interval over the scarcest of the units counted."""
     unit, units = min(counts.items(), key=lambda item: item[1])
@@ -112,9 +109,9 @@ def _result(
             f"take the t interval over {unit} means"
         )
     else:
-        tail = widened(level, units)
+        tail = widened(units)
         low, high = (float(end) for end in np.quantile(finite, [tail, 1 - tail]))
         if len(finite) < len(replicates_B):
             note = f"{len(replicates_B) - len(finite)} replicates had nothing to divide by"
     se = float(finite.std(ddof=1)) if units > 1 and len(finite) > 1 else NAN
-    return Bootstrapped(float(mean), low, high, units, unit, level, note, se=se)
+    return Bootstrapped(float(mean), low, high, units, unit, note, se=se)
