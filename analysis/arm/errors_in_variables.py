@@ -63,8 +63,6 @@ def deming(bias: np.ndarray, error: np.ndarray, shift: np.ndarray, spread: np.nd
     """
     ratio = float(np.mean(spread**2) / np.mean(error**2))
     (xx, xy), (_, yy) = np.cov(bias, shift)
-    if xy == 0:  # judges that all moved alike, or were all unbiased, show no slope
-        return NAN
     gap = yy - ratio * xx
     return float((gap + (gap**2 + 4 * ratio * xy**2) ** 0.5) / (2 * xy)) if xy else NAN
 

@@ -15,6 +15,7 @@ from analysis.arm.crossjudge import inflation, matrix
 from analysis.arm.ranking import rank
 from analysis.external.pairwise import judge_pairs
 from analysis.external.preference import preferences
+from analysis.planted.random_intercept import random_intercept
 from analysis.planted.trials import Trials, replicated, silent, trials
 from analysis.probes.effects import clustered_mean, pairs, tost
 from analysis.probes.levels import rates, wilson
@@ -157,22 +158,25 @@ def many_items(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     return (icc_family(_strict(rng, 1000))["ICC(A,1)"],)
 
 
-@replicated({"self preference at equal quality": 0.3})
-def own_answers(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
-    """A judge's liking for its own answers, which are better as well."""
-    items = 40
+@replicated({"random intercept, slope": 0.4, "self preference at equal quality": 0.3})
+def models(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
+    """A random intercept over 40 clusters of 5, and a judge's liking for its own answers."""
+    cluster, items = np.repeat(np.arange(40), 5), 40
+    x = rng.normal(0, 1, len(cluster))
+    y = 0.4 * x + rng.normal(0, 1, 40)[cluster] + rng.normal(0, 1, len(cluster))
+    fit = random_intercept(y, np.stack([np.ones(len(x)), x], axis=1), cluster)
     authors = {"author": ["j", "a", "b", "c"], "author_family": ["f", "g", "h", "k"]}
     frame = pd.DataFrame(
         {"item": np.repeat(np.arange(items), 4), "judge": "j", "judge_family": "f"}
         | {name: np.tile(values, items) for name, values in authors.items()}
     )
     is_own = (frame["author"] == "j").to_numpy()
-    # each item has its own taste for them
+    # its answers are better as well, and each item has a taste of its own for them
     quality = 0.5 * is_own + rng.normal(0, 1, len(is_own))
     taste = 0.3 + rng.normal(0, 0.5, items).repeat(4)
     score = taste * is_own + quality + rng.normal(0, 0.7, len(is_own))
     liking, _ = preferences(frame.assign(score=score, quality=quality))
-    return (liking.effect,)
+    return fit.estimate(1), liking.effect
 
 
 def order(rng: np.random.Generator, count: int) -> dict[str, Trials]:
@@ -253,7 +257,7 @@ def inflated(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 CHECKS = (
     *(simulated_probes, equivalence, rare_flips, profile_rates, rates_at_the_end, binary, raters),
-    *(own_answers, order, order_by_prompt, places, inflated),
+    *(models, order, order_by_prompt, places, inflated),
 )
 FAILING = (many_items,)
 """Rows outside their band, and so not in the table: an approximation (McGraw and Wong's) that few

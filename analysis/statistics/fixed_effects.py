@@ -2,7 +2,8 @@
 
 Every column is split into what varies inside its group and the group's mean; the rows are read for
 that once, and what follows needs products of K columns. `analysis.step.transmission` regresses
-inside groups of rollouts, `analysis.external.preference` inside items.
+inside groups of rollouts, `analysis.external.preference` inside items, and
+`analysis.planted.random_intercept` weighs the two parts.
 """
 
 from __future__ import annotations

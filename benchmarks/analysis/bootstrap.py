@@ -16,8 +16,8 @@ from functools import partial
 
 import numpy as np
 
+from analysis.planted.bootstrap import cluster_bootstrap, cluster_sums
 from analysis.statistics.bootstrap import draw_weights, resampled_sums
-from benchmarks.analysis.resampling import cluster_bootstrap, cluster_sums
 from benchmarks.race import race, read_sizes
 
 ROUNDS = 5

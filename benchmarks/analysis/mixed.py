@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.analysis.random_intercept import RandomIntercept, random_intercept
+from analysis.planted.random_intercept import RandomIntercept, random_intercept
 from benchmarks.race import race, read_sizes
 
 

@@ -8,38 +8,16 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats
 
-from analysis.planted.selfcheck import judge_coverage
-from analysis.planted.trials import replicated
-from analysis.statistics import bootstrap
-from analysis.statistics.bootstrap import draw_weights, ratio, ratio_se, resampled_sums, widened
-from analysis.statistics.estimate import Estimate
-from benchmarks.analysis.resampling import (
+from analysis.planted.bootstrap import (
     cluster_bootstrap,
     cluster_sums,
     crossed_bootstrap,
     nested_bootstrap,
 )
-
-DRAWS = 1_000
-"""Of clusters: with 12 runs the widened tails are at 1 %, which fewer do not tell."""
-
-
-@replicated({"clusters, 30 prompts": 0.0, "crossed, 12 x 40": 0.0, "nested, 12 runs": 0.0})
-def resampling(rng: np.random.Generator, seed: int) -> tuple[Estimate, ...]:
-    """Bootstrap intervals of a mean of 0 over clusters, crossed and nested; values are scores.
-
-    Rows share their cluster's offset, so an interval that takes rows for independent fails here.
-    """
-    clusters = np.repeat(np.arange(30), 10)
-    run, prompt = (axis.ravel() for axis in np.indices((12, 40)))
-    clustered = rng.normal(0, 1, 30)[clusters] + rng.normal(0, 0.5, 300)
-    by_run, by_prompt = rng.normal(0, 1, 12)[run], rng.normal(0, 1, 40)[prompt]
-    alone = rng.normal(0, 0.3, len(run))
-    return (
-        cluster_bootstrap(clustered, clusters, replicates=DRAWS, seed=seed),
-        crossed_bootstrap(by_run + by_prompt + alone, run, prompt, replicates=DRAWS, seed=seed),
-        nested_bootstrap(by_run + alone, run, prompt, replicates=DRAWS, seed=seed),
-    )
+from analysis.planted.onset import resampling
+from analysis.planted.selfcheck import judge_coverage
+from analysis.statistics import bootstrap
+from analysis.statistics.bootstrap import draw_weights, ratio, ratio_se, resampled_sums, widened
 
 
 def unbalanced(seed: int, clusters: int = 40) -> tuple[np.ndarray, np.ndarray]:

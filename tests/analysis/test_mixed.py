@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from benchmarks.analysis.random_intercept import random_intercept
+from analysis.planted.random_intercept import random_intercept
 
 
 def planted(seed, clusters=40, size=12, between=0.5, slope=0.3):

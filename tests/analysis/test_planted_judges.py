@@ -9,7 +9,7 @@ from analysis.planted.selfcheck import judge_coverage
 from analysis.planted.trials import Trials
 
 ROWS = 60
-CHEAP = ("equivalence", "binary", "raters", "own_answers", "places", "inflated")
+CHEAP = ("equivalence", "binary", "raters", "models", "places", "inflated")
 
 
 def test_what_may_be_safer_than_it_claims_has_no_upper_band():

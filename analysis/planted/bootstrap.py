@@ -1,6 +1,6 @@
 """Bootstraps of a mean over clusters, over crossed runs and prompts, and over prompts inside runs.
 
-They are raced and tested here: no report resamples whole runs, of which a study has few.
+They stand beside the self-check: no report resamples whole runs, of which a study has few.
 """
 
 from __future__ import annotations
