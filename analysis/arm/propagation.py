@@ -246,7 +246,7 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
 
     A panel for each of the four features that moved furthest, in SDs of the first rollouts.
     """
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     lines = calibration.dropna(subset=["r2"]).set_index("feature")
     moved = rows["observed"].abs() / rows["sd"].where(rows["sd"] > 0)
@@ -254,9 +254,8 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
     names = sorted(lines.index, key=lambda name: -furthest[name])[:4]
     arms = sorted(set(rows["arm"]))
     with style():
-        made, panels = plt.subplots(
-            1, len(names), figsize=(3.3 * len(names), 3.6), layout="constrained", squeeze=False
-        )
+        made = Figure(figsize=(3.3 * len(names), 3.6), layout="constrained")
+        panels = made.subplots(1, len(names), squeeze=False)
         look = looks(arms)
         for panel, name in zip(panels[0], names, strict=True):
             own = rows[rows.feature == name]
