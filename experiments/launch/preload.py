@@ -3,6 +3,8 @@
 Imports only: no operation, no thread, no connection and no device may be touched before the fork.
 """
 
+import gc
+
 import peft  # noqa: F401
 import torch  # noqa: F401
 import transformers  # noqa: F401
@@ -14,3 +16,5 @@ from experiments.track.store import load_mlflow, load_sql_store
 
 load_mlflow()
 load_sql_store()
+# What was imported stays to the end: no cell looks through it for garbage.
+gc.freeze()
