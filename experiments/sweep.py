@@ -116,14 +116,9 @@ def resolve(config: DictConfig) -> Cell:
     plain: dict[str, Any] = {str(key): value for key, value in data.items()}
     refuse_config(plain)
     freeze(Study, plain)  # names of presets among it, which are looked up next
-    plain["shadow_judges"] = [_preset(name) for name in plain["shadow"]]
+    plain["shadow_judges"] = [dataclasses.asdict(load_judge(name)) for name in plain["shadow"]]
     refuse_config(plain)
     return cells.make_cell(plain)
-
-
-@functools.cache
-def _preset(judge: str) -> dict[str, Any]:
-    return dataclasses.asdict(load_judge(judge))
 
 
 def refuse_lists(overrides: Sequence[str]) -> None:

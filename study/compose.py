@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -65,6 +66,7 @@ def load_presets(
     return freeze(Judge, data["judge"]), freeze(Task, data["task"])
 
 
+@functools.cache
 def load_judge(name: str, *overrides: str) -> Judge:
     """A judge by the name of its preset: ``load_judge("sim-verbose", "judge.sampling.votes=3")``.
 

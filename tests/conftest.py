@@ -55,7 +55,7 @@ def small_study(tmp_path_factory) -> Path:
     """Two simulated judges x two seeds of two steps, trained for real; the study's folder."""
     runs_dir = tmp_path_factory.mktemp("runs")
     done = sweep(
-        runs_dir, "debug=tiny", "judge=sim-fair,sim-flaky", "seed=0,1", "shadow=[sim-verbose]"
+        runs_dir, "debug=tiny", "judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[sim-verbose]"
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return runs_dir / "debug"

@@ -46,6 +46,10 @@ MAY_STAND_INSIDE = {
 """Third parties that a function may import for itself, and why."""
 HEAVY_ON_PURPOSE = {
     "experiments.trainer.grpo": "its trainer is a subclass of TRL's",
+    **dict.fromkeys(
+        (f"experiments.trainer.{name}" for name in "fast generate head prefix rollouts".split()),
+        "a part of the trainer that works on tensors",
+    ),
     "experiments.launch.preload": "a pool's first process loads torch once for all of its cells",
 }
 """Modules that import torch at their top, so that a function may import them for itself."""
