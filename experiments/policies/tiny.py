@@ -46,7 +46,8 @@ SPLIT = r" ?[A-Za-z]+| ?[0-9]| ?#+| ?\*\*| ?[^\sA-Za-z0-9]|\s"
 WARMUP_ROWS = 4096
 WARMUP_THREADS = 2
 """Of torch, always: the bits of the weights may depend on their number, and shall not depend on how
-many threads the caller has or on how many CPUs there are."""
+many threads the caller has or on how many CPUs there are. More than one hangs in a process that was
+forked after torch had run: the pool's children come from a server in which nothing ran."""
 
 
 def load_tiny(policy: Policy, cache_dir: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
