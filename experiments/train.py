@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from experiments.policies.load import load_policy
+from experiments.policies.load import cache_of, load_policy
 from experiments.scorer import Scorer
 from experiments.track.runs import RunLog
 from experiments.trainer import checkpoints
@@ -196,7 +196,7 @@ def learn(
     task = TASKS[config.task.name]
     rows = task.rows(config.task, "train")
     check_scaffold(config.scaffold, rows)
-    model, tokenizer = load_policy(config.policy, config.task, runs_dir / ".cache" / "policies")
+    model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
     write_text(cell.dir / "chat_template.jinja", tokenizer.chat_template)
 
     def on_line(line: dict[str, Any]) -> None:

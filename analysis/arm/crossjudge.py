@@ -210,15 +210,14 @@ def heat_map(table: pd.DataFrame, labels: tuple[str, str, str], most: float) -> 
 
     ``labels``: of columns, rows and the colour scale.
     """
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     values = table.to_numpy(dtype=float)
     most = most if most > 0 else 1.0
     rows, columns = values.shape
     with style():
-        drawn, axes = plt.subplots(
-            figsize=(3.2 + 1.2 * columns, 1.6 + 0.5 * rows), layout="constrained"
-        )
+        drawn = Figure(figsize=(3.2 + 1.2 * columns, 1.6 + 0.5 * rows), layout="constrained")
+        axes = drawn.subplots()
         mesh = axes.imshow(values, cmap="PuOr", vmin=-most, vmax=most, aspect="auto")
         axes.grid(False)
         for (row, column), value in np.ndenumerate(values):

@@ -237,7 +237,7 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
 
     A panel for each of the four features that moved furthest, in SDs of the first rollouts.
     """
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     lines = calibration.dropna(subset=["r2"]).set_index("feature")
     moved = rows["observed"].abs() / rows["sd"].where(rows["sd"] > 0)
@@ -245,9 +245,8 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
     names = sorted(lines.index, key=lambda name: -furthest[name])[:4]
     arms = sorted(set(rows["arm"]))
     with style():
-        drawn, panels = plt.subplots(
-            1, len(names), figsize=(3.3 * len(names), 3.6), layout="constrained", squeeze=False
-        )
+        drawn = Figure(figsize=(3.3 * len(names), 3.6), layout="constrained")
+        panels = drawn.subplots(1, len(names), squeeze=False)
         look = looks(arms)
         for panel, name in zip(panels[0], names, strict=True):
             of_feature = rows[rows.feature == name]

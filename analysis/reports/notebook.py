@@ -1,21 +1,19 @@
 """Render a notebook of this source tree into one HTML page: `write_report` does it for a study.
 
-The notebook is executed in a kernel of this very Python and becomes one HTML file that loads
-nothing from anywhere, with the executed notebook beside it, in ``runs/<study>/report``.
+The notebook's cells run in this process, as a Jupyter kernel takes seconds to start. They become
+one HTML file that loads nothing from anywhere, with the executed notebook beside it, in
+``runs/<study>/report``.
 """
 
 from __future__ import annotations
 
 import ast
-import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
-
-from ipykernel.kernelspec import get_kernel_dict
-from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.manager import AsyncKernelManager
-from traitlets import default
 
 from study.cli import StudyOptions
 from study.errors import UserError
@@ -39,6 +37,7 @@ def write_report(study_dir: Path | str, parameters: dict[str, Any] | None = None
 
     Raises:
         UserError: no such folder, or a parameter that the notebook does not have.
+        Exception: whatever a cell raised, with a note that says which cell; nothing is written.
     """
     study_dir = Path(study_dir).absolute()
     StudyOptions(study_dir.name, study_dir.parent).check()
@@ -66,14 +65,14 @@ def render(source: Path, parameters: dict[str, Any], html: Path, title: str) -> 
         )
     notebook = jupytext.read(source, fmt="py:percent")
     check_parameters(notebook, parameters)
-    executed = _execute(notebook, parameters)
-    write_text(html.with_suffix(".ipynb"), nbformat.writes(executed))
-    write_text(html, _to_html(executed, title))
-    return executed
+    _execute(notebook, parameters, source.name)
+    write_text(html.with_suffix(".ipynb"), nbformat.writes(notebook))
+    write_text(html, _to_html(notebook, title))
+    return notebook
 
 
 def check_parameters(notebook: Any, values: dict[str, Any]) -> None:
-    """Refuse names that the cell tagged ``parameters`` does not assign; papermill only warns.
+    """Refuse names that the cell tagged ``parameters`` does not assign.
 
     Raises:
         UserError: with the names that the notebook has.
@@ -81,7 +80,7 @@ def check_parameters(notebook: Any, values: dict[str, Any]) -> None:
     legal = [
         ast.unparse(node.targets[0])
         for cell in notebook.cells
-        if "parameters" in cell.metadata.get("tags", [])
+        if "parameters" in _tags(cell)
         for node in ast.parse(cell.source).body
         if isinstance(node, ast.Assign)
     ]
@@ -117,33 +116,84 @@ def _to_html(notebook: Any, title: str) -> str:
     )
 
 
-def _execute(notebook: Any, parameters: dict[str, Any]) -> Any:
-    """The notebook after a run of all cells in a kernel of this very Python."""
-    from papermill import execute_notebook
+def _execute(notebook: Any, parameters: dict[str, Any], name: str) -> None:
+    """Run all cells of ``notebook`` in this process and put their outputs into it. ``parameters``
+    are assigned in a cell of their own, after the one tagged ``parameters``."""
+    from IPython.utils.capture import capture_output
+    from nbformat import v4
 
-    # A kernel spec named python3 may be installed for the user and belong to another Python.
-    class ThisPython(AsyncKernelManager):
-        @default("transport_encryption")
-        def _encrypted(self) -> str:
-            return "auto"
-
-        @property
-        def kernel_spec(self) -> KernelSpec:
-            return KernelSpec(**get_kernel_dict())
-
-        async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
-            # what a cell prints comes back over the wire; what is left is talk of shutting down
-            await super()._async_launch_kernel(kernel_cmd, stderr=subprocess.DEVNULL, **kw)
-
-    return execute_notebook(
-        notebook,
-        None,
-        parameters,
-        kernel_name="python3",
-        kernel_manager_class=ThisPython,
-        progress_bar=False,
-        cwd=ROOT,
+    values = "\n".join(f"{key} = {value!r}" for key, value in parameters.items())
+    given = v4.new_code_cell(
+        f"# Parameters\n{values}\n", metadata={"tags": ["injected-parameters"]}
     )
+    tagged = [n for n, cell in enumerate(notebook.cells) if "parameters" in _tags(cell)]
+    notebook.cells.insert(tagged[0] + 1 if tagged else 0, given)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    with _displays():
+        for count, cell in enumerate(code, start=1):
+            try:
+                with capture_output() as captured:
+                    _run(cell.source, names, f"{name}, cell {count}")
+            except Exception as error:
+                error.add_note(f"This came of cell {count} of {name}:\n{cell.source}")
+                raise
+            streams = {"stdout": captured.stdout, "stderr": captured.stderr}
+            printed = [
+                v4.new_output("stream", name=stream, text=text)
+                for stream, text in streams.items()
+                if text
+            ]
+            shown = [
+                v4.new_output("display_data", data=output.data, metadata=output.metadata or {})
+                for output in captured.outputs
+            ]
+            cell.execution_count, cell.outputs = count, printed + shown
+
+
+def _run(source: str, names: dict[str, Any], place: str) -> None:
+    """Run the source of one cell among ``names``, and display the value of its last expression."""
+    body = ast.parse(source, place).body
+    for tree in (ast.Module(body[:-1], []), ast.Interactive(body[-1:])):
+        kind = "single" if isinstance(tree, ast.Interactive) else "exec"
+        exec(compile(tree, place, kind, dont_inherit=True), names)
+
+
+@contextmanager
+def _displays() -> Generator[None]:
+    """Within the block IPython's ``display`` finds a session that shows every kind of output,
+    figures too: the one that this process is in, or a bare one. A whole one would keep a history on
+    disk and take the place of ``__main__``."""
+    from IPython.core.formatters import DisplayFormatter
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.core.pylabtools import print_figure
+
+    class Bare(InteractiveShell):
+        def __init__(self) -> None:
+            super(InteractiveShell, self).__init__()
+            self.display_pub = None
+            self.init_events()  # pyplot asks for them
+
+        def enable_gui(self, gui: str | None = None) -> None:
+            """There is none."""
+
+    session = InteractiveShell.instance() if InteractiveShell.initialized() else Bare.instance()
+    before = session.display_formatter
+    formatter = DisplayFormatter()
+    # by name: pylabtools' own way would have matplotlib choose a backend
+    formatter.formatters["image/png"].for_type_by_name(
+        "matplotlib.figure", "Figure", partial(print_figure, base64=True)
+    )
+    session.display_formatter = formatter
+    try:
+        yield
+    finally:
+        session.display_formatter = before
+        Bare.clear_instance()
+
+
+def _tags(cell: Any) -> list[str]:
+    return cell.metadata.get("tags", [])
 
 
 def _summary(notebook: Any) -> list[dict[str, str]]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -39,6 +40,16 @@ from study.status import read_status
 from study.stopping import deaf_to_terminal
 
 PRELOAD = ["experiments.launch.preload"]
+SURROUNDINGS = {
+    # Children share cores with each other and with a local judge: a thread that spins while it
+    # waits takes the core from whoever it waits for.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # A step frees and takes the same hundreds of megabytes again. Kept by the process, they are not
+    # given back to the kernel, which would clear every page anew.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+}
+"""Environment of the children, where the user's own does not say otherwise."""
 ORPHANED = 75
 """Exit code of a child whose sweep is gone (EX_TEMPFAIL) and that could not end in order."""
 STOP_S = 30.0
@@ -70,13 +81,7 @@ def run_pool(
     Returns:
         Exit code by folder; negative is the signal that ended the child.
     """
-    # Children share cores with each other and with a local judge: a thread that spins while it
-    # waits takes the core from whoever it waits for.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    with deaf_to_terminal():  # the sweep alone tells its children to stop, once
-        ensure_running()
+    context = start_server()
     alive, keep = context.Pipe(duplex=False)
     codes: dict[Path, int] = {}
     running: dict[int, tuple[Path, BaseProcess]] = {}
@@ -110,6 +115,18 @@ def run_pool(
     return codes
 
 
+def start_server() -> ForkServerContext:
+    """Let the fork server import what cells need, beside what the caller does meanwhile; one that
+    runs stays."""
+    for name, value in SURROUNDINGS.items():
+        os.environ.setdefault(name, value)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    with deaf_to_terminal():  # the sweep alone tells its children to stop, once
+        ensure_running()
+    return context
+
+
 def _first_free(waiting: list[Path], elsewhere: set[Path]) -> Path | None:
     """The first cell that no other process runs; says the others, and notes them."""
     for folder in waiting:
@@ -140,7 +157,7 @@ def _end(
 def _child(folder: Path, threads: int, alive: Connection) -> None:
     """Body of a child: own log, own watchdog, then the cell; its exit code is the cell's."""
     redirect(folder)
-    threading.Thread(target=_leave_with_parent, args=(alive,), daemon=True).start()
+    threading.Thread(target=leave_with_parent, args=(alive,), daemon=True).start()
     sys.exit(run_cell(folder, threads))
 
 
@@ -169,7 +186,8 @@ def redirect(folder: Path) -> None:
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} pid {os.getpid()} ---", flush=True)
 
 
-def _leave_with_parent(alive: Connection) -> None:
+def leave_with_parent(alive: Connection) -> None:
+    """End this process once the other end of ``alive`` is closed."""
     with contextlib.suppress(EOFError, OSError):
         alive.recv()
     os.kill(os.getpid(), signal.SIGTERM)  # as the sweep would have said it

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import analysis
 from experiments import plan
-from experiments.launch.pool import run_cells
+from experiments.launch.pool import run_cells, start_server
+from experiments.launch.warm import warming
 from experiments.preflight import check_study, judges_of, preflight, writable
 from experiments.track.runs import close_parent, mark_killed
 from experiments.track.store import initialise, tracking_uri, ui_command, ui_link
@@ -45,7 +46,12 @@ def run_study(todo: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int
     if not new:
         return _nothing_to_run(todo)
     started = time.perf_counter()
-    with leases(judges_of(new), study_dir.parent), _opened(todo, new) as mlflow_ids:
+    with ExitStack() as stack:
+        stack.enter_context(leases(judges_of(new), study_dir.parent))
+        if elsewhere is None:
+            start_server()
+            stack.enter_context(warming(new))
+        mlflow_ids = stack.enter_context(_opened(todo, new))
         run_cells(new) if elsewhere is None else elsewhere()
         report(todo, stale=True)
     if "running" not in _states(todo):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from experiments.policies.tiny import load_tiny
+from study.cells import Cell
 from study.errors import UserError
 from study.schema import Policy, Task
 
@@ -24,6 +25,11 @@ NOTE = "judgedrift.json"
 
 Trained = dict[str, str]
 """{place, judge, judge_model, task} of a training."""
+
+
+def cache_of(cell: Cell) -> Path:
+    """Folder of the tiny policies that the studies beside ``cell``'s have warmed up."""
+    return cell.dir.parent.parent / ".cache" / "policies"
 
 
 def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,53 +44,75 @@ CHAT_TEMPLATE = (
 )
 SPLIT = r" ?[A-Za-z]+| ?[0-9]| ?#+| ?\*\*| ?[^\sA-Za-z0-9]|\s"
 WARMUP_ROWS = 4096
+WARMUP_THREADS = 2
+"""Of torch, always: the bits of the weights may depend on their number, and shall not depend on how
+many threads the caller has or on how many CPUs there are. More than one hangs in a process that was
+forked after torch had run: the pool's children come from a server in which nothing ran."""
 
 
 def load_tiny(policy: Policy, cache_dir: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The tiny policy from the cache, where it is built first if it is missing or damaged."""
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+    with _built(policy, cache_dir) as folder:
+        model = LlamaForCausalLM.from_pretrained(folder)
+        return model, PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def build_missing(policy: Policy, cache_dir: Path) -> None:
+    """Put the tiny policy into the cache where it is missing or damaged."""
+    with _built(policy, cache_dir):
+        pass
+
+
+def is_built(policy: Policy, cache_dir: Path) -> bool:
+    """Whether the cache holds the tiny policy, whole. Loads no torch."""
+    return not fault(_folder(policy, cache_dir))
+
+
+@contextmanager
+def _built(policy: Policy, cache_dir: Path) -> Generator[Path]:
+    """The folder of the tiny policy, whole and locked; whoever else needs it waits."""
+    folder = _folder(policy, cache_dir)
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    with locks.held(folder.with_name(f"{folder.name}.lock")):
+        if fault(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            _build_tiny(_architecture(policy), policy.warmup or Warmup(), folder)
+        yield folder
+
+
+def _architecture(policy: Policy) -> dict[str, int]:
+    """Sizes of the tiny policy, those that ``policy`` leaves out too; UserError for others."""
     unknown = set(policy.architecture) - set(ARCHITECTURE)
     if unknown:
         raise UserError(
             f"policy.architecture has {', '.join(sorted(unknown))}; the tiny policy knows"
             f" {', '.join(ARCHITECTURE)}. Type for example policy.architecture.layers=2."
         )
-    architecture = ARCHITECTURE | policy.architecture
-    warmup = policy.warmup or Warmup()
-    folder = cache_dir / f"tiny-{_address(architecture, warmup)}"
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with locks.held(folder.with_name(f"{folder.name}.lock")):
-        if fault(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            _build_tiny(architecture, warmup, folder)
-        model = LlamaForCausalLM.from_pretrained(folder)
-        return model, PreTrainedTokenizerFast.from_pretrained(folder)
+    return ARCHITECTURE | policy.architecture
 
 
-def _address(architecture: dict[str, int], warmup: Warmup) -> str:
-    """Hash of all that decides the warmed-up weights, the code of task and warm-up included."""
-    import torch
-    import transformers
-
+def _folder(policy: Policy, cache_dir: Path) -> Path:
+    """Where a tiny policy lies, by a hash of all that decides its weights, the code of task and
+    warm-up included."""
     digest = hashlib.blake2b(digest_size=6)
-    recipe = [architecture, asdict(warmup), torch.__version__, transformers.__version__]
-    digest.update(json.dumps(recipe, sort_keys=True).encode())
+    recipe = [_architecture(policy), asdict(policy.warmup or Warmup())]
+    libraries = [version("torch"), version("transformers")]
+    digest.update(json.dumps(recipe + libraries, sort_keys=True).encode())
     files = (instruct_mini.__file__, Path(str(instruct_mini.__file__)).with_suffix(".toml"))
     for source in (*files, teacher.__file__, __file__):
         digest.update(Path(str(source)).read_bytes())
-    return digest.hexdigest()
+    return cache_dir / f"tiny-{digest.hexdigest()}"
 
 
 def _build_tiny(architecture: dict[str, int], warmup: Warmup, folder: Path) -> None:
-    """Warm up a tiny policy and move it to ``folder`` in one rename. On one thread, so that the
-    weights do not depend on how many the caller has; matrices this small gain little from a second
-    one."""
+    """Warm up a tiny policy on `WARMUP_THREADS` and move it to ``folder`` in one rename."""
     import torch
 
     tokenizer = tiny_tokenizer()
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(WARMUP_THREADS)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(warmup.seed)

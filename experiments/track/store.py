@@ -60,6 +60,14 @@ def load_mlflow() -> Any:
     return mlflow
 
 
+def load_sql_store() -> Any:
+    """Import what MLflow would load at a process's first look into a database, which takes longer
+    than the look; nothing is opened."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    return SqlAlchemyStore
+
+
 def tracking_uri(tracking: Tracking, runs_dir: Path) -> str:
     """Where runs are logged: the config, else ``MLFLOW_TRACKING_URI``, else sqlite under the runs.
 
@@ -152,14 +160,13 @@ def _prepare_sqlite(uri: str, database: Path, runs_dir: Path) -> None:
     load_mlflow()
     from mlflow.db import upgrade
     from mlflow.store.db.utils import _get_latest_schema_revision
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     artifacts = str(runs_dir.absolute() / "mlartifacts")
     if not database.exists() or not database.stat().st_size:
         fresh = database.with_name(f".{database.name}.new")
         for left in database.parent.glob(f"{fresh.name}*"):
             left.unlink()
-        SqlAlchemyStore(f"sqlite:///{fresh}", artifacts).engine.dispose()
+        load_sql_store()(f"sqlite:///{fresh}", artifacts).engine.dispose()
         fresh.chmod(0o600)
         fresh.replace(database)
     # The file itself is never opened: closing a plain handle would drop the locks of every

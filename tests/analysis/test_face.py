@@ -49,7 +49,7 @@ def test_the_face_offers_its_names_and_imports_nothing_before() -> None:
         assert getattr(analysis, name).__name__ == name
     with pytest.raises(AttributeError, match="it offers Estimate, Run"):
         analysis.nothing  # noqa: B018
-    script = "import sys, analysis; print([m for m in ('pandas', 'ipykernel') if m in sys.modules])"
+    script = "import sys, analysis; print([m for m in ('pandas', 'IPython') if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import matplotlib
+import nbformat
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from analysis.report import main
 from analysis.reports import markup
-from analysis.reports.notebook import NOTEBOOK, check_parameters, write_report
+from analysis.reports.notebook import NOTEBOOK, ROOT, check_parameters, render, write_report
 from study.errors import UserError
 from tests.conftest import Page
 
@@ -80,6 +86,67 @@ def test_parameters_are_those_of_the_tagged_cell():
     check_parameters(notebook, {"study_dir": "x", "sample_prompts": 1})
     with pytest.raises(UserError, match="evidence"):
         check_parameters(notebook, {"evidence": 1})  # assigned, but in another cell
+
+
+CELLS = """\
+# %% tags=["parameters"]
+size = 1
+
+# %%
+from IPython.display import HTML, display
+
+print(f"size {size}")
+display(HTML("<b>shown</b>"))
+size * 7
+
+# %%
+from matplotlib.figure import Figure
+
+Figure(figsize=(size, size)).add_subplot().figure
+"""
+
+
+def test_what_cells_print_display_and_evaluate_is_on_the_page(tmp_path):
+    source, html = tmp_path / "small.py", tmp_path / "page.html"
+    source.write_text(CELLS)
+
+    def surroundings():
+        streams = sys.stdout, sys.stderr, sys.displayhook
+        return streams, sys.modules["__main__"], Path.cwd(), dict(matplotlib.rcParams)
+
+    before = surroundings()
+    notebooks = [render(source, {"size": size}, html, "small") for size in (2, 3)]
+    assert surroundings() == before and not InteractiveShell.initialized()
+    text = Page(html.read_text()).text
+    assert "size 3" in text and "shown" in text and "21" in text
+    assert Page(html.read_text()).tags.count("img") == 1
+    assert nbformat.validate(notebooks[0]) is None
+    assert notebooks[0].cells[1].source == "# Parameters\nsize = 2\n"
+
+
+def test_a_notebook_is_rendered_within_another_session_too(tmp_path):
+    source, html = tmp_path / "small.py", tmp_path / "page.html"
+    source.write_text(CELLS)
+    program = (
+        "from pathlib import Path; from analysis.reports.notebook import render; "
+        f"render(Path({str(source)!r}), {{'size': 4}}, Path({str(html)!r}), 'small'); "
+        "display('still here')"
+    )
+    environment = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "IPython", "--quick", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and done.stdout.split("\n")[0].endswith("'still here'"), done
+    assert "size 4" in Page(html.read_text()).text and "shown" in Page(html.read_text()).text
+
+
+def test_a_cell_that_fails_is_named_and_nothing_is_written(tmp_path):
+    source, html = tmp_path / "small.py", tmp_path / "page.html"
+    source.write_text(CELLS + "\n# %%\nsize / 0\n")
+    out = sys.stdout
+    with pytest.raises(ZeroDivisionError) as caught:
+        render(source, {"size": 2}, html, "small")
+    assert caught.value.__notes__ == ["This came of cell 5 of small.py:\nsize / 0"]
+    assert sys.stdout is out and list(tmp_path.iterdir()) == [source]
 
 
 @pytest.mark.parametrize(

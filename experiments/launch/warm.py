@@ -1,0 +1,53 @@
+"""The tiny policy's warm-up, started before the first cell asks for it.
+
+It takes as long as a cell. Beside it MLflow's store is made and the fork server imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from experiments.launch.pool import leave_with_parent, redirect
+from experiments.policies.load import TINY, cache_of
+from experiments.policies.tiny import build_missing, is_built
+from study.cells import Cell
+from study.errors import UserError
+from study.schema import Policy
+from study.stopping import deaf_to_terminal
+
+
+@contextmanager
+def warming(todo: Sequence[Cell]) -> Generator[None]:
+    """Within the block, tiny policies that ``todo`` needs and the cache lacks are warmed up, each
+    in a process of its own.
+
+    A cell that needs one waits on the cache's lock. Where the process fails, which ``log.txt`` in
+    the cache says, the cell builds the policy itself.
+    """
+    missing = {}
+    for cell in todo:
+        policy, cache_dir = cell.config.policy, cache_of(cell)
+        with contextlib.suppress(UserError):  # its cell says it
+            if policy.path == TINY and not is_built(policy, cache_dir):
+                missing[repr(policy)] = (policy, cache_dir)
+    # a spawned process begins with the settings of this one's environment, a forked one does not
+    context = multiprocessing.get_context("spawn")
+    alive, keep = context.Pipe(duplex=False)
+    with alive, keep:
+        with deaf_to_terminal(), contextlib.suppress(OSError):
+            for policy, cache_dir in missing.values():
+                context.Process(target=_warm, args=(policy, cache_dir, alive), daemon=True).start()
+        yield
+
+
+def _warm(policy: Policy, cache_dir: Path, alive: Connection) -> None:
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    redirect(cache_dir)
+    threading.Thread(target=leave_with_parent, args=(alive,), daemon=True).start()
+    build_missing(policy, cache_dir)

@@ -1,0 +1,68 @@
+"""The tiny policy's warm-up beside the sweep's own start."""
+
+from __future__ import annotations
+
+import time
+from multiprocessing import active_children
+from pathlib import Path
+
+from experiments.launch.warm import warming
+from experiments.policies.load import cache_of
+from experiments.policies.tiny import is_built, load_tiny
+from study.cells import Cell
+from study.schema import Policy, Warmup
+from tests.experiments.mlflow_runs import cell_of
+
+SMALL = {"hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 32}
+
+
+def needing(runs_dir: Path, steps: int) -> Cell:
+    warmup = Warmup(steps=steps, batch=4)
+    policy = Policy(name="tiny", path="tiny", architecture=SMALL, warmup=warmup)
+    return cell_of(runs_dir, policy=policy)
+
+
+def until_none_runs() -> None:
+    while active_children():
+        time.sleep(0.05)
+
+
+def weights(cell: Cell) -> list[bytes]:
+    model, _ = load_tiny(cell.config.policy, cache_of(cell))
+    return [weight.detach().numpy().tobytes() for weight in model.parameters()]
+
+
+def test_what_is_missing_is_warmed_up_apart_once_and_to_the_same_bits(tmp_path):
+    cells = [needing(tmp_path / "apart", 3), needing(tmp_path / "apart", 3)]
+    with warming(cells):
+        assert len(active_children()) == 1
+        until_none_runs()
+    assert is_built(cells[0].config.policy, cache_of(cells[0]))
+    assert weights(cells[0]) == weights(needing(tmp_path / "here", 3))
+    with warming(cells):
+        assert active_children() == []
+
+
+def test_a_warm_up_ends_with_the_sweep_that_wanted_it(tmp_path):
+    with warming([needing(tmp_path, 10**6)]):
+        log = cache_of(needing(tmp_path, 10**6)) / "log.txt"
+        while not log.exists():
+            time.sleep(0.05)
+    until_none_runs()
+    assert [path.suffix for path in log.parent.iterdir() if path != log] in ([], [".lock"])
+
+
+def test_a_warm_up_that_fails_leaves_the_building_to_the_cell(tmp_path):
+    cell = needing(tmp_path, 3)
+    cache_of(cell).parent.mkdir()
+    cache_of(cell).touch()
+    with warming([cell]):
+        until_none_runs()
+    cache_of(cell).unlink()
+    assert weights(cell)
+
+
+def test_what_cannot_be_warmed_up_is_left_to_its_cell(tmp_path):
+    unknown = Policy(name="tiny", path="tiny", architecture={"depth": 3}, warmup=Warmup(steps=1))
+    with warming([cell_of(tmp_path, policy=unknown), cell_of(tmp_path)]):
+        assert active_children() == []
