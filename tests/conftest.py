@@ -2,22 +2,69 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from study import locks
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy: two processes, two cores
 settings.register_profile("no-clock", deadline=None)  # a slow machine is no failure
 settings.load_profile("no-clock")
 ROOT = Path(__file__).resolve().parents[1]
+SMALL_STUDY = ("debug=tiny", "judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[sim-verbose]")
+"""What `small_study` is made by; under these seeds the flaky judge fails somewhere."""
+RECORDS_ONLY = ("debug=tiny", "sweep.report=false", "tracking=none")
+"""A tiny study of which a test reads the records alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first and those that are alone last: workers end at about one time."""
+    slow, alone = (
+        {item.path for item in items if item.get_closest_marker(name)} for name in ("slow", "alone")
+    )
+    items.sort(key=lambda item: (item.path in alone, item.path not in slow))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that is marked ``alone`` runs while no other worker of pytest-xdist runs one.
+
+    Whoever waits to be alone holds the gate, so that nobody begins a test before it.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    base = Path(item.config.getoption("basetemp")).parent
+    alone = item.get_closest_marker("alone") is not None
+    with (base / "running.lock").open("w") as running:
+        with locks.held(base / "gate.lock"):
+            fcntl.flock(running, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        return (yield)
+
+
+@pytest.fixture(scope="session")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder of all workers of pytest-xdist in this session."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def cache(together: Path) -> Path:
+    """Where all tests keep tiny policies, so that each is warmed up once."""
+    folder = together / "policies"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def sweep(runs_dir: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -51,13 +98,19 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="session")
-def small_study(tmp_path_factory) -> Path:
-    """Two simulated judges x two seeds of two steps, trained for real; the study's folder."""
+def small_study(together, tmp_path_factory) -> Path:
+    """Two simulated judges x two seeds of two steps, trained for real; the study's folder.
+
+    It is trained once, and each worker has a copy.
+    """
+    trained, whole = together / "small_study", together / "small_study.whole"
+    with locks.held(together / "small_study.lock"):
+        if not whole.exists():
+            done = sweep(trained, *SMALL_STUDY)
+            assert done.returncode == 0, done.stdout + done.stderr
+            whole.touch()
     runs_dir = tmp_path_factory.mktemp("runs")
-    done = sweep(
-        runs_dir, "debug=tiny", "judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[sim-verbose]"
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    shutil.copytree(trained, runs_dir, dirs_exist_ok=True)
     return runs_dir / "debug"
 
 

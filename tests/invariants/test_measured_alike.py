@@ -15,7 +15,7 @@ from experiments.trainer.grpo import step_metrics
 from study import cells
 from study.features import FEATURES
 from study.records import parts, read_part
-from tests.conftest import sweep
+from tests.conftest import RECORDS_ONLY, sweep
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import pyarrow.parquet as pq
 
     runs_dir = tmp_path_factory.mktemp("runs")
-    done = sweep(runs_dir, "debug=tiny", "judge=sim-keyword", "seed=0", "trainer.steps=1")
+    done = sweep(runs_dir, *RECORDS_ONLY, "judge=sim-keyword", "seed=0", "trainer.steps=1")
     assert done.returncode == 0, done.stdout + done.stderr
     (part,) = runs_dir.glob("debug/*/rollouts/*.parquet")
     table = pq.read_table(part)

@@ -14,11 +14,6 @@ from tests.invariants.test_grpo import TASK, run, study
 ON = Scaffold(name="ruscarl", group="binary", full_reveal=2, decay="none")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("policies")
-
-
 def scaffolded(scaffold, folder, cache):
     """One step under ``scaffold``; its records, each with the ids that were sampled: the text of an
     untaught policy does not survive decoding."""

@@ -17,8 +17,8 @@ ROWS = Task(name="instruct-mini", train_rows=16, eval_rows=4)
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory):
-    return load_policy(TINY, ROWS, tmp_path_factory.mktemp("policies"))
+def policy(cache):
+    return load_policy(TINY, ROWS, cache)
 
 
 def advantages(policy, folder, *reward_lists, weights=None, scale="group"):

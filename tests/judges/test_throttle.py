@@ -204,6 +204,7 @@ HOUR_S = 3_600.0
         b"\xff" * 48,
         b"",
     ],
+    ids=["as it once was", "an hour ahead", "of another boot", "no number", "no text", "empty"],
 )
 def test_a_rate_file_from_the_future_holds_nobody_up(content: bytes, tmp_path: Path) -> None:
     endpoint = Endpoint(url="http://a/v1", requests_per_min=6_000.0, tokens_per_min=1e6)

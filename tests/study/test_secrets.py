@@ -81,6 +81,7 @@ NASTY = [
 ]  # fmt: skip
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("piece", NASTY)
 def test_the_work_grows_with_the_text_and_not_with_its_square(piece: str) -> None:
     """Eight times the text may take a generous three times of eight times as long."""

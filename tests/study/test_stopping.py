@@ -22,15 +22,15 @@ from study import cells
 from tests.conftest import ROOT, sweep
 
 TINY = ("debug=tiny", "judge=sim-fair,sim-noisy", "seed=0")
+STEPS = "trainer.steps=40"
+"""So many that no cell is done before the other one has begun."""
 
 
 class Sweep:
     """A sweep in a process group of its own."""
 
-    def __init__(self, runs_dir: Path, *arguments: str) -> None:
-        self.runs_dir = runs_dir
-        self.temp = runs_dir.parent / "temp"
-        self.temp.mkdir(exist_ok=True)
+    def __init__(self, runs_dir: Path, temp: Path, *arguments: str) -> None:
+        self.runs_dir, self.temp = runs_dir, temp
         self.process = subprocess.Popen(
             [sys.executable, "-m", "experiments.sweep", f"runs_dir={runs_dir}", *arguments],
             cwd=ROOT,
@@ -65,11 +65,14 @@ class Sweep:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
+def started(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Sweep]]:
     begun: list[Sweep] = []
+    temp = tmp_path_factory.mktemp("t")  # short: sockets lie in it, whose paths end at 107 bytes
 
     def start(*arguments: str) -> Sweep:
-        begun.append(Sweep(tmp_path / "runs", *arguments))
+        begun.append(Sweep(tmp_path / "runs", temp, *arguments))
         return begun[-1]
 
     yield start
@@ -115,7 +118,7 @@ def test_while_a_judge_is_asked_whether_it_answers(started) -> None:
 def test_from_laying_the_study_to_its_report(started) -> None:
     """The same command, stopped while the store is made, while cells run, while it reports; then
     it is let go on, and all is done."""
-    one = started(*TINY, "trainer.steps=12")
+    one = started(*TINY, STEPS)
     one.wait_for(lambda: (one.runs_dir / ".mlflow.lock").exists(), "MLflow was opened")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         one.process.send_signal(number)
@@ -127,7 +130,7 @@ def test_from_laying_the_study_to_its_report(started) -> None:
     assert [cells.state(folder) for folder in folders] == ["new", "new"]
     assert statuses(one.runs_dir) == {"debug": "KILLED"}
 
-    one = started(*TINY, "trainer.steps=12")
+    one = started(*TINY, STEPS)
     running = [folder / "checkpoints" for folder in folders]
     one.wait_for(lambda: all(any(path.glob("*")) for path in running), "both cells had a step")
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
@@ -142,7 +145,7 @@ def test_from_laying_the_study_to_its_report(started) -> None:
     for folder in folders:
         assert "Traceback" not in (folder / "log.txt").read_text()
 
-    one = started(*TINY, "trainer.steps=12")
+    one = started(*TINY, STEPS)
     one.wait_for(lambda: all((folder / "DONE").exists() for folder in folders), "both were done")
     one.wait_for(lambda: "FINISHED" in statuses(one.runs_dir).values(), "a run had ended")
     time.sleep(0.5)  # into the report, which takes longer
@@ -152,7 +155,7 @@ def test_from_laying_the_study_to_its_report(started) -> None:
     found = statuses(one.runs_dir)
     assert found.pop("debug") == "KILLED" and set(found.values()) == {"FINISHED"}
 
-    again = sweep(one.runs_dir, *TINY, "trainer.steps=12", "sweep.report=false")
+    again = sweep(one.runs_dir, *TINY, STEPS, "sweep.report=false")
     assert again.returncode == 0, again.stdout + again.stderr
     assert set(statuses(one.runs_dir).values()) == {"FINISHED"}, "the study was not closed"
 

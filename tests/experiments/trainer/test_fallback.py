@@ -17,11 +17,6 @@ from tests.invariants.test_grpo import run, study
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("policies")
-
-
-@pytest.fixture(scope="module")
 def whole(tmp_path_factory, cache):
     return run(study(), tmp_path_factory.mktemp("whole"), cache)
 
