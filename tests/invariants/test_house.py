@@ -47,6 +47,10 @@ MAY_STAND_INSIDE = {
 HEAVY_ON_PURPOSE = {
     "experiments.trainer.grpo": "its trainer is a subclass of TRL's",
     "experiments.launch.preload": "a pool's first process loads torch once for all of its cells",
+    **{
+        f"experiments.trainer.{name}": "a part of that trainer"
+        for name in ("fast", "generate", "head", "prefix", "rollouts")
+    },
 }
 """Modules that import torch at their top, so that a function may import them for itself."""
 MOST_LINES = 500
