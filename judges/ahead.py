@@ -8,7 +8,7 @@ with session.batch():
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ class Ahead:
 
     def __init__(self, session: Session, group_size: int) -> None:
         self._session = session
-        self._group_size = group_size
+        self._size = group_size if session.compares else 1
+        """Answers that are asked about together."""
         self._items: dict[int, tuple[Row, str]] = {}
         self._submitted: dict[int, tuple[Future[list[list[Verdict]]], int]] = {}
         """Place -> submission and place in it."""
@@ -36,31 +37,27 @@ class Ahead:
     def submit(self, items: Mapping[int, tuple[Row, str]]) -> None:
         """Ask about answers that have ended, and do not wait: place in the step -> (row, answer).
 
-        A grading that compares is asked once all of a group are there. A judge that drifts is
+        A grading that compares is asked once all of a group have ended. A judge that drifts is
         asked by `judge_all` alone, for what it says depends on the order of questions.
         """
         self._items |= items
         if self._session.drifts:
             return
-        if self._session.compares:
-            size = self._group_size
-            starts = sorted({place - place % size for place in items})
-            groups = [range(start, start + size) for start in starts]
-            whole = [group for group in groups if all(place in self._items for place in group)]
-            self._begin([place for group in whole for place in group])
-        else:
-            self._begin(items)
+        size = self._size
+        starts = sorted({place - place % size for place in items})
+        groups = [range(start, start + size) for start in starts]
+        whole = [group for group in groups if all(place in self._items for place in group)]
+        self._begin([place for group in whole for place in group])
 
     def votes(self, items: Sequence[tuple[Row, str]]) -> list[list[Verdict]]:
         """The votes on all P * G answers; what was not submitted in these words is asked now."""
-        size = self._group_size if self._session.compares else 1
         stale = {
-            place - place % size
+            place // self._size
             for place, item in enumerate(items)
             if place not in self._submitted or self._items[place] != item
         }
         self._items = dict(enumerate(items))
-        self._begin([place for place in self._items if place - place % size in stale])
+        self._begin([place for place in self._items if place // self._size in stale])
         try:
             return [
                 future.result()[number]
@@ -71,10 +68,10 @@ class Ahead:
                 future.cancel()
             raise
 
-    def _begin(self, places: Iterable[int]) -> None:
-        if asked := list(places):
-            future = self._session.submit([self._items[place] for place in asked], self._group_size)
-            self._submitted |= {place: (future, number) for number, place in enumerate(asked)}
+    def _begin(self, places: Sequence[int]) -> None:
+        if places:
+            future = self._session.submit([self._items[place] for place in places], self._size)
+            self._submitted |= {place: (future, number) for number, place in enumerate(places)}
 
 
 def judge_all(
