@@ -2,19 +2,20 @@
 
 `Scorer` goes step by step: answers, rules, truths, the acting judge's verdicts, the record so far,
 rewards, the shadow judges' verdicts, costs. It returns the rewards alone; all else stays in
-``pending`` for the recorder, so the shadow judges never reach the gradient.
+``pending`` for the recorder, so the shadow judges never reach the gradient. Rollouts that end while
+others are generated may be submitted to the judges before; the verdicts are the same.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from judges.session import judge_all
+from judges.ahead import Ahead, judge_all
 from study.answers import answer_of
 from study.records import COMPONENT, rollout_id
 from study.rewards.checks import for_judge
@@ -38,6 +39,20 @@ class StepRecord:
     rollouts: list[dict[str, Any]]
     verdicts: list[dict[str, Any]]
     metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class UnderWay:
+    """A step whose judges may be asked already."""
+
+    calls: list[int]
+    """Requests to the acting judge and to each shadow judge before it."""
+    hits: int
+    """What the acting judge was not asked anew before it."""
+    ahead: list[Ahead]
+    """Of the acting judge and of each shadow judge."""
+    batches: ExitStack
+    """Its end leaves nothing in flight."""
 
 
 @dataclass(eq=False, repr=False)
@@ -67,10 +82,61 @@ class Scorer:
     )
     """Keeps the rollouts and verdicts of a step that the failure policy stops at."""
     pending: StepRecord | None = None
+    _under_way: UnderWay | None = None
 
     def __post_init__(self) -> None:
         rules = self.config.reward.rules
         self.asked = {name: for_judge(row, rules) for name, row in self.rows.items()}
+
+    def submit(self, ended: Mapping[int, tuple[str, list[int]]]) -> None:
+        """Ask the judges about rollouts that have ended, and do not wait; `__call__` collects.
+
+        Args:
+            ended: index in the step -> (prompt id, token ids).
+
+        Raises:
+            BudgetSpent: the step may pass a limit of ``cost``; nothing was asked.
+        """
+        assert self.decode is not None, "only token ids say where thinking ends"
+        under_way = self._begin()
+        texts = self.decode([ids for _, ids in ended.values()])
+        items = {
+            index: (self.asked[prompt_id], answer_of(text) or "")
+            for (index, (prompt_id, _)), text in zip(ended.items(), texts, strict=True)
+        }
+        for ahead in under_way.ahead:
+            ahead.submit(items)
+
+    def drop(self) -> None:
+        """End the step, if one is under way: what its judges were asked in vain is cancelled."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.batches.close()
+
+    def _begin(self) -> UnderWay:
+        """The step under way, begun within the budget."""
+        if self._under_way is None:
+            if self.budget is not None:
+                self.budget.check()
+            sessions = (self.acting, *self.shadows)
+            self._under_way = UnderWay(
+                [session.calls for session in sessions],
+                self.acting.hits,
+                [Ahead(session, self.config.trainer.group_size) for session in sessions],
+                ExitStack(),
+            )
+            for session in sessions:
+                if not session.drifts:
+                    self._under_way.batches.enter_context(session.batch())
+        return self._under_way
+
+    @contextmanager
+    def _ending(self) -> Generator[UnderWay]:
+        """The step under way; it is over with the block."""
+        try:
+            yield self._begin()
+        finally:
+            self.drop()
 
     def __call__(
         self,
@@ -88,11 +154,7 @@ class Scorer:
             BudgetSpent: the step may pass a limit of ``cost``; nothing was asked.
         """
         seconds: dict[str, float] = {}
-        sessions = (self.acting, *self.shadows)
-        with _timed(seconds, "step"):
-            if self.budget is not None:
-                self.budget.check()
-            calls, hits = [session.calls for session in sessions], self.acting.hits
+        with _timed(seconds, "step"), self._ending() as under_way:
             step = trainer_state.global_step + 1
             if self.decode is not None:
                 texts_N = self.decode(completion_ids)
@@ -109,7 +171,7 @@ class Scorer:
                 for rollout in zip(rows, answers_N, completion_ids, rules_N, strict=True)
             ]
             with _timed(seconds, "judge"):
-                votes_N = self._ask(self.acting, inputs_N)
+                votes_N = self._ask(self.acting, inputs_N, under_way.ahead[0])
             record = StepRecord(
                 step,
                 self._rollout_rows(step, inputs_N, texts_N, answers_N, votes_N, rules_N),
@@ -120,19 +182,19 @@ class Scorer:
                 row["reward"] = reward
                 row |= {f"{COMPONENT}{name}": value for name, value in terms.items()}
             with _timed(seconds, "shadows"):
-                for shadow in self.shadows:
-                    votes = self._ask(shadow, inputs_N)
+                for shadow, ahead in zip(self.shadows, under_way.ahead[1:], strict=True):
+                    votes = self._ask(shadow, inputs_N, ahead)
                     record.verdicts += _verdict_rows(step, "shadow", shadow, votes)
             if self.budget is not None:
-                sent = sum(session.calls for session in sessions) - sum(calls)
-                self.budget.add(sent, record.verdicts)
+                sent = sum(session.calls for session in (self.acting, *self.shadows))
+                self.budget.add(sent - sum(under_way.calls), record.verdicts)
         record.metrics = judge_metrics([vote for votes in votes_N for vote in votes]) | {
             "system/judge_s": seconds["judge"],
             "system/reward_s": seconds["step"] - seconds["judge"] - seconds["shadows"],
             **(rule_metrics(rules_N, seconds["rules"]) if self.rules is not None else {}),
             **_penalty_metrics([terms for _, terms in rewarded]),
-            "cost/calls": float(self.acting.calls - calls[0]),
-            "cost/cache_hits": float(self.acting.hits - hits),
+            "cost/calls": float(self.acting.calls - under_way.calls[0]),
+            "cost/cache_hits": float(self.acting.hits - under_way.hits),
         }
         self.pending = record
         return [reward for reward, _ in rewarded]
@@ -151,9 +213,11 @@ class Scorer:
             tuple(result.passed for result in rules),
         )
 
-    def _ask(self, judge: Session, inputs_N: list[RewardInputs]) -> list[list[Verdict]]:
+    def _ask(
+        self, judge: Session, inputs_N: list[RewardInputs], ahead: Ahead
+    ) -> list[list[Verdict]]:
         group_size = self.config.trainer.group_size
-        return judge_all(judge, [rollout.item for rollout in inputs_N], group_size)
+        return judge_all(judge, [rollout.item for rollout in inputs_N], group_size, ahead)
 
     def _rollout_rows(
         self,

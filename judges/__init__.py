@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 from study.face import lazily
 
 if TYPE_CHECKING:
+    from judges.ahead import judge_all
     from judges.grading import GRADINGS
-    from judges.session import Session, judge_all
+    from judges.session import Session
     from judges.store import Store
 
 __all__ = ["GRADINGS", "Session", "Store", "judge_all"]
@@ -31,7 +32,7 @@ _MODULES = {
     "GRADINGS": "judges.grading",
     "Session": "judges.session",
     "Store": "judges.store",
-    "judge_all": "judges.session",
+    "judge_all": "judges.ahead",
 }
 """Name -> where it stands; loaded when it is first used, so that ``import judges`` is cheap."""
 

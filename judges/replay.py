@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from judges.ahead import judge_all
 from judges.identity import judge_id
-from judges.session import Session, judge_all
+from judges.session import Session
 from judges.store import Store
 from study import cells
 from study.answers import answer_of

@@ -3,6 +3,7 @@
     with Session(judge, store) as session:
         [[verdict]] = session.verdicts([(row, answer)])      # from a trainer, a notebook, a script
         verdict = await session.verdict(row, answer)         # from any event loop
+        future = session.submit(items, group_size)           # begins, and waits for nothing
 
 A session has its own event loop in a thread and looks into the store first. It gives one
 ``Verdict`` per draw; one that could not be obtained has an outcome that says why. Answers are
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +24,7 @@ from judges.endpoint.channel import Channel, check_key, read_key
 from judges.endpoint.client import EndpointRefused, Fault, Fetched, ask, list_models
 from judges.endpoint.dialects import check_dialect, dialect_of, judge_body
 from judges.endpoint.fields import one_line
-from judges.endpoint.loop import Loop, gather
+from judges.endpoint.loop import Loop, cancel, gather
 from judges.endpoint.replicas import open_wire
 from judges.endpoint.served import is_asked
 from judges.grading.base import AnswerGrading, Grading, GroupGrading
@@ -36,6 +38,8 @@ from study.errors import UserError
 from study.verdict import Outcome, Request, Verdict
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from judges.endpoint.client import Body
     from judges.endpoint.transport import Asgi
     from judges.probes.allowance import Allowance
@@ -76,9 +80,9 @@ class Session:
         self._request_key = request_keys(judge)
         self.hits = 0
         """Draws found in the store, or already in flight."""
-        # what a drifting judge says depends on when it is asked, so it is not stored
-        drifts = judge.simulated is not None and judge.simulated.drift_per_1000 != 0.0
-        self._store = None if drifts else store
+        self.drifts = judge.simulated is not None and judge.simulated.drift_per_1000 != 0.0
+        """Whether what the judge says depends on when it is asked; then nothing is stored."""
+        self._store = None if self.drifts else store
         self._allowance = allowance
         self._grading = build_grading(judge)
         check_dialect(judge, self._grading.body(Request(criteria=(0,), members=(0, 1))))
@@ -89,6 +93,8 @@ class Session:
             None if self._store is None else SingleFlight(self._store, accept=self._accepted)
         )
         self._in_flight: dict[str, asyncio.Task[Fetched]] = {}
+        self._submissions: set[asyncio.Task[Any]] = set()
+        self._in_batch = False
         self._closing = False
         self._loop = Loop(self._shut)
 
@@ -149,8 +155,7 @@ class Session:
         Raises:
             UserError: the grading compares the answers of a group.
         """
-        grading = self._single()
-        return self._draws(partial(self._answer, grading, row, answer) for row, answer in items)
+        return self._loop.run(self._verdicts(items))
 
     def groups(self, groups: Sequence[tuple[Row, Sequence[str]]]) -> list[list[Verdict]]:
         """`group` of each (row, answers), ``sampling.votes`` times: the votes of each answer, in
@@ -159,16 +164,61 @@ class Session:
         Raises:
             UserError: the grading judges single answers, or a group has only one answer.
         """
+        return self._loop.run(self._groups(groups))
+
+    def submit(
+        self, items: Sequence[tuple[Row, str]], group_size: int
+    ) -> Future[list[list[Verdict]]]:
+        """Begin to judge P * G items in group order, ``sampling.votes`` times each, and do not
+        wait; the future has their verdicts in that order.
+
+        A grading that compares judges each answer against its own group. What `verdicts` and
+        `groups` raise is raised by the future.
+        """
+        if not self.compares:
+            return self._loop.submit(self._verdicts(items))
+        groups = [items[start : start + group_size] for start in range(0, len(items), group_size)]
+        return self._loop.submit(
+            self._groups([(group[0][0], [answer for _, answer in group]) for group in groups])
+        )
+
+    @contextmanager
+    def batch(self) -> Generator[None]:
+        """Within it equal questions are asked once, also where the first has its reply already.
+
+        Its end cancels what was submitted and has not ended. Only one thread may ask this session
+        meanwhile.
+        """
+        self._in_batch = True
+        try:
+            yield
+        finally:
+            self._in_batch = False
+            self._loop.run(self._drop())
+
+    async def _verdicts(self, items: Sequence[tuple[Row, str]]) -> list[list[Verdict]]:
+        grading = self._single()
+        return await self._draws(
+            partial(self._answer, grading, row, answer) for row, answer in items
+        )
+
+    async def _groups(self, groups: Sequence[tuple[Row, Sequence[str]]]) -> list[list[Verdict]]:
         grading = self._comparing(min((len(answers) for _, answers in groups), default=2))
-        draws = self._draws(partial(self._group, grading, row, answers) for row, answers in groups)
+        draws = await self._draws(
+            partial(self._group, grading, row, answers) for row, answers in groups
+        )
         return [list(votes) for group in draws for votes in zip(*group, strict=True)]
 
-    def _draws(self, calls: Iterable[Callable[[int], Coroutine[Any, Any, T]]]) -> list[list[T]]:
+    async def _draws(
+        self, calls: Iterable[Callable[[int], Coroutine[Any, Any, T]]]
+    ) -> list[list[T]]:
         """What each call gives for the number of each draw, ``sampling.votes`` of them."""
+        submission = asyncio.current_task()
+        assert submission is not None
+        self._submissions.add(submission)
+        submission.add_done_callback(self._submissions.discard)
         votes = self.judge.sampling.votes
-        draws = self._loop.run(
-            gather(partial(call, index) for call in calls for index in range(votes))
-        )
+        draws = await gather(partial(call, index) for call in calls for index in range(votes))
         return [draws[start : start + votes] for start in range(0, len(draws), votes)]
 
     def request_verdicts(
@@ -280,13 +330,15 @@ class Session:
 
     async def _shut(self) -> None:
         self._closing = True
-        flights = list(self._in_flight.values())
-        for flight in flights:
-            flight.cancel()
-        await asyncio.gather(*flights, return_exceptions=True)
+        await cancel(self._in_flight.values())
         if self._single_flight is not None:
             await self._single_flight.close()
         await self._channel.wire.close()
+
+    async def _drop(self) -> None:
+        await cancel(self._submissions)
+        await cancel(self._in_flight.values())
+        self._in_flight.clear()
 
     async def _answer(self, grading: AnswerGrading, row: Row, answer: str, index: int) -> Verdict:
         """One answer's verdict: all its requests at once, each with its follow-up."""
@@ -347,7 +399,9 @@ class Session:
                 return read(grading, request, CLOSED)
             flight = asyncio.create_task(self._obtain(grading, request, body, within_s))
             self._in_flight[request.key] = flight
-            flight.add_done_callback(lambda _: self._in_flight.pop(request.key))
+            flight.add_done_callback(
+                lambda _: self._in_batch or self._in_flight.pop(request.key, None)
+            )
         try:
             fetched = await asyncio.shield(flight)
         except asyncio.CancelledError:
@@ -437,22 +491,3 @@ def _simulated(judge: Judge, oracle: Any, calls_before: int) -> Asgi | None:
 async def _all(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """The results of several coroutines; one alone needs no task."""
     return [await work[0]] if len(work) == 1 else list(await asyncio.gather(*work))
-
-
-def judge_all(
-    session: Session, items: Sequence[tuple[Row, str]], group_size: int
-) -> list[list[Verdict]]:
-    """Verdicts of P * G items in group order, ``sampling.votes`` for each.
-
-    A grading that compares judges each answer against its own group.
-
-    Raises:
-        EndpointRefused: the judge's key, account or model is refused.
-    """
-    if session.compares:
-        groups = [items[start : start + group_size] for start in range(0, len(items), group_size)]
-        votes_N = session.groups([(group[0][0], [text for _, text in group]) for group in groups])
-    else:
-        votes_N = session.verdicts(items)
-    session.stop_if_refused()
-    return votes_N

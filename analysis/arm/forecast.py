@@ -22,7 +22,8 @@ from analysis.reports.figures import looks, style
 from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
 from analysis.step.transmission import group_cov
-from judges.session import Session, judge_all
+from judges.ahead import judge_all
+from judges.session import Session
 from judges.store import Store
 from study.cells import Cell, load_cell, study_cells
 from study.compose import load_presets

@@ -56,7 +56,7 @@ def generate(
     owner_B: Sequence[int],
     sampling: Sampling,
     uniform_B_L: np.ndarray,
-    ended: Callable[[int, list[int]], None] = lambda row, ids: None,
+    ended: Callable[[dict[int, list[int]]], None] = lambda ids_of: None,
 ) -> list[list[int]]:
     """The completions of B rows as token ids, each with its end token if it came to one.
 
@@ -65,7 +65,7 @@ def generate(
         prompts: token ids of each different prompt.
         owner_B: index of each row's prompt.
         uniform_B_L: what decides the token of a row at a position; ``sampling.greedy`` ignores it.
-        ended: called with each row and its ids as soon as it has ended.
+        ended: called with the ids of the rows that end at a position, as soon as they do.
     """
     device, width = model.device, max(len(prompt) for prompt in prompts)
     ids_U_L = torch.zeros(len(prompts), width, dtype=torch.long)
@@ -98,9 +98,12 @@ def generate(
         over_R = torch.isin(tokens_R, stops)
         if position == sampling.max_new_tokens - 1:
             over_R[:] = True
-        for row in rows_R[over_R].tolist():
-            completions[row] = tokens_B_T[row, : position + 1].tolist()
-            ended(row, completions[row])
+        if over_R.any():
+            over = rows_R[over_R].tolist()
+            ids_of = dict(zip(over, tokens_B_T[over, : position + 1].tolist(), strict=True))
+            for row, ids in ids_of.items():
+                completions[row] = ids
+            ended(ids_of)
         if over_R.all():
             break
         if over_R.any():

@@ -117,6 +117,7 @@ class RecordingTrainer(GRPOTrainer):
         self.shares_prefixes = fast_path and self._install()
         self._scaffold = scaffold
         self._shown: list[Shown] | None = None
+        self._prompt_ids: list[str] = []
         self._row_logprobs: torch.Tensor | None = None
         self.record_step: RecordStep | None = None
 
@@ -140,7 +141,7 @@ class RecordingTrainer(GRPOTrainer):
             fast.install(model, self.temperature)
         self._layer_weights = fast.layer_weights(models[0])
         if not self.use_vllm:
-            self.rollout_func = rollouts.Rollouts(self.args.seed)
+            self.rollout_func = rollouts.Rollouts(self.args.seed, self._ended)
         return True
 
     def _slow(self, why: str) -> bool:
@@ -200,12 +201,17 @@ class RecordingTrainer(GRPOTrainer):
         # never in evaluation: what a policy can do is asked of it without help
         if self._scaffold is not None and self.accelerator.unwrap_model(self.model).training:
             self._shown = self._scaffold(inputs, self.state.global_step + 1)
+        self._prompt_ids = [example["prompt_id"] for example in inputs]
         try:
             output = super()._generate_and_score_completions(inputs)
             self._record(output)
         finally:
             self._shown = None
+            self._scorer.drop()
         return output
+
+    def _ended(self, ids_of: dict[int, list[int]]) -> None:
+        self._scorer.submit({row: (self._prompt_ids[row], ids) for row, ids in ids_of.items()})
 
     def _record(self, output: dict[str, Any]) -> None:
         """Advantages and ends of the step's rollouts, and what the scaffold showed of the prompt;

@@ -39,12 +39,10 @@ class Rollouts:
 
     Args:
         seed: of the run; with step, row and position it decides what is drawn.
-        ended: called with each row and its token ids as soon as it has ended.
+        ended: called with the token ids of the rollouts that end together, by their index.
     """
 
-    def __init__(
-        self, seed: int, ended: Callable[[int, list[int]], None] = lambda row, ids: None
-    ) -> None:
+    def __init__(self, seed: int, ended: Callable[[dict[int, list[int]]], None]) -> None:
         self.seed = seed
         self.ended = ended
 

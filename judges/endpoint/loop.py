@@ -26,10 +26,16 @@ async def gather(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[
                 await asyncio.sleep(0)
         return list(await asyncio.gather(*tasks))
     except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)
         raise
+
+
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Loop:
@@ -46,7 +52,7 @@ class Loop:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the loop and wait for what it returns or raises."""
-        future = self._submit(work)
+        future = self.submit(work)
         try:
             return future.result()
         except BaseException:
@@ -57,9 +63,10 @@ class Loop:
         """Run ``work`` in the loop; to be awaited in any loop, this one too."""
         if threading.current_thread() is self._thread:
             return await work
-        return await asyncio.wrap_future(self._submit(work))
+        return await asyncio.wrap_future(self.submit(work))
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin ``work`` in the loop; to cancel the future cancels the work."""
         with self._lock:
             if self._closed:
                 work.close()

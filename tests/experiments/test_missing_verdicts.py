@@ -1,5 +1,6 @@
 """A run that stops for want of verdicts says why, and keeps what it had paid for."""
 
+from concurrent.futures import Future
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -59,16 +60,20 @@ def test_a_reason_is_short_and_holds_no_key(monkeypatch):
 class Session:
     """Stands where a session stands: the first answer is scored and the others are refused."""
 
-    compares, calls, hits = False, 0, 0
+    compares, drifts, calls, hits = False, True, 0, 0
     judge = Judge(name="mine")
 
-    def verdicts(self, items):
+    def submit(self, items, group_size):
         self.calls += len(items)
         paid = {"attempts": 1, "finish_reason": "stop", "cost_usd": 0.25}
-        return [
-            [verdict(Outcome.refused if number else Outcome.scored, "content filter", **paid)]
-            for number, _ in enumerate(items)
-        ]
+        future = Future()
+        future.set_result(
+            [
+                [verdict(Outcome.refused if number else Outcome.scored, "content filter", **paid)]
+                for number, _ in enumerate(items)
+            ]
+        )
+        return future
 
     def stop_if_refused(self):
         """It was not: single answers were."""

@@ -1,6 +1,7 @@
 """What the trainer records is what it did, and how a step is cut up does not change it."""
 
 import math
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,9 +36,12 @@ class LengthJudge:
     calls = 0
     hits = 0
     compares = False
+    drifts = True  # every fifth of a step: so it depends on the order
 
-    def verdicts(self, items):
-        return [[self.verdict(index, answer)] for index, (_, answer) in enumerate(items)]
+    def submit(self, items, group_size):
+        future = Future()
+        future.set_result([[self.verdict(i, answer)] for i, (_, answer) in enumerate(items)])
+        return future
 
     def stop_if_refused(self):
         """Nobody refuses it."""
@@ -70,16 +74,22 @@ def study(**trainer):
     return Study(policy=POLICY, task=TASK, trainer=Trainer(**(settings | trainer)))
 
 
-def run(config, folder, cache):
-    """Train ``config`` in ``folder``; (records by id, trained adapter weights, base model)."""
+def run(config, folder, cache, acting=None, **scoring):
+    """Train ``config`` in ``folder``; (records by id, trained adapter weights, base model).
+
+    ``acting`` and ``scoring`` are the scorer's; without them a `LengthJudge` scores.
+    """
     rows = TASKS[TASK.name].rows(TASK, "train")
     model, tokenizer = load_policy(POLICY, TASK, cache)
     truth = TASKS[TASK.name].truth
-    scorer = Scorer(config, {row.prompt_id: row for row in rows}, truth, LengthJudge())
+    rows_of = {row.prompt_id: row for row in rows}
+    recorder = Recorder(folder)
+    scorer = Scorer(config, rows_of, truth, acting or LengthJudge(), **scoring)
+    scorer.on_missing = recorder.write_missing
     lines = []
     set_seed(config.seed)
     trainer = make_trainer(
-        config, model, tokenizer, rows, scorer, Recorder(folder), folder / "ck", lines.append
+        config, model, tokenizer, rows, scorer, recorder, folder / "ck", lines.append
     )
     start = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
     trainer.train()

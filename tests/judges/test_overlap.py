@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from judges.session import Session, judge_all
+from judges.ahead import judge_all
+from judges.session import Session
 from judges.store import Store
 from study.errors import UserError
 from study.rows import Criterion, make_row

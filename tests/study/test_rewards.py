@@ -5,14 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.session import judge_all
 from study.errors import UserError
 from study.rewards.checks import check_reward, for_judge
 from study.rewards.compose import composed, recompose, recorded
 from study.rewards.failure import POLICIES, TooManyMissing, apply_failure_policy
 from study.rewards.formulas import REWARDS, Parts, overlong, repetition, rule_part
 from study.rows import Criterion, Rule, make_row
-from study.schema import Judge, Overlong, Repetition, Reward, Sampling, Study
+from study.schema import Judge, Overlong, Repetition, Reward, Study
 
 SCORES = st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4)
 
@@ -196,38 +195,3 @@ def test_a_record_without_an_answer_is_asked_as_an_empty_one():
     ((reward, terms),) = composed(config, [one], [0.75], 1, "unscored")
     assert reward == 0.75
     assert terms == {"judge": 0.75, "truth": 0.5, "repetition": 0.0}
-
-
-class PairJudge:
-    """Stands where a comparing session stands: remembers its groups, scores by place."""
-
-    compares = True
-
-    def __init__(self, votes):
-        self.judge = Judge(sampling=Sampling(votes=votes))
-        self.asked = []
-
-    def groups(self, groups):
-        self.asked += [(row, tuple(answers)) for row, answers in groups]
-        votes = range(self.judge.sampling.votes)
-        return [
-            [(row, place, index) for index in votes]
-            for row, answers in groups
-            for place in range(len(answers))
-        ]
-
-    def stop_if_refused(self):
-        """Nobody refuses it."""
-
-
-def test_a_comparing_judge_sees_one_group_at_a_time_and_order_is_kept():
-    session = PairJudge(votes=2)
-    items = [("x", "a"), ("x", "b"), ("y", "c"), ("y", "d")]
-    found = judge_all(session, items, 2)
-    assert session.asked == [("x", ("a", "b")), ("y", ("c", "d"))]
-    assert found == [
-        [("x", 0, 0), ("x", 0, 1)],
-        [("x", 1, 0), ("x", 1, 1)],
-        [("y", 0, 0), ("y", 0, 1)],
-        [("y", 1, 0), ("y", 1, 1)],
-    ]

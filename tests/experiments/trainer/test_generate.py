@@ -72,7 +72,7 @@ def test_a_rows_tokens_do_not_depend_on_the_rows_beside_it() -> None:
     sampling = Sampling(200, ENDS[:8], temperature=0.8, top_k=60, top_p=0.95)
     uniform = uniforms(1, 7, len(owner), 200)
     ended: dict[int, list[int]] = {}
-    together = generate(model, prompts, owner, sampling, uniform, ended.__setitem__)
+    together = generate(model, prompts, owner, sampling, uniform, ended.update)
     assert ended == dict(enumerate(together))
     for row, u in enumerate(owner):
         alone = generate(model, [prompts[u]], [0], sampling, uniform[row : row + 1])

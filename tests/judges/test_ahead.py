@@ -1,0 +1,234 @@
+"""A judge that is asked while answers still come gives the verdicts it would give afterwards."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judges.ahead import Ahead, judge_all
+from judges.faults import FaultServer
+from judges.session import Session
+from judges.store import Store
+from study.rows import Criterion, Row, Truth, make_row
+from study.schema import Endpoint, Failure, Grading, Judge, Sampling, Simulated
+from study.verdict import Outcome, Verdict
+from tests.judges.test_overlap import Held
+
+ROWS = [
+    make_row(({"role": "user", "content": f"Say {word}."},), (Criterion("One."), Criterion("Two.")))
+    for word in ("red", "blue", "green")
+]
+GROUP = 4
+ITEMS = [(row, f"{'very ' * member}{row.prompt_text()}") for row in ROWS for member in range(GROUP)]
+ENDS = ([3, 9], [0], [1, 2, 4, 5], [10, 11, 8], [7], [6])
+"""Places of the answers that end together, in the order in which they do."""
+FAILURE = Failure(rate=0.15, kinds=["unparsed", "empty", "refused", "http_500"])
+GRADINGS = ("likert", "rubric_batch", "rubric_item", "pairwise", "listwise")
+
+
+def oracle(prompt: str, answer: str) -> Truth:
+    """A quarter for each word."""
+    return Truth(min(1.0, len(answer.split()) / 8))
+
+
+def noisy(grading: str, **simulated: Any) -> Judge:
+    """A simulated judge whose verdicts differ between draws, and of which some fail."""
+    return Judge(
+        name="noisy",
+        endpoint=Endpoint(deadline_s=10.0, backoff_s=0.001),
+        grading=Grading(grading),
+        sampling=Sampling(votes=2),
+        simulated=Simulated(noise_sd=0.2, tpr=0.8, fpr=0.3, **({"failure": FAILURE} | simulated)),
+    )
+
+
+def real(url: str, grading: str = "likert", **endpoint: Any) -> Judge:
+    settings: dict[str, Any] = {"deadline_s": 5.0, "attempts": 1, "backoff_s": 0.001}
+    return Judge(
+        name="real",
+        endpoint=Endpoint(url=url, model="m", **(settings | endpoint)),
+        grading=Grading(grading),
+    )
+
+
+def said(votes_N: list[list[Verdict]]) -> list[list[Verdict]]:
+    """The votes without what differs from call to call."""
+    return [
+        [replace(vote, latency_s=0.0, from_cache=False, cost_usd=0.0) for vote in votes]
+        for votes in votes_N
+    ]
+
+
+@pytest.fixture(params=[False, True], ids=["no store", "store"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store | None]:
+    if not request.param:
+        yield None
+        return
+    with Store(tmp_path / "replies.db") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("grading", GRADINGS)
+def test_verdicts_do_not_depend_on_when_answers_end(grading: str, store: Store | None) -> None:
+    with Session(noisy(grading), None, oracle) as session:
+        expected = judge_all(session, ITEMS, GROUP)
+        calls = session.calls
+    with Session(noisy(grading), store, oracle) as session, session.batch():
+        ahead = Ahead(session, GROUP)
+        for places in ENDS:
+            ahead.submit({place: ITEMS[place] for place in places})
+        found = judge_all(session, ITEMS, GROUP, ahead)
+        assert session.calls == calls
+    assert said(found) == said(expected)
+    assert len({vote.score for votes in found for vote in votes}) > 2
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[Held], Held]:
+    def use(server: Held) -> Held:
+        monkeypatch.setattr("judges.session._simulated", lambda *_: server)
+        return server
+
+    return use
+
+
+def test_a_group_is_asked_about_once_and_when_its_last_answer_has_ended(held: Any) -> None:
+    asked = threading.Event()
+
+    def free(content: str, seen: list[str]) -> bool:
+        asked.set()
+        return True
+
+    server = held(Held(free, lambda content: "[[A > B > C > D]]"))
+    with Session(real("asgi://held", "listwise"), None) as session, session.batch():
+        ahead = Ahead(session, GROUP)
+        for place in (4, 0, 1, 3):
+            ahead.submit({place: ITEMS[place]})
+        assert session.calls == 0
+        ahead.submit({2: ITEMS[2], 5: ITEMS[5]})
+        assert asked.wait(10) and len(server.seen) == 1
+        votes_N = judge_all(session, ITEMS, GROUP, ahead)
+        assert session.calls == len(ROWS)
+    assert [sum(row.prompt_text() in text for text in server.seen) for row in ROWS] == [1, 1, 1]
+    assert [len(votes) for votes in votes_N] == [1] * len(ITEMS)
+
+
+# of a group all pairs in both orders, of which those without the changed answer are shared
+@pytest.mark.parametrize(("grading", "again"), [("likert", 1), ("pairwise", 2 * (GROUP - 1))])
+def test_what_was_submitted_in_other_words_is_asked_anew(grading: str, again: int) -> None:
+    drafts = [
+        (row, "a draft") if place == 6 else (row, text) for place, (row, text) in enumerate(ITEMS)
+    ]
+    judge = noisy(grading, failure=Failure())
+    with Session(judge, None, oracle) as session:
+        expected = judge_all(session, ITEMS, GROUP)
+    with Session(judge, None, oracle) as session, session.batch():
+        ahead = Ahead(session, GROUP)
+        ahead.submit(dict(enumerate(drafts)))
+        judge_all(session, drafts, GROUP, ahead)
+        before = session.calls
+        assert said(judge_all(session, ITEMS, GROUP, ahead)) == said(expected)
+        assert session.calls - before == judge.sampling.votes * again
+
+
+@pytest.mark.parametrize("fault", ["good", "server_500"])
+def test_equal_answers_are_asked_once_whenever_they_end(
+    fault: str, faults: FaultServer, store: Store | None, one_word: Any
+) -> None:
+    item, other = (ROWS[0], "yes"), (ROWS[1], "yes")
+    outcome = Outcome.scored if fault == "good" else Outcome.transport
+    judge = real(faults.url(fault), "one-word")
+
+    def ask(together: bool) -> tuple[Counter[Any], int, int]:
+        with Session(judge, store) as session, session.batch():
+            ahead = Ahead(session, 1)
+            if not together:
+                ahead.submit({1: item})
+                ahead._submitted[1][0].result()  # the first has its reply when the other ends
+                ahead.submit({2: other})
+            votes_N = judge_all(session, [item, item, other], 1, ahead)
+            flags = Counter((vote.outcome, vote.from_cache, vote.tokens_in) for [vote] in votes_N)
+            return flags, session.calls, session.hits
+
+    found = ask(together=False)
+    assert found[1:] == (2, 1)
+    if store is None:  # with one, the second session would find what the first has stored
+        assert found == ask(together=True)
+    assert {key[:2]: count for key, count in found[0].items()} == {
+        (outcome, False): 2,
+        (outcome, True): 1,
+    }
+
+
+def test_after_a_batch_a_question_is_asked_anew() -> None:
+    with Session(noisy("likert"), None, oracle) as session:
+        for calls in (2, 4):
+            with session.batch():
+                session.submit([ITEMS[0]], 1).result()
+                session.submit([ITEMS[0]], 1).result()
+            assert session.calls == calls  # two votes
+
+
+def test_the_end_of_a_batch_leaves_nothing_in_flight(tmp_path: Path, held: Any) -> None:
+    """A step that failed has asked; the next step and other processes are not held up by it."""
+    came, may_answer = threading.Semaphore(0), threading.Event()
+
+    def free(content: str, seen: list[str]) -> bool:
+        came.release()
+        return may_answer.is_set()
+
+    server = held(Held(free, lambda content: "[[70]]"))
+    with Store(tmp_path / "replies.db") as store, Session(real("asgi://held"), store) as session:
+        with pytest.raises(RuntimeError, match="generation failed"), session.batch():
+            ahead = Ahead(session, 1)
+            ahead.submit({0: ITEMS[0], 1: ITEMS[1]})
+            assert came.acquire(timeout=10) and came.acquire(timeout=10)
+            raise RuntimeError("generation failed")
+        assert store.count() == 0
+        before = session.calls
+        may_answer.set()
+        with Session(real("asgi://held"), store) as other:  # the leases were given back
+            assert other.verdicts([ITEMS[0]])[0][0].score == 0.7
+            assert other.calls == 1
+        with session.batch():
+            votes_N = judge_all(session, ITEMS[:2], 1)
+        assert [vote.outcome for [vote] in votes_N] == [Outcome.scored] * 2
+        assert session.calls - before == 1 and store.count() == 2
+    assert len(server.seen) == 4
+
+
+def test_a_batch_that_ends_at_once_asks_nothing_afterwards(held: Any) -> None:
+    server = held(Held(lambda content, seen: False, lambda content: "[[70]]"))
+    items: list[tuple[Row, str]] = [(ROWS[0], f"answer {number}") for number in range(700)]
+    with Session(real("asgi://held", max_concurrency=2), None) as session:
+        with session.batch():
+            session.submit(items, 1)
+        assert session.calls == len(server.seen) <= 2
+        assert session._in_flight == {} and session._submissions == set()
+
+
+def test_a_judge_that_drifts_is_asked_in_order_and_by_nobody_else() -> None:
+    judge = noisy("likert", drift_per_1000=50.0)
+    with Session(judge, None, oracle) as session:
+        expected = judge_all(session, ITEMS, GROUP)
+    with Session(judge, None, oracle) as session:
+        ahead = Ahead(session, GROUP)
+        for places in ENDS:
+            ahead.submit({place: ITEMS[place] for place in places})
+        assert session.calls == 0
+        assert said(judge_all(session, ITEMS, GROUP, ahead)) == said(expected)
+    in_other_order = [ITEMS[place] for places in ENDS for place in places]
+    with Session(judge, None, oracle) as session:
+        votes_N = judge_all(session, in_other_order, GROUP)
+    scores = {
+        json.dumps([row.prompt_id, text]): votes
+        for (row, text), votes in zip(in_other_order, said(votes_N), strict=True)
+    }
+    assert [scores[json.dumps([row.prompt_id, text])] for row, text in ITEMS] != said(expected)
