@@ -1,4 +1,4 @@
-"""How many CPUs this process may use: in a container or a job fewer than the machine has."""
+"""CPUs and memory that this process may use: in a container or a job less than the machine has."""
 
 from __future__ import annotations
 
@@ -14,6 +14,23 @@ def cpus(root: Path = Path("/")) -> int:
     except AttributeError:  # not on Linux
         allowed = os.cpu_count() or 1
     return max(1, min([allowed, *(int(quota) for quota in _quotas(root))]))
+
+
+def memory(root: Path = Path("/")) -> int:
+    """Bytes of main memory that this process may use: the machine's, cut to its control group's.
+
+    Args:
+        root: where ``proc`` and ``sys`` are mounted.
+
+    Returns:
+        0 where the machine does not say.
+    """
+    words = _read(root / "proc/meminfo").split()
+    limits = [int(words[words.index("MemTotal:") + 1]) * 1024] if "MemTotal:" in words else []
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        text = _read(root / "sys/fs/cgroup" / name).strip()
+        limits += [int(text)] if text.isdecimal() else []
+    return min(limits, default=0)
 
 
 def _quotas(root: Path) -> list[float]:

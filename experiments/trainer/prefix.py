@@ -117,6 +117,7 @@ class Padded(PrefixLayout):
         out = scaled_dot_product_attention(q_U, k_U, v_U, is_causal=True, scale=scale)
         parts = [_flat(out)]
         if self.answer:
+            self.mask_B_1_R_L = _added(self.mask_B_1_R_L, q)
             q_B, k_B, v_B = (_rows(x[:, :, self.split :], self.answer) for x in (q, k, v))
             k_B = torch.cat([k_U.index_select(0, self.group_B), k_B], dim=2)
             v_B = torch.cat([v_U.index_select(0, self.group_B), v_B], dim=2)
@@ -131,7 +132,8 @@ class Dense(PrefixLayout):
     """One call for each group, over its prompt and all its answers with a mask between them."""
 
     def __init__(self, segments: Segments, device: torch.device) -> None:
-        self.groups: list[tuple[int, int, Tensor]] = []
+        self.groups: list[tuple[int, int]] = []
+        self.masks: list[Tensor] = []
         for u, (start, length) in enumerate(segments.prompts):
             owner = [torch.full((length,), -1)]
             for b, (_, answer) in enumerate(segments.answers):
@@ -139,9 +141,11 @@ class Dense(PrefixLayout):
                     owner.append(torch.full((answer,), b))
             owner_n = torch.cat(owner).to(device)
             sees = (owner_n[None, :] == -1) | (owner_n[None, :] == owner_n[:, None])
-            self.groups.append((start, len(owner_n), sees.tril()))
+            self.groups.append((start, len(owner_n)))
+            self.masks.append(sees.tril())
 
     def equal_heads(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        self.masks = [_added(mask, q) for mask in self.masks]
         return torch.cat(
             [
                 scaled_dot_product_attention(
@@ -149,7 +153,7 @@ class Dense(PrefixLayout):
                     attn_mask=mask,
                     scale=scale,
                 )
-                for start, length, mask in self.groups
+                for (start, length), mask in zip(self.groups, self.masks, strict=True)
             ],
             dim=2,
         )
@@ -159,33 +163,46 @@ class Loop(PrefixLayout):
     """One call for each prompt and each answer, for long groups: work grows with what is seen."""
 
     def __init__(self, segments: Segments, device: torch.device) -> None:
-        self.groups: list[tuple[int, int, list[tuple[int, int, Tensor]]]] = []
-        for u, (start, length) in enumerate(segments.prompts):
-            answers = [
-                (first, size, torch.ones(size, length + size, dtype=torch.bool).tril(length))
-                for b, (first, size) in enumerate(segments.answers)
-                if segments.group[b] == u and size
-            ]
-            self.groups.append((start, length, [(f, s, m.to(device)) for f, s, m in answers]))
+        self.prompts = segments.prompts
+        self.answers: list[list[tuple[int, int]]] = [[] for _ in segments.prompts]
+        self.masks: dict[tuple[int, int], Tensor] = {}
+        for (start, length), u in zip(segments.answers, segments.group, strict=True):
+            if length:
+                self.answers[u].append((start, length))
+                sees = torch.ones(length, segments.prompts[u][1] + length, dtype=torch.bool)
+                self.masks[sees.shape[0], sees.shape[1]] = sees.tril(segments.prompts[u][1]).to(
+                    device
+                )
 
     def equal_heads(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
         parts = []
-        for start, length, answers in self.groups:
+        self.masks = {shape: _added(mask, q) for shape, mask in self.masks.items()}
+        for (start, length), answers in zip(self.prompts, self.answers, strict=True):
             prompt = slice(start, start + length)
             q_p, k_p, v_p = (x[:, :, prompt] for x in (q, k, v))
             parts.append(scaled_dot_product_attention(q_p, k_p, v_p, is_causal=True, scale=scale))
-            for first, size, mask in answers:
+            for first, size in answers:
                 answer = slice(first, first + size)
                 parts.append(
                     scaled_dot_product_attention(
                         q[:, :, answer],
                         torch.cat([k_p, k[:, :, answer]], dim=2),
                         torch.cat([v_p, v[:, :, answer]], dim=2),
-                        attn_mask=mask,
+                        attn_mask=self.masks[size, length + size],
                         scale=scale,
                     )
                 )
         return torch.cat(parts, dim=2)
+
+
+def _added(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask of booleans as what is added to scores: made once, and not by each layer again."""
+    if mask.dtype == like.dtype:
+        return mask
+    allowed = mask if mask.dtype == torch.bool else mask == 0
+    return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(
+        ~allowed, -torch.inf
+    )
 
 
 def _rows(x_1_H_N_D: Tensor, length: int) -> Tensor:

@@ -1,0 +1,179 @@
+"""What memory a step of training takes, said before launch, and what to lower where it is short.
+
+    need = step_memory(shape_of(config), config)      # GiB by part
+    check_memory(todo)                                # refuses what cannot fit
+
+Bytes are counted from the policy's ``config.json``; activations by the tensors that a Llama-like
+layer keeps for backward (checked against measured peaks in ``benchmarks.trainer.update``).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from study.cells import Cell
+from study.errors import UserError
+from study.machine import memory
+from study.schema import Study
+
+GIB = 2**30
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+PROMPT_TOKENS = 512
+"""Assumed of a prompt: its length is not known before it is tokenised."""
+ADAM_STATES = 2
+HEAD_CHUNK = 2**24 * 4
+"""Bytes of logits at once in the head of the shared-prefix update."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a policy's ``config.json`` says of its size; widths in elements."""
+
+    layers: int
+    hidden: int
+    inner: int
+    query: int
+    key_value: int
+    vocabulary: int
+    tied: bool
+
+    @property
+    def linear(self) -> int:
+        """Weights of the linear layers, which LoRA adapts."""
+        attention = 2 * self.hidden * (self.query + self.key_value)
+        return self.layers * (attention + 3 * self.hidden * self.inner)
+
+    @property
+    def weights(self) -> int:
+        """All weights, embeddings and head included."""
+        return self.linear + self.vocabulary * self.hidden * (1 if self.tied else 2)
+
+    def adapter(self, rank: int) -> int:
+        """Weights of a LoRA adapter of all linear layers."""
+        attention = 2 * (self.hidden + self.query) + 2 * (self.hidden + self.key_value)
+        return rank * self.layers * (attention + 3 * (self.hidden + self.inner))
+
+
+def read_shape(folder: Path) -> Shape | None:
+    """The shape of the model in ``folder``; None where its ``config.json`` does not say it."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        heads = int(config["num_attention_heads"])
+        width = int(config.get("head_dim") or config["hidden_size"] // heads)
+        return Shape(
+            layers=int(config["num_hidden_layers"]),
+            hidden=int(config["hidden_size"]),
+            inner=int(config["intermediate_size"]),
+            query=heads * width,
+            key_value=int(config.get("num_key_value_heads") or heads) * width,
+            vocabulary=int(config["vocab_size"]),
+            tied=bool(config.get("tie_word_embeddings")),
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def step_memory(shape: Shape, config: Study, prompt_tokens: int = PROMPT_TOKENS) -> dict[str, int]:
+    """Bytes by part: weights, training, generation, update. The peak is the first two and the
+    larger of the last two.
+
+    Args:
+        prompt_tokens: of each prompt.
+    """
+    trainer, lora = config.trainer, config.policy.lora
+    size = BYTES.get(config.policy.dtype, 4)
+    trained = shape.weights if lora is None else shape.adapter(lora.r)
+    copies = 1 + (lora is None and trainer.beta > 0)  # the reference of full weights is a copy
+    rollouts = trainer.prompts_per_step * trainer.group_size
+    length = prompt_tokens + trainer.max_completion_length
+    cache = rollouts * length * 2 * shape.layers * shape.key_value * size
+    merged = shape.linear * size if trainer.fast and lora is not None else 0
+    groups = max(1, trainer.micro_batch // trainer.group_size)
+    if trainer.fast:
+        tokens = groups * prompt_tokens + trainer.micro_batch * trainer.max_completion_length
+        logits = HEAD_CHUNK
+    else:
+        tokens = trainer.micro_batch * length
+        logits = 4 * tokens * min(shape.vocabulary, 32768)
+    kept = tokens * _kept_per_token(shape, trainer.gradient_checkpointing) * size
+    return {
+        "weights": copies * shape.weights * size,
+        "training": trained * size * (1 + ADAM_STATES),
+        "generation": cache + merged,
+        "update": kept + logits,
+    }
+
+
+def _kept_per_token(shape: Shape, checkpointing: bool) -> int:
+    """Elements that one token leaves for backward.
+
+    A layer keeps two inputs and, of each, two steps of the norm; queries, keys and values, before
+    and after their heads are made equal; the attention's result; gate, its activation, up and their
+    product. With checkpointing all layers keep their input alone, and one at a time the rest.
+    """
+    layer = 6 * shape.hidden + 5 * shape.query + 2 * shape.key_value + 4 * shape.inner
+    return shape.layers * shape.hidden + layer if checkpointing else shape.layers * layer
+
+
+def peak(parts: dict[str, int]) -> int:
+    """Bytes at the largest moment of a step."""
+    return parts["weights"] + parts["training"] + max(parts["generation"], parts["update"])
+
+
+def check_memory(todo: Sequence[Cell]) -> None:
+    """Refuse a policy whose step cannot fit the device that will train it.
+
+    Raises:
+        UserError: with the parts, and what to lower first.
+    """
+    checked: set[str] = set()
+    for cell in todo:
+        config = cell.config
+        key = json.dumps([cell.data["policy"], cell.data["trainer"]], sort_keys=True)
+        shape = read_shape(Path(config.policy.path))
+        if key in checked or shape is None:
+            continue
+        checked.add(key)
+        parts, (device, available) = step_memory(shape, config), _device()
+        if available and peak(parts) > available:
+            told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
+            raise UserError(
+                f"A step of policy={config.policy.name} takes about {peak(parts) / GIB:.1f} GiB"
+                f" ({told}; prompts of {PROMPT_TOKENS} tokens), and {device} has"
+                f" {available / GIB:.1f} GiB. {_remedy(config, parts)}"
+            )
+
+
+def _remedy(config: Study, parts: dict[str, int]) -> str:
+    """What to type to make the largest part smaller."""
+    trainer = config.trainer
+    if config.policy.lora is None and parts["training"] > parts["weights"]:
+        return "Train an adapter instead of all weights, for example: policy.lora.r=64"
+    if parts["update"] >= parts["generation"]:
+        if not trainer.gradient_checkpointing:
+            return "Type trainer.gradient_checkpointing=true"
+        half = max(trainer.group_size, trainer.micro_batch // 2)
+        if half < trainer.micro_batch:
+            return f"Type trainer.micro_batch={half}"
+    elif trainer.prompts_per_step > 1:
+        return f"Type trainer.prompts_per_step={trainer.prompts_per_step // 2}"
+    return (
+        f"Type trainer.max_completion_length={max(1, trainer.max_completion_length // 2)},"
+        " a smaller policy, or policy.dtype=bfloat16"
+    )
+
+
+def _device() -> tuple[str, int]:
+    """Where a policy is trained, in words, and its bytes: the first GPU, else main memory."""
+    if shutil.which("nvidia-smi"):
+        query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+        asked = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+        name, _, mib = asked.stdout.partition("\n")[0].rpartition(",")
+        if asked.returncode == 0 and mib.strip().isdecimal():
+            return f"the GPU {name.strip()}", int(mib) * 2**20
+    return "this machine", memory()

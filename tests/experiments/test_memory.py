@@ -1,0 +1,188 @@
+"""The memory of a step is counted as the libraries count it, and what cannot fit is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+
+from experiments import memory
+from experiments.memory import GIB, check_memory, peak, read_shape, step_memory
+from experiments.trainer import fast, prefix
+from study import machine
+from study.errors import UserError
+from study.schema import Lora, Policy, Study, Trainer
+from tests.experiments.trainer.conftest import make_batch, make_model, whole
+
+QWEN2_7B = {
+    "hidden_size": 3584,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "intermediate_size": 18944,
+    "vocab_size": 152064,
+}
+
+
+def study(path: Path, lora: Lora | None = None, dtype: str = "bfloat16", **trainer) -> Study:
+    policy = Policy(name="policy", path=str(path), dtype=dtype, lora=lora)
+    return Study(policy=policy, trainer=Trainer(**trainer))
+
+
+def cell(config: Study) -> SimpleNamespace:
+    return SimpleNamespace(
+        config=config,
+        data={"policy": vars(config.policy) | {"lora": None}, "trainer": vars(config.trainer)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        (LlamaConfig, {"tie_word_embeddings": True, "head_dim": 64}),
+        (Qwen2Config, {}),
+        (Qwen3Config, {"head_dim": 128, "tie_word_embeddings": True}),
+    ],
+)
+def test_weights_are_those_of_the_model(tmp_path, family, settings) -> None:
+    config = family(**QWEN2_7B, **settings)
+    config.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+        adapted = get_peft_model(
+            model, LoraConfig(r=64, target_modules="all-linear", task_type="CAUSAL_LM")
+        )
+    trained, everything = adapted.get_nb_trainable_parameters()
+    shape = read_shape(tmp_path)
+    assert shape is not None
+    # norms and biases are not counted
+    assert shape.weights == pytest.approx(everything - trained, rel=1e-3)
+    assert shape.adapter(64) == trained
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_what_backward_keeps_is_what_autograd_keeps(tmp_path, checkpointing) -> None:
+    """Bytes of the tensors that autograd saves for one packed batch; weights do not count."""
+    model = make_model("llama")
+    model.config.save_pretrained(tmp_path)
+    shape = read_shape(tmp_path)
+    assert shape is not None
+    model.train()
+    for weight in model.parameters():
+        weight.requires_grad_(False)
+    model.get_input_embeddings().weight.requires_grad_(True)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach(), requires_grad=False)
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    fast.install(model, 1.0)
+    ids, mask, keep = whole(make_batch([100], [[60] * 8]))
+    weights = {weight.data_ptr() for weight in model.parameters()}
+    saved: dict[int, int] = {}
+
+    def keep_track(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep_track, lambda tensor: tensor):
+        answer = fast.logprobs(model, ids, mask, keep, 1, prefix.Dense)
+    assert answer is not None
+    tokens = 100 + 8 * 59
+    counted = tokens * memory._kept_per_token(shape, checkpointing) * 4
+    if checkpointing:  # what is kept at once in backward is not seen in forward
+        counted = tokens * shape.layers * shape.hidden * 4
+    assert 0.6 < sum(saved.values()) / counted < 1.6
+
+
+def test_parts_by_hand(tmp_path) -> None:
+    LlamaConfig(
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=16,
+        vocab_size=10,
+        tie_word_embeddings=True,
+    ).save_pretrained(tmp_path)
+    shape = read_shape(tmp_path)
+    assert shape is not None
+    linear = 2 * (2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 16)
+    assert (shape.linear, shape.weights) == (linear, linear + 80)
+    full = step_memory(
+        shape, study(tmp_path, dtype="float32", beta=0.1, prompts_per_step=1, group_size=2), 5
+    )
+    assert full["weights"] == 2 * 4 * shape.weights  # the reference is a copy
+    assert full["training"] == 4 * shape.weights * 3  # gradient and two moments
+    assert full["generation"] == 2 * (5 + 32) * 2 * 2 * 4 * 4
+    assert peak(full) == full["weights"] + full["training"] + full["update"]
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"hidden_size": 8}', '{"hidden_size": "x"}'])
+def test_a_config_that_does_not_say_its_shape_is_not_judged(tmp_path, text) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    assert read_shape(tmp_path) is None
+    check_memory([cell(study(tmp_path))])
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({}, "policy.lora.r=64"),
+        ({"lora": Lora(r=64), "micro_batch": 64}, "trainer.gradient_checkpointing=true"),
+        (
+            {"lora": Lora(r=64), "micro_batch": 8, "gradient_checkpointing": True}
+            | {"max_completion_length": 4096, "prompts_per_step": 64, "group_size": 8},
+            "trainer.prompts_per_step=32",
+        ),
+        (
+            {"lora": Lora(r=64), "micro_batch": 1, "gradient_checkpointing": True}
+            | {"max_completion_length": 100_000, "prompts_per_step": 1, "group_size": 2},
+            "trainer.max_completion_length=50000",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_to_lower(
+    tmp_path, monkeypatch, settings, remedy
+) -> None:
+    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
+    monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 24 * GIB))
+    with pytest.raises(UserError, match=r"the GPU TEST has 24\.0 GiB") as caught:
+        check_memory([cell(study(tmp_path, **settings))])
+    assert remedy in str(caught.value)
+    monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 4000 * GIB))
+    check_memory([cell(study(tmp_path, **settings))])
+
+
+def test_the_memory_of_this_process_is_its_groups(tmp_path) -> None:
+    (tmp_path / "proc").mkdir()
+    assert machine.memory(tmp_path) == 0
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       2048 kB\nMemFree:  1 kB\n")
+    assert machine.memory(tmp_path) == 2048 * 1024
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
+    assert machine.memory(tmp_path) == 2048 * 1024
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{2**20}\n")
+    assert machine.memory(tmp_path) == 2**20
+
+
+def test_a_gpu_is_asked_where_there_is_one(tmp_path, monkeypatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert memory._device() == ("the GPU NVIDIA H200", 143771 * 2**20)
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    assert memory._device() == ("this machine", machine.memory())
+
+
+def test_the_plans_own_policies_say_their_shape(tmp_path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2_7B))
+    shape = read_shape(tmp_path)
+    assert shape is not None and shape.weights == 7_615_283_200  # Qwen2.5-7B without norms, biases
