@@ -11,6 +11,7 @@ from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.memory import check_memory
 from experiments.track.store import tracking_uri
 from judges.budget import check_limits
 from judges.grading import GRADINGS
@@ -172,6 +173,7 @@ def check_inputs(todo: Sequence[Cell]) -> None:
                 f"To make it, type: python -m experiments.models get {policy.name}; to use "
                 "another one, type: policy.path=FOLDER or policy.path=OWNER/NAME"
             )
+    check_memory(todo)
 
 
 def sandboxed(todo: Sequence[Cell]) -> None:
