@@ -7,6 +7,7 @@ import shutil
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pyarrow.dataset as ds
 import pytest
 
 from analysis.arm.crossjudge import (
@@ -238,13 +239,14 @@ def test_replays_join_the_judges_that_looked_on(replayed):
 
 
 def test_replayed_scores_land_on_their_own_rollouts(replayed):
-    """A judge with a dose of length is above the truth where answers are long."""
     runs, _ = with_replays(read_runs(replayed)[0], replayed)
     run = next(run for run in runs if "fair" in run.cell)
-    dosed = next(scores for name, scores in run.shadows.items() if name.startswith("sim-fair"))
-    length = run.features[..., run.names.index("length")]
-    longer = length > np.median(length) + 1
-    assert (dosed - run.truth)[longer].mean() > (dosed - run.truth)[~longer].mean()
+    name = next(name for name in run.shadows if name.startswith("sim-fair-"))
+    rows = ds.dataset(replayed / "replays" / name / run.cell / "rollouts", format="parquet")
+    recorded = sorted(rows.to_table().to_pylist(), key=lambda row: row["rollout_id"])
+    scores = [row["judge_score"] for row in recorded]
+    assert len(set(scores)) > 1
+    np.testing.assert_array_equal(run.shadows[name].ravel(), scores)
 
 
 def test_a_replay_of_other_groups_is_left_out_and_said(replayed, tmp_path):

@@ -26,7 +26,7 @@ def of_runs(small_study, change) -> Evidence:
 
 def test_it_holds_the_runs_asked_for_and_no_other(small_study, real_evidence):
     assert [(run.arm, run.seed) for run in real_evidence.runs] == [
-        ("sim-fair", 0), ("sim-fair", 1), ("sim-flaky", 0), ("sim-flaky", 1),
+        ("sim-fair", 3), ("sim-fair", 4), ("sim-flaky", 3), ("sim-flaky", 4),
     ]  # fmt: skip
     cell = real_evidence.runs[0].cell
     one = of_records(read_study(small_study), [cell])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+import pytest
 
 from experiments.launch.warm import warming
 from experiments.policies.load import cache_of
@@ -22,8 +25,22 @@ def needing(runs_dir: Path, steps: int) -> Cell:
     return cell_of(runs_dir, policy=policy)
 
 
+@pytest.fixture(autouse=True)
+def elsewhere() -> None:
+    """Children that other tests of this process have left do not count."""
+    OTHERS.clear()
+    OTHERS.update(child.pid for child in active_children())
+
+
+OTHERS: set[int | None] = set()
+
+
+def warming_up() -> list[BaseProcess]:
+    return [child for child in active_children() if child.pid not in OTHERS]
+
+
 def until_none_runs() -> None:
-    while active_children():
+    while warming_up():
         time.sleep(0.05)
 
 
@@ -35,12 +52,12 @@ def weights(cell: Cell) -> list[bytes]:
 def test_what_is_missing_is_warmed_up_apart_once_and_to_the_same_bits(tmp_path):
     cells = [needing(tmp_path / "apart", 3), needing(tmp_path / "apart", 3)]
     with warming(cells):
-        assert len(active_children()) == 1
+        assert len(warming_up()) == 1
         until_none_runs()
     assert is_built(cells[0].config.policy, cache_of(cells[0]))
     assert weights(cells[0]) == weights(needing(tmp_path / "here", 3))
     with warming(cells):
-        assert active_children() == []
+        assert warming_up() == []
 
 
 def test_a_warm_up_ends_with_the_sweep_that_wanted_it(tmp_path):
@@ -65,4 +82,4 @@ def test_a_warm_up_that_fails_leaves_the_building_to_the_cell(tmp_path):
 def test_what_cannot_be_warmed_up_is_left_to_its_cell(tmp_path):
     unknown = Policy(name="tiny", path="tiny", architecture={"depth": 3}, warmup=Warmup(steps=1))
     with warming([cell_of(tmp_path, policy=unknown), cell_of(tmp_path)]):
-        assert active_children() == []
+        assert warming_up() == []

@@ -1,6 +1,7 @@
 """Replays of a real small study: the same judge gives back what was recorded, others do not."""
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +13,14 @@ import pytest
 
 from judges.replay import main
 from tests.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def small_study(small_study, tmp_path_factory):
+    """A copy with the store of verdicts: other tests read the study, and replays would be in it."""
+    runs_dir = tmp_path_factory.mktemp("replays") / "runs"
+    shutil.copytree(small_study.parent, runs_dir)
+    return runs_dir / small_study.name
 
 
 def replay(study, *arguments):
