@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
@@ -18,6 +19,9 @@ from study import locks
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell that runs this in the background ignores Ctrl-C for every process that tests start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy: two processes, two cores
 settings.register_profile("no-clock", deadline=None)  # a slow machine is no failure
 settings.load_profile("no-clock")

@@ -22,7 +22,6 @@ from analysis.planted.truth import Tabular
 from analysis.propagation import main
 from analysis.records.runs import Run
 from analysis.statistics.estimate import Estimate, columns
-from study.errors import UserError
 
 TRUTH = np.array([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
 LENGTH = np.array([-1.0, -0.5, 0.0, 0.5, 1.0, 1.5])
@@ -292,11 +291,6 @@ def test_the_kl_limit_is_covariance_over_beta(runs):
     # what is left is the dose's: dose x Var(length) / beta
     assert found - of_truth == pytest.approx(0.3 * LENGTH.var() / 0.5, rel=0.05)
     assert all(math.isnan(value) for value in kl_limit(run, 0.0)["length"])
-
-
-def test_an_unknown_scale_is_refused(runs):
-    with pytest.raises(UserError, match="Legal are plain, adam"):
-        predict(paths(runs[:1]), "magic")
 
 
 def test_the_figure_has_a_panel_per_feature_that_moved(predicted):

@@ -1,7 +1,7 @@
 import pytest
 
-from experiments import arms
-from experiments.plan import expected
+from experiments.plan import design, expected
+from experiments.preflight import check_arms, check_study
 from study.cells import make_cell
 from study.errors import UserError
 from study.study_file import base, write_study
@@ -21,12 +21,12 @@ def cell(judge="a", seed=0, rate=0.1, votes=1, **trainer):
 
 
 def test_arms_may_differ_in_declared_factors():
-    arms.check_arms([cell("a", 0), cell("b", 1, votes=2)], ["judge", "seed"])
+    check_arms([cell("a", 0), cell("b", 1, votes=2)], ["judge", "seed"])
 
 
 def test_another_difference_is_named_with_its_values():
     with pytest.raises(UserError) as caught:
-        arms.check_arms([cell(rate=0.1), cell(rate=0.2)], ["judge", "seed"])
+        check_arms([cell(rate=0.1), cell(rate=0.2)], ["judge", "seed"])
     message = str(caught.value)
     assert "trainer.learning_rate = 0.1 | 0.2" in message
     assert "factors=[judge,seed,trainer.learning_rate]" in message
@@ -35,17 +35,17 @@ def test_another_difference_is_named_with_its_values():
 
 def test_a_factor_prefix_is_a_path_not_a_string():
     with pytest.raises(UserError, match="seed"):
-        arms.check_arms([cell(seed=0), cell(seed=1)], ["judge", "see"])
+        check_arms([cell(seed=0), cell(seed=1)], ["judge", "see"])
 
 
 def test_a_study_keeps_its_factors_and_its_base(tmp_path):
     factors = ["judge", "seed"]
     write_study(tmp_path, {"factors": factors, "base": base(cell(), factors)})
-    arms.check_study(tmp_path, [cell("z", 7)], ["seed", "judge"])
+    check_study(tmp_path, [cell("z", 7)], ["seed", "judge"])
     with pytest.raises(UserError, match=r"trainer\.learning_rate = 0\.1 \| 0\.2"):
-        arms.check_study(tmp_path, [cell(rate=0.2)], factors)
+        check_study(tmp_path, [cell(rate=0.2)], factors)
     with pytest.raises(UserError, match="declared the factors judge, seed"):
-        arms.check_study(tmp_path, [cell()], ["judge"])
+        check_study(tmp_path, [cell()], ["judge"])
 
 
 def test_expected_calls_count_votes_of_every_judge():
@@ -58,5 +58,5 @@ def test_a_design_counts_arms_and_the_seeds_of_the_poorest():
         return make_cell({"study": "s", "runs_dir": "r", "judge": {"name": judge}, "seed": seed})
 
     todo = [cell("a", 0), cell("a", 1), cell("a", 2), cell("b", 0), cell("b", 1)]
-    assert arms.design(todo) == (2, 2)
-    assert arms.design([cell("a", 0)]) == (1, 1)
+    assert design(todo) == (2, 2)
+    assert design([cell("a", 0)]) == (1, 1)

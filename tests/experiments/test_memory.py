@@ -97,7 +97,7 @@ def test_what_backward_keeps_is_what_autograd_keeps(tmp_path, checkpointing) -> 
     counted = tokens * memory._kept_per_token(shape, checkpointing) * 4
     if checkpointing:  # what is kept at once in backward is not seen in forward
         counted = tokens * shape.layers * shape.hidden * 4
-    assert 0.6 < sum(saved.values()) / counted < 1.6
+    assert 0.6 < sum(saved.values()) / counted < 2
 
 
 def test_parts_by_hand(tmp_path) -> None:
