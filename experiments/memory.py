@@ -1,14 +1,16 @@
 """What memory a step of training takes, said before launch, and what to lower where it is short.
 
     need = step_memory(shape_of(config), config)      # GiB by part
-    check_memory(todo)                                # refuses what cannot fit
+    check_memory(todo)                                # says, or refuses, what does not fit
 
-Bytes are counted from the policy's ``config.json``; activations by the tensors that a Llama-like
-layer keeps for backward (checked against measured peaks in ``benchmarks.trainer.update``).
+Weights, gradients and moments are counted from the policy's ``config.json`` and exact: where they
+alone do not fit, the policy is refused. What generation and the update add is an estimate, from
+the tensors that a Llama-like layer keeps for backward: where it does not fit, one line says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -18,6 +20,7 @@ from pathlib import Path
 
 from study.cells import Cell
 from study.errors import UserError
+from study.files import say
 from study.machine import memory
 from study.schema import Study
 
@@ -126,27 +129,33 @@ def peak(parts: dict[str, int]) -> int:
 
 
 def check_memory(todo: Sequence[Cell]) -> None:
-    """Refuse a policy whose step cannot fit the device that will train it.
+    """Say that a step may not fit the device that will train it; refuse what cannot.
 
     Raises:
-        UserError: with the parts, and what to lower first.
+        UserError: weights, gradients and moments alone are larger than the device; with the parts,
+            and what to lower first.
     """
-    checked: set[str] = set()
-    for cell in todo:
-        config = cell.config
-        key = json.dumps([cell.data["policy"], cell.data["trainer"]], sort_keys=True)
+    config_of = {
+        json.dumps([cell.data["policy"], cell.data["trainer"]], sort_keys=True): cell.config
+        for cell in todo
+    }
+    device, available = _device()
+    for config in config_of.values():
         shape = read_shape(Path(config.policy.path))
-        if key in checked or shape is None:
+        if shape is None or not available:
             continue
-        checked.add(key)
-        parts, (device, available) = step_memory(shape, config), _device()
-        if available and peak(parts) > available:
-            told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
-            raise UserError(
-                f"A step of policy={config.policy.name} takes about {peak(parts) / GIB:.1f} GiB"
-                f" ({told}; prompts of {PROMPT_TOKENS} tokens), and {device} has"
-                f" {available / GIB:.1f} GiB. {_remedy(config, parts)}"
-            )
+        parts = step_memory(shape, config)
+        if peak(parts) <= available:
+            continue
+        told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
+        text = (
+            f"A step of policy={config.policy.name} takes about {peak(parts) / GIB:.1f} GiB"
+            f" ({told}; prompts of {PROMPT_TOKENS} tokens), and {device} has"
+            f" {available / GIB:.1f} GiB. {_remedy(config, parts)}"
+        )
+        if parts["weights"] + parts["training"] > available:
+            raise UserError(text)
+        say(text)
 
 
 def _remedy(config: Study, parts: dict[str, int]) -> str:
@@ -172,8 +181,9 @@ def _device() -> tuple[str, int]:
     """Where a policy is trained, in words, and its bytes: the first GPU, else main memory."""
     if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-        asked = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-        name, _, mib = asked.stdout.partition("\n")[0].rpartition(",")
-        if asked.returncode == 0 and mib.strip().isdecimal():
-            return f"the GPU {name.strip()}", int(mib) * 2**20
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            asked = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+            name, _, mib = asked.stdout.partition("\n")[0].rpartition(",")
+            if asked.returncode == 0 and mib.strip().isdecimal():
+                return f"the GPU {name.strip()}", int(mib) * 2**20
     return "this machine", memory()

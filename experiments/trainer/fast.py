@@ -102,7 +102,7 @@ def logprobs(
     keep: int,
     weights: int,
     layout: type[PrefixLayout] | None = None,
-) -> tuple[Tensor, Tensor] | None:
+) -> tuple[Tensor, ...]:
     """(log-probabilities, entropies) of the completions, each (B, keep), zero where there is none.
 
     Args:
@@ -113,11 +113,10 @@ def logprobs(
         weights: of one layer, by `layer_weights`.
         layout: None takes the fastest one.
 
-    Returns None where the rows are not a prompt and then a completion.
+    Raises:
+        ValueError: a row is not a prompt and then a completion.
     """
     packed = prefix.pack(ids_B_L, mask_B_L, keep, weights, layout)
-    if packed is None:
-        return None
     outputs = model(packed=packed)
     return tuple(
         values_M.new_zeros(ids_B_L.shape[0] * keep)
@@ -139,8 +138,8 @@ def difference(
 ) -> tuple[float, float]:
     """How far apart the two paths are on two rows, and how far TRL's is from itself.
 
-    Compared are log-probabilities and, relative to their norm, gradients of the first and the last
-    trained tensor. TRL differs from itself when prompts have 16 more pads on the left.
+    Compared are log-probabilities and, where gradients are enabled, those of the first and the last
+    trained tensor, relative to their norm. TRL differs from itself when prompts have 16 more pads.
 
     Returns:
         (our largest difference, TRL's own).
@@ -149,13 +148,12 @@ def difference(
     ids, mask = (x[rows, : before + CHECKED_TOKENS] for x in (ids_B_L, mask_B_L))
     width = ids.shape[1] - before
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    ends = [trained[0], trained[-1]] if trained else []
+    ends = [trained[0], trained[-1]] if trained and torch.is_grad_enabled() else []
 
     def outcome(path: Asked, pads: int) -> tuple[Tensor, list[Tensor]]:
         padded = (torch.nn.functional.pad(x, (pads, 0)) for x in (ids, mask))
-        with torch.enable_grad():
-            values = path(model, *padded, width)
-            grads = torch.autograd.grad(values.sum(), ends, allow_unused=True) if ends else ()
+        values = path(model, *padded, width)
+        grads = torch.autograd.grad(values.sum(), ends, allow_unused=True) if ends else ()
         return values.detach(), [grad for grad in grads if grad is not None]
 
     base = outcome(trl, 0)

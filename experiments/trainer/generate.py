@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -104,9 +105,8 @@ def generate(
             for row, ids in ids_of.items():
                 completions[row] = ids
             ended(ids_of)
-        if over_R.all():
-            break
-        if over_R.any():
+            if over_R.all():
+                break
             holes, movers = cache.drop(over_R)
             count = len(rows_R) - int(over_R.sum())
             for values in (rows_R, tokens_R, seen_B_L):
@@ -225,7 +225,7 @@ def merged(model: Any) -> Generator[PreTrainedModel]:
     training = model.training
     model.eval()
     try:
-        if not hasattr(model, "peft_config"):
+        if not isinstance(model, PeftModel):
             yield model
             return
         layers = _lora_layers(model)

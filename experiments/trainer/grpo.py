@@ -113,7 +113,8 @@ class RecordingTrainer(GRPOTrainer):
         self._scorer = scorer
         if isinstance(self.model, PeftModel):
             self.model.create_or_update_model_card = _no_card
-        self._checked = False
+        self._checked: set[bool] = set()
+        """Whether the paths were compared with gradients (True) and without (False)."""
         self.shares_prefixes = fast_path and self._install()
         self._scaffold = scaffold
         self._shown: list[Shown] | None = None
@@ -133,19 +134,18 @@ class RecordingTrainer(GRPOTrainer):
             reason = "its loss has a term beside TRL's policy loss"
         for model in models:
             reason = reason or fast.unsupported(model)
-        if reason is None and not self.use_vllm:
+        if reason is None:
             reason = rollouts.unsupported(models[0], self.generation_config)
         if reason is not None:
             return self._slow(f"the policy is trained by TRL's own forward: {reason}.")
         for model in models:
             fast.install(model, self.temperature)
         self._layer_weights = fast.layer_weights(models[0])
-        if not self.use_vllm:
-            self.rollout_func = rollouts.Rollouts(self.args.seed, self._ended)
+        self.rollout_func = rollouts.Rollouts(self.args.seed, self._ended)
         return True
 
     def _slow(self, why: str) -> bool:
-        log.warning("trainer.fast=true, but %s The numbers are the same, the steps slower.", why)
+        log.warning("trainer.fast=true, but %s Steps take longer; the loss is the same.", why)
         return False
 
     def learn(self, checkpoint: Path | None) -> None:
@@ -287,8 +287,8 @@ class RecordingTrainer(GRPOTrainer):
         """What TRL's method of a longer name returns: (logprobs, entropies, None), (N, L) each."""
         trl = super()._get_per_token_logps_and_entropies
         args = (input_ids, attention_mask, logits_to_keep)
-        if self.shares_prefixes and not self._checked:
-            self._checked = True
+        if self.shares_prefixes and torch.is_grad_enabled() not in self._checked:
+            self._checked.add(torch.is_grad_enabled())
             self.shares_prefixes = self._agrees(*args)
         if not self.shares_prefixes:
             return trl(model, *args, batch_size=batch_size, **kwargs)
@@ -304,8 +304,6 @@ class RecordingTrainer(GRPOTrainer):
                     logits_to_keep,
                     self._layer_weights,
                 )
-            if part is None:
-                return trl(model, *args, batch_size=batch_size, **kwargs)
             parts.append(part)
         return (*(torch.cat(values) for values in zip(*parts, strict=True)), None)
 
@@ -316,10 +314,7 @@ class RecordingTrainer(GRPOTrainer):
 
         def ours(model: Any, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
             with self.accelerator.autocast():
-                answer = fast.logprobs(model, ids, mask, keep, self._layer_weights)
-            if answer is None:
-                raise ValueError("its rows are not a prompt and then a completion")
-            return answer[0]
+                return fast.logprobs(model, ids, mask, keep, self._layer_weights)[0]
 
         try:
             apart, allowed = fast.difference(policy, *args, ours, lambda *asked: trl(*asked)[0])

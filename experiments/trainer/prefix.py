@@ -3,9 +3,8 @@
 A group's G rollouts share their prompt, so its hidden states are computed once and every answer
 attends to them. Linear layers see one row of N tokens; only attention knows who continues whom:
 
-    packed = pack(input_ids_B_L, mask_B_L, keep)      # ids, positions, scored places
-    layout = packed.layout(width)                     # how attention is computed
-    model(packed.ids, position_ids=packed.positions, layout=layout, ...)
+    packed = pack(input_ids_B_L, mask_B_L, keep, layer_weights)
+    model(packed.ids_1_N, position_ids=packed.positions_1_N, layout=packed.layout, ...)
 
 The last token of an answer predicts nothing that is scored, so it is not computed.
 """
@@ -167,12 +166,11 @@ class Loop(PrefixLayout):
         self.answers: list[list[tuple[int, int]]] = [[] for _ in segments.prompts]
         self.masks: dict[tuple[int, int], Tensor] = {}
         for (start, length), u in zip(segments.answers, segments.group, strict=True):
+            before = segments.prompts[u][1]
             if length:
                 self.answers[u].append((start, length))
-                sees = torch.ones(length, segments.prompts[u][1] + length, dtype=torch.bool)
-                self.masks[sees.shape[0], sees.shape[1]] = sees.tril(segments.prompts[u][1]).to(
-                    device
-                )
+                sees = torch.ones(length, before + length, dtype=torch.bool, device=device)
+                self.masks[length, before + length] = sees.tril(before)
 
     def equal_heads(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
         parts = []
@@ -197,12 +195,9 @@ class Loop(PrefixLayout):
 
 def _added(mask: Tensor, like: Tensor) -> Tensor:
     """A mask of booleans as what is added to scores: made once, and not by each layer again."""
-    if mask.dtype == like.dtype:
+    if mask.dtype != torch.bool:
         return mask
-    allowed = mask if mask.dtype == torch.bool else mask == 0
-    return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(
-        ~allowed, -torch.inf
-    )
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, -torch.inf)
 
 
 def _rows(x_1_H_N_D: Tensor, length: int) -> Tensor:
@@ -249,8 +244,8 @@ def pack(
     keep: int,
     layer_weights: int,
     layout: type[PrefixLayout] | None = None,
-) -> Packed | None:
-    """The batch as one sequence; None where its rows are not a prompt and then a completion.
+) -> Packed:
+    """The batch as one sequence.
 
     Args:
         ids_B_L: prompts padded on the left, completions padded on the right.
@@ -258,6 +253,9 @@ def pack(
         keep: how many of the L columns are completions.
         layer_weights: weights of one layer of the model.
         layout: None takes the fastest one.
+
+    Raises:
+        ValueError: a row is not a prompt and then a completion.
     """
     device, before = ids_B_L.device, ids_B_L.shape[1] - keep
     ids, mask = ids_B_L.cpu(), mask_B_L.cpu().int()
@@ -265,7 +263,7 @@ def pack(
     prompt_lengths = mask[:, :before].sum(1).tolist()
     lengths = mask[:, before:].sum(1).tolist()
     if (turns[:, : before - 1] < 0).any() or (turns[:, before:] > 0).any() or 0 in prompt_lengths:
-        return None
+        raise ValueError("a row is not a prompt padded left and a completion padded right")
     index_of: dict[tuple[int, ...], int] = {}
     group = [
         index_of.setdefault(tuple(row[before - length : before].tolist()), len(index_of))

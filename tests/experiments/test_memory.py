@@ -1,4 +1,4 @@
-"""The memory of a step is counted as the libraries count it, and what cannot fit is refused."""
+"""The memory of a step is counted as the libraries count it; what does not fit is said."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 from experiments import memory
 from experiments.memory import GIB, check_memory, peak, read_shape, step_memory
 from experiments.trainer import fast, prefix
-from study import machine
+from study import files, machine
 from study.errors import UserError
 from study.schema import Lora, Policy, Study, Trainer
 from tests.experiments.trainer.conftest import make_batch, make_model, whole
@@ -91,13 +91,12 @@ def test_what_backward_keeps_is_what_autograd_keeps(tmp_path, checkpointing) -> 
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep_track, lambda tensor: tensor):
-        answer = fast.logprobs(model, ids, mask, keep, 1, prefix.Dense)
-    assert answer is not None
+        fast.logprobs(model, ids, mask, keep, 1, prefix.Dense)
     tokens = 100 + 8 * 59
     counted = tokens * memory._kept_per_token(shape, checkpointing) * 4
-    if checkpointing:  # what is kept at once in backward is not seen in forward
-        counted = tokens * shape.layers * shape.hidden * 4
-    assert 0.6 < sum(saved.values()) / counted < 2
+    if checkpointing:  # inputs of the layers and of the head; one layer's rest is kept in backward
+        counted = tokens * (shape.layers + 1) * shape.hidden * 4
+    assert 0.6 < sum(saved.values()) / counted < 1.6
 
 
 def test_parts_by_hand(tmp_path) -> None:
@@ -134,7 +133,6 @@ def test_a_config_that_does_not_say_its_shape_is_not_judged(tmp_path, text) -> N
 @pytest.mark.parametrize(
     ("settings", "remedy"),
     [
-        ({}, "policy.lora.r=64"),
         ({"lora": Lora(r=64), "micro_batch": 64}, "trainer.gradient_checkpointing=true"),
         (
             {"lora": Lora(r=64), "micro_batch": 8, "gradient_checkpointing": True}
@@ -148,16 +146,26 @@ def test_a_config_that_does_not_say_its_shape_is_not_judged(tmp_path, text) -> N
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_with_what_to_lower(
-    tmp_path, monkeypatch, settings, remedy
+def test_what_may_not_fit_is_said_with_what_to_lower(
+    tmp_path, monkeypatch, capsys, settings, remedy
 ) -> None:
     Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
-    monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 24 * GIB))
-    with pytest.raises(UserError, match=r"the GPU TEST has 24\.0 GiB") as caught:
-        check_memory([cell(study(tmp_path, **settings))])
-    assert remedy in str(caught.value)
+    monkeypatch.setattr(files, "SAID", set())
+    cells = [cell(study(tmp_path, **settings))]
     monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 4000 * GIB))
-    check_memory([cell(study(tmp_path, **settings))])
+    check_memory(cells)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 24 * GIB))
+    check_memory(cells)
+    said = capsys.readouterr().err
+    assert "the GPU TEST has 24.0 GiB" in said and remedy in said
+
+
+def test_weights_that_cannot_fit_are_refused(tmp_path, monkeypatch) -> None:
+    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
+    monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 24 * GIB))
+    with pytest.raises(UserError, match=r"the GPU TEST has 24\.0 GiB.*policy\.lora\.r=64"):
+        check_memory([cell(study(tmp_path))])
 
 
 def test_the_memory_of_this_process_is_its_groups(tmp_path) -> None:
@@ -179,6 +187,8 @@ def test_a_gpu_is_asked_where_there_is_one(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert memory._device() == ("the GPU NVIDIA H200", 143771 * 2**20)
     tool.write_text("#!/bin/sh\nexit 9\n")
+    assert memory._device() == ("this machine", machine.memory())
+    tool.write_text("no interpreter is named here")
     assert memory._device() == ("this machine", machine.memory())
 
 

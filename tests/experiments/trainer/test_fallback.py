@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from experiments.trainer import fast, prefix
+from experiments.trainer.head import token_logprobs
 from study.schema import Judge, Scaffold
 from study.verdict import Outcome
 from tests.invariants import test_grpo
@@ -65,6 +66,23 @@ def test_a_forward_that_differs_is_found_at_the_first_step(
     assert metric(outcome, "system/shared_prefix") == [0.0, 0.0]
     for name, weight in whole.weights.items():
         torch.testing.assert_close(weight, outcome.weights[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"beta": 0.1}])
+def test_a_gradient_that_differs_is_found_too(
+    settings, tmp_path, cache, monkeypatch, caplog
+) -> None:
+    """The values are right, so that with a reference the check without gradients passes."""
+
+    def doubled(*args):
+        logprobs, entropies = token_logprobs(*args)
+        return logprobs + (logprobs - logprobs.detach()), entropies
+
+    monkeypatch.setattr(fast, "token_logprobs", doubled)
+    with caplog.at_level(logging.WARNING):
+        outcome = run(study(steps=1, **settings), tmp_path, cache)
+    assert "the packed forward differs from TRL's by" in caplog.text
+    assert metric(outcome, "system/shared_prefix") == [0.0]
 
 
 def test_a_forward_that_fails_is_left_as_well(tmp_path, cache, monkeypatch, caplog) -> None:
