@@ -83,7 +83,7 @@ def read_shape(folder: Path) -> Shape | None:
 
 def step_memory(shape: Shape, config: Study, prompt_tokens: int = PROMPT_TOKENS) -> dict[str, int]:
     """Bytes by part: weights, training, generation, update. The peak is the first two and the
-    larger of the last two.
+    larger of the last two. With ``trainer.fast`` generation takes as many rows at once as fit.
 
     Args:
         prompt_tokens: of each prompt.
@@ -94,7 +94,7 @@ def step_memory(shape: Shape, config: Study, prompt_tokens: int = PROMPT_TOKENS)
     copies = 1 + (lora is None and trainer.beta > 0)  # the reference of full weights is a copy
     rollouts = trainer.prompts_per_step * trainer.group_size
     length = prompt_tokens + trainer.max_completion_length
-    cache = rollouts * length * 2 * shape.layers * shape.key_value * size
+    cache = length * 2 * shape.layers * shape.key_value * size
     merged = shape.linear * size if trainer.fast and lora is not None else 0
     groups = max(1, trainer.micro_batch // trainer.group_size)
     if trainer.fast:
@@ -107,7 +107,7 @@ def step_memory(shape: Shape, config: Study, prompt_tokens: int = PROMPT_TOKENS)
     return {
         "weights": copies * shape.weights * size,
         "training": trained * size * (1 + ADAM_STATES),
-        "generation": cache + merged,
+        "generation": cache * (1 if trainer.fast else rollouts) + merged,
         "update": kept + logits,
     }
 

@@ -25,8 +25,17 @@ def memory(root: Path = Path("/")) -> int:
     Returns:
         0 where the machine does not say.
     """
+    return _memory(root, "MemTotal:")
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Bytes of main memory that can be taken without swapping; otherwise as `memory`."""
+    return _memory(root, "MemAvailable:")
+
+
+def _memory(root: Path, line: str) -> int:
     words = _read(root / "proc/meminfo").split()
-    limits = [int(words[words.index("MemTotal:") + 1]) * 1024] if "MemTotal:" in words else []
+    limits = [int(words[words.index(line) + 1]) * 1024] if line in words else []
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         text = _read(root / "sys/fs/cgroup" / name).strip()
         limits += [int(text)] if text.isdecimal() else []
