@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -63,7 +62,6 @@ def load_presets(
     return freeze(Judge, data["judge"]), freeze(Task, data["task"])
 
 
-@functools.cache
 def load_judge(name: str, *overrides: str) -> Judge:
     """A judge by the name of its preset: ``load_judge("sim-verbose", "judge.sampling.votes=3")``.
     Raises UserError: as `load_presets`."""
