@@ -14,6 +14,7 @@ from typing import Any
 
 from experiments.evaluation import ifeval
 from experiments.evaluation.collect import collect
+from experiments.evaluation.datasets import evaluate_datasets
 from experiments.evaluation.generate import source_of
 from experiments.evaluation.options import Options
 from experiments.evaluation.results import track, write_result
@@ -59,6 +60,7 @@ def evaluate_ifeval(options: Options) -> None:
 
 
 EVALUATIONS: dict[str, Callable[[Options], None]] = {
+    "datasets": evaluate_datasets,
     "ifeval": evaluate_ifeval,
     "rubric": evaluate_rubric,
     "healthbench": evaluate_rubric,

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
+from analysis.statistics.bootstrap import ratio, ratio_se
 from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
 
 Scores = Sequence[float] | np.ndarray
@@ -64,6 +65,25 @@ def clustered_wilson(share: float, variance: float, n: int, clusters: int) -> Es
         # values that only cancel out inside clusters are no reason for more than all of them
         effective = min(share * (1 - share) / variance, n) if variance > 0 else n
     return replace(wilson(share * effective, effective), value=share)
+
+
+def clustered_share(sums_C_2: np.ndarray, n: int) -> Estimate:
+    """A ratio of sums over C clusters with the Wilson interval of as many independent credits.
+
+    Their number is that which would be as uncertain as the clusters are (`ratio_se`), at most
+    ``n``: clusters of one credit each give Wilson's interval on C - 1. NaN for no credits.
+
+    Args:
+        sums_C_2: credits in [0, 1] and their weights, summed in each cluster.
+        n: the credits.
+    """
+    total = np.asarray(sums_C_2, dtype=float).reshape(-1, 2).sum(axis=0)
+    if total[1] <= 0:
+        return Estimate(NAN, note="no units")
+    share, clusters = float(ratio(total)), len(sums_C_2)
+    if clusters == 1:
+        return wilson(share, 1)
+    return clustered_wilson(share, ratio_se(sums_C_2) ** 2, n, clusters)
 
 
 def auc(score: Scores, truth: Scores) -> Estimate:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,24 +31,38 @@ class Response:
     line: int
     fields: Mapping[str, Any]
     """The whole object; `generate` adds model, settings, stop, tokens and error."""
+    sample: int = 0
+    """Which of the responses to its prompt this is, from 0."""
 
 
 @dataclass(frozen=True)
 class Collected:
     """The answers to the prompts that are evaluated, and how they came about."""
 
-    texts: dict[Any, list[str]]
-    """Key of a prompt -> its responses; a prompt without one is missing."""
+    responses: dict[Any, list[Response]]
+    """Key of a prompt -> its responses, those included that could not be generated."""
     model: str | None
     files: list[dict[str, str]]
     """Path and sha256 of each file of responses."""
-    failed: int
-    """Responses that could not be generated."""
     beside: int
     """Responses to prompts that are not evaluated."""
     truncated: int
     settings: dict[str, Any] | None
     """How the responses were generated; None for a file that was given."""
+
+    @property
+    def texts(self) -> dict[Any, list[str]]:
+        """Key of a prompt -> the responses that are there; a prompt without one is missing."""
+        texts = {
+            key: [response.text for response in responses if response.text is not None]
+            for key, responses in self.responses.items()
+        }
+        return {key: present for key, present in texts.items() if present}
+
+    @property
+    def failed(self) -> int:
+        """Responses that could not be generated."""
+        return sum(response.text is None for each in self.responses.values() for response in each)
 
 
 def collect(
@@ -77,12 +91,12 @@ def collect(
         guard(options.out, source.model, options.what, judge)
         paths = _generated(options, source, turns)
     wanted = {keys[text.strip()] for text in turns}
-    texts: dict[Any, list[str]] = defaultdict(list)
-    failed = beside = truncated = 0
+    answered: dict[Any, list[Response]] = defaultdict(list)
+    beside = truncated = 0
     models: set[str | None] = set()
-    for path in paths:
+    for number, path in enumerate(paths):
         responses = read_responses(path)
-        models.add(_model_of(responses, path))
+        models.add(model_of(responses, path))
         lines: dict[Any, int] = {}
         for response in responses:
             place, start = f"{path}, line {response.line}", repr(response.prompt[:60])
@@ -102,16 +116,16 @@ def collect(
             truncated += response.fields.get("stop") == "length"
             if key not in wanted:
                 beside += 1
-            elif response.text is None:
-                failed += 1
             else:
-                texts[key].append(response.text)
+                sample = len(answered[key]) if source is None else number
+                answered[key].append(replace(response, sample=sample))
     model = models.pop()
     guard(options.out, model, options.what, judge)
-    _complete(len(texts), len(wanted), failed, paths[0], options.allow_missing)
     files = [{"path": str(path.resolve()), "sha256": sha256(path)} for path in paths]
     settings = None if source is None else source.settings
-    return Collected(dict(texts), model, files, failed, beside, truncated, settings)
+    collected = Collected(dict(answered), model, files, beside, truncated, settings)
+    complete(collected, len(wanted), paths[0], options.allow_missing)
+    return collected
 
 
 def _generated(options: Options, source: Source, turns: Turns) -> list[Path]:
@@ -134,8 +148,9 @@ def _generated(options: Options, source: Source, turns: Turns) -> list[Path]:
     return paths
 
 
-def _model_of(responses: Sequence[Response], path: Path) -> str | None:
-    """The model that the lines name, None where they name none."""
+def model_of(responses: Iterable[Response], path: Path) -> str | None:
+    """The model that the lines name, None where they name none. Raises UserError: they name
+    several."""
     models = {
         str(response.fields["model"]) for response in responses if response.fields.get("model")
     }
@@ -147,15 +162,15 @@ def _model_of(responses: Sequence[Response], path: Path) -> str | None:
     return models.pop() if models else None
 
 
-def _complete(answered: int, chosen: int, failed: int, path: Path, allowed: bool) -> None:
+def complete(collected: Collected, chosen: int, path: Path, allowed: bool) -> None:
+    """Refuse answers to fewer than the ``chosen`` prompts where that is not ``allowed``.
+    Raises UserError: for that, and where there is no answer at all."""
+    answered, failed = len(collected.texts), collected.failed
     if not answered:
         raise UserError(f"{path} has no response that could be scored.")
     if answered < chosen and not allowed:
-        again = (
-            f" {failed} could not be generated; the same command asks for them again."
-            if failed
-            else ""
-        )
+        again = "" if collected.settings is None else "; the same command asks for them again"
+        again = f" {failed} could not be generated{again}." if failed else ""
         raise UserError(
             f"{path} answers {answered} of {chosen} prompts.{again} Type allow_missing=true to"
             " score those that are there; the result then says how many are missing."
@@ -196,7 +211,7 @@ def read_responses(path: Path, torn: bool = False) -> list[Response]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}, line {number} is not JSON: {error}. {SHAPE}") from error
         if not isinstance(row, dict) or not {"prompt", "response"} <= row.keys():
             raise UserError(f"{path}, line {number} lacks prompt or response. {SHAPE}")

@@ -12,13 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.evaluation.options import Options
-from experiments.policies.load import adapted, read_model, same_model, trained_policy
+from experiments.evaluation.options import VERIFIED, Options
+from experiments.policies.load import (
+    adapted,
+    read_model,
+    same_model,
+    template_file,
+    trained_policy,
+    training_of,
+)
 from judges.endpoint.chat_completions import FILTERED
 from judges.endpoint.complete import Fetched, chat_body, complete_all, open_channel
 from study.answers import opened
 from study.errors import UserError
-from study.files import read_json
+from study.files import read_json, read_yaml
 from study.schema import Endpoint, Sampling
 
 Row = dict[str, Any]
@@ -29,7 +36,8 @@ Turns = Mapping[str, Sequence[dict[str, str]]]
 """Text of a prompt -> its chat turns."""
 EDGE = 1 << 20
 """Bytes at either end of a weight file that its fingerprint covers."""
-SOURCES = ("responses", "run", "model", "adapter", "endpoint")
+FILES = ("responses", "predictions")
+SOURCES = (*FILES, "run", "model", "adapter", "endpoint")
 GENERATION = (
     *("responses_out", "limit", "temperature", "top_p", "max_tokens", "thinking"),
     *("checkpoint", "batch", "dtype", "chat_template", "api_key_env", "concurrency", "timeout_s"),
@@ -37,6 +45,7 @@ GENERATION = (
 REMOTE = ("api_key_env", "concurrency", "timeout_s")
 MEANINGLESS = {
     frozenset({"responses"}): GENERATION,
+    frozenset({"predictions"}): tuple(name for name in GENERATION if name != "limit"),
     frozenset({"run"}): REMOTE,
     frozenset({"model"}): (*REMOTE, "checkpoint"),
     frozenset({"adapter"}): (*REMOTE, "checkpoint"),
@@ -58,33 +67,49 @@ class Source:
 
 
 def source_of(options: Options) -> Source | None:
-    """Who is to answer, or None for a file of responses. Raises UserError for answers from no place
-    or several, an option that has no meaning with it, or a source that cannot answer."""
+    """Who is to answer, or None for a file of responses; at checkpoint 0 of a run, the model that
+    it was about to train. Raises UserError for answers from no place or several, an option that has
+    no meaning with it, or a source that cannot answer."""
     sources = frozenset(key for key in SOURCES if getattr(options, key) is not None)
     if sources not in MEANINGLESS:
+        file = "predictions" if options.what in VERIFIED else "responses"
         raise UserError(
             f"Answers come from one place, and {', '.join(sorted(sources)) or 'none'} is given."
-            " Type responses=FILE, run=CELL_FOLDER, model=FOLDER, adapter=FOLDER, both of them, or"
+            f" Type {file}=FILE, run=CELL_FOLDER, model=FOLDER, adapter=FOLDER, both of them, or"
             " endpoint=URL model=NAME."
         )
     if wrong := [key for key in MEANINGLESS[sources] if key in options.given]:
         raise UserError(f"{wrong[0]} has no meaning with {' and '.join(sorted(sources))}.")
-    if options.responses is not None:
+    if not sources.isdisjoint(FILES):
         return None
     if options.endpoint is not None:
         return _endpoint(options, options.endpoint, str(options.model))
     if options.run is None:
         return _folder(options, options.model, options.adapter)
-    policy, folder = trained_policy(options.run, options.checkpoint)
+    if options.checkpoint == 0:
+        policy, folder = _untrained(options.run), None
+    else:
+        policy, folder = trained_policy(options.run, options.checkpoint)
     if policy["path"] == "tiny":
         raise UserError(
             f"run={options.run} trained the tiny policy, which knows the built-in task only and not"
             " English. Give the run of a real policy, for example of experiment=small-real."
         )
     options = replace(options, dtype=options.dtype or policy["dtype"])
+    if folder is None:
+        named = policy.get("chat_template")
+        template = options.chat_template or (template_file(named) if named else None)
+        return _folder(replace(options, chat_template=template), policy["path"], None)
     if (folder / "adapter_config.json").is_file():
         return _folder(options, policy["path"], folder)
     return _folder(options, str(folder), None)
+
+
+def _untrained(run: Path) -> dict[str, Any]:
+    """A cell's config of its policy, which before the first step is the model that it names."""
+    if training_of(run) is None:
+        raise UserError(f"run={run} is not a cell: its config.yaml cannot be read.")
+    return read_yaml(run / "config.yaml")["policy"]
 
 
 def _decoding(options: Options) -> dict[str, Any]:

@@ -28,8 +28,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 from nltk import word_tokenize
 
-from analysis.statistics.bootstrap import ratio_se
-from analysis.statistics.proportions import clustered_wilson, wilson
+from analysis.statistics.proportions import clustered_share
 from study.answers import answer_of
 from study.errors import UserError
 from study.tasks.where import VARIABLE, data_folder
@@ -259,18 +258,12 @@ def _per_type(results: Sequence[tuple[Prompt, Checked]]) -> dict[str, dict[str, 
 def proportion(groups: Sequence[Sequence[bool]]) -> tuple[float, float, float]:
     """Share of true values and its 95 % Wilson interval, robust to clusters.
 
-    Instructions of one prompt share its answer. The linearised variance of the ratio over C
-    clusters (`analysis.statistics.bootstrap.ratio_se`) gives the number of independent values that
-    would be as uncertain. Clusters of one give the plain Wilson interval on C - 1. ``groups`` are
-    the values of each of C clusters; a ValueError where there are none.
+    Instructions of one prompt share its answer: see `clustered_share`. ``groups`` are the values of
+    each of C clusters; a ValueError where there are none.
     """
-    sums = np.array([(sum(group), len(group)) for group in groups], dtype=float).reshape(-1, 2)
-    passed, values = sums.sum(axis=0).tolist()
+    values = sum(map(len, groups))
     if not values:
         raise ValueError("a proportion of nothing")
-    share = passed / values
-    if len(sums) == 1:
-        interval = wilson(share, 1)
-    else:
-        interval = clustered_wilson(share, ratio_se(sums) ** 2, values, len(sums))
-    return share, interval.low, interval.high
+    sums = np.array([(sum(group), len(group)) for group in groups], dtype=float)
+    estimate = clustered_share(sums, values)
+    return estimate.value, estimate.low, estimate.high

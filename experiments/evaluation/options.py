@@ -7,15 +7,26 @@ from pathlib import Path
 
 from study.bounds import Choice, Number
 from study.cli import option, overrides, preset, word
+from study.errors import UserError
+from study.tasks.datasets.sets import SETS
 
 GRADED = ("rubric", "healthbench")
 """Evaluations in which a judge grades."""
+VERIFIED = ("datasets",)
+"""Evaluations by rule truth, beside which a judge may grade."""
+JUDGED = (*GRADED, *VERIFIED)
+METHODS = ("direct", "cot", "sc")
 
 
 @dataclass(frozen=True)
 class Options:
-    what: str = word("the evaluation", "ifeval", *GRADED)
-    responses: Path | None = option("JSONL of answers; in place of it they are generated")
+    what: str = word("the evaluation", "ifeval", *JUDGED)
+    responses: Path | None = option(
+        "JSONL of answers; in place of it they are generated", only=("ifeval", *GRADED)
+    )
+    predictions: Path | None = option(
+        "JSONL of answers; in place of it they are generated", only=VERIFIED
+    )
     run: Path | None = option("folder of the run whose policy answers, runs/STUDY/CELL")
     model: str | None = option("model folder that answers, or a model's name at the endpoint")
     adapter: Path | None = option("folder of an adapter that answers")
@@ -24,13 +35,30 @@ class Options:
     allow_missing: bool = option("score although responses are missing", False)
     seed: int = option("seed of the answers and of the intervals", 0, Number(low=0))
     track: bool = option("write the result to the MLflow run of run=", True)
-    root: str | None = option("folder of the IFEval data", key="data.root", only=("ifeval",))
+    root: str | None = option("folder of the data", key="data.root", only=("ifeval", *VERIFIED))
+    datasets: list[str] = option(
+        "sets to evaluate; without it those of the predictions, else the six of the study",
+        [],
+        Choice(tuple(SETS)),
+        only=VERIFIED,
+    )
+    method: str | None = option(
+        "the set's prompt as it is (direct), with a request to reason first (cot), or the vote of"
+        " several such answers (sc)",
+        legal=Choice(METHODS),
+        only=VERIFIED,
+    )
+    select: str | None = option(
+        "which rows limit= takes; the first ones otherwise",
+        legal=Choice(("facility", "random")),
+        only=VERIFIED,
+    )
     task: str | None = option("preset of the task; healthbench has its own", only=GRADED)
-    judge: str = preset("judge", only=GRADED)
-    samples: int = option("answers to each prompt", 1, Number(low=1), only=GRADED)
+    judge: str = preset("judge", "", only=JUDGED)
+    samples: int = option("answers to each prompt", 1, Number(low=1), only=JUDGED)
     split: str | None = option("rows to grade", legal=Choice(("eval", "train", "all")), only=GRADED)
-    same_judge: bool = option("let the judge that trained the run grade it", False, only=GRADED)
-    runs_dir: Path = option("folder of the verdict store", Path("runs"), only=GRADED)
+    same_judge: bool = option("let the judge that trained the run grade it", False, only=JUDGED)
+    runs_dir: Path = option("folder of the verdict store", Path("runs"), only=JUDGED)
     responses_out: Path | None = option("JSONL for the generated answers; beside out= otherwise")
     limit: int | None = option("how many prompts, from the first on", legal=Number(low=1))
     temperature: float = option("sampling temperature of the answers", 0.0, Number(low=0, high=5))
@@ -46,6 +74,25 @@ class Options:
     api_key_env: str | None = option("variable that holds the endpoint's key")
     concurrency: int = option("requests that are sent at once", 16, Number(low=1))
     timeout_s: float = option("seconds per request", 600.0, Number(low=1, high=86_400))
-    overrides: list[str] = overrides("judge.", "task.", only=GRADED)
+    overrides: list[str] = overrides("judge.", "task.", only=JUDGED)
     given: frozenset[str] = frozenset()
     """Options that were typed."""
+
+    def check(self) -> None:
+        """Refuse options that do not go together.
+        Raises UserError: a grading without a judge, settings of what is not there, or a choice of
+            rows without their number."""
+        example = f"python -m experiments.evaluate {self.what}"
+        if self.what in GRADED and not self.judge:
+            raise UserError(
+                f"The evaluation {self.what} needs a judge. Type for example: {example}"
+                " judge=qwen3-32b run=runs/STUDY/CELL out=FILE"
+            )
+        if self.what not in VERIFIED:
+            return
+        if task := [word for word in self.overrides if word.lstrip("+~").startswith("task.")]:
+            raise UserError(f"{task[0]} has no meaning with {self.what}: it has no task.")
+        if self.overrides and not self.judge:
+            raise UserError(f"{self.overrides[0]} has no meaning without judge=NAME.")
+        if self.select and self.limit is None:
+            raise UserError(f"select={self.select} chooses among rows: type limit=N as well.")

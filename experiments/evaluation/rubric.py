@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from study.answers import answer_of
 from study.compose import load_presets
 from study.errors import UserError
 from study.files import read_json, write_text
-from study.rows import Row
+from study.rows import Row, Truth
 from study.tasks import oracle, prompts, task_module
 
 if TYPE_CHECKING:
@@ -76,7 +76,11 @@ def evaluate_rubric(options: Options) -> None:
     check_rows(build_grading(judge), rows.chosen)
     turns = {row.prompt_text(): row.messages for row in rows.chosen}
     answers = collect(options, turns, rows.prompt_ids, judge.name)
-    graded = grade(judge, task, rows.chosen, answers.texts, options.runs_dir)
+    # no rule can tell of prompts from a file, which may have none to train on
+    truth = (lambda *_: None) if task_module(task.name) is prompts else oracle(task)
+    texts = answers.texts
+    asked = [(row, text) for row in rows.chosen for text in texts.get(row.prompt_id, ())]
+    graded = grade(judge, truth, asked, options.runs_dir)
     criteria = [[row.prompt_id, *((c.text, c.points) for c in row.criteria)] for row in rows.chosen]
     digest = hashlib.blake2b(json.dumps(criteria).encode(), digest_size=8).hexdigest()
     signed = judge.grading.options.get("clip") == "none"
@@ -175,15 +179,13 @@ def held_out(task: Task, split: str, options: Options) -> Rows:
 
 def grade(
     judge: Judge,
-    task: Task,
-    rows: Sequence[Row],
-    responses: Mapping[str, Sequence[str]],
+    truth: Callable[[str, str], Truth | None],
+    responses: Sequence[tuple[Row, str]],
     runs_dir: Path,
 ) -> list[Graded]:
-    """The votes of ``judge`` on every response that is there."""
-    # no rule can tell of prompts from a file, which may have none to train on
-    truth = (lambda *_: None) if task_module(task.name) is prompts else oracle(task)
-    pairs = [(row, answer_of(text)) for row in rows for text in responses.get(row.prompt_id, ())]
+    """The votes of ``judge`` on every response to a row. ``truth`` is for simulated judges: (prompt
+    text, answer) -> what the rules say."""
+    pairs = [(row, answer_of(text)) for row, text in responses]
     runs_dir.mkdir(parents=True, exist_ok=True)
     with Store(runs_dir / "verdicts.db") as store, Session(judge, store, truth) as session:
         session.check()

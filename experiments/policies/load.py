@@ -168,9 +168,14 @@ def same_model(first: str, second: str) -> bool:
     )
 
 
+def template_file(name: str) -> Path:
+    """The file of the chat template called ``name``, or of that path."""
+    return Path(name) if name.endswith(".jinja") else TEMPLATES / f"{name}.jinja"
+
+
 def template_text(name: str) -> str:
     """The chat template called ``name``, or in the .jinja file of that path; else a UserError."""
-    path = Path(name) if name.endswith(".jinja") else TEMPLATES / f"{name}.jinja"
+    path = template_file(name)
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

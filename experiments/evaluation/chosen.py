@@ -1,0 +1,170 @@
+"""Which rows of the verifiable sets an evaluation is about, and how they are asked."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.evaluation.options import Options
+from experiments.evaluation.rubric import trained_under
+from experiments.selection import MOST, choose
+from study.errors import UserError
+from study.files import read_yaml, say
+from study.records import parts, read_part
+from study.tasks.datasets.item import Item
+from study.tasks.datasets.preset import Data, load_data
+from study.tasks.datasets.sets import SETS, reported
+from study.tasks.datasets.table import open_table
+
+PROMPTS = Path(__file__).with_name("prompts")
+STEPS = ("cot", "sc")
+"""Methods that ask for the steps before the answer."""
+TWICE = ("math", "math500")
+"""All rows of the second are rows of the first."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one split of a set."""
+
+    dataset: str
+    split: str
+    rows: tuple[Item, ...]
+    """Those that are evaluated."""
+    whole: tuple[Item, ...]
+    """All of the split."""
+    trained_on: int | None
+    """Rows left out because the policy was trained on them; None where its training is not known.
+    """
+
+    @property
+    def domain(self) -> str:
+        return SETS[self.dataset].domain
+
+    @property
+    def name(self) -> str:
+        """``<dataset>-<split>``, for names of files."""
+        return f"{self.dataset}-{self.split}"
+
+
+def load_sets(names: Iterable[str], root: str | None) -> dict[str, list[Item]]:
+    """Set -> its reported rows in official order. Raises UserError: a file that is not there or not
+    of the form, or two sets with the same rows."""
+    data: Data = load_data("official", [f"data.root={json.dumps(root)}"] if root else [])
+    chosen = list(dict.fromkeys(names))
+    if set(TWICE) <= set(chosen):
+        raise UserError(
+            "math500 is a part of the 5,000 rows of math, and its result would be no second one."
+            " Give one of them: datasets=math, or datasets=math500."
+        )
+    return {name: reported(name, data.folder(name)) for name in chosen}
+
+
+def default_sets() -> list[str]:
+    """The sets of the preset ``official``."""
+    return load_data("official").datasets
+
+
+def choose_rows(
+    sets: Mapping[str, Sequence[Item]], splits: Mapping[str, Sequence[str]], options: Options
+) -> list[Part]:
+    """The rows to evaluate of each split: none that the policy was trained on, the first ``limit``
+    or those that ``select`` chooses. Raises UserError: nothing is left of a split."""
+    seen = trained_on(options)
+    chosen = []
+    for name, items in sets.items():
+        for split in splits.get(name, SETS[name].test):
+            whole = tuple(item for item in items if item.split == split)
+            unseen = [item for item in whole if seen is None or not seen.holds(item)]
+            if not unseen:
+                raise UserError(
+                    f"{name} has no row in its {split} split that the policy was not trained on."
+                    f" Leave it out: type datasets= with the others."
+                )
+            rows = tuple(_selected(unseen, options))
+            trained = None if seen is None else len(whole) - len(unseen)
+            chosen.append(Part(name, split, rows, whole, trained))
+    return chosen
+
+
+def _selected(items: list[Item], options: Options) -> list[Item]:
+    """The first ``limit`` rows; or ``limit`` of them, spread over what is asked by facility
+    location. Where there are more rows than that takes, it chooses among `MOST` at random."""
+    limit = options.limit
+    if limit is None or limit >= len(items):
+        return items
+    if options.select is None:
+        return items[:limit]
+    for method, count in (("random", MOST), (options.select, limit)):
+        if count < len(items):
+            places = choose([item.question for item in items], count, method, seed=options.seed)
+            items = [items[place] for place in places]
+    return items
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a policy was trained on."""
+
+    ids: frozenset[str]
+    prompts: frozenset[str]
+    """The same problem may be a row of another set: MATH-500's are rows of MATH."""
+
+    def holds(self, item: Item) -> bool:
+        """Whether the row, or another with the same prompt, was trained on."""
+        return item.id in self.ids or item.prompt in self.prompts
+
+
+def trained_on(options: Options) -> Seen | None:
+    """What the policy that answers was trained on: the train rows of its prepared folder, and the
+    rows in its records. None where its training is not known; nothing for a task of other rows.
+    Raises UserError: ``run=`` is no cell, or its records are damaged."""
+    trained = trained_under(options)
+    if trained is None:
+        return None
+    cell = Path(trained["place"])
+    ids: set[str] = set()
+    prompts: set[str] = set()
+    try:
+        task = read_yaml(cell / "config.yaml")["task"]
+    except FileNotFoundError:
+        task = {}
+    if task.get("name") == "mixed" and task.get("path"):
+        try:
+            table = open_table(task["path"])
+        except UserError as error:
+            say(f"What {cell} was trained on is read from its records alone: {error}")
+        else:
+            for dataset in table.counts["train"]:
+                for item in table.rows("train", dataset):
+                    ids.add(item.id)
+                    prompts.add(item.prompt)
+    for path in parts(cell / "rollouts"):
+        columns = read_part(path, ("item", "prompt")).to_pydict()
+        ids.update(name for name in columns.get("item", ()) if name)
+        prompts.update(columns["prompt"])
+    return Seen(frozenset(ids), frozenset(prompts))
+
+
+def asked(item: Item, method: str | None) -> str:
+    """The prompt of a row, with the request to write down the steps where the method has one."""
+    return f"{item.prompt}\n\n{_request(item.domain)}" if method in STEPS else item.prompt
+
+
+@functools.cache
+def _request(domain: str) -> str:
+    name = "cot-code" if domain == "code" else "cot"
+    return (PROMPTS / f"{name}.txt").read_text(encoding="utf-8").strip()
+
+
+def digest(texts: Iterable[str]) -> str:
+    """Hex SHA-256 over texts in their order."""
+    whole = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        whole.update(f"{len(data)}:".encode() + data)
+    return whole.hexdigest()

@@ -1,0 +1,357 @@
+"""Verifiable sets: answers scored by rule, and beside it what a judge says of the same answers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.evaluation import baselines, chosen
+from experiments.evaluation.baselines import Evaluated
+from experiments.evaluation.chosen import Part, digest
+from experiments.evaluation.collect import Collected, collect
+from experiments.evaluation.generate import source_of
+from experiments.evaluation.metrics import (
+    Answer,
+    Measured,
+    averages,
+    by_row,
+    judged,
+    measure,
+    missing,
+    votes_of,
+)
+from experiments.evaluation.options import Options
+from experiments.evaluation.predictions import given, matched, read_predictions
+from experiments.evaluation.results import guard, track, write_result
+from experiments.evaluation.rubric import differs, grade, trained_under
+from judges.grading.checks import check_rows
+from judges.identity import build_grading
+from study.answers import answer_of
+from study.cli import print_table
+from study.compose import load_presets
+from study.errors import UserError
+from study.files import read_json, write_json, write_text
+from study.oracle import Oracle
+from study.rows import Missing, RuleTruth, Truth
+from study.schema import Judge
+from study.tasks.datasets.item import Item
+from study.tasks.datasets.sets import SETS
+from study.tasks.mixed import row_of
+from study.truth import Ending, Grader, Score, score
+
+CUT_OFF = Score(False, outcome=Ending.NO_ANSWER, detail="it was cut off while it was thinking")
+NO_TRUTH = Missing("the answer has no rule truth")
+
+
+@dataclass
+class Graded:
+    """The answers to the rows of one set."""
+
+    part: Part
+    answers: list[Answer]
+    missing: list[tuple[str, int]]
+    """(row, sample) of the answers that are not there."""
+    constant: dict[str, Any]
+
+
+def evaluate_datasets(options: Options) -> None:
+    """Collect answers to the rows of verifiable sets, score them by rule, and write the result."""
+    options = _with_defaults(options)
+    source_of(options)  # options that do not fit are said before data that are missing
+    judge = load_presets(options.judge, overrides=options.overrides)[0] if options.judge else None
+    trained = trained_under(options)
+    same = None
+    if judge is not None and trained is not None:
+        same = not differs(judge, trained, options)
+    parts, collected = _collected(options, judge)
+    if judge is not None:
+        rows = [row_of(item, item.split) for part in parts for item in part.rows]
+        check_rows(build_grading(judge), rows)
+    with Grader() as grader:
+        graded = [_graded(part, collected, grader) for part in parts]
+    if judge is not None:
+        _ask(judge, graded, collected, options.runs_dir)
+    shas = [file["sha256"] for file in collected.files]
+    predictions = shas[0] if len(shas) == 1 else digest(shas)
+    entries = [_entry(one, options, judge, predictions) for one in graded]
+    _add_baselines(entries, graded, options, collected.model)
+    hashes = [entry["hashes"]["data"] for entry in entries]
+    result: dict[str, Any] = {
+        "evaluation": options.what,
+        "model": collected.model,
+        "method": options.method,
+        "data": {
+            "name": "+".join(part.name for part in parts),
+            "digest": digest(hashes)[:16],
+            "root": options.root,
+        },
+        "datasets": entries,
+        "averages": averages(entries),
+        "seed": options.seed,
+        "responses": collected.files,
+        "n_beside": collected.beside,
+    }
+    if judge is not None:
+        grading = {"name": judge.grading.name, **judge.grading.options}
+        result |= {"judge": _named(judge), "grading": grading, "same_judge": same}
+    if collected.settings is not None:
+        result |= {"generation": collected.settings, "n_truncated": collected.truncated}
+    write_result(options.out, result)
+    if place := _place_in_study(options):
+        write_json(place, result)
+    _show(result, options.out)
+    track(options, options.what, _numbers(result), {**result, "dataset": result["data"]})
+
+
+def _with_defaults(options: Options) -> Options:
+    """The options with the method's own number of samples and temperature. Raises UserError: a
+    number of samples for answers that are there."""
+    if options.predictions is not None:
+        if "samples" in options.given:
+            raise UserError("samples= is for generated answers; a file has as many as it has.")
+        return options
+    options = replace(options, method=options.method or "direct")
+    if options.method != "sc":
+        return options
+    usual = {"samples": baselines.SAMPLES, "temperature": baselines.TEMPERATURE}
+    changes = {key: value for key, value in usual.items() if key not in options.given}
+    options = replace(options, **changes)
+    if options.samples < 2:
+        raise UserError("method=sc votes over several answers. Type samples=8, or method=cot.")
+    return options
+
+
+def _collected(options: Options, judge: Judge | None) -> tuple[list[Part], Collected]:
+    """The rows to evaluate, and the answers to them by id."""
+    name = None if judge is None else judge.name
+    if options.predictions is None:
+        sets = chosen.load_sets(options.datasets or chosen.default_sets(), options.root)
+        parts = chosen.choose_rows(sets, {}, options)
+        rows = [item for part in parts for item in part.rows]
+        prompts = {item.id: chosen.asked(item, options.method) for item in rows}
+        turns = {text: [{"role": "user", "content": text}] for text in prompts.values()}
+        keys = {text.strip(): text.strip() for text in turns}
+        collected = collect(options, turns, keys, name)
+        by_prompt = collected.responses
+        return parts, replace(
+            collected,
+            responses={row: by_prompt.get(text.strip(), []) for row, text in prompts.items()},
+        )
+    lines = read_predictions(options.predictions)
+    mentioned = {dataset for _, dataset, _, _ in lines}
+    sets = chosen.load_sets(options.datasets or filter(mentioned.__contains__, SETS), options.root)
+    pairs = matched(lines, sets)
+    splits: dict[str, list[str]] = {}
+    for _, item, _ in pairs:
+        if item.split not in splits.setdefault(item.dataset, []):
+            splits[item.dataset].append(item.split)
+    parts = chosen.choose_rows(sets, splits, options)
+    collected = given(pairs, parts, options.predictions, options.allow_missing)
+    guard(options.out, collected.model, options.what, name)
+    return parts, collected
+
+
+def _graded(part: Part, collected: Collected, grader: Grader) -> Graded:
+    """The answers to the rows of one set with what the rule says of each."""
+    lost: list[tuple[str, int]] = []
+    asked: list[tuple[Item, int, str | None, int | None]] = []
+    for item in part.rows:
+        responses = collected.responses.get(item.id, [])
+        for response in responses:
+            if response.text is None:
+                lost.append((item.id, response.sample))
+                continue
+            tokens = response.fields.get("tokens")
+            tokens = tokens if type(tokens) is int else None
+            asked.append((item, response.sample, answer_of(response.text), tokens))
+        if not responses:
+            lost.append((item.id, 0))
+    print(f"{len(asked)} answers to {part.name} are graded", flush=True)
+    whole = [(item, text) for item, _, text, _ in asked if text is not None]
+    items, texts = [item for item, _ in whole], [text for _, text in whole]
+    scores = iter(score(items, texts, grader))
+    answers = [
+        Answer(item, sample, CUT_OFF if text is None else next(scores), tokens)
+        for item, sample, text, tokens in asked
+    ]
+    return Graded(part, answers, lost, baselines.constant(part.rows, part.whole, grader))
+
+
+def _ask(judge: Judge, graded: Sequence[Graded], collected: Collected, runs_dir: Path) -> None:
+    """Give every answer that the rule could score the judge's score."""
+    truths: dict[tuple[str, str], RuleTruth] = {}
+    rows = {}
+    asked = []
+    for each in graded:
+        for place, answer in enumerate(each.answers):
+            if answer.score is None:
+                continue
+            row = rows.setdefault(answer.item.id, row_of(answer.item, answer.item.split))
+            responses = collected.responses[answer.item.id]
+            text = next(one.text for one in responses if one.sample == answer.sample)
+            correct = answer.score.correct
+            truth = Truth(float(correct), (correct,))
+            truths[row.prompt_id, answer_of(text or "") or ""] = truth
+            asked.append((each.answers, place, row, text or ""))
+    by_prompt = {row.prompt_id: row for row in rows.values()}
+
+    def told(rows: Sequence[Any], answers: Sequence[str]) -> list[RuleTruth]:
+        pairs = zip(rows, answers, strict=True)
+        return [truths.get((row.prompt_id, answer), NO_TRUTH) for row, answer in pairs]
+
+    oracle = Oracle(by_prompt.get, told)
+    verdicts = grade(judge, oracle, [(row, text) for _, _, row, text in asked], runs_dir)
+    for (answers, place, _, _), verdict in zip(asked, verdicts, strict=True):
+        answers[place] = replace(answers[place], verdict=verdict.score)
+
+
+def _entry(
+    graded: Graded, options: Options, judge: Judge | None, predictions: str
+) -> dict[str, Any]:
+    """One set of the result, without its baselines; its file of items is written."""
+    part, answers = graded.part, graded.answers
+    measured: Measured = measure(answers, part.dataset, part.domain, options.method)
+    tokens = [answer.tokens for answer in answers if answer.tokens is not None]
+    golds = (
+        json.dumps([item.id, item.prompt, item.answers, item.answerable, item.setup, item.tests])
+        for item in part.rows
+    )
+    return {
+        "dataset": part.dataset,
+        "domain": part.domain,
+        "split": part.split,
+        "metrics": measured.metrics,
+        "n": measured.rows,
+        "n_samples": len(answers),
+        "n_missing": len(graded.missing),
+        "n_unscored": sum(answer.score is None for answer in answers),
+        "n_trained_on": part.trained_on,
+        "ci95": measured.intervals,
+        "judge": None if judge is None else _named(judge),
+        "confusion": None if judge is None else judged(answers),
+        "tokens": sum(tokens) / len(tokens) if tokens else None,
+        "hashes": {
+            "prompt": digest(chosen.asked(item, options.method) for item in part.rows),
+            "data": digest(golds),
+            "predictions": predictions,
+        },
+        "items": str(_write_items(graded, options.out, judge is not None).resolve()),
+    }
+
+
+def _write_items(graded: Graded, out: Path, judged: bool) -> Path:
+    """One line per answer beside the result, those that are missing at the end."""
+    lines = []
+    for answer in graded.answers:
+        lines.append(answer.record | ({"verdict": answer.verdict} if judged else {}))
+    for row, sample in graded.missing:
+        line = {"id": row, "sample": sample, **missing("missing", "there is no answer")}
+        lines.append(line | ({"verdict": None} if judged else {}))
+    path = out.with_name(f"{out.stem}.{graded.part.name}.items.jsonl")
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def _add_baselines(
+    entries: Sequence[dict[str, Any]], graded: Sequence[Graded], options: Options, model: str | None
+) -> None:
+    """Add to each set what its accuracy is to be compared with."""
+    place = _place_in_study(options)
+    folders = [options.out.parent, *([place.parent] if place else [])]
+    found = baselines.others(dict.fromkeys(folders), options.out, place)
+    untrained = _untrained(options, model)
+    for entry, one in zip(entries, graded, strict=True):
+        here = Evaluated(
+            *(options.out, model, options.method, one.part.dataset, one.part.split),
+            *(entry["tokens"], Path(entry["items"])),
+        )
+        votes: dict[str, list[baselines.Vote]] = {item.id: [] for item in one.part.rows}
+        votes |= {row[0].item.id: votes_of(row) for row in by_row(one.answers)}
+        table = baselines.Table(options, here, votes, found, untrained)
+        entry["baselines"] = {"constant": one.constant, **table.rows()}
+
+
+def _untrained(options: Options, model: str | None) -> tuple[str, dict[str, Any]] | None:
+    """The model that was trained, as results name it, and the words of a command that asks it."""
+    if options.run is not None:
+        source = source_of(replace(options, checkpoint=0))
+        assert source is not None
+        return source.model, {"checkpoint": 0}
+    if options.adapter is not None and model is not None:
+        config = read_json(options.adapter / "adapter_config.json")
+        base = options.model or config.get("base_model_name_or_path")
+        return model.partition(" + ")[0], {"adapter": None, "model": base}
+    return None
+
+
+def _place_in_study(options: Options) -> Path | None:
+    """Where a run's result also lies: beside the runs of its study."""
+    if options.run is None:
+        return None
+    cell = options.run.resolve()
+    step = options.checkpoint
+    if step is None:
+        step = read_json(cell / "status.json").get("step", 0)
+    method = "" if options.method == "direct" else f"-{options.method}"
+    name = f"{cell.name}-step-{step}{method}_results.json"
+    return cell.parent / "results" / "evaluation" / name
+
+
+def _named(judge: Judge) -> dict[str, Any]:
+    return {"name": judge.name, "model": judge.endpoint.model, "revision": judge.revision}
+
+
+def _numbers(result: Mapping[str, Any]) -> dict[str, float]:
+    """What of a result is a metric of MLflow, whose names hold no ``@``."""
+    numbers = {f"averages/{name}": value for name, value in result["averages"].items()}
+    for entry in result["datasets"]:
+        name = f"{entry['dataset']}-{entry['split']}"
+        for metric, value in entry["metrics"].items():
+            numbers[f"{name}/{metric.replace('@', '_at_')}"] = value
+        numbers |= {f"{name}/{key}": entry[key] for key in ("n", "n_missing", "n_unscored")}
+    return {
+        name: float(value)
+        for name, value in numbers.items()
+        if value is not None and not math.isnan(value)
+    }
+
+
+def _show(result: Mapping[str, Any], target: Path) -> None:
+    lines = []
+    for entry in result["datasets"]:
+        low, high = entry["ci95"]["accuracy"]
+        others = {name: _share(each["accuracy"]) for name, each in entry["baselines"].items()}
+        confusion = entry["confusion"] or {}
+        lines.append(
+            {
+                "set": f"{entry['dataset']}-{entry['split']}",
+                "rows": str(entry["n"]),
+                "missing": str(entry["n_missing"] or ""),
+                "unscored": str(entry["n_unscored"] or ""),
+                "trained on": str(entry["n_trained_on"] or ""),
+                "accuracy": _share(entry["metrics"]["accuracy"]),
+                "95 %": f"{_share(low)} to {_share(high)}",
+                **{name.replace("_", " "): text for name, text in others.items()},
+                **{f"judge {key}": _share(confusion.get(key)) for key in ("tpr", "fpr")},
+            }
+        )
+    print_table(lines, f"{result['model'] or 'answers of a file'}, by rule")
+    for name, value in result["averages"].items():
+        print(f"average {name:<11} {_share(value)}")
+    commands = {
+        name: each["command"]
+        for entry in result["datasets"]
+        for name, each in entry["baselines"].items()
+        if each.get("command")
+    }
+    for name, command in commands.items():
+        print(f"{name.replace('_', ' ')} is not there yet: {command}")
+    print(target)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.4f}"

@@ -1,0 +1,255 @@
+"""What graded answers to a set come to: accuracy and what stands beside it, with intervals.
+
+Every metric is a mean over rows, of a row's mean over its samples where it has several. An answer
+that is missing, or that no rule could grade, is left out and counted; it is never a wrong one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from analysis.statistics.estimate import Estimate
+from analysis.statistics.proportions import clustered_share, wilson, youden_j
+from study.tasks.datasets.item import Item
+from study.truth import Score
+
+PASS_AT = (5, 10)
+MAJORITY_AT = 8
+WEIGHTS = {"math": 4.0, "qa": 3.0, "code": 3.0}
+"""Of the domains in the weighted average; the sets of a domain share its weight."""
+THRESHOLD = 0.5
+"""Score of a judge from which it calls an answer right."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer to one row."""
+
+    item: Item
+    sample: int
+    score: Score | None
+    """None where the rule could not be run."""
+    tokens: int | None = None
+    verdict: float | None = None
+    """The judge's score; None without a judge, and where it gave none."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """A line of the file of items; ``score`` is the F1 where the set has one."""
+        line: dict[str, Any] = {"id": self.item.id, "sample": self.sample}
+        if self.score is None:
+            reason = "the rule could not be run"
+            return line | missing("unscored", reason)
+        correct = self.score.correct
+        return line | {
+            "correct": correct,
+            "score": self.score.values.get("f1", float(correct)),
+            "extracted": self.score.extracted,
+            "outcome": str(self.score.outcome),
+            "detail": self.score.detail,
+        }
+
+
+def missing(outcome: str, detail: str) -> dict[str, Any]:
+    """The columns of an answer without a score."""
+    empty = dict.fromkeys(("correct", "score", "extracted"))
+    return {**empty, "outcome": outcome, "detail": detail}
+
+
+@dataclass(frozen=True)
+class Vote:
+    """What a vote needs of one answer."""
+
+    extracted: str | None
+    correct: bool
+
+
+@dataclass
+class Measured:
+    """The metrics of one set."""
+
+    estimates: dict[str, Estimate] = field(default_factory=dict)
+    rows: int = 0
+    """Rows with an answer that was graded."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {name: estimate.value for name, estimate in self.estimates.items()}
+
+    @property
+    def intervals(self) -> dict[str, list[float]]:
+        return {name: [each.low, each.high] for name, each in self.estimates.items()}
+
+
+def measure(graded: Sequence[Answer], dataset: str, domain: str, method: str | None) -> Measured:
+    """The metrics of the answers to one set; accuracy is NaN where none was graded.
+
+    ``pass@k`` is there for code where each row has k graded samples, ``maj@8`` for other sets where
+    each has 8; of the method sc also the vote of all samples that every row has.
+    """
+    rows = by_row(graded)
+    least = min((len(answers) for answers in rows), default=0)
+
+    def means(value: Callable[[Score], float], of: Callable[[Item], bool]) -> Estimate:
+        chosen = [answers for answers in rows if of(answers[0].item)]
+        return rate([[value(one.score) for one in answers if one.score] for answers in chosen])
+
+    estimates = {"accuracy": means(_correct, _every)}
+    if any("f1" in one.score.values for answers in rows for one in answers if one.score):
+        estimates["f1"] = means(_f1, _every)
+    if dataset == "squad2":
+        for name, of in (("HasAns", _answerable), ("NoAns", _unanswerable)):
+            if any(of(answers[0].item) for answers in rows):
+                estimates |= {f"{name}_exact": means(_correct, of), f"{name}_f1": means(_f1, of)}
+    if domain == "code":
+        for k in PASS_AT:
+            if least >= k:
+                estimates[f"pass@{k}"] = rate([[pass_at(k, votes_of(answers))] for answers in rows])
+    else:
+        sizes = {MAJORITY_AT} if least >= MAJORITY_AT else set()
+        sizes |= {least} if method == "sc" and least > 1 else set()
+        for k in sorted(sizes):
+            estimates[f"maj@{k}"] = majority(list(map(votes_of, rows)), k)
+    return Measured(estimates, len(rows))
+
+
+def _every(_: Item) -> bool:
+    return True
+
+
+def _answerable(item: Item) -> bool:
+    return item.answerable
+
+
+def _unanswerable(item: Item) -> bool:
+    return not item.answerable
+
+
+def _correct(score: Score) -> float:
+    return float(score.correct)
+
+
+def _f1(score: Score) -> float:
+    return score.values.get("f1", 0.0)
+
+
+def by_row(graded: Sequence[Answer]) -> list[list[Answer]]:
+    """The answers with a score, row by row, in the order of their samples."""
+    rows: dict[str, list[Answer]] = {}
+    for answer in graded:
+        if answer.score is not None:
+            rows.setdefault(answer.item.id, []).append(answer)
+    return [sorted(answers, key=lambda answer: answer.sample) for answers in rows.values()]
+
+
+def votes_of(answers: Sequence[Answer]) -> list[Vote]:
+    """The answers as votes; none of them is without a score."""
+    return [Vote(each.score.extracted, each.score.correct) for each in answers if each.score]
+
+
+def rate(credits: Sequence[Sequence[float]]) -> Estimate:
+    """Mean over R rows of the mean of each row's credits in [0, 1], with its 95 % interval.
+
+    Wilson's where every row has one credit, else clustered by row
+    (`analysis.statistics.proportions.clustered_share`). NaN for no rows.
+    """
+    means = [sum(row) / len(row) for row in credits]
+    count = sum(map(len, credits))
+    if count == len(means):
+        return wilson(sum(means), count)
+    return clustered_share(np.array([(mean, 1.0) for mean in means]), count)
+
+
+def pass_at(k: int, votes: Sequence[Vote]) -> float:
+    """The probability that one of k samples is right, drawn from n of which c are.
+
+    1 - C(n - c, k) / C(n, k), unbiased (Chen et al. 2021, "Evaluating large language models trained
+    on code", equation 1). Raises ValueError: fewer than k samples.
+    """
+    if len(votes) < k:
+        raise ValueError(f"pass@{k} of {len(votes)} samples")
+    wrong = sum(not vote.correct for vote in votes)
+    return 1 - math.comb(wrong, k) / math.comb(len(votes), k)
+
+
+def elected(votes: Sequence[Vote]) -> bool:
+    """Whether the answer that occurs most often is right; of several, the one given first. A text
+    without an answer has no vote, and a row without votes is wrong."""
+    counts = Counter(vote.extracted for vote in votes if vote.extracted is not None)
+    if not counts:
+        return False
+    ((winner, _),) = counts.most_common(1)
+    return next(vote.correct for vote in votes if vote.extracted == winner)
+
+
+def majority(rows: Sequence[Sequence[Vote]], k: int) -> Estimate:
+    """Accuracy of the vote of the first k samples of each row."""
+    return rate([[float(elected(votes[:k]))] for votes in rows])
+
+
+def best_of(rows: Sequence[Sequence[Vote]]) -> Estimate:
+    """Accuracy of one who picks a right sample of each row where there is any."""
+    return rate([[float(any(vote.correct for vote in votes))] for votes in rows])
+
+
+def judged(graded: Sequence[Answer]) -> dict[str, Any]:
+    """The judge against the rule over the answers that the rule could grade.
+
+    Counts, TPR and FPR over all of them (intervals as in `rate`), Youden's J of the two, and
+    ``accuracy``: the share that the judge calls right, which is what would be reported without a
+    rule. ``unscored`` has no verdict and enters none of them.
+    """
+    table: Counter[tuple[bool, bool]] = Counter()
+    calls: dict[str, dict[bool, list[float]]] = {}
+    for answer in graded:
+        if answer.score is not None and answer.verdict is not None:
+            passed, right = answer.verdict >= THRESHOLD, answer.score.correct
+            table[passed, right] += 1
+            calls.setdefault(answer.item.id, {True: [], False: []})[right].append(float(passed))
+    tpr, fpr = (_pooled([row[right] for row in calls.values()]) for right in (True, False))
+    rates = {"tpr": tpr, "fpr": fpr, "youden_j": youden_j(tpr, fpr)}
+    rates["accuracy"] = _pooled([row[True] + row[False] for row in calls.values()])
+    return {
+        "tp": table[True, True],
+        "fp": table[True, False],
+        "fn": table[False, True],
+        "tn": table[False, False],
+        "unscored": sum(each.score is not None and each.verdict is None for each in graded),
+        **{name: each.value for name, each in rates.items()},
+        "ci95": {name: [each.low, each.high] for name, each in rates.items()},
+    }
+
+
+def _pooled(credits: Sequence[Sequence[float]]) -> Estimate:
+    """The share of all credits, with the interval of `rate`."""
+    present = [row for row in credits if row]
+    count = sum(map(len, present))
+    if count == len(present):
+        return wilson(sum(map(sum, present)), count)
+    return clustered_share(np.array([(sum(row), len(row)) for row in present]), count)
+
+
+def averages(sets: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Means of the accuracies of sets: over sets, over domains, and over domains by `WEIGHTS`. A
+    set without an accuracy is left out, and the weights of the others are scaled up."""
+    domains: dict[str, list[float]] = {}
+    for entry in sets:
+        accuracy = entry["metrics"]["accuracy"]
+        if not math.isnan(accuracy):
+            domains.setdefault(entry["domain"], []).append(accuracy)
+    if not domains:
+        return dict.fromkeys(("by_dataset", "by_domain", "weighted"))
+    every = [accuracy for accuracies in domains.values() for accuracy in accuracies]
+    means = {name: sum(accuracies) / len(accuracies) for name, accuracies in domains.items()}
+    total = sum(WEIGHTS[name] for name in means)
+    return {
+        "by_dataset": sum(every) / len(every),
+        "by_domain": sum(means.values()) / len(means),
+        "weighted": sum(WEIGHTS[name] * mean for name, mean in means.items()) / total,
+    }
