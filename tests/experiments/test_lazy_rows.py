@@ -14,7 +14,7 @@ from judges.session import Session
 from study import cells
 from study.errors import UserError
 from study.records import read_part
-from study.schema import Judge, Policy, Reward, Simulated, Study, Task
+from study.schema import Grading, Judge, Policy, Reward, Simulated, Study, Task
 from study.simulated import Domain, Domains
 from study.tasks import TASKS, instruct_mini, oracle
 from tests import lazy_task
@@ -51,10 +51,7 @@ def test_a_plan_looks_at_a_sample(tmp_path, capsys):
 
 
 def test_a_row_that_cannot_be_graded_is_found_in_the_sample(tmp_path):
-    judge = dataclasses.replace(
-        laid(tmp_path).config.judge,
-        grading=dataclasses.replace(Judge().grading, name="rubric_item"),
-    )
+    judge = dataclasses.replace(laid(tmp_path).config.judge, grading=Grading("rubric_item"))
     with pytest.raises(UserError, match="cannot grade the row"):
         preflight.check_inputs([laid(tmp_path, judge=judge)])
 

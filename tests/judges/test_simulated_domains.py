@@ -7,6 +7,7 @@ import dataclasses
 import random
 import threading
 import time
+from collections import defaultdict
 
 import pytest
 
@@ -21,7 +22,7 @@ from study.oracle import Oracle
 from study.rows import Missing, Truth, make_row
 from study.schema import Endpoint, Judge, Simulated, Study, freeze
 from study.simulated import DOMAINS, Domain, Domains, in_domain
-from study.tasks import TASKS, oracle
+from study.tasks import TASKS
 from study.verdict import Outcome
 from tests import lazy_task
 from tests.judges.test_simulated import ask, request_of
@@ -51,18 +52,11 @@ def rates(judge: Judge, count: int) -> dict[str, tuple[float, float]]:
         votes = session.verdicts(items)
     scores = [vote.score for (vote,) in votes]
     assert set(scores) <= {0.0, 1.0}, "a truth of one check is drawn, not averaged"
-    return {
-        domain: tuple(
-            sum(
-                pick := [
-                    s for (row, _), s in zip(items[w::2], scores[w::2]) if row.domain == domain
-                ]
-            )
-            / len(pick)
-            for w in (0, 1)
-        )
-        for domain in lazy_task.DOMAINS
-    }
+    passed: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for place, ((row, _), score) in enumerate(zip(items, scores, strict=True)):
+        passed[row.domain, place % 2].append(score)
+    shares = {key: sum(values) / len(values) for key, values in passed.items()}
+    return {domain: (shares[domain, 0], shares[domain, 1]) for domain in lazy_task.DOMAINS}
 
 
 def test_each_domain_has_the_rates_that_were_planted():
@@ -138,17 +132,13 @@ def test_each_setting_of_a_domain_makes_another_judge():
         (Domains(code=Domain(doses={"size": 1.0})), "key of judge.simulated.domains.code.doses"),
         (
             Domains(code=Domain(doses={"keyword": 1.0})),
-            "judge.simulated.domains.code.doses.keyword",
+            "domains.code.doses.keyword pays",
         ),
     ],
 )
 def test_what_is_not_legal_in_a_domain_is_refused(domains, why):
     with pytest.raises(UserError, match=why):
-        simulated_app(judge(domains=domains), oracle(study_task()))
-
-
-def study_task():
-    return Study().task.__class__(name="lazy", train_rows=9)
+        simulated_app(judge(domains=domains), truth_of(9))
 
 
 def test_typed_on_the_command_line():
@@ -186,12 +176,8 @@ def test_a_truth_that_could_not_be_had_is_a_failure_of_the_endpoint():
 def test_no_rule_is_no_truth_to_simulate():
     row = make_row(({"role": "user", "content": "Name a color."},))
     told = Oracle({row.prompt_id: row}.get, lambda rows, answers: [None] * len(rows))
-    status, _, reply = ask(simulated_app(judge(), told), grading_request())
+    status, _, reply = ask(simulated_app(judge(), told), request_of(judge(), "red"))
     assert status == 404 and reply["error"]["code"] == "unknown_prompt"
-
-
-def grading_request():
-    return request_of(judge(), "red")
 
 
 def test_truths_that_take_long_are_asked_for_in_batches_beside_the_loop():

@@ -57,9 +57,11 @@ def test_it_beats_by_itself_only_while_it_waits(tmp_path):
 
 def test_what_says_nothing_new_writes_nothing(tmp_path, monkeypatch):
     written = []
-    monkeypatch.setattr(
-        heartbeat.cells, "set_status", lambda folder, **signs: written.append(signs)
-    )
+
+    def write(folder, **signs):
+        written.append(signs)
+
+    monkeypatch.setattr(heartbeat.cells, "set_status", write)
     with Heartbeat(tmp_path, every_s=FAST_S) as heart:
         time.sleep(20 * FAST_S)
         assert written == []

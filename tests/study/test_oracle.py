@@ -23,12 +23,14 @@ class Rule:
         self.broken = True
 
     def __call__(self, rows, answers):
-        self.batches.append([(row.prompt_text(), answer) for row, answer in zip(rows, answers)])
+        self.batches.append(
+            [(row.prompt_text(), answer) for row, answer in zip(rows, answers, strict=True)]
+        )
         return [
             Missing("no sandbox")
             if self.broken and answer == "lost"
             else Truth(float(row.prompt_text() in answer))
-            for row, answer in zip(rows, answers)
+            for row, answer in zip(rows, answers, strict=True)
         ]
 
 
@@ -36,10 +38,10 @@ def test_each_answer_is_asked_about_once():
     rule = Rule()
     asked = Oracle(BY_ID.get, rule)
     pairs = [(ROWS[0], "one"), (ROWS[1], "one"), (ROWS[0], "one"), (ROWS[0], "")]
-    truths = asked.truths(*zip(*pairs))
+    truths = asked.truths(*zip(*pairs, strict=True))
     assert [truth.score for truth in truths] == [1.0, 0.0, 1.0, 0.0]
     assert rule.batches == [[("one", "one"), ("two", "one"), ("one", "")]]
-    assert asked.truths(*zip(*pairs)) == truths and asked("two", "one").score == 0.0
+    assert asked.truths(*zip(*pairs, strict=True)) == truths and asked("two", "one").score == 0.0
     assert len(rule.batches) == 1
     asked.truths([ROWS[1], ROWS[1]], ["one", "two"])
     assert rule.batches[1:] == [[("two", "two")]]

@@ -212,9 +212,8 @@ def lost(*members: int, truth: float = 1.0, rules: tuple[bool, ...] = ()) -> lis
 
 
 def paid(reward: Reward, inputs: list[RewardInputs], policy: str, most: float = 1.0):
-    return [
-        value for value, _ in composed(Study(reward=reward), inputs, [0.5] * 4, 2, policy, most)
-    ]
+    config = Study(reward=reward)
+    return [value for value, _ in composed(config, inputs, [0.5] * 4, 2, policy, most)]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +227,7 @@ def test_a_truth_that_could_not_be_had_is_treated_as_a_missing_verdict(reward: R
     assert paid(reward, lost(0, 1, 2, 3), "zero") == [0.0] * 4
     with pytest.raises(TooManyMissing, match=f"1 of 4 rule truths are missing.*{LOST}"):
         paid(reward, lost(1), "abort")
-    with pytest.raises(TooManyMissing, match="2 of 4 rule truths of this step.*0.25"):
+    with pytest.raises(TooManyMissing, match=r"2 of 4 rule truths of this step.*0\.25"):
         paid(reward, lost(1, 2), "unscored", 0.25)
 
 

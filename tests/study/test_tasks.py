@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from study.rows import Missing, Truth
@@ -36,7 +38,7 @@ def test_rows_in_memory_are_all_checked_and_others_sampled():
     assert SAMPLE <= len(looked_at) < 2 * SAMPLE
     places = [row.spec["sum"] // 2 for row in looked_at]
     assert places == lazy_task.MADE and places[0] == 0 and places[-1] > 239_000
-    assert len({second - first for first, second in zip(places, places[1:])}) == 1
+    assert len({second - first for first, second in pairwise(places)}) == 1
 
 
 @pytest.mark.parametrize(("size", "count"), [(0, 3), (1, 3), (3, 3), (5, 3), (6, 3), (700, 3)])
