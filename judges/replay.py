@@ -126,6 +126,8 @@ def replay_cell(
             done = folder / "rollouts" / part.name
             if not _whole(done):
                 records, rows = _records(part, truth_of.row_of)
+                if judge.simulated is not None:  # then it says at once what it says
+                    truth_of.truths(rows, [record["answer"] or "" for record in records])
                 again, verdicts = _step(session, cell, records, rows, policy)
                 write_part(folder / "verdicts" / part.name, verdicts, VERDICT)
                 write_part(done, again, REPLAYED)

@@ -154,7 +154,10 @@ def rewards(
         for record in group
     ]
     size = len(rollouts.records[0])
-    with Store(store_path) as store, Session(judge, store, oracle(config.task)) as session:
+    truth_of = oracle(config.task)
+    if judge.simulated is not None:  # then it says at once what it says
+        truth_of.truths(*zip(*(rollout.item for rollout in recorded), strict=True))
+    with Store(store_path) as store, Session(judge, store, truth_of) as session:
         session.check()
         items = [rollout.item for rollout in recorded]
         scores = [mean_score(votes) for votes in judge_all(session, items, size)]
