@@ -5,6 +5,7 @@ The sweep forks this per cell; the command runs a cell whose config is already t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -35,7 +36,7 @@ from study.bounds import Number
 from study.cells import Cell
 from study.cli import command, option
 from study.errors import UserError
-from study.files import write_json, write_text
+from study.files import Damaged, write_json, write_text
 from study.heartbeat import Heartbeat
 from study.machine import cpus
 from study.records import Recorder, parts, read_part
@@ -252,11 +253,13 @@ def _answered(folder: Path, judge: str) -> int:
 
 
 def _drawn(folder: Path) -> int:
-    """Tokens of the completions on record."""
-    return sum(
-        sum(filter(None, read_part(part, ["tokens"])["tokens"].to_pylist()))
-        for part in parts(folder / "rollouts")
-    )
+    """Tokens of the completions on record, as far as they can be read."""
+    drawn = 0
+    for part in parts(folder / "rollouts"):
+        with contextlib.suppress(Damaged):  # whoever needs what it holds says so
+            counts = read_part(part, ["tokens"]).to_pydict().get("tokens", [])
+            drawn += sum(filter(None, counts))
+    return drawn
 
 
 def environment(threads: int) -> dict[str, Any]:
