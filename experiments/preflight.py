@@ -31,7 +31,7 @@ from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
 from study.schema import Judge, Study, Trainer
 from study.study_file import base, read_study
-from study.tasks import TASKS
+from study.tasks import FILE_TASKS, TASKS, order_of
 from study.verify import say_problems
 
 
@@ -156,6 +156,8 @@ def check_inputs(todo: Sequence[Cell]) -> None:
         rows = rows_of[task]
         check_reward(config.reward, config.judge, rows, config.trainer.max_completion_length)
         check_scaffold(config.scaffold, rows)
+        check_held_out(config)
+        order_of(config)
         asked = [for_judge(row, config.reward.rules) for row in rows]
         for judge in judges_of([cell]):
             grading = dataclasses.asdict(judge.grading)
@@ -174,6 +176,27 @@ def check_inputs(todo: Sequence[Cell]) -> None:
                 "another one, type: policy.path=FOLDER or policy.path=OWNER/NAME"
             )
     check_memory(todo)
+
+
+def check_held_out(config: Study) -> None:
+    """Refuse evaluations of held-out rows that there are not, or that no rule can score, and kept
+    policies of steps that are not evaluated."""
+    every, task = config.trainer.eval_steps, config.task
+    if config.trainer.keep_steps and not every:
+        raise UserError(
+            "trainer.keep_steps=true keeps the policies of evaluated steps, and trainer.eval_steps=0"
+            " evaluates none. Type for example trainer.eval_steps=10"
+        )
+    if every and task.name in FILE_TASKS:
+        raise UserError(
+            f"trainer.eval_steps={every} scores held-out rows by rule, and task={task.name} has no"
+            " rule truth. Type trainer.eval_steps=0"
+        )
+    if every and not len(TASKS[task.name].rows(task, "eval")):
+        raise UserError(
+            f"trainer.eval_steps={every} scores held-out rows, and task={task.name} has none with"
+            f" task.eval_rows={task.eval_rows}. Type task.eval_rows=64, or trainer.eval_steps=0"
+        )
 
 
 def sandboxed(todo: Sequence[Cell]) -> None:

@@ -7,10 +7,11 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from types import ModuleType
+from typing import Any
 
 from study import bounds
 from study.rows import Row, Truth, prompt_id
-from study.schema import Task, freeze
+from study.schema import Study, Task, freeze
 from study.tasks import instruct_mini, prompts
 
 FILE_TASKS = ("prompts", "verinstruct", "verinstruct-verif", "healthbench", "researchqa")
@@ -42,3 +43,14 @@ def _index(task_json: str) -> dict[str, Row]:
     task = freeze(Task, json.loads(task_json))
     module = task_module(task.name)
     return {row.prompt_id: row for split in ("train", "eval") for row in module.rows(task, split)}
+
+
+def order_of(config: Study) -> Any:
+    """The order in which a cell draws its rows; None where its task has no order of its own.
+    Raises UserError: the rows come to an end before the run does."""
+    kind = getattr(task_module(config.task.name), "Order", None)
+    if kind is None:
+        return None
+    order = kind(config.task, config.seed)
+    order.check(config.trainer.steps * config.trainer.prompts_per_step)
+    return order
