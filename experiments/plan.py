@@ -24,7 +24,7 @@ from study.identity import flatten, identifying
 from study.rewards.checks import for_judge
 from study.schema import Judge, Task, freeze
 from study.status import read_status
-from study.tasks import TASKS, order_of
+from study.tasks import order_of, sample, task_module
 
 if TYPE_CHECKING:
     from study.rows import Row
@@ -165,5 +165,4 @@ def _reply(judge: Judge, criteria: Sequence[int]) -> float:
 @functools.cache
 def _sample(task_json: str) -> list[Row]:
     task: Task = freeze(Task, json.loads(task_json))
-    rows = TASKS[task.name].rows(task, "train")
-    return rows[:: max(1, len(rows) // SAMPLE)]
+    return sample(task_module(task.name).rows(task, "train"), SAMPLE)

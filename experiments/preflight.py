@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.memory import check_memory
+from experiments.policies.load import check_policy
 from experiments.track.store import tracking_uri
 from judges.budget import check_limits
 from judges.grading import GRADINGS
@@ -31,7 +32,7 @@ from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
 from study.schema import Judge, Study, Trainer
 from study.study_file import base, read_study
-from study.tasks import FILE_TASKS, TASKS, order_of
+from study.tasks import FILE_TASKS, TASKS, checked, order_of
 from study.verify import say_problems
 
 
@@ -147,13 +148,14 @@ def check_names(config: Study) -> None:
 def check_inputs(todo: Sequence[Cell]) -> None:
     """Refuse prompts that cannot be read or graded, and a policy whose folder has no model."""
     gradable: set[str] = set()
-    rows_of: dict[str, list[Row]] = {}
+    rows_of: dict[str, Sequence[Row]] = {}
     for cell in todo:
         config, size = cell.config, cell.config.trainer.group_size
         task = json.dumps(cell.data["task"])
         if task not in rows_of:
-            rows_of[task] = TASKS[config.task.name].rows(config.task, "train")
+            rows_of[task] = checked(TASKS[config.task.name].rows(config.task, "train"))
         rows = rows_of[task]
+        check_policy(config.policy, config.task)
         check_reward(config.reward, config.judge, rows, config.trainer.max_completion_length)
         check_scaffold(config.scaffold, rows)
         check_held_out(config)

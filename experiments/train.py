@@ -36,13 +36,14 @@ from study.cells import Cell
 from study.cli import command, option
 from study.errors import UserError
 from study.files import write_json, write_text
+from study.heartbeat import Heartbeat
 from study.machine import cpus
 from study.records import Recorder, parts, read_part
 from study.rules import RuleRunner
 from study.sandbox.pool import Pool
 from study.scaffold import check as check_scaffold
 from study.status import read_status
-from study.tasks import TASKS, oracle
+from study.tasks import checked, oracle, task_module
 from study.verify import unsound
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "mlflow", "hydra-core", "numpy", "pyarrow")
@@ -92,6 +93,8 @@ def _run_held(folder: Path, threads: int) -> int:
             started=started,
             error="",
             steps=cell.config.trainer.steps,
+            phase="starting",
+            beat=started,
         )
         train(cell, threads)
         code, state = 0, "done"
@@ -102,7 +105,7 @@ def _run_held(folder: Path, threads: int) -> int:
     finally:
         _take_signals(IGNORED)
         ended = time.time()
-        end = {"state": state, "exit_code": code, "error": problem}
+        end = {"state": state, "phase": state, "exit_code": code, "error": problem, "beat": ended}
         try:
             cells.set_status(folder, ended=ended, seconds=before + ended - started, **end)
             if state == "done":
@@ -167,8 +170,10 @@ def train(cell: Cell, threads: int) -> None:
         log = stack.enter_context(RunLog(cell))
         for line in recorder.metrics():
             log.add(line["step"], line["time_ms"], line["metrics"])
+        heart = stack.enter_context(Heartbeat(cell.dir, _drawn(cell.dir)))
         if step < steps:
-            learn(cell, threads, checkpoint, recorder, log, rules)
+            learn(cell, threads, checkpoint, recorder, log, rules, heart)
+        heart.phase("saving")
         checkpoints.save_policy(checkpoints.path_of(folder, steps), cell.dir / "policy")
 
 
@@ -179,6 +184,7 @@ def learn(
     recorder: Recorder,
     log: RunLog,
     rules: RuleRunner | None,
+    heart: Heartbeat,
 ) -> None:
     """Build judges, policy and trainer, and train from ``checkpoint`` to the last step."""
     import torch
@@ -193,10 +199,10 @@ def learn(
     disable_progress_bar()
     judges = (config.judge, *config.shadow_judges)
     budget = Budget(config.cost, judges, spent_before(cell.dir))
-    task = TASKS[config.task.name]
-    rows = task.rows(config.task, "train")
-    check_scaffold(config.scaffold, rows)
-    model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
+    with heart.waiting("warming"):
+        rows = task_module(config.task.name).rows(config.task, "train")
+        check_scaffold(config.scaffold, checked(rows))
+        model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
     write_text(cell.dir / "chat_template.jinja", tokenizer.chat_template)
 
     def on_line(line: dict[str, Any]) -> None:
@@ -216,9 +222,9 @@ def learn(
             for judge in judges
         ]
         acting, *shadows = sessions
-        rows_by_id = {row.prompt_id: row for row in rows}
-        scorer = Scorer(config, rows_by_id, task.truth, acting, shadows, budget, rules)
+        scorer = Scorer(config, truth_of, acting, shadows, budget, rules)
         scorer.on_missing = recorder.write_missing
+        scorer.heart = heart
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts
         folder = cell.dir / "checkpoints"
         trainer = make_trainer(
@@ -242,6 +248,14 @@ def _answered(folder: Path, judge: str) -> int:
     return sum(
         read_part(part, ["judge"])["judge"].to_pylist().count(judge)
         for part in parts(folder / "verdicts")
+    )
+
+
+def _drawn(folder: Path) -> int:
+    """Tokens of the completions on record."""
+    return sum(
+        sum(filter(None, read_part(part, ["tokens"])["tokens"].to_pylist()))
+        for part in parts(folder / "rollouts")
     )
 
 

@@ -30,6 +30,8 @@ _COLUMNS = table(__file__)
 ROLLOUT, VERDICT, OPTIONAL = (_COLUMNS[name] for name in ("rollout", "verdict", "optional"))
 PLACE = ("rollout_id", "step", "prompt_id", "group", "member")
 """Rollout columns that say which rollout it is."""
+ORIGIN = ("dataset", "domain", "item")
+"""Optional rollout columns that say where its row is from, as `study.rows.Row` names them."""
 REPLAYED = {
     **{name: ROLLOUT[name] for name in (*PLACE, "judge_score", "reward", "advantage")},
     **dict.fromkeys(("original_score", "original_reward", "original_advantage"), "float64"),

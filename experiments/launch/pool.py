@@ -242,6 +242,7 @@ def run_cells(todo: Sequence[Cell]) -> None:
             statuses = [(cell.name, read_status(cell.dir)) for cell in todo]
             lines = [
                 f"{name}  step {status.get('step', 0)}/{status.get('steps', '?')}"
+                f"  {status.get('phase', '')}"
                 for name, status in statuses
                 if status.get("state") == "running"
             ]

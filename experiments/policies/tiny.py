@@ -78,11 +78,11 @@ def _built(policy: Policy, cache_dir: Path) -> Generator[Path]:
     with locks.held(folder.with_name(f"{folder.name}.lock")):
         if fault(folder):
             shutil.rmtree(folder, ignore_errors=True)
-            _build_tiny(_architecture(policy), policy.warmup or Warmup(), folder)
+            _build_tiny(architecture_of(policy), policy.warmup or Warmup(), folder)
         yield folder
 
 
-def _architecture(policy: Policy) -> dict[str, int]:
+def architecture_of(policy: Policy) -> dict[str, int]:
     """Sizes of the tiny policy, those that ``policy`` leaves out too; UserError for others."""
     unknown = set(policy.architecture) - set(ARCHITECTURE)
     if unknown:
@@ -97,7 +97,7 @@ def _folder(policy: Policy, cache_dir: Path) -> Path:
     """Where a tiny policy lies, by a hash of all that decides its weights, the code of task and
     warm-up included."""
     digest = hashlib.blake2b(digest_size=6)
-    recipe = [_architecture(policy), asdict(policy.warmup or Warmup())]
+    recipe = [architecture_of(policy), asdict(policy.warmup or Warmup())]
     libraries = [version("torch"), version("transformers")]
     digest.update(json.dumps(recipe + libraries, sort_keys=True).encode())
     files = (instruct_mini.__file__, Path(str(instruct_mini.__file__)).with_suffix(".toml"))

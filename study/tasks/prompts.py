@@ -99,6 +99,11 @@ def truth(row: Row, answer: str) -> Truth | None:
     return None
 
 
+def truths(rows: Sequence[Row], answers: Sequence[str]) -> list[None]:
+    """`truth` of each answer."""
+    return [None for _ in zip(rows, answers, strict=True)]
+
+
 def load(options: Task) -> Prompts:
     """All rows of the file behind ``options``; what was merged or dropped is logged once.
     Raises UserError: see `rows`."""
