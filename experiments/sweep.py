@@ -117,9 +117,12 @@ def resolve(config: DictConfig) -> Cell:
     plain: dict[str, Any] = {str(key): value for key, value in data.items()}
     refuse_config(plain)
     freeze(Study, plain)  # names of presets among it, which are looked up next
-    plain["shadow_judges"] = [dataclasses.asdict(load_judge(name)) for name in plain["shadow"]]
+    plain["shadow_judges"] = [dataclasses.asdict(_shadow(name)) for name in plain["shadow"]]
     refuse_config(plain)
     return cells.make_cell(plain)
+
+
+_shadow = functools.cache(load_judge)  # a sweep of many cells composes each shadow judge once
 
 
 def refuse_lists(overrides: Sequence[str]) -> None:

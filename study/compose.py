@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -85,7 +84,6 @@ def unknown_key(overrides: Sequence[str]) -> str:
     return ""
 
 
-@functools.cache
 def load_judge(name: str, *overrides: str) -> Judge:
     """A judge by the name of its preset: ``load_judge("sim-verbose", "judge.sampling.votes=3")``.
     Raises UserError: as `load_presets`."""

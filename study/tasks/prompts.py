@@ -227,8 +227,8 @@ def _rubric(
         if not isinstance(text, str) or not text.strip():
             _refuse(where, f"the rubric {_short(item)}", form)
         points = 1.0 if item.get("points") is None else item["points"]
-        number = isinstance(points, int | float) and not isinstance(points, bool)
-        if not number or not math.isfinite(points):
+        is_number = isinstance(points, int | float) and not isinstance(points, bool)
+        if not is_number or not math.isfinite(points):
             _refuse(where, f"a rubric worth {_short(points)} points", form)
         tags = _tags(verif.plain(item.get("tags")), where)
         if tags.get("verifier") == "rule":

@@ -179,6 +179,11 @@ def test_the_memory_of_this_process_is_its_groups(tmp_path) -> None:
     assert machine.memory(tmp_path) == 2048 * 1024
     (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{2**20}\n")
     assert machine.memory(tmp_path) == 2**20
+    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/self/cgroup").write_text("0::/slurm/job_7\n")
+    (tmp_path / "sys/fs/cgroup/slurm/job_7").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/slurm/memory.max").write_text(f"{2**19}\n")
+    assert machine.memory(tmp_path) == 2**19
 
 
 def test_free_memory_is_what_can_be_taken(tmp_path) -> None:
