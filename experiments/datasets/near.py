@@ -7,6 +7,7 @@ left to the signatures. A pair at the threshold of 0.8 is compared with probabil
 
 from __future__ import annotations
 
+import itertools
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -54,7 +55,7 @@ def leaks(one: Question, other: Question) -> bool:
 def shingles(text: str) -> frozenset[str]:
     """The words and the pairs of neighbouring words of a text; of one without words, the text."""
     words = _WORD.findall(text.lower()) or [text]
-    return frozenset(words).union(map(" ".join, zip(words, words[1:], strict=False)))
+    return frozenset(words).union(map(" ".join, itertools.pairwise(words)))
 
 
 def similarity(one: frozenset[str], other: frozenset[str]) -> float:
@@ -94,9 +95,9 @@ def pairs(
             near.update(bucket.get(band, ()))
         words = shingles(rows[place].text) if near else frozenset()
         for other in sorted(near):
-            if similarity(words, shingles(kept[other].text)) >= THRESHOLD:
-                if leaks(rows[place], kept[other]):
-                    yield place, other
+            alike = similarity(words, shingles(kept[other].text)) >= THRESHOLD
+            if alike and leaks(rows[place], kept[other]):
+                yield place, other
         if others is None:
             _keep(buckets, bands, place)
 

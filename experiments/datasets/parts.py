@@ -27,7 +27,7 @@ class Part:
         cut_from: the official split whose file is cut; empty where official test rows are kept.
         test: the official splits that are tested on, where nothing is cut.
         items: (file and row, item) of every row.
-        keeps: whether a row belongs to the set as it is prepared.
+        fate: why a row is left out before rows are split; empty where it is not.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Part:
     test: tuple[str, ...]
     prompts: dict[str, str]
     items: Callable[[], Iterator[tuple[str, Item]]]
-    keeps: Callable[[Item], bool] = lambda item: True
+    fate: Callable[[Item], str] = lambda item: ""
 
     def described(self) -> dict[str, Any]:
         """What the manifest says of the set before a row is read."""
@@ -76,7 +76,9 @@ def part(name: str, data: Data) -> Part:
             f"{root} has no test split of {name}: none of {wanted}, with or without .gz. Add it,"
             f" or leave {name} out: datasets=..."
         )
-    chosen = {split: path for split, path in paths.items() if split in here or split in known.beside}
+    chosen = {
+        split: path for split, path in paths.items() if split in here or split in known.beside
+    }
     ids = sanitised() if name == "mbpp" and data.mbpp == "sanitised" else None
 
     def items() -> Iterator[tuple[str, Item]]:
@@ -90,10 +92,10 @@ def part(name: str, data: Data) -> Part:
         origin=known.origin,
         paths=chosen,
         cut_from=cut_from,
-        test=known.test,
+        test=tuple(known.test),
         prompts=prompt.hashes(name),
         items=items,
-        keeps=lambda item: ids is None or item.meta["task_id"] in ids,
+        fate=lambda item: "" if ids is None or item.meta["task_id"] in ids else "not_sanitised",
     )
 
 

@@ -35,8 +35,6 @@ BATCH = 1024
 """Rows that are held as items at once."""
 TOGETHER = 16 << 20
 """Bytes of a record batch of the finished table."""
-LEFT = ("not_chosen", "repeated", "group_in_test", "context_in_test", "near_duplicates")
-"""Why a row is left out, in the order in which it is asked."""
 
 
 @dataclass
@@ -70,7 +68,7 @@ def prepare(parts: Sequence[Part], data: Data, out: Path) -> dict[str, Any]:
     lock = out.parent / f".{out.name}.lock"
     held = locks.take(lock)
     # a file that its holder has just removed locks nobody out
-    if held is None or not (lock.exists() and os.path.samestat(os.fstat(held.fileno()), lock.stat())):
+    if held is None or not _is(lock, os.fstat(held.fileno())):
         raise UserError(f"out={out} is being prepared by another process. Wait for it to end.")
     work = out.parent / f".{out.name}.partial"
     with held:
@@ -84,6 +82,10 @@ def prepare(parts: Sequence[Part], data: Data, out: Path) -> dict[str, Any]:
             with contextlib.suppress(OSError):
                 lock.unlink()
     return manifest
+
+
+def _is(path: Path, opened: os.stat_result) -> bool:
+    return path.exists() and os.path.samestat(path.stat(), opened)
 
 
 def refuse_others(out: Path) -> None:
@@ -170,7 +172,7 @@ def _remember(scan: Scan, item: Item) -> None:
     scan.official.append(item.split)
     scan.groups.append(item.group_key)
     scan.questions.append(near.question(item.question, item.answers, item.context))
-    scan.split.append("" if scan.part.keeps(item) else "not_chosen")
+    scan.split.append(scan.part.fate(item))
 
 
 def _unwritable(chunk: Sequence[tuple[str, Item]]) -> UserError:
@@ -225,7 +227,7 @@ def _clean(scans: Sequence[Scan]) -> list[dict[str, str]]:
 
 
 def _near(scans: Sequence[Scan], kept: str, searched: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Leave out the rows of ``searched`` that nearly repeat one of ``kept``; each with the other."""
+    """Leave out the rows of ``searched`` that nearly repeat one of ``kept``, each with that one."""
     held = [(scan, place) for scan in scans for place in scan.at(kept)]
     rows = [(scan, place) for scan in scans for place in scan.at(*searched)]
     if not held or not rows:
@@ -246,7 +248,7 @@ def _counts(scan: Scan) -> dict[str, int]:
 def _entry(scan: Scan) -> dict[str, Any]:
     tally = Counter(scan.split)
     rows = {"read": len(scan.ids), **_counts(scan)}
-    left_out = {reason: tally[reason] for reason in LEFT if tally[reason]}
+    left_out = {reason: tally[reason] for reason in sorted(set(tally) - set(SPLITS))}
     kept = scan.at(*SPLITS)
     entry = {
         **scan.described,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from experiments.datasets import near
 from study.errors import UserError
@@ -88,8 +87,9 @@ def _crossing(columns: pa.Table) -> Iterator[str]:
         ("group_key", ("split", "count_distinct"), "the group {} stands in two splits"),
     ):
         tally = columns.group_by(key).aggregate([counted])
-        many = tally.filter(pc.greater(tally["_".join(counted)], 1))[key]
-        yield from (said.format(name.as_py()) for name in many[:SHOWN])
+        counts = tally["_".join(counted)].to_numpy()
+        many = tally[key].filter(pa.array(counts > 1)).to_pylist()
+        yield from (said.format(name) for name in many[:SHOWN])
 
 
 def _near(table: Table) -> Iterator[str]:

@@ -34,19 +34,14 @@ class Source:
     licence: str
     origin: str
     files: dict[str, list[str]]
-    train: tuple[str, ...]
-    test: tuple[str, ...]
-    cut: tuple[str, ...]
+    train: list[str]
+    test: list[str]
+    cut: list[str]
     hub: dict[str, Any]
     beside: dict[str, list[str]] = field(default_factory=dict)
 
 
-def _source(name: str, entry: dict[str, Any]) -> Source:
-    splits = {key: tuple(entry[key]) for key in ("train", "test", "cut")}
-    return Source(**{"name": name, **entry, **splits})
-
-
-SETS = {name: _source(name, entry) for name, entry in table(__file__).items()}
+SETS = {name: Source(name=name, **entry) for name, entry in table(__file__).items()}
 
 
 def source(name: str) -> Source:

@@ -107,7 +107,7 @@ class Table:
             self.columns = pa.ipc.open_file(pa.memory_map(str(folder / ROWS))).read_all()
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"{folder / ROWS} is not whole: {error}. {_again(folder)}") from error
-        if self.columns.schema != SCHEMA or len(self._columns) != total:
+        if self.columns.schema != SCHEMA or len(self.columns) != total:
             raise UserError(
                 f"{folder / ROWS} holds {len(self.columns)} rows, and {MANIFEST} says {total}, or"
                 f" other columns. {_again(folder)}"
@@ -193,8 +193,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a prepared folder. Raises UserError: see `open_table`."""
     manifest = read_json(folder / MANIFEST)
     if not manifest or not (folder / ROWS).is_file():
-        raise UserError(f"{folder} is not a prepared folder with {MANIFEST} and {ROWS}. "
-                        f"{_again(folder)}")
+        raise UserError(
+            f"{folder} is not a prepared folder with {MANIFEST} and {ROWS}. {_again(folder)}"
+        )
     if manifest.get("format") != FORMAT:
         raise UserError(
             f"{folder} was prepared in format {manifest.get('format')}, and this is {FORMAT}."
