@@ -9,6 +9,10 @@
     where a truth needs no other process: that of one answer.
 ``lookup(options)``
     where the rows are not in memory: prompt id -> the row of either split, None for no such row.
+``Order(options, seed)``
+    where the rows are drawn in an order of the task's own; see ``study.tasks.mixed.Order``.
+``scores(rows, answers)``
+    where the rules say more of an answer than its truth: a ``study.truth.Score`` of each.
 """
 
 from __future__ import annotations
@@ -18,17 +22,17 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from types import ModuleType
-from typing import Any
 
 from study import bounds
 from study.oracle import Oracle
 from study.rows import Row
 from study.schema import Study, Task, freeze
-from study.tasks import instruct_mini, prompts
+from study.tasks import instruct_mini, mixed, prompts
 
 FILE_TASKS = ("prompts", "verinstruct", "verinstruct-verif", "healthbench", "researchqa")
 TASKS: dict[str, ModuleType] = {
     "instruct-mini": instruct_mini,
+    "mixed": mixed,
     **dict.fromkeys(FILE_TASKS, prompts),
 }
 SAMPLE = 1024
@@ -77,7 +81,7 @@ def _index(task_json: str) -> dict[str, Row]:
     return {row.prompt_id: row for split in ("train", "eval") for row in module.rows(task, split)}
 
 
-def order_of(config: Study) -> Any:
+def order_of(config: Study) -> mixed.Order | None:
     """The order in which a cell draws its rows; None where its task has no order of its own.
     Raises UserError: the rows come to an end before the run does."""
     kind = getattr(task_module(config.task.name), "Order", None)
