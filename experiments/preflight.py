@@ -32,7 +32,7 @@ from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
 from study.schema import Judge, Study, Trainer
 from study.study_file import base, read_study
-from study.tasks import FILE_TASKS, TASKS, checked, order_of
+from study.tasks import FILE_TASKS, TASKS, checked, order_of, runs_code
 from study.verify import say_problems
 
 
@@ -186,8 +186,8 @@ def check_held_out(config: Study) -> None:
     every, task = config.trainer.eval_steps, config.task
     if config.trainer.keep_steps and not every:
         raise UserError(
-            "trainer.keep_steps=true keeps the policies of evaluated steps, and trainer.eval_steps=0"
-            " evaluates none. Type for example trainer.eval_steps=10"
+            "trainer.keep_steps=true keeps the policies of evaluated steps, and"
+            " trainer.eval_steps=0 evaluates none. Type for example trainer.eval_steps=10"
         )
     if every and task.name in FILE_TASKS:
         raise UserError(
@@ -202,8 +202,12 @@ def check_held_out(config: Study) -> None:
 
 
 def sandboxed(todo: Sequence[Cell]) -> None:
-    """Refuse rule functions that cannot be isolated here."""
-    ruled = {cell.config.sandbox for cell in todo if cell.config.reward.rules == "run"}
+    """Refuse rule functions, and answers that are programs, that cannot be isolated here."""
+    ruled = {
+        config.sandbox
+        for config in (cell.config for cell in todo)
+        if config.reward.rules == "run" or runs_code(config.task)
+    }
     if ruled:
         tiers.find(unsafe=ruled == {"unsafe"})
 

@@ -146,8 +146,8 @@ def adapted(model: Any, adapter: Path, base: str) -> Any:
 
 
 def trained_policy(cell: Path, checkpoint: int | None) -> tuple[dict[str, Any], Path]:
-    """A cell's config of its policy, and the folder of that policy: at a step that was kept or has a
-    checkpoint, or as the run ended. Raises UserError where there is no such cell or checkpoint."""
+    """A cell's config of its policy, and the folder of that policy: at a step that was kept or has
+    a checkpoint, or as the run ended. Raises UserError where there is no such cell or step."""
     if not (cell / "config.yaml").is_file():
         raise UserError(f"run={cell} is not a cell: it has no config.yaml. Give runs/STUDY/CELL.")
     policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]

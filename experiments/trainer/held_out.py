@@ -76,13 +76,15 @@ class HeldOut(TrainerCallback):
         Returns the metrics ``eval/...``.
         Raises UserError: no rule can tell of any row."""
         began = time.perf_counter()
+        self.scorer.heart.phase("evaluating")
         if self.config.trainer.keep_steps:
             self._keep(step)
         ids = greedy(self.trainer, [list(row.messages) for row in self.rows])
         assert self.scorer.decode is not None, "the trainer has been made"
         texts = self.scorer.decode(ids)
         ends = set(self.trainer.eos_token_ids)
-        items = self._items(texts)
+        with self.scorer.heart.waiting("evaluating"):
+            items = self._items(texts)
         for item, tokens in zip(items, ids, strict=True):
             item["stop"] = "stop" if tokens[-1] in ends else "length"
         lines = "".join(json.dumps({"step": step, **item}) + "\n" for item in items)
@@ -107,7 +109,12 @@ class HeldOut(TrainerCallback):
     def _told(self, answers: Sequence[str]) -> list[dict[str, Any]]:
         if hasattr(self.task, "scores"):
             return [
-                {"correct": None, "score": None, "outcome": "missing", "detail": "the grader failed"}
+                {
+                    "correct": None,
+                    "score": None,
+                    "outcome": "missing",
+                    "detail": "the grader failed",
+                }
                 if told is None
                 else {
                     "correct": told.correct,

@@ -11,6 +11,8 @@
     where the rows are not in memory: prompt id -> the row of either split, None for no such row.
 ``Order(options, seed)``
     where the rows are drawn in an order of the task's own; see ``study.tasks.mixed.Order``.
+``runs_code(options)`` and ``grading(unsafe)``
+    where answers may be programs: whether some are, and a context in which they are run.
 ``scores(rows, answers)``
     where the rules say more of an answer than its truth: a ``study.truth.Score`` of each.
 """
@@ -79,6 +81,11 @@ def _index(task_json: str) -> dict[str, Row]:
     task = freeze(Task, json.loads(task_json))
     module = task_module(task.name)
     return {row.prompt_id: row for split in ("train", "eval") for row in module.rows(task, split)}
+
+
+def runs_code(task: Task) -> bool:
+    """Whether a task runs what a policy writes, to score it."""
+    return getattr(task_module(task.name), "runs_code", lambda options: False)(task)
 
 
 def order_of(config: Study) -> mixed.Order | None:

@@ -6,9 +6,9 @@ Which row comes when is no order of the folder but a mixture: see `study.tasks.m
 
 from __future__ import annotations
 
-import functools
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -79,7 +79,9 @@ class Order:
 
     def rows(self, start: int, count: int) -> list[int]:
         """Indexes of the rows at ``count`` positions, fewer where all is drawn up."""
-        end = start + count if self.mixture.total is None else min(start + count, self.mixture.total)
+        end = (
+            start + count if self.mixture.total is None else min(start + count, self.mixture.total)
+        )
         return [self._index(*self.mixture.at(position)[:2]) for position in range(start, end)]
 
     def item(self, position: int) -> Item:
@@ -144,26 +146,53 @@ def lookup(options: Task) -> Callable[[str], Row | None]:
 
 def scores(rows: Sequence[Row], answers: Sequence[str]) -> list[Score | None]:
     """What the rules say of each answer in full; None where that could not be had."""
-    return score([row.spec["item"] for row in rows], answers, _grader())
+    if not _GRADERS:
+        _GRADERS[""] = Grader()
+    return score([row.spec["item"] for row in rows], answers, _GRADERS[""])
 
 
 def truths(rows: Sequence[Row], answers: Sequence[str]) -> list[RuleTruth]:
     """Whether each answer is right: a truth of one check."""
     return [
-        Missing("the grader failed") if told is None else Truth(float(told.correct), (told.correct,))
+        Missing("the grader failed")
+        if told is None
+        else Truth(float(told.correct), (told.correct,))
         for told in scores(rows, answers)
     ]
 
 
-@functools.cache
-def _grader() -> Grader:
-    """The one grader of this process; it ends with it."""
-    return Grader()
+@contextmanager
+def grading(unsafe: bool = False) -> Generator[Grader]:
+    """Within the block, one grader scores all answers, and is ended with it. Outside, one is made
+    when it is needed and ends with the process."""
+    before = dict(_GRADERS)
+    with Grader(unsafe=unsafe) as grader:
+        _GRADERS[""] = grader
+        try:
+            yield grader
+        finally:
+            _GRADERS.clear()
+            _GRADERS.update(before)
+
+
+_GRADERS: dict[str, Grader] = {}
+"""The grader of this process, under the empty name, where there is one."""
+
+
+def runs_code(options: Task) -> bool:
+    """Whether answers to some of the rows are programs, which are run to score them."""
+    table, chosen = _table(options), _options(options).datasets
+    return any(
+        domain == "code" and (not chosen or name in chosen)
+        for name, domain in table.domains.items()
+    )
 
 
 def _row(item: Item, split: str) -> Row:
     """An item as a row; a right answer is its reference, the program where tests decide."""
-    reference = item.reference or next(iter(item.answers), "" if item.answerable else "unanswerable")
+    reference = item.reference or next(
+        iter(item.answers), "" if item.answerable else "unanswerable"
+    )
     row = make_row(
         ({"role": "user", "content": item.prompt},),
         spec={"item": item},
@@ -238,6 +267,4 @@ def _held_out(task: Task) -> tuple[Row, ...]:
     pools = _pools(table, parts, most=MANY)
     mixture = Mixture(pools, Options(max_repeats=1), task.seed, _weights(table))
     places = map(mixture.at, range(min(task.eval_rows, mixture.total or 0)))
-    return tuple(
-        _row(table.rows(parts[name], name)[row], parts[name]) for name, row, _ in places
-    )
+    return tuple(_row(table.rows(parts[name], name)[row], parts[name]) for name, row, _ in places)

@@ -1,4 +1,4 @@
-"""Whose turn it is, and which row comes where: two answers that need no list and no random state."""
+"""Whose turn it is, and which row comes where: neither needs a list or a random state."""
 
 from __future__ import annotations
 

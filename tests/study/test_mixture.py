@@ -29,7 +29,7 @@ def drawn(mixture, length):
 
 
 def check_shares(places, mixture):
-    """Every prefix: each domain within one row of its share, each set of its share of its domain."""
+    """Every prefix: domains within one row of their shares, sets of their shares of a domain."""
     whole = sum(map(Fraction, mixture.domains.values()))
     of_domain, of_set = Counter(), Counter()
     for length, place in enumerate(places, start=1):
@@ -125,7 +125,7 @@ def test_a_run_that_is_too_long_is_told_what_would_do():
 def test_the_order_of_a_set_depends_on_seed_and_name_alone():
     def order(pools, seed, name="mbpp"):
         places = drawn(Mixture(pools, Options(), seed), 200)
-        return [place.row for place in places if place.dataset == name][:50]
+        return [place.row for place in places if place.dataset == name][:25]
 
     assert order(SIX, 3) == order(SIX[3:], 3) == order(list(reversed(SIX)), 3)
     assert order(SIX, 3) != order(SIX, 4)
@@ -148,7 +148,9 @@ def test_temperature_makes_weights_of_the_rows():
     )
     as_rows, _ = weights(SIX, Options(temperature=1.0))
     assert as_rows == {"math": 12_477, "qa": 147_000, "code": 493}
-    given_domains, _ = weights(SIX, Options(temperature=2.0, domains={"math": 1, "qa": 1, "code": 1}))
+    given_domains, _ = weights(
+        SIX, Options(temperature=2.0, domains={"math": 1, "qa": 1, "code": 1})
+    )
     assert given_domains == {"math": 1, "qa": 1, "code": 1}
     mixture = Mixture(SIX, Options(temperature=3.7), seed=0)
     check_shares(drawn(mixture, 300), mixture)

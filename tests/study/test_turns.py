@@ -74,9 +74,7 @@ def test_with_limits_each_has_its_turns_and_the_others_share_the_rest(members, f
     left = set(range(len(weights)))
     while start < length:  # between two ends, the shares are those of the members that are left
         ends = [
-            place
-            for place in range(start, length)
-            if limits[seen[place][0]] == seen[place][1] + 1
+            place for place in range(start, length) if limits[seen[place][0]] == seen[place][1] + 1
         ]
         stop = min(ends, default=length - 1) + 1
         names = sorted(left)
@@ -116,7 +114,9 @@ def test_neighbours_in_an_order_are_no_neighbours_in_the_set():
 
 
 def test_keys_give_orders_of_their_own():
-    orders = {tuple(permuted(index, 40, f"{seed} gsm8k 0") for index in range(40)) for seed in range(50)}
+    orders = {
+        tuple(permuted(index, 40, f"{seed} gsm8k 0") for index in range(40)) for seed in range(50)
+    }
     assert len(orders) == 50
 
 
