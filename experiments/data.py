@@ -1,200 +1,145 @@
-"""A task's rows: prepared once, verified later, described before anybody trains on them.
+"""Rows to train on and to test on: prepared once, verified later, described before anybody does.
 
+    python -m experiments.data download data=official
+    python -m experiments.data prepare data=official datasets=gsm8k,math out=data/official
+    python -m experiments.data verify data=official
+    python -m experiments.data register path=mine.jsonl
     python -m experiments.data describe task=verinstruct-verif
     python -m experiments.data prepare task=verinstruct-verif out=verinstruct.jsonl
     python -m experiments.data verify path=verinstruct.jsonl
 
-``prepare`` writes every row in the plain short form with its split, and beside it a manifest:
-hashes of source and rows, what was read, merged and left out, and how far the splits overlap.
+With data=, the rows are those of verifiable sets, such as GSM8K, and out= is a folder: rows.arrow,
+test/ and a manifest with hashes of sources and rows, counts by set and split, licences, and what
+was left out because it would leak. With task=, they are those of a file of prompts, and out= is a
+file in the plain short form. register makes such a folder of {problem, answer, type}.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.datasets import prompt_files, register
+from experiments.datasets.download import download
+from experiments.datasets.parts import part
+from experiments.datasets.prepare import prepare
+from experiments.datasets.verify import verify
+from study.bounds import Choice
 from study.cli import command, option, overrides, preset, word
 from study.compose import load_presets
 from study.errors import UserError
-from study.files import read_json, sha256, write_json, write_text
-from study.rows import Row
-from study.rules import infeasible
+from study.files import sha256
 from study.schema import Task
 from study.tasks import prompts
-from study.tasks.prompts import Prompts
+from study.tasks.datasets.preset import DOWNLOADED, Data, load_data
+from study.tasks.datasets.sets import SETS
 from study.tasks.where import task_path
 
-WORDS = 13
-"""Words in a row that two prompts share to count as overlapping, as in GPT-3's decontamination."""
-SHOWN = 5
-MANIFEST = ".manifest.json"
-_WORD = re.compile(r"\w+")
-
-
-def short_form(row: Row, form: str) -> dict[str, Any]:
-    """A row as one line of the prepared file; `prompts.parse` reads it back to the same row."""
-    turns = [dict(turn) for turn in row.messages]
-    if form == "verif":
-        checkers = [f"[llm] {item.text}" for item in row.criteria]
-        checkers += [f"[rule] {rule.text}" for rule in row.rules]
-        functions = [""] * len(row.criteria) + [rule.source for rule in row.rules]
-        return {
-            "prompt": turns,
-            "checkers": checkers,
-            "functions": functions,
-            "split": row.split,
-        }
-    rubrics = [
-        {"criterion": item.text, "points": item.points, "tags": item.tags} for item in row.criteria
-    ]
-    keys = ("category", "text", "source", "points")
-    rules = [{key: getattr(rule, key) for key in keys} for rule in row.rules]
-    record = {"prompt": turns, "rubrics": rubrics, "split": row.split}
-    return record | ({"rules": rules} if rules else {})
-
-
-def leakage(rows: Sequence[Row]) -> dict[str, Any]:
-    """How far rows repeat each other, and how far the eval split has been seen in training.
-
-    Returns:
-        ``near_duplicates``: rows whose words another row has too; ``eval_in_train``: eval rows
-        whose words a train row has; ``eval_overlapping``: eval rows that share 13 words in a row
-        with a train row; and the ids of the first few.
-    """
-    words = {row.prompt_id: tuple(_WORD.findall(row.prompt_text().lower())) for row in rows}
-    count = Counter(words.values())
-    train = {words[row.prompt_id] for row in rows if row.split == "train"}
-    grams = {gram for text in train for gram in _grams(text)}
-    held_out = [row.prompt_id for row in rows if row.split == "eval"]
-    same = [name for name in held_out if words[name] in train]
-    overlapping = [name for name in held_out if not grams.isdisjoint(_grams(words[name]))]
-    return {
-        "near_duplicates": sum(number for number in count.values() if number > 1),
-        "eval_in_train": len(same),
-        "eval_overlapping": len(overlapping),
-        "examples": list(dict.fromkeys([*same, *overlapping]))[:SHOWN],
-    }
-
-
-def _grams(words: tuple[str, ...]) -> list[tuple[str, ...]]:
-    return [words[start : start + WORDS] for start in range(len(words) - WORDS + 1)]
-
-
-def description(task: Task, loaded: Prompts) -> dict[str, Any]:
-    """Counts of a loaded task, for the screen and the manifest."""
-    rows = loaded.rows
-    criteria = [item for row in rows for item in row.criteria]
-    rules = [rule for row in rows for rule in row.rules]
-    sizes = [len(row.criteria) + len(row.rules) for row in rows]
-    lengths = sorted(len(row.prompt_text()) for row in rows)
-    return {
-        "task": task.name,
-        "options": dict(task.options),
-        "rows": {
-            "read": loaded.read,
-            "distinct": len(rows),
-            "merged": loaded.merged,
-            "too_long": loaded.dropped,
-            "unfit": loaded.unfit,
-            **Counter(row.split for row in rows),
-        },
-        "turns": dict(sorted(Counter(str(len(row.messages)) for row in rows).items())),
-        "prompt_characters": {
-            "least": lengths[0],
-            "median": lengths[len(lengths) // 2],
-            "most": lengths[-1],
-        },
-        "criteria": {
-            "n": len(criteria),
-            "negative": sum(item.points < 0 for item in criteria),
-            "least_points": min((item.points for item in criteria), default=None),
-            "most_points": max((item.points for item in criteria), default=None),
-        },
-        "rules": {
-            "n": len(rules),
-            "rows": sum(bool(row.rules) for row in rows),
-            "infeasible": sum(infeasible(rule.text) is not None for rule in rules),
-            "categories": dict(sorted(Counter(rule.category for rule in rules).items())),
-        },
-        "items_per_row": {"least": min(sizes), "most": max(sizes)},
-        "leakage": leakage(rows),
-    }
-
-
-def prepare(task: Task, out: Path) -> dict[str, Any]:
-    """Write rows and manifest, and return the manifest. Raises UserError where ``out`` does not end
-    in .jsonl or is the source, or the rows are not of the form."""
-    source = task_path(task)
-    if out.suffix != ".jsonl" or out.resolve() == source.resolve():
-        raise UserError(f"out={out} must end in .jsonl and be another file than {source}.")
-    loaded = prompts.load(task)
-    form = str(task.options.get("form", "rubric"))
-    lines = [json.dumps(short_form(row, form), ensure_ascii=False) + "\n" for row in loaded.rows]
-    write_text(out, "".join(lines))
-    manifest = description(task, loaded) | {
-        "source": {"name": source.name, "sha256": sha256(source)},
-        "sha256": sha256(out),
-    }
-    write_json(out.with_suffix(MANIFEST), manifest)
-    return manifest
-
-
-def verify(path: Path) -> dict[str, Any]:
-    """The manifest of a prepared file. Raises UserError where file or manifest is missing, or says
-    something else than the other."""
-    manifest_path = path.with_suffix(MANIFEST)
-    manifest = read_json(manifest_path)
-    if not path.is_file() or not manifest:
-        raise UserError(
-            f"path={path} is not a prepared file with a manifest {manifest_path.name} beside"
-            f" it. Type: python -m experiments.data prepare task=NAME out={path}"
-        )
-    digest = sha256(path)
-    if digest != manifest["sha256"]:
-        raise UserError(
-            f"path={path} has the sha256 {digest[:16]}..., and its manifest says"
-            f" {manifest['sha256'][:16]}...: it was changed after that. Prepare it again."
-        )
-    form = manifest["options"].get("form", "rubric")
-    task = Task(name=manifest["task"], path=str(path), options={"form": form})
-    rows = manifest["rows"]
-    again = description(task, prompts.load(task))["rows"]
-    wanted = {key: rows.get(key, 0) for key in ("distinct", "train", "eval")}
-    if {key: again.get(key, 0) for key in wanted} != wanted:
-        raise UserError(f"path={path} reads as {again}, and its manifest says {wanted}.")
-    return manifest
+BY_TASK = ("prepare", "describe")
+BY_DATA = ("download", "prepare", "verify", "register")
 
 
 @dataclass(frozen=True)
 class Options:
     what: str = word(
-        "describe a task's rows, prepare them as a file, or verify such a file",
-        *("prepare", "verify", "describe"),
+        "fetch the files of sets, prepare rows, verify them, make rows of your own file, or"
+        " describe a task's",
+        *("download", "prepare", "verify", "register", "describe"),
     )
-    task: str = preset("task", only=("prepare", "describe"))
-    out: Path = option("JSONL file of the rows", required=True, only=("prepare",))
-    path: Path = option("prepared file", required=True, only=("verify",))
-    overrides: list[str] = overrides("task.", only=("prepare", "describe"))
+    data: str = preset("data", default="", only=BY_DATA)
+    task: str = preset("task", default="", only=BY_TASK)
+    datasets: list[str] = option(
+        "sets in place of the preset's", [], Choice(tuple(SETS)), only=("download", "prepare")
+    )
+    out: Path | None = option(
+        "folder of the rows, with task= a JSONL file; default data/PRESET", only=BY_DATA
+    )
+    path: Path | None = option("prepared file or folder, or the rows to register", only=BY_DATA)
+    overrides: list[str] = overrides("data.", "task.", only=(*BY_DATA, "describe"))
+
+    def check(self) -> None:
+        """Refuse what does not go together."""
+        if self.task and self.data:
+            raise UserError("task= and data= are two kinds of rows. Give one of them.")
+        if self.what == "describe" and not self.task:
+            raise UserError("experiments.data describe needs task= (preset of the task).")
+        if self.what == "prepare" and not (self.task or self.data):
+            raise UserError(
+                "experiments.data prepare needs data= (preset of verifiable sets) or task= (preset"
+                " of the task)."
+            )
+        if self.what == "prepare" and self.task and not self.out:
+            raise UserError("experiments.data prepare needs out= (JSONL file of the rows).")
+        if self.what == "verify" and not (self.path or self.data or self.out):
+            raise UserError("experiments.data verify needs path= (prepared file) or data=.")
+        if self.what == "register" and not self.path:
+            raise UserError("experiments.data register needs path= (JSONL file of your rows).")
+        wanted = "task." if self.task else "data."
+        for typed in self.overrides:
+            if not typed.lstrip("+~").startswith(wanted):
+                raise UserError(f"{typed} has no meaning here: settings begin with {wanted}.")
+
+    def sets(self, default: str = "official") -> Data:
+        """The preset of verifiable sets, with what was typed over it."""
+        return load_data(self.data or default, self.overrides, self.datasets)
+
+    def loaded_task(self) -> Task:
+        """The preset of a task, with what was typed over it."""
+        return load_presets("sim-fair", self.task, self.overrides)[1]
 
 
-@command("experiments.data prepare task=verinstruct-verif out=verinstruct.jsonl", __doc__, Options)
+def _download(options: Options) -> dict[str, Any]:
+    return download(options.sets(), options.out or DOWNLOADED)
+
+
+def _prepare(options: Options) -> dict[str, Any]:
+    if options.task:
+        return prompt_files.prepare(options.loaded_task(), options.out or Path())
+    data = options.sets()
+    return prepare([part(name, data) for name in data.datasets], data, _folder(options, data.name))
+
+
+def _verify(options: Options) -> dict[str, Any]:
+    path = options.path or _folder(options, options.data)
+    if options.path and not path.is_dir():
+        return prompt_files.verify(path)
+    data = options.sets()
+    return verify(path, {name: data.folder(name) for name in SETS})
+
+
+def _register(options: Options) -> dict[str, Any]:
+    path = options.path or Path()
+    data = options.sets("plan-c")
+    return prepare(register.parts(path), data, _folder(options, path.name.partition(".")[0]))
+
+
+def _describe(options: Options) -> dict[str, Any]:
+    task = options.loaded_task()
+    described = prompt_files.description(task, prompts.load(task))
+    return described | {"sha256": sha256(task_path(task))}
+
+
+def _folder(options: Options, name: str) -> Path:
+    return options.out or Path("data") / name
+
+
+COMMANDS: dict[str, Callable[[Options], dict[str, Any]]] = {
+    "download": _download,
+    "prepare": _prepare,
+    "verify": _verify,
+    "register": _register,
+    "describe": _describe,
+}
+
+
+@command("experiments.data prepare data=official out=data/official", __doc__, Options)
 def main(options: Options) -> int:
     """Print the manifest. Exit codes: 0, or 2 for a user's error."""
-    if options.what == "verify":
-        manifest = verify(options.path)
-    else:
-        task = load_presets("sim-fair", options.task, options.overrides)[1]
-        if options.what == "prepare":
-            manifest = prepare(task, options.out)
-        else:
-            manifest = description(task, prompts.load(task)) | {"sha256": sha256(task_path(task))}
-    print(json.dumps(manifest, indent=1, ensure_ascii=False))
+    print(json.dumps(COMMANDS[options.what](options), indent=1, ensure_ascii=False))
     return 0
 
 

@@ -24,7 +24,7 @@ from study.identity import flatten, identifying
 from study.rewards.checks import for_judge
 from study.schema import Judge, Task, freeze
 from study.status import read_status
-from study.tasks import sample, task_module
+from study.tasks import order_of, sample, task_module
 
 if TYPE_CHECKING:
     from study.rows import Row
@@ -46,9 +46,19 @@ def show_plan(todo: Sequence[Cell]) -> int:
         f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "
         f"{left} calls in cells that are not done (before retries, less what the store holds)"
     )
-    for line in power_lines(*design(todo)):
+    for line in [*order_lines(todo), *power_lines(*design(todo))]:
         print(line)
     return 0
+
+
+def order_lines(todo: Sequence[Cell]) -> list[str]:
+    """What is to be said of the orders in which the cells draw their rows, once for all."""
+    lines: list[str] = []
+    configs = {json.dumps([c.data["task"], c.data["trainer"]]): c.config for c in todo}
+    for config in configs.values():
+        if (order := order_of(config)) is not None:
+            lines += order.notes(config.trainer.steps, config.trainer.prompts_per_step)
+    return list(dict.fromkeys(lines))
 
 
 def rows(todo: Sequence[Cell], factors: Sequence[str]) -> list[dict[str, str]]:

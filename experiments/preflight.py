@@ -32,7 +32,7 @@ from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
 from study.schema import Judge, Study, Trainer
 from study.study_file import base, read_study
-from study.tasks import TASKS, checked
+from study.tasks import FILE_TASKS, TASKS, checked, order_of, runs_code
 from study.verify import say_problems
 
 
@@ -161,6 +161,8 @@ def check_inputs(todo: Sequence[Cell]) -> None:
         check_policy(config.policy, config.task)
         check_reward(config.reward, config.judge, rows, config.trainer.max_completion_length)
         check_scaffold(config.scaffold, rows)
+        check_held_out(config)
+        order_of(config)
         asked = [for_judge(row, config.reward.rules) for row in rows]
         for judge in judges_of([cell]):
             grading = dataclasses.asdict(judge.grading)
@@ -180,9 +182,34 @@ def check_inputs(todo: Sequence[Cell]) -> None:
             )
 
 
+def check_held_out(config: Study) -> None:
+    """Refuse evaluations of held-out rows that there are not, or that no rule can score, and kept
+    policies of steps that are not evaluated."""
+    every, task = config.trainer.eval_steps, config.task
+    if config.trainer.keep_steps and not every:
+        raise UserError(
+            "trainer.keep_steps=true keeps the policies of evaluated steps, and"
+            " trainer.eval_steps=0 evaluates none. Type for example trainer.eval_steps=10"
+        )
+    if every and task.name in FILE_TASKS:
+        raise UserError(
+            f"trainer.eval_steps={every} scores held-out rows by rule, and task={task.name} has no"
+            " rule truth. Type trainer.eval_steps=0"
+        )
+    if every and not len(TASKS[task.name].rows(task, "eval")):
+        raise UserError(
+            f"trainer.eval_steps={every} scores held-out rows, and task={task.name} has none with"
+            f" task.eval_rows={task.eval_rows}. Type task.eval_rows=64, or trainer.eval_steps=0"
+        )
+
+
 def sandboxed(todo: Sequence[Cell]) -> None:
-    """Refuse rule functions that cannot be isolated here."""
-    ruled = {cell.config.sandbox for cell in todo if cell.config.reward.rules == "run"}
+    """Refuse rule functions, and answers that are programs, that cannot be isolated here."""
+    ruled = {
+        config.sandbox
+        for config in (cell.config for cell in todo)
+        if config.reward.rules == "run" or runs_code(config.task)
+    }
     if ruled:
         tiers.find(unsafe=ruled == {"unsafe"})
 

@@ -44,7 +44,7 @@ from study.rules import RuleRunner
 from study.sandbox.pool import Pool
 from study.scaffold import check as check_scaffold
 from study.status import read_status
-from study.tasks import checked, oracle, task_module
+from study.tasks import checked, oracle, runs_code, task_module
 from study.verify import unsound
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "mlflow", "hydra-core", "numpy", "pyarrow")
@@ -163,10 +163,13 @@ def train(cell: Cell, threads: int) -> None:
     rules = None
     with ExitStack() as stack:
         if step < steps:
-            sandbox = {}
+            sandbox, unsafe = {}, cell.config.sandbox == "unsafe"
             if cell.config.reward.rules == "run":
-                pool = stack.enter_context(Pool(unsafe=cell.config.sandbox == "unsafe"))
+                pool = stack.enter_context(Pool(unsafe=unsafe))
                 rules, sandbox = RuleRunner(pool), {"sandbox": str(pool.tier)}
+            if runs_code(cell.config.task):
+                grading = task_module(cell.config.task.name).grading(unsafe)
+                sandbox = {"sandbox": str(stack.enter_context(grading).tier)}
             write_json(cell.dir / "environment.json", environment(threads) | sandbox)
         log = stack.enter_context(RunLog(cell))
         for line in recorder.metrics():

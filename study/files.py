@@ -12,9 +12,9 @@ import shlex
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -41,11 +41,19 @@ class Damaged(UserError):
 def write_bytes(path: Path, data: Any, durable: bool = True) -> None:
     """Replace ``path`` by ``data`` in one rename; it outlives a power cut if ``durable``, else from
     the caller's `sync_files` on. Raises Damaged: a folder stands in its place."""
+    with writing(path, durable) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def writing(path: Path, durable: bool = True) -> Generator[IO[bytes]]:
+    """An open file that replaces ``path`` in one rename when the block ends, or else goes away; see
+    `write_bytes`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             if durable:
                 sync(file.fileno())

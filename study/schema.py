@@ -295,6 +295,11 @@ class Trainer:
         *("constant_with_warmup", "inverse_sqrt"),
     )
     save_steps: int = run_time(bounds.number(1, low=1, high=MANY))
+    eval_steps: int = bounds.number(0, low=0, high=MANY)
+    """Score ``task.eval_rows`` held-out rows by rule before the first step, every so many steps and
+    after the last; 0 is never."""
+    keep_steps: bool = run_time(False)
+    """Keep the policy of each evaluated step in the cell's ``kept``, without optimiser."""
     gradient_checkpointing: bool = False
     fast: bool = True
     """Compute each prompt once per group, in generation and in the update; false is TRL's way."""

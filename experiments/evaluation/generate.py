@@ -161,7 +161,7 @@ def _label(folder: Path) -> str:
             digest.update(file.read(EDGE))
     parts = folder.resolve().parts
     last = len(parts) - 1
-    cut = parts.index("checkpoints") if "checkpoints" in parts else last
+    cut = max((n for n, name in enumerate(parts) if name in ("checkpoints", "kept")), default=last)
     nested = cut < last or parts[-1] == "policy"
     return f"{'/'.join(parts[cut - 1 :] if nested else parts[-1:])}@{digest.hexdigest()}"
 

@@ -145,17 +145,19 @@ def adapted(model: Any, adapter: Path, base: str) -> Any:
 
 
 def trained_policy(cell: Path, checkpoint: int | None) -> tuple[dict[str, Any], Path]:
-    """A cell's config of its policy, and the folder of that policy: at the step of a checkpoint, or
-    as the run ended. Raises UserError where there is no such cell or checkpoint."""
+    """A cell's config of its policy, and the folder of that policy: at a step that was kept or has
+    a checkpoint, or as the run ended. Raises UserError where there is no such cell or step."""
     if not (cell / "config.yaml").is_file():
         raise UserError(f"run={cell} is not a cell: it has no config.yaml. Give runs/STUDY/CELL.")
     policy = yaml.safe_load((cell / "config.yaml").read_text(encoding="utf-8"))["policy"]
     folder = cell / "policy"
     if checkpoint is not None:
-        folder = cell / "checkpoints" / f"checkpoint-{checkpoint}"
+        folder = cell / "kept" / f"step-{checkpoint}"
+        if not folder.is_dir():
+            folder = cell / "checkpoints" / f"checkpoint-{checkpoint}"
     if not folder.is_dir():
-        checkpoints = sorted(path.name for path in (cell / "checkpoints").glob("checkpoint-*"))
-        present = ", ".join(checkpoints) or "no checkpoint yet"
+        folders = (*cell.glob("checkpoints/checkpoint-*"), *cell.glob("kept/step-*"))
+        present = ", ".join(sorted(path.name for path in folders)) or "no checkpoint yet"
         raise UserError(
             f"{folder} does not exist; this run has {present}. Give checkpoint=STEP of one of them,"
             " or let the run end."

@@ -20,13 +20,15 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 from trl.trainer.utils import pad
 
 from experiments.policies.load import lora_config
 from experiments.preflight import check_batch
 from experiments.scorer import Scorer, StepRecord
 from experiments.trainer import checkpoints, fast, rollouts
+from experiments.trainer.held_out import HeldOut
+from experiments.trainer.order import InOrder
 from experiments.trainer.prompts import Scaffolder, prompt_dataset
 from study.errors import UserError
 from study.features import FEATURES, measured
@@ -34,6 +36,7 @@ from study.records import COMPONENT, Recorder
 from study.rows import Row
 from study.scaffold import Shown
 from study.schema import Study
+from study.tasks import order_of
 
 TRL_METRICS = {
     "reward": "reward/mean",
@@ -96,7 +99,7 @@ def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:
 log = logging.getLogger(__name__)
 
 
-class RecordingTrainer(GRPOTrainer):
+class RecordingTrainer(InOrder):
     """GRPOTrainer that fills the scorer's step record with advantages and log-probabilities.
 
     Args:
@@ -157,8 +160,10 @@ class RecordingTrainer(GRPOTrainer):
         """Train to the last step, from ``checkpoint`` where there is one.
 
         Raises:
-            UserError: the checkpoint is whole, and yet cannot be loaded.
+            UserError: the checkpoint is whole, and yet cannot be loaded, or is of another order.
         """
+        if checkpoint is not None:
+            self.check_order(checkpoint)
         try:
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         except Exception as error:
@@ -468,6 +473,10 @@ def make_trainer(
     trainer.remove_callback(PrinterCallback)
     # TRL warns of each rollout without a reward; here that is a recorded outcome, not a slip
     logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)
+    if (order := order_of(config)) is not None:
+        trainer.follow(order)
+    if config.trainer.eval_steps:
+        trainer.add_callback(HeldOut(trainer, scorer, recorder, on_line))
     trainer.record_step = RecordStep(scorer, recorder, on_line, cell_id)
     trainer.add_callback(trainer.record_step)
     return trainer

@@ -9,6 +9,12 @@
     where a truth needs no other process: that of one answer.
 ``lookup(options)``
     where the rows are not in memory: prompt id -> the row of either split, None for no such row.
+``Order(options, seed)``
+    where the rows are drawn in an order of the task's own; see ``study.tasks.mixed.Order``.
+``runs_code(options)`` and ``grading(unsafe)``
+    where answers may be programs: whether some are, and a context in which they are run.
+``scores(rows, answers)``
+    where the rules say more of an answer than its truth: a ``study.truth.Score`` of each.
 """
 
 from __future__ import annotations
@@ -22,12 +28,13 @@ from types import ModuleType
 from study import bounds
 from study.oracle import Oracle
 from study.rows import Row
-from study.schema import Task, freeze
-from study.tasks import instruct_mini, prompts
+from study.schema import Study, Task, freeze
+from study.tasks import instruct_mini, mixed, prompts
 
 FILE_TASKS = ("prompts", "verinstruct", "verinstruct-verif", "healthbench", "researchqa")
 TASKS: dict[str, ModuleType] = {
     "instruct-mini": instruct_mini,
+    "mixed": mixed,
     **dict.fromkeys(FILE_TASKS, prompts),
 }
 SAMPLE = 1024
@@ -74,3 +81,19 @@ def _index(task_json: str) -> dict[str, Row]:
     task = freeze(Task, json.loads(task_json))
     module = task_module(task.name)
     return {row.prompt_id: row for split in ("train", "eval") for row in module.rows(task, split)}
+
+
+def runs_code(task: Task) -> bool:
+    """Whether a task runs what a policy writes, to score it."""
+    return getattr(task_module(task.name), "runs_code", lambda options: False)(task)
+
+
+def order_of(config: Study) -> mixed.Order | None:
+    """The order in which a cell draws its rows; None where its task has no order of its own.
+    Raises UserError: the rows come to an end before the run does."""
+    kind = getattr(task_module(config.task.name), "Order", None)
+    if kind is None:
+        return None
+    order = kind(config.task, config.seed)
+    order.check(config.trainer.steps * config.trainer.prompts_per_step)
+    return order

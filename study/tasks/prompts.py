@@ -8,26 +8,21 @@ list of ``{criterion, points?, tags?}``. verl's ``reward_model.rubrics`` is read
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
-import json
 import logging
 import math
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import Any
 
 from study import bounds
 from study.errors import UserError
 from study.marks import field_types
 from study.rows import Criterion, Row, Rule, Truth, make_row
 from study.schema import Task, freeze
-from study.tasks import verif
+from study.tasks import files, verif
+from study.tasks.files import refuse, short
 from study.tasks.where import task_path
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
@@ -37,8 +32,6 @@ PROMPT, RUBRICS = ("prompt", "query"), ("rubrics", "rubric")
 """Columns by preference; the second name is the one that ResearchQA has."""
 CRITERION = ("criterion", "text", "rubric_item")
 USED = (*PROMPT, *RUBRICS, "rules", "checkers", "functions", "reward_model", "extra_info", "split")
-BATCH = 512
-"""Parquet rows held in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +117,7 @@ def _load(path: Path, mtime: int, size: int, options: Options) -> Prompts:
         if problem:
             if options.on_unfit == "error":
                 remedy = "mend or remove it, or type task.options.on_unfit=drop to leave it out"
-                _refuse(f"{path}, {where}", f"a row that has {problem}", remedy)
+                refuse(f"{path}, {where}", f"a row that has {problem}", remedy)
             unfit += 1
         elif limit is not None and len(row.prompt_text()) > limit:
             dropped += 1
@@ -155,7 +148,7 @@ def fault(row: Row, needs: str) -> str:
         return "no criteria"
     if len(set(texts)) < len(texts):
         repeated = next(text for place, text in enumerate(texts) if text in texts[:place])
-        return f"the criterion {_short(repeated)} twice"
+        return f"the criterion {short(repeated)} twice"
     if texts and not any(item.points > 0 for item in row.criteria):
         return "no criterion with positive points"
     return ""
@@ -176,7 +169,7 @@ def parse(
         address = int(_group(record, where, options.group_key) or row.prompt_id, 16)
         return replace(row, split="eval" if address < options.eval_share * 16**16 else "train")
     if name not in SPLITS:
-        _refuse(where, f"split={name!r}", f"legal are {', '.join(SPLITS)}")
+        refuse(where, f"split={name!r}", f"legal are {', '.join(SPLITS)}")
     return replace(row, split=SPLITS[name])
 
 
@@ -188,7 +181,7 @@ def _group(record: Mapping[str, Any], where: str, key: str) -> str:
     holders = [record, extra] if isinstance(extra, Mapping) else [record]
     value = next((holder[key] for holder in holders if holder.get(key) is not None), None)
     if value is None:
-        _refuse(where, f"no {key}, which task.options.group_key names", "every row needs one")
+        refuse(where, f"no {key}, which task.options.group_key names", "every row needs one")
     return hashlib.blake2b(str(value).encode(), digest_size=8).hexdigest()
 
 
@@ -196,17 +189,17 @@ def _messages(record: Mapping[str, Any], where: str) -> tuple[dict[str, str], ..
     form = "`prompt` is a text, or a list of chat turns {role, content} that ends with the user's"
     prompt = verif.plain(_first(record, PROMPT))
     if prompt is None:
-        _refuse(where, f"no field 'prompt' (it has {', '.join(map(str, record)) or 'none'})", form)
+        refuse(where, f"no field 'prompt' (it has {', '.join(map(str, record)) or 'none'})", form)
     turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     if not isinstance(turns, list) or not turns:
-        _refuse(where, f"a prompt that is {_short(prompt)}", form)
+        refuse(where, f"a prompt that is {short(prompt)}", form)
     for turn in turns:
         if not isinstance(turn, Mapping) or turn.get("role") not in ROLES:
-            _refuse(where, f"the turn {_short(turn)}", f"{form}; roles are {', '.join(ROLES)}")
+            refuse(where, f"the turn {short(turn)}", f"{form}; roles are {', '.join(ROLES)}")
         if not isinstance(turn.get("content"), str):
-            _refuse(where, f"a turn whose content is {_short(turn.get('content'))}", form)
+            refuse(where, f"a turn whose content is {short(turn.get('content'))}", form)
     if turns[-1]["role"] != "user" or not turns[-1]["content"].strip():
-        _refuse(where, f"a prompt that ends with {_short(turns[-1])}", form)
+        refuse(where, f"a prompt that ends with {short(turns[-1])}", form)
     return tuple({"role": turn["role"], "content": turn["content"]} for turn in turns)
 
 
@@ -219,17 +212,17 @@ def _rubric(
     if rubrics is None:
         return (), ()
     if not isinstance(rubrics, list):
-        _refuse(where, f"rubrics that are {_short(rubrics)}", form)
+        refuse(where, f"rubrics that are {short(rubrics)}", form)
     criteria: list[Criterion] = []
     rules: list[Rule] = []
     for place, item in enumerate(rubrics):
         text = _first(item, CRITERION) if isinstance(item, Mapping) else None
         if not isinstance(text, str) or not text.strip():
-            _refuse(where, f"the rubric {_short(item)}", form)
+            refuse(where, f"the rubric {short(item)}", form)
         points = 1.0 if item.get("points") is None else item["points"]
         is_number = isinstance(points, int | float) and not isinstance(points, bool)
         if not is_number or not math.isfinite(points):
-            _refuse(where, f"a rubric worth {_short(points)} points", form)
+            refuse(where, f"a rubric worth {short(points)} points", form)
         tags = _tags(verif.plain(item.get("tags")), where)
         if tags.get("verifier") == "rule":
             rules.append(verif.tagged_rule(f"{number}:{place}", text, float(points), tags, where))
@@ -245,7 +238,7 @@ def _tags(tags: Any, where: str) -> dict[str, Any]:
     if isinstance(tags, Mapping):
         return {str(key): verif.plain(value) for key, value in tags.items() if value is not None}
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        _refuse(where, f"the tags {_short(tags)}", "tags are an object, or a list of key:value")
+        refuse(where, f"the tags {short(tags)}", "tags are an object, or a list of key:value")
     pairs = (tag.partition(":") for tag in tags)
     return {key: value.strip() if colon else True for key, colon, value in pairs}
 
@@ -278,42 +271,13 @@ def records(path: Path, also: str = "") -> Iterator[tuple[str, Mapping[str, Any]
     """(line or row, fields) of each row of a .jsonl, .jsonl.gz or .parquet file; ``also`` is a
     column to read besides those that `parse` looks at.
     Raises UserError: the file cannot be read, or a line is not an object."""
-    parquet = path.suffix == ".parquet"
-    try:
-        yield from _parquet(path, also) if parquet else _jsonl(path)
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        kind = "Parquet" if parquet else "UTF-8 JSONL"
-        raise UserError(f"task.path={path} cannot be read as {kind}: {error}.") from error
 
+    def columns(names: list[str]) -> list[str]:
+        # Where the prompt is missing, all columns are read, so that the message names them.
+        whole = not set(PROMPT) & set(names)
+        return [name for name in names if whole or name in (*USED, also)]
 
-def _jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    packed = path.name.endswith(".gz")
-    with (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                _refuse(f"{path}, line {number}", f"no JSON: {error}", "one object per line")
-            if not isinstance(record, dict):
-                _refuse(f"{path}, line {number}", _short(record), "one JSON object per line")
-            yield f"line {number}", record
-
-
-def _parquet(path: Path, also: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            # Where the prompt is missing, all columns are read, so that the message names them.
-            whole = not set(PROMPT) & set(names)
-            columns = [name for name in names if whole or name in (*USED, also)]
-            batches = file.iter_batches(batch_size=BATCH, columns=columns)
-            rows = (record for batch in batches for record in batch.to_pylist())
-            for number, record in enumerate(rows, start=1):
-                yield f"row {number}", record
-    except pa.ArrowException as error:
-        raise OSError(error) from error
+    return files.records(path, columns, "task.path")
 
 
 def _path(options: Task) -> Path:
@@ -337,12 +301,3 @@ def _options(task: Task) -> Options:
 
 def _draw(row: Row, options: Task) -> bytes:
     return hashlib.blake2b(f"{options.seed} {row.prompt_id}".encode(), digest_size=8).digest()
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
-
-
-def _refuse(where: str, problem: str, legal: str) -> NoReturn:
-    raise UserError(f"{where}: found {problem}. {legal[0].upper()}{legal[1:]}.")

@@ -1,0 +1,1 @@
+"""What prepares the rows of tasks: verifiable sets, and files of prompts."""

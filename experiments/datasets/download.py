@@ -1,0 +1,142 @@
+"""Fetches the official files from the Hugging Face hub, in their official form and under their
+official names. A hub that does not answer is said in one line, and the data folder is used."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import httpx
+from huggingface_hub import HfApi
+
+from experiments.datasets.parts import SOURCE
+from study.files import first_line, say, sha256, sync, write_json
+from study.tasks.datasets import sets
+from study.tasks.datasets.preset import Data
+
+HUB_SECONDS = 5
+"""How long the hub may take to say that it is there; its files may take as long between bytes."""
+
+
+def download(data: Data, out: Path) -> dict[str, Any]:
+    """Lay the files of each set below ``out``; set -> where each file is, with its sha256.
+
+    A set that the hub does not give is looked for in the data folder.
+    Raises UserError: neither has it.
+    """
+    taken: dict[str, Any] = {}
+    closed = ""
+    for name in data.datasets:
+        try:
+            if closed:
+                raise OSError(closed)
+            revision = _revision(sets.source(name).hub["repository"])
+            paths = _fetch(name, revision, out)
+        except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:
+            closed = closed or first_line(error)
+            paths, revision = sets.located(name, data.folder(name)), ""
+            say(
+                f"The hub does not answer ({closed}): sets are taken from data.root="
+                f"{data.folder(name)}."
+            )
+        files = {
+            split: {"path": str(path), "sha256": sha256(path)} for split, path in paths.items()
+        }
+        taken[name] = {"hub_revision": revision or None, "files": files}
+    return taken
+
+
+def _revision(repository: str) -> str:
+    """The newest commit of a repository. Raises OSError or httpx.HTTPError: no answer."""
+    commit = HfApi().dataset_info(repository, timeout=HUB_SECONDS).sha
+    if not commit:
+        raise OSError(f"{repository} has no commit")
+    return commit
+
+
+def _fetch(name: str, revision: str, out: Path) -> dict[str, Path]:
+    """Write each official file of a set, and what it was made from."""
+    for key in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
+        os.environ.setdefault(key, str(HUB_SECONDS))  # read when datasets is first imported
+    from datasets import load_dataset
+
+    known = sets.source(name)
+    paths = {}
+    for split, there in known.hub["splits"].items():
+        path = out / known.files[split][0]
+        parts = [
+            load_dataset(known.hub["repository"], config, split=there, revision=revision)
+            for config in known.hub["configs"]
+        ]
+        rows = (dict(row) for part in parts for row in part)
+        _replace(path, FORMS.get(name, _lines)(rows))
+        paths[split] = path
+    folder = next(iter(paths.values())).parent
+    write_json(folder / SOURCE, {"repository": known.hub["repository"], "revision": revision})
+    return paths
+
+
+def _replace(path: Path, pieces: Iterable[str]) -> None:
+    """Write a file piece by piece, and put it in its place in one rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.writelines(pieces)
+        file.flush()
+        sync(file.fileno())
+    os.replace(part, path)
+
+
+def _lines(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    return (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _mbpp(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    return _lines(sorted(rows, key=lambda row: row["task_id"]))
+
+
+def _squad2(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Questions put back into paragraphs of articles."""
+    articles = []
+    for title, questions in groupby(rows, key=lambda row: row["title"]):
+        paragraphs = []
+        for context, some in groupby(questions, key=lambda row: row["context"]):
+            paragraphs.append({"context": context, "qas": [_question(row) for row in some]})
+        articles.append({"title": title, "paragraphs": paragraphs})
+    yield json.dumps({"version": "v2.0", "data": articles}, ensure_ascii=False)
+
+
+def _question(row: dict[str, Any]) -> dict[str, Any]:
+    texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
+    pairs = zip(texts, starts, strict=True)
+    answers = [{"text": text, "answer_start": start} for text, start in pairs]
+    question = {"question": row["question"], "id": row["id"], "answers": answers}
+    return {**question, "is_impossible": not answers}
+
+
+def _hotpotqa(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """One JSON list, a row at a time."""
+    before = "["
+    for row in rows:
+        facts, context = row["supporting_facts"], row["context"]
+        official = {
+            "_id": row["id"],
+            **{key: row[key] for key in ("question", "answer", "type", "level")},
+            "supporting_facts": list(zip(facts["title"], facts["sent_id"], strict=True)),
+            "context": list(zip(context["title"], context["sentences"], strict=True)),
+        }
+        yield before + json.dumps(official, ensure_ascii=False)
+        before = ",\n"
+    yield "]\n" if before != "[" else "[]\n"
+
+
+FORMS: dict[str, Callable[[Iterable[dict[str, Any]]], Iterator[str]]] = {
+    "mbpp": _mbpp,
+    "squad2": _squad2,
+    "hotpotqa": _hotpotqa,
+}
+"""Sets whose official form is not one JSON object a line."""

@@ -1,0 +1,111 @@
+"""Compares a prepared folder with its manifest, and its rows with what a split promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from experiments.datasets import near
+from study.errors import UserError
+from study.files import sha256
+from study.tasks.datasets import prompt
+from study.tasks.datasets.sets import SETS
+from study.tasks.datasets.table import ROWS, Table, open_table
+
+SHOWN = 3
+"""Ids and groups that a message names."""
+
+
+def verify(folder: Path, roots: dict[str, Path]) -> dict[str, Any]:
+    """The manifest of a prepared folder, once all that it says has been computed again.
+
+    Hashes of rows, test files, prompts and, where ``roots`` (set -> data folder) still holds them,
+    of the sources; counts by set and split; ids that stand twice; groups and near-duplicates that
+    stand in two splits.
+    Raises UserError: something differs; all that differs is named.
+    """
+    table = open_table(folder)
+    wrong = [
+        *_files(table),
+        *_prompts(table.manifest),
+        *_sources(table.manifest, roots),
+        *_counts(table),
+        *_crossing(table.columns),
+        *_near(table),
+    ]
+    if wrong:
+        raise UserError(
+            f"{folder} is not what its manifest says: {'; '.join(wrong)}. Prepare it again:"
+            f" python -m experiments.data prepare data={table.manifest['preset']} out={folder}"
+        )
+    return table.manifest
+
+
+def _files(table: Table) -> Iterator[str]:
+    tests = {entry["file"]: entry["sha256"] for entry in table.manifest["test"].values()}
+    for name, digest in {ROWS: table.manifest["rows"]["sha256"], **tests}.items():
+        path = table.folder / name
+        if not path.is_file():
+            yield f"{name} is missing"
+        elif sha256(path) != digest:
+            yield f"{name} has another sha256"
+
+
+def _prompts(manifest: dict[str, Any]) -> Iterator[str]:
+    for entry in manifest["datasets"].values():
+        for name, digest in entry["prompts"].items():
+            path = prompt.FOLDER / name
+            if not path.is_file() or sha256(path) != digest:
+                yield f"the prompt {name} has changed"
+
+
+def _sources(manifest: dict[str, Any], roots: dict[str, Path]) -> Iterator[str]:
+    for name, entry in manifest["datasets"].items():
+        for source in entry["files"].values():
+            path = roots[name] / source["name"] if name in SETS else Path(source["name"])
+            if path.is_file() and sha256(path) != source["sha256"]:
+                yield f"{path} has another sha256 than when it was read"
+
+
+def _counts(table: Table) -> Iterator[str]:
+    keys = ["dataset", "split"]
+    tally = table.columns.group_by(keys).aggregate([("id", "count")]).to_pylist()
+    counts = {(entry["dataset"], entry["split"]): entry["id_count"] for entry in tally}
+    for name, splits in table.manifest["counts"].items():
+        for split, number in splits.items():
+            if (there := counts.pop((name, split), 0)) != number:
+                yield f"{name} has {there} {split} rows and not {number}"
+    yield from (f"{name} has {there} {split} rows" for (name, split), there in counts.items())
+
+
+def _crossing(columns: pa.Table) -> Iterator[str]:
+    for key, counted, said in (
+        ("id", ("split", "count"), "the id {} stands there more than once"),
+        ("group_key", ("split", "count_distinct"), "the group {} stands in two splits"),
+    ):
+        tally = columns.group_by(key).aggregate([counted])
+        counts = tally["_".join(counted)].to_numpy()
+        many = tally[key].filter(pa.array(counts > 1)).to_pylist()
+        yield from (said.format(name) for name in many[:SHOWN])
+
+
+def _near(table: Table) -> Iterator[str]:
+    """Near-duplicates that stand in two splits, domain by domain."""
+    chosen = table.columns.select(["id", "domain", "split", "question", "answers", "context"])
+    sides: dict[tuple[str, str], tuple[list[str], list[near.Question]]] = {}
+    for rows in chosen.to_batches():
+        for record in rows.to_pylist():
+            ids, questions = sides.setdefault((record["domain"], record["split"]), ([], []))
+            ids.append(record["id"])
+            texts = (record["question"], record["answers"], record["context"])
+            questions.append(near.question(*texts))
+    for domain in sorted(set(table.domains.values())):
+        for kept, searched in (("test", "validation"), ("test", "train"), ("validation", "train")):
+            ids, rows = sides.get((domain, searched), ([], []))
+            held_ids, held = sides.get((domain, kept), ([], []))
+            for one, other in near.pairs(rows, held) if rows and held else ():
+                yield f"{ids[one]} ({searched}) nearly repeats {held_ids[other]} ({kept})"
+                break

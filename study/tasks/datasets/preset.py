@@ -1,0 +1,94 @@
+"""Which sets are prepared and how they are split: the presets of ``conf/data``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from study import bounds
+from study.compose import CONF, preset_names
+from study.errors import UserError
+from study.schema import freeze, schema
+from study.tasks.datasets.sets import SETS
+from study.tasks.where import data_folder
+
+DOWNLOADED = Path("data") / "raw"
+"""Where `experiments.data download` lays the official files, below the working folder."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What becomes train, validation and test rows."""
+
+    name: str = bounds.name("official")
+    datasets: list[str] = field(
+        default_factory=lambda: ["gsm8k", "math", "squad2", "hotpotqa", "humaneval", "mbpp"],
+        metadata=bounds.each(*SETS),
+    )
+    root: str | None = None
+    """Folder of the official files. Null: what was downloaded, else the data folder."""
+    cut: list[int] = field(
+        default_factory=list, metadata={"legal": bounds.Number(low=1, high=1_000_000)}
+    )
+    """Empty keeps the official test rows. [5,1] cuts the train file, or what is there, into five
+    parts of train and one of test, by a hash of the group."""
+    validation_share: float = bounds.number(0.05, low=0, below=1)
+    """Share of the train rows that are set aside, by a hash of the group."""
+    mbpp: str = bounds.choice("full", "full", "sanitised")
+    """All 974 tasks of MBPP, or the 427 of its sanitised half."""
+    domains: dict[str, float] = field(
+        default_factory=lambda: {"math": 4.0, "qa": 3.0, "code": 3.0},
+        metadata={"legal": bounds.Number(low=0)},
+    )
+    """Weights of the domains where rows are drawn; the sets of a domain share its weight."""
+    seed: int = bounds.seed(0)
+    """Salt of the hashes."""
+
+    def folder(self, name: str) -> Path:
+        """The data folder of one set: ``root``, else what was downloaded, else the data folder."""
+        if self.root is not None:
+            return Path(self.root).expanduser()
+        downloaded = any(
+            (DOWNLOADED / file).is_file() for files in SETS[name].files.values() for file in files
+        )
+        return DOWNLOADED if downloaded else data_folder()
+
+
+def load_data(name: str, overrides: Sequence[str] = (), datasets: Sequence[str] = ()) -> Data:
+    """A preset of ``conf/data`` with settings ``data.KEY=VALUE`` over it; ``datasets``, where there
+    are any, in place of its own.
+    Raises UserError: an unknown preset, key or set, a value that is not legal, or a data.root that
+        is no folder."""
+    if name not in preset_names("data"):
+        raise UserError(
+            f"data={bounds.shown(name)} is not a preset. The presets are"
+            f" {', '.join(preset_names('data'))}. For a new one, write conf/data/NAME.yaml."
+        )
+    try:
+        composed = OmegaConf.merge(
+            OmegaConf.structured(schema(Data)),
+            OmegaConf.load(CONF / "data" / f"{name}.yaml"),
+            OmegaConf.from_dotlist([text.partition("data.")[2] for text in overrides]),
+        )
+        values: Any = OmegaConf.to_container(composed, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(
+            f"The settings do not fit: {' '.join(str(error).split())} The names and defaults of all"
+            " settings are in study/tasks/datasets/preset.py."
+        ) from error
+    if datasets:
+        values["datasets"] = list(datasets)
+    data: Data = freeze(Data, values, "data.")
+    if data.root is not None and not Path(data.root).expanduser().is_dir():
+        raise UserError(
+            f"data.root={data.root} is not a folder. Give one that holds gsm8k/test.jsonl and its"
+            " like, or leave data.root= out."
+        )
+    if len(data.cut) not in (0, 2):
+        bounds.refuse("data.cut", data.cut, "empty, or two numbers such as [5,1]")
+    return data

@@ -1,0 +1,234 @@
+"""A prepared folder as one memory-mapped table: rows are read when they are asked for.
+
+The folder holds ``manifest.json``, ``rows.arrow`` (Arrow IPC, sorted by split, dataset and row) and
+``test/``. `open_table` reads no row. A table pickles as its path, and a fork shares its pages.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+
+from study.errors import UserError
+from study.files import read_json
+from study.rows import prompt_id
+from study.tasks.datasets.item import Item
+
+SPLITS = ("test", "train", "validation")
+"""The splits of a prepared folder, in the order of its rows."""
+ROWS, MANIFEST = "rows.arrow", "manifest.json"
+FORMAT = 1
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("dataset", pa.string()),
+        ("domain", pa.string()),
+        ("split", pa.string()),
+        ("row", pa.int32()),
+        ("group_key", pa.string()),
+        ("prompt_id", pa.uint64()),
+        ("prompt", pa.string()),
+        ("question", pa.string()),
+        ("context", pa.string()),
+        ("answers", pa.list_(pa.string())),
+        ("answerable", pa.bool_()),
+        ("entry_point", pa.string()),
+        ("code_prompt", pa.string()),
+        ("tests", pa.string()),
+        ("setup", pa.string()),
+        ("reference", pa.string()),
+        ("alias", pa.string()),
+        ("choices", pa.list_(pa.struct([("label", pa.string()), ("text", pa.string())]))),
+        ("meta", pa.string()),
+    ]
+)
+"""Columns of ``rows.arrow``. ``split`` is the prepared one, the official one stands in ``id``;
+``row`` is the index in the official file; ``prompt_id`` is that of `study.rows` as a number;
+``meta`` is a JSON object."""
+
+
+class Rows(Sequence[Item]):
+    """Rows ``start`` to ``stop`` of a table, read when they are asked for."""
+
+    def __init__(self, table: Table, start: int, stop: int) -> None:
+        self.table, self.start, self.stop = table, start, stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @overload
+    def __getitem__(self, place: int) -> Item: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Item]: ...
+    def __getitem__(self, place: int | slice) -> Item | list[Item]:
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(len(self)))]
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        return self.table.at(self.start + place % len(self))
+
+    def __iter__(self) -> Iterator[Item]:
+        return (self.table.at(place) for place in range(self.start, self.stop))
+
+
+class Table:
+    """All rows of a prepared folder; see `open_table`.
+
+    Attributes:
+        folder: the prepared folder.
+        manifest: its manifest.
+        columns: the rows as they are on disk, with the columns of `SCHEMA`.
+        counts: split -> dataset -> rows.
+        domains: dataset -> domain.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = read_manifest(folder)
+        self.counts: dict[str, dict[str, int]] = {split: {} for split in SPLITS}
+        self.domains: dict[str, str] = {}
+        self._starts: dict[tuple[str, str], int] = {}
+        total = 0
+        for split in SPLITS:
+            for name, entry in sorted(self.manifest["datasets"].items()):
+                self.domains[name] = entry["domain"]
+                if entry["rows"][split]:
+                    self.counts[split][name] = entry["rows"][split]
+                    self._starts[split, name] = total
+                    total += entry["rows"][split]
+        try:
+            # the map is never closed: a row may be asked for as long as the table lives
+            self.columns = pa.ipc.open_file(pa.memory_map(str(folder / ROWS))).read_all()
+        except (OSError, pa.ArrowException) as error:
+            raise UserError(f"{folder / ROWS} is not whole: {error}. {_again(folder)}") from error
+        if self.columns.schema != SCHEMA or len(self.columns) != total:
+            raise UserError(
+                f"{folder / ROWS} holds {len(self.columns)} rows, and {MANIFEST} says {total}, or"
+                f" other columns. {_again(folder)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_table, (self.folder,)
+
+    def rows(self, split: str, dataset: str) -> Rows:
+        """The rows of one dataset in one split, in official order; none where it has none."""
+        start = self._starts.get((split, dataset), 0)
+        return Rows(self, start, start + self.counts[split].get(dataset, 0))
+
+    def at(self, place: int) -> Item:
+        """The row at a place of the whole table. Shape of the table: len(table) places."""
+        return _item(self.columns.slice(place, 1).to_pylist()[0])
+
+    def split_of(self, place: int) -> str:
+        """The split of the row at a place: test, train or validation."""
+        return self.columns["split"][place].as_py()
+
+    def place(self, name: str) -> int | None:
+        """Place of the row with this id, or with this id of its set's own; None where there is
+        none."""
+        dataset, _, rest = name.partition(":")
+        _, _, number = rest.partition(":")
+        if dataset in self.domains and number.isascii() and number.isdecimal() and len(number) < 10:
+            for split in SPLITS:
+                rows = self.rows(split, dataset)
+                block = self._row[rows.start : rows.stop]
+                place = rows.start + int(np.searchsorted(block, int(number)))
+                if place < rows.stop and self.columns["id"][place].as_py() == name:
+                    return place
+        return self._aliases.get(name)
+
+    def by_id(self, name: str) -> Item | None:
+        """The row with this id, or with this id of its set's own; None where there is none."""
+        place = self.place(name)
+        return None if place is None else self.at(place)
+
+    def by_prompt(self, address: str) -> Item | None:
+        """The first row whose prompt has this `study.rows.prompt_id`; None where none has."""
+        sought = np.uint64(int(address, 16))
+        order, addresses = self._prompts
+        rank = int(np.searchsorted(addresses, sought))
+        if rank == len(addresses) or addresses[rank] != sought:
+            return None
+        return self.at(int(order[rank]))
+
+    @functools.cached_property
+    def _row(self) -> np.ndarray:
+        return self.columns["row"].to_numpy()
+
+    @functools.cached_property
+    def _prompts(self) -> tuple[np.ndarray, np.ndarray]:
+        addresses = self.columns["prompt_id"].to_numpy()
+        order = np.argsort(addresses, kind="stable")
+        return order.astype(np.int32), addresses[order]
+
+    @functools.cached_property
+    def _aliases(self) -> dict[str, int]:
+        names = self.columns["alias"].to_pylist()
+        return {name: place for place, name in enumerate(names) if name}
+
+
+def open_table(folder: str | Path) -> Table:
+    """The table of a prepared folder.
+    Raises UserError: no prepared folder, one of another format, or one that is not whole."""
+    path = Path(folder).absolute()
+    stat = (path / ROWS).stat() if (path / ROWS).is_file() else None
+    return _opened(path, (stat.st_ino, stat.st_mtime_ns, stat.st_size) if stat else ())
+
+
+@functools.lru_cache(maxsize=4)
+def _opened(path: Path, _: tuple[int, ...]) -> Table:
+    return Table(path)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a prepared folder. Raises UserError: see `open_table`."""
+    manifest = read_json(folder / MANIFEST)
+    if not manifest or not (folder / ROWS).is_file():
+        raise UserError(
+            f"{folder} is not a prepared folder with {MANIFEST} and {ROWS}. {_again(folder)}"
+        )
+    if manifest.get("format") != FORMAT:
+        raise UserError(
+            f"{folder} was prepared in format {manifest.get('format')}, and this is {FORMAT}."
+            f" {_again(folder)}"
+        )
+    return manifest
+
+
+def batch(items: Sequence[Item]) -> pa.RecordBatch:
+    """Items as columns; ``split`` is still the official one."""
+    columns = {
+        name: [getattr(item, name) for item in items]
+        for name in SCHEMA.names
+        if name not in ("row", "prompt_id", "choices", "meta")
+    }
+    columns["row"] = [int(item.id.rpartition(":")[2]) for item in items]
+    columns["prompt_id"] = [int(prompt_id(item.prompt), 16) for item in items]
+    columns["choices"] = [
+        [{"label": label, "text": text} for label, text in item.choices] for item in items
+    ]
+    columns["meta"] = [json.dumps(item.meta, ensure_ascii=False) for item in items]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA
+    )
+
+
+def _item(record: dict[str, Any]) -> Item:
+    record["split"] = record["id"].split(":", 2)[1]
+    record["answers"] = tuple(record["answers"])
+    record["choices"] = tuple((choice["label"], choice["text"]) for choice in record["choices"])
+    record["meta"] = json.loads(record["meta"])
+    return Item(**{key: value for key, value in record.items() if key not in ("row", "prompt_id")})
+
+
+def _again(folder: Path) -> str:
+    return f"Type: python -m experiments.data prepare data=official out={folder}"

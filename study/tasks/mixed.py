@@ -1,0 +1,270 @@
+"""The task ``mixed``: rows of several sets with a rule truth, from a folder that was prepared.
+
+``python -m experiments.data prepare data=plan-c`` makes such a folder and ``task.path`` names it.
+Which row comes when is no order of the folder but a mixture: see `study.tasks.mixture`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, overload
+
+from study import bounds
+from study.errors import UserError
+from study.files import sha256
+from study.marks import field_types
+from study.rows import Missing, Row, RuleTruth, Truth, make_row
+from study.schema import MANY, Task, freeze
+from study.tasks.datasets.item import Item
+from study.tasks.datasets.table import MANIFEST, Table, open_table
+from study.tasks.mixture import DOMAINS, Mixture, Options, Pool
+from study.tasks.turns import permuted
+from study.truth import Grader, Score, score
+
+HELD_OUT = ("validation", "test")
+"""Splits of held-out rows; each domain gives those of the first split that it has."""
+
+
+class Rows(Sequence[Row]):
+    """The rows to train on of some sets, one set behind the other, each read when it is wanted."""
+
+    def __init__(self, table: Table, datasets: Sequence[str]) -> None:
+        self.table = table
+        self._datasets = list(datasets)
+        *self._starts, self._length = accumulate(
+            (table.counts["train"][name] for name in datasets), initial=0
+        )
+        self.starts = dict(zip(self._datasets, self._starts, strict=True))
+        """Dataset -> place of its first row."""
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Row]: ...
+    def __getitem__(self, place: int | slice) -> Row | list[Row]:
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(len(self)))]
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        return _row(self.item(place % len(self)), "train")
+
+    def item(self, place: int) -> Item:
+        """The item at a place, from 0."""
+        dataset = self._datasets[bisect_right(self._starts, place) - 1]
+        return self.table.rows("train", dataset)[place - self.starts[dataset]]
+
+
+class Order:
+    """Which row of `rows` a run draws at which position, as a trainer asks for it.
+
+    Args:
+        options: where ``train_rows`` is less than a set has, ``options.seed`` picks so many of it.
+        seed: of the run; arms of one seed draw the same.
+    """
+
+    def __init__(self, options: Task, seed: int) -> None:
+        self._rows, self._seed = _train_rows(options), options.seed
+        self.table = self._rows.table
+        parts = dict.fromkeys(self._rows.starts, "train")
+        pools = _pools(self.table, parts, options.train_rows)
+        self.mixture = Mixture(pools, _options(options), seed, _weights(self.table))
+
+    def rows(self, start: int, count: int) -> list[int]:
+        """Indexes of the rows at ``count`` positions, fewer where all is drawn up."""
+        end = (
+            start + count if self.mixture.total is None else min(start + count, self.mixture.total)
+        )
+        return [self._index(*self.mixture.at(position)[:2]) for position in range(start, end)]
+
+    def item(self, position: int) -> Item:
+        """What is drawn at a position. Raises IndexError: all is drawn up."""
+        return self._rows.item(self._index(*self.mixture.at(position)[:2]))
+
+    def check(self, length: int) -> None:
+        """Raises UserError: a run draws ``length`` rows, and there are not so many."""
+        self.mixture.check(length)
+
+    def notes(self, steps: int, prompts_per_step: int) -> list[str]:
+        """A sentence on each set that such a run uses up."""
+        ends = self.mixture.used_up(steps * prompts_per_step)
+        return [
+            f"{name} is used up at step {position // prompts_per_step + 1} of {steps}: each of its"
+            f" {self.mixture.pools[name].rows} rows has been drawn task.options.max_repeats="
+            f"{self.mixture.repeats} times then, and its share goes to the others."
+            for name, position in ends.items()
+        ]
+
+    def state(self, position: int, ahead: int) -> dict[str, Any]:
+        """What a checkpoint notes at ``position``: what was drawn from, and what comes next."""
+        return {
+            "position": position,
+            "seed": self.mixture.seed,
+            "manifest": sha256(self.table.folder / MANIFEST),
+            "next": [self._rows.item(index).id for index in self.rows(position, ahead)],
+        }
+
+    def _index(self, dataset: str, row: int) -> int:
+        whole = self.table.counts["train"][dataset]
+        if self.mixture.pools[dataset].rows < whole:
+            row = permuted(row, whole, f"{self._seed} {dataset}")
+        return self._rows.starts[dataset] + row
+
+
+def rows(options: Task, split: str) -> Sequence[Row]:
+    """All rows that may be drawn, read when they are wanted; or ``eval_rows`` that are held out.
+
+    Held-out rows are a mixture as well, by the weights that the folder was prepared with and
+    without repeats; ``options.seed`` picks them, so they are the same in every arm.
+    Raises UserError: no prepared folder at ``options.path``, unknown options or sets, or no row."""
+    if split == "train":
+        return _train_rows(options)
+    return _held_out(options)
+
+
+def lookup(options: Task) -> Callable[[str], Row | None]:
+    """Prompt id -> its row; None for a prompt that no row has."""
+    table = _table(options)
+
+    def row_of(address: str) -> Row | None:
+        item = table.by_prompt(address)
+        if item is None:
+            return None
+        place = table.place(item.id)
+        assert place is not None, "the table has the rows that it gives"
+        return _row(item, table.split_of(place))
+
+    return row_of
+
+
+def scores(rows: Sequence[Row], answers: Sequence[str]) -> list[Score | None]:
+    """What the rules say of each answer in full; None where that could not be had."""
+    if not _GRADERS:
+        _GRADERS[""] = Grader()
+    return score([row.spec["item"] for row in rows], answers, _GRADERS[""])
+
+
+def truths(rows: Sequence[Row], answers: Sequence[str]) -> list[RuleTruth]:
+    """Whether each answer is right: a truth of one check."""
+    return [
+        Missing("the grader failed")
+        if told is None
+        else Truth(float(told.correct), (told.correct,))
+        for told in scores(rows, answers)
+    ]
+
+
+@contextmanager
+def grading(unsafe: bool = False) -> Generator[Grader]:
+    """Within the block, one grader scores all answers, and is ended with it. Outside, one is made
+    when it is needed and ends with the process."""
+    before = dict(_GRADERS)
+    with Grader(unsafe=unsafe) as grader:
+        _GRADERS[""] = grader
+        try:
+            yield grader
+        finally:
+            _GRADERS.clear()
+            _GRADERS.update(before)
+
+
+_GRADERS: dict[str, Grader] = {}
+"""The grader of this process, under the empty name, where there is one."""
+
+
+def runs_code(options: Task) -> bool:
+    """Whether answers to some of the rows are programs, which are run to score them."""
+    table, chosen = _table(options), _options(options).datasets
+    return any(
+        domain == "code" and (not chosen or name in chosen)
+        for name, domain in table.domains.items()
+    )
+
+
+def _row(item: Item, split: str) -> Row:
+    """An item as a row; a right answer is its reference, the program where tests decide."""
+    reference = item.reference or next(
+        iter(item.answers), "" if item.answerable else "unanswerable"
+    )
+    row = make_row(
+        ({"role": "user", "content": item.prompt},),
+        spec={"item": item},
+        split="train" if split == "train" else "eval",
+        reference=reference or None,
+    )
+    return replace(row, dataset=item.dataset, domain=item.domain, item=item.id)
+
+
+def _table(options: Task) -> Table:
+    if options.path in (None, "", "???"):
+        raise UserError(
+            "task=mixed draws from a prepared folder, and task.path is not set. Type for example"
+            " python -m experiments.data prepare data=plan-c, then task.path=data/plan-c"
+        )
+    return open_table(Path(str(options.path)).expanduser())
+
+
+def _options(task: Task) -> Options:
+    legal = bounds.Choice(tuple(sorted(field_types(Options))))
+    for key in task.options:
+        bounds.check("a key of task.options", key, legal)
+    return freeze(Options, task.options, "task.options.")
+
+
+def _pools(table: Table, parts: Mapping[str, str], most: int) -> list[Pool]:
+    """Sets, by the split that each is drawn from, of at most so many rows."""
+    return [
+        Pool(dataset, table.domains[dataset], min(most, table.counts[split][dataset]))
+        for dataset, split in parts.items()
+    ]
+
+
+def _weights(table: Table) -> dict[str, float]:
+    """Weights of the domains that the folder was prepared with; 0 is a domain left out."""
+    return DOMAINS | table.manifest.get("domains", {})
+
+
+def _train_rows(options: Task) -> Rows:
+    table, chosen = _table(options), _options(options).datasets
+    present = table.counts["train"]
+    for name in chosen:
+        if name not in present:
+            raise UserError(
+                f"task.options.datasets names {name}, and {table.folder} has rows to train on of"
+                f" {', '.join(present) or 'no set'}. Name some of these, or prepare the folder with"
+                f" datasets={name}"
+            )
+    weights = _weights(table) | _options(options).domains
+    names = [name for name in present if not chosen or name in chosen]
+    names = [name for name in names if weights[table.domains[name]]]
+    if not names:
+        raise UserError(
+            f"task.path={table.folder} has no row to train on: its sets are"
+            f" {', '.join(table.domains)}, all for testing. Prepare one of data=plan-c."
+        )
+    return Rows(table, names)
+
+
+def _held_out(task: Task) -> tuple[Row, ...]:
+    table, chosen = _table(task), _options(task).datasets
+    parts: dict[str, str] = {}
+    for domain in dict.fromkeys(table.domains.values()):
+        for split in HELD_OUT:
+            names = [name for name in table.counts[split] if table.domains[name] == domain]
+            names = [name for name in names if not chosen or name in chosen]
+            parts |= dict.fromkeys(names, split)
+            if names:
+                break
+    if not parts:
+        return ()
+    pools = _pools(table, parts, most=MANY)
+    mixture = Mixture(pools, Options(max_repeats=1), task.seed, _weights(table))
+    places = map(mixture.at, range(min(task.eval_rows, mixture.total or 0)))
+    return tuple(_row(table.rows(parts[name], name)[row], parts[name]) for name, row, _ in places)
