@@ -15,10 +15,11 @@ from experiments.selection import MOST, choose
 from study.errors import UserError
 from study.files import read_yaml, say
 from study.records import parts, read_part
+from study.rows import prompt_id
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.preset import Data, load_data
 from study.tasks.datasets.sets import SETS, reported
-from study.tasks.datasets.table import open_table
+from study.tasks.datasets.table import Table, open_table
 
 PROMPTS = Path(__file__).with_name("prompts")
 STEPS = ("cot", "sc")
@@ -108,20 +109,31 @@ def _selected(items: list[Item], options: Options) -> list[Item]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a policy was trained on."""
+    """What a policy was trained on. The same problem may be a row of another set, as MATH-500's are
+    rows of MATH, so prompts count as well as ids."""
 
     ids: frozenset[str]
     prompts: frozenset[str]
-    """The same problem may be a row of another set: MATH-500's are rows of MATH."""
+    table: Table | None
+    """The prepared folder whose train rows it drew from."""
+    datasets: tuple[str, ...]
+    """The sets of the folder that it drew from; none for all."""
 
     def holds(self, item: Item) -> bool:
-        """Whether the row, or another with the same prompt, was trained on."""
-        return item.id in self.ids or item.prompt in self.prompts
+        """Whether the row, or one with the same prompt, was trained on."""
+        if item.id in self.ids or item.prompt in self.prompts:
+            return True
+        if self.table is None:
+            return False
+        same = self.table.by_prompt(prompt_id(item.prompt))
+        places = {self.table.place(row.id) for row in (item, same) if row is not None}
+        trained = [place for place in places - {None} if self.table.split_of(place) == "train"]
+        return any(not self.datasets or self.table.at(n).dataset in self.datasets for n in trained)
 
 
 def trained_on(options: Options) -> Seen | None:
-    """What the policy that answers was trained on: the train rows of its prepared folder, and the
-    rows in its records. None where its training is not known; nothing for a task of other rows.
+    """What the policy that answers was trained on: the rows in its records, and the train rows of
+    its prepared folder, which may come yet. None where its training is not known.
     Raises UserError: ``run=`` is no cell, or its records are damaged."""
     trained = trained_under(options)
     if trained is None:
@@ -129,25 +141,22 @@ def trained_on(options: Options) -> Seen | None:
     cell = Path(trained["place"])
     ids: set[str] = set()
     prompts: set[str] = set()
-    try:
-        task = read_yaml(cell / "config.yaml")["task"]
-    except FileNotFoundError:
-        task = {}
-    if task.get("name") == "mixed" and task.get("path"):
-        try:
-            table = open_table(task["path"])
-        except UserError as error:
-            say(f"What {cell} was trained on is read from its records alone: {error}")
-        else:
-            for dataset in table.counts["train"]:
-                for item in table.rows("train", dataset):
-                    ids.add(item.id)
-                    prompts.add(item.prompt)
     for path in parts(cell / "rollouts"):
         columns = read_part(path, ("item", "prompt")).to_pydict()
         ids.update(name for name in columns.get("item", ()) if name)
         prompts.update(columns["prompt"])
-    return Seen(frozenset(ids), frozenset(prompts))
+    table, datasets = None, ()
+    try:
+        task = read_yaml(cell / "config.yaml")["task"]
+        if task["name"] == "mixed":
+            datasets = tuple((task.get("options") or {}).get("datasets") or ())
+            table = open_table(task["path"])
+    except FileNotFoundError:
+        say(f"What {cell} was trained on is not known: it has no config.yaml.")
+        return None
+    except UserError as error:
+        say(f"What {cell} was trained on is told by its records alone: {error}")
+    return Seen(frozenset(ids), frozenset(prompts), table, datasets)
 
 
 def asked(item: Item, method: str | None) -> str:

@@ -40,7 +40,7 @@ from study.rows import Missing, RuleTruth, Truth
 from study.schema import Judge
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.sets import SETS
-from study.tasks.mixed import row_of
+from study.tasks.mixed import item_row
 from study.truth import Ending, Grader, Score, score
 
 CUT_OFF = Score(False, outcome=Ending.NO_ANSWER, detail="it was cut off while it was thinking")
@@ -69,7 +69,7 @@ def evaluate_datasets(options: Options) -> None:
         same = not differs(judge, trained, options)
     parts, collected = _collected(options, judge)
     if judge is not None:
-        rows = [row_of(item, item.split) for part in parts for item in part.rows]
+        rows = [item_row(item, item.split) for part in parts for item in part.rows]
         check_rows(build_grading(judge), rows)
     with Grader() as grader:
         graded = [_graded(part, collected, grader) for part in parts]
@@ -150,7 +150,7 @@ def _collected(options: Options, judge: Judge | None) -> tuple[list[Part], Colle
         if item.split not in splits.setdefault(item.dataset, []):
             splits[item.dataset].append(item.split)
     parts = chosen.choose_rows(sets, splits, options)
-    collected = given(pairs, parts, options.predictions, options.allow_missing)
+    collected = given(lines, pairs, parts, options.predictions, options.allow_missing)
     guard(options.out, collected.model, options.what, name)
     return parts, collected
 
@@ -190,7 +190,7 @@ def _ask(judge: Judge, graded: Sequence[Graded], collected: Collected, runs_dir:
         for place, answer in enumerate(each.answers):
             if answer.score is None:
                 continue
-            row = rows.setdefault(answer.item.id, row_of(answer.item, answer.item.split))
+            row = rows.setdefault(answer.item.id, item_row(answer.item, answer.item.split))
             responses = collected.responses[answer.item.id]
             text = next(one.text for one in responses if one.sample == answer.sample)
             correct = answer.score.correct
@@ -239,19 +239,20 @@ def _entry(
             "data": digest(golds),
             "predictions": predictions,
         },
-        "items": str(_write_items(graded, options.out, judge is not None).resolve()),
+        "items": str(_write_items(graded, options.out, predictions, judge is not None)),
     }
 
 
-def _write_items(graded: Graded, out: Path, judged: bool) -> Path:
-    """One line per answer beside the result, those that are missing at the end."""
+def _write_items(graded: Graded, out: Path, predictions: str, judged: bool) -> Path:
+    """One line per answer beside the result, those that are missing at the end, under a name that
+    says whose answers they are."""
     lines = []
     for answer in graded.answers:
         lines.append(answer.record | ({"verdict": answer.verdict} if judged else {}))
     for row, sample in graded.missing:
         line = {"id": row, "sample": sample, **missing("missing", "there is no answer")}
         lines.append(line | ({"verdict": None} if judged else {}))
-    path = out.with_name(f"{out.stem}.{graded.part.name}.items.jsonl")
+    path = out.resolve().with_name(f"{out.stem}.{graded.part.name}-{predictions[:8]}.items.jsonl")
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
     return path
 

@@ -82,6 +82,7 @@ def matched(
 
 
 def given(
+    lines: Sequence[Line],
     pairs: Sequence[tuple[str, Item, Response]],
     parts: Sequence[Part],
     path: Path,
@@ -96,10 +97,10 @@ def given(
             answers[item.id].append(response)
     for responses in answers.values():
         responses.sort(key=lambda response: response.sample)
-    everyone = [response for _, _, response in pairs]
     files = [{"path": str(path.resolve()), "sha256": sha256(path)}]
-    beside = len(pairs) - sum(map(len, answers.values()))
-    collected = Collected(dict(answers), model_of(everyone, path), files, beside, 0, None)
+    model = model_of((response for *_, response in lines), path)
+    beside = len(lines) - sum(map(len, answers.values()))
+    collected = Collected(dict(answers), model, files, beside, 0, None)
     complete(collected, len(wanted), path, allow_missing)
     return collected
 

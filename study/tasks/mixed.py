@@ -54,7 +54,7 @@ class Rows(Sequence[Row]):
             return [self[number] for number in range(*place.indices(len(self)))]
         if not -len(self) <= place < len(self):
             raise IndexError(place)
-        return _row(self.item(place % len(self)), "train")
+        return item_row(self.item(place % len(self)), "train")
 
     def item(self, place: int) -> Item:
         """The item at a place, from 0."""
@@ -139,7 +139,7 @@ def lookup(options: Task) -> Callable[[str], Row | None]:
             return None
         place = table.place(item.id)
         assert place is not None, "the table has the rows that it gives"
-        return _row(item, table.split_of(place))
+        return item_row(item, table.split_of(place))
 
     return row_of
 
@@ -188,7 +188,7 @@ def runs_code(options: Task) -> bool:
     )
 
 
-def _row(item: Item, split: str) -> Row:
+def item_row(item: Item, split: str) -> Row:
     """An item as a row; a right answer is its reference, the program where tests decide."""
     reference = item.reference or next(
         iter(item.answers), "" if item.answerable else "unanswerable"
@@ -267,4 +267,6 @@ def _held_out(task: Task) -> tuple[Row, ...]:
     pools = _pools(table, parts, most=MANY)
     mixture = Mixture(pools, Options(max_repeats=1), task.seed, _weights(table))
     places = map(mixture.at, range(min(task.eval_rows, mixture.total or 0)))
-    return tuple(_row(table.rows(parts[name], name)[row], parts[name]) for name, row, _ in places)
+    return tuple(
+        item_row(table.rows(parts[name], name)[row], parts[name]) for name, row, _ in places
+    )

@@ -1,10 +1,11 @@
-"""Verifiable sets by predictions of known worth, by endpoints, and beside a judge of known rates."""
+"""Verifiable sets by predictions of known worth, by endpoints, and beside judges of known rates."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,12 +20,14 @@ import pytest
 import yaml
 
 from analysis.statistics.proportions import wilson
+from experiments.data import main as prepare
 from experiments.evaluate import main
-from experiments.evaluation import baselines, chosen
+from experiments.evaluation import baselines, chosen, datasets
 from experiments.evaluation.options import Options
 from study.records import write_part
 from study.sandbox import tiers
 from study.tasks.datasets.sets import reported
+from study.tasks.datasets.table import open_table
 from tests.experiments.small_sets import (
     CHOICES,
     GSM8K,
@@ -178,16 +181,11 @@ def test_nothing_but_nulls_is_an_error(evaluate, capsys):
 
 def test_a_truth_that_cannot_be_had_is_unscored(evaluate, monkeypatch):
     """A grader whose children died twice says None."""
-    from experiments.evaluation import datasets
-
     whole = datasets.score
     monkeypatch.setattr(
         datasets,
         "score",
-        lambda *given: [
-            None,
-            *whole(*(each[1:] if n < 2 else each for n, each in enumerate(given))),
-        ],
+        lambda rows, texts, grader: [None, *whole(rows[1:], texts[1:], grader)],
     )
     _, result = evaluate(right("gsm8k", wrong=1))
     found = entry(result, "gsm8k")
@@ -474,7 +472,8 @@ def solver(root):
             return f"#### {answer if n % 2 else 0}"
         # of eight samples three go wrong, each in its own way
         wrong = n == 0 or body.get("seed", 0) % 8 in (1, 4, 6)
-        return f"step by step by step by step\n#### {answer if not wrong else body.get('seed', 0) + 900}"
+        answer = body.get("seed", 0) + 900 if wrong else answer
+        return f"step by step by step by step\n#### {answer}"
 
     return reply
 
@@ -568,8 +567,6 @@ def cell(tmp_path, little):
     folder = tmp_path / "runs" / "study" / "cell"
     (folder / "rollouts").mkdir(parents=True)
     base = tmp_path / "base"
-    import shutil
-
     shutil.copytree(little, base)
     config = json.loads((base / "config.json").read_text()) | {"max_position_embeddings": 2048}
     (base / "config.json").write_text(json.dumps(config))
@@ -611,6 +608,33 @@ def test_a_run_is_not_scored_on_what_it_was_trained_on(evaluate, cell, tmp_path)
     assert before["n"] == 6 and before["accuracy"] is not None
     made = json.loads(Path(before["file"]).read_text())
     assert made["model"].startswith("base@") and result["model"] != made["model"]
+
+
+def test_rows_that_a_run_may_yet_draw_are_not_scored(evaluate, cell, root, tmp_path):
+    """plan-c cuts the test file where there is no other: its train rows are no held-out rows."""
+    folder = tmp_path / "prepared"
+    words = ["prepare", "data=plan-c", "datasets=gsm8k,commonsenseqa", f"data.root={root}"]
+    assert prepare([*words, f"out={folder}"]) == 0
+    table = open_table(folder)
+    train = {item.id for name in ("gsm8k", "commonsenseqa") for item in table.rows("train", name)}
+    assert 10 < len(train) < 25
+    config = yaml.safe_load((cell / "config.yaml").read_text())
+    for chosen_sets in ([], ["gsm8k"]):
+        config["task"] = {
+            "name": "mixed",
+            "path": str(folder),
+            "options": {"datasets": chosen_sets},
+        }
+        (cell / "config.yaml").write_text(yaml.safe_dump(config))
+        shutil.rmtree(cell / "rollouts", ignore_errors=True)
+        words = [f"run={cell}", "max_tokens=2", "track=false", "datasets=gsm8k,commonsenseqa"]
+        _, result = evaluate(None, *words, out=f"{len(chosen_sets)}.json")
+        trained = {name for name in train if not chosen_sets or name.startswith("gsm8k")}
+        for found, size in zip(result["datasets"], (20, 5), strict=True):
+            scored = {line["id"] for line in items(found)}
+            assert not scored & trained
+            assert found["n_trained_on"] == size - len(scored)
+            assert len(scored | {n for n in trained if n.startswith(found["dataset"])}) == size
 
 
 def test_a_run_is_not_graded_by_the_judge_that_trained_it(evaluate, cell, tmp_path, capsys):
