@@ -126,9 +126,12 @@ class Seen:
         if self.table is None:
             return False
         same = self.table.by_prompt(prompt_id(item.prompt))
-        places = {self.table.place(row.id) for row in (item, same) if row is not None}
-        trained = [place for place in places - {None} if self.table.split_of(place) == "train"]
-        return any(not self.datasets or self.table.at(n).dataset in self.datasets for n in trained)
+        for row in filter(None, (item, same)):
+            place = self.table.place(row.id)
+            drawn = not self.datasets or row.dataset in self.datasets
+            if place is not None and drawn and self.table.split_of(place) == "train":
+                return True
+        return False
 
 
 def trained_on(options: Options) -> Seen | None:

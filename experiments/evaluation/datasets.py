@@ -344,13 +344,13 @@ def _show(result: Mapping[str, Any], target: Path) -> None:
     for name, value in result["averages"].items():
         print(f"average {name:<11} {_share(value)}")
     commands = {
-        name: each["command"]
+        each["command"]: name
         for entry in result["datasets"]
         for name, each in entry["baselines"].items()
-        if each.get("command")
+        if each.get("command") and result["model"] is not None
     }
-    for name, command in commands.items():
-        print(f"{name.replace('_', ' ')} is not there yet: {command}")
+    for command, name in commands.items():
+        print(f"For the baseline {name}: {command}")
     print(target)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from study.bounds import Choice, Number
 from study.cli import option, overrides, preset, word
+from study.compose import preset_names
 from study.errors import UserError
 from study.tasks.datasets.sets import SETS
 
@@ -82,11 +83,10 @@ class Options:
         """Refuse options that do not go together.
         Raises UserError: a grading without a judge, settings of what is not there, or a choice of
             rows without their number."""
-        example = f"python -m experiments.evaluate {self.what}"
         if self.what in GRADED and not self.judge:
+            names = ", ".join(preset_names("judge"))
             raise UserError(
-                f"The evaluation {self.what} needs a judge. Type for example: {example}"
-                " judge=qwen3-32b run=runs/STUDY/CELL out=FILE"
+                f"experiments.evaluate {self.what} needs judge= (preset of the judge: {names})."
             )
         if self.what not in VERIFIED:
             return

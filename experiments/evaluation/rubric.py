@@ -23,7 +23,7 @@ from study.answers import answer_of
 from study.compose import load_presets
 from study.errors import UserError
 from study.files import read_json, write_text
-from study.rows import Row, Truth
+from study.rows import Row, RuleTruth
 from study.tasks import oracle, prompts, task_module
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def held_out(task: Task, split: str, options: Options) -> Rows:
 
 def grade(
     judge: Judge,
-    truth: Callable[[str, str], Truth | None],
+    truth: Callable[[str, str], RuleTruth],
     responses: Sequence[tuple[Row, str]],
     runs_dir: Path,
 ) -> list[Graded]:

@@ -366,7 +366,8 @@ def test_limit_and_select_choose_rows(evaluate):
     _, spread = evaluate(right("gsm8k"), "limit=4", "select=facility", out="f.json")
     chosen_ids = {line["id"] for line in items(entry(spread, "gsm8k"))}
     # the seventeen sums are near copies of each other
-    assert len(chosen_ids) == 4 and {f"gsm8k:test:{row}" for row in range(3)} <= chosen_ids
+    copies = chosen_ids & {f"gsm8k:test:{row}" for row in range(3, 20)}
+    assert len(chosen_ids) == 4 and 1 <= len(copies) <= 2
     hashes = [entry(each, "gsm8k")["hashes"]["data"] for each in (result, spread)]
     assert len(set(hashes)) == 2
 
