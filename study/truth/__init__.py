@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from study.errors import UserError
 from study.sandbox import tiers
-from study.sandbox.calls import Result
-from study.sandbox.grader import Pair
+from study.sandbox.calls import Limits, Result
+from study.sandbox.grader import CANDIDATE, Pair
 from study.sandbox.pool import Crew
 from study.tasks.datasets.item import Item
 from study.truth import choice, code, mathematics, numbers, qa
@@ -41,11 +41,13 @@ class Grader:
     Attributes:
         workers: how many answers are checked at once; code takes two processes for each.
         unsafe: go on without isolation where this machine has none.
+        limits: what one program may use.
     """
 
-    def __init__(self, workers: int = 2, unsafe: bool = False) -> None:
+    def __init__(self, workers: int = 2, unsafe: bool = False, limits: Limits = CANDIDATE) -> None:
         self.workers = workers
         self.unsafe = unsafe
+        self.limits = limits
         self._crews: dict[str, Crew] = {}
         self._memo: dict[tuple[str, bytes], Score] = {}
         self._lock = threading.Lock()
@@ -129,7 +131,7 @@ def _begin(item: Item, answer: str, runner: Grader) -> Score | Callable[[], Scor
     if item.domain == "code":
         tier = runner.tier
         crew = runner.crew("code", lambda: Pair(tier))
-        return _later(code.score, item, answer, crew, code.task(item, answer))
+        return _later(code.score, item, answer, crew, code.task(item, answer, runner.limits))
     if item.domain == "qa":
         return (choice.score if item.choices else qa.hotpot)(item, answer)
     raise UserError(
