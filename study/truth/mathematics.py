@@ -40,6 +40,7 @@ _SAME = (
 _UNIT = re.compile(r"(?<=[\d}\s])\s?\\text\{[^{}]{0,60}\}(?:\^\{?\d\}?)?\s*$")
 _WORDS = re.compile(r"(-?\d[\d,.]*)\s+[A-Za-z]{2,20}(?:\s[A-Za-z]{2,20}){0,3}")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_NAMED = re.compile(r"\\(?:text|mbox)\s?\{[^{}]*[A-Za-z]{2}[^{}]*\}")
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\s?\d{3})+(?:\.\d+)?")
 _MIXED = re.compile(r"(-?)(\d{1,9})\s?\\frac\{?(\d{1,9})\}?\s?\{?(\d{1,9})\}?")
 
@@ -105,11 +106,13 @@ def compare(item: Item, answer: str) -> Score | Comparison:
     if len(expression) > LONGEST_EXPRESSION:
         return Score(False, {}, None, Ending.TOO_LONG, f"{len(expression)} characters")
     mine = tidy(expression)
-    golds = tuple(tidy(gold) for gold in map(final_expression, item.answers) if gold is not None)
+    golds = tuple(tidy(last_box(gold) or gold) for gold in item.answers)
     if not mine:
         return no_answer()
     if _squeezed(mine) in map(_squeezed, golds):
         return verdict(True, expression)
+    if all(_NAMED.fullmatch(gold.strip()) for gold in item.answers):
+        return verdict(False, expression)  # math-verify would multiply the letters of a word
     return Comparison(golds, mine)
 
 

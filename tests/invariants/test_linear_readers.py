@@ -152,8 +152,8 @@ UNITS = [
     "assistantfinal", "<<<", "<<<a ", "<<<answer 0123456789abcdef>>>\n",
     "\n<<</answer 0123456789abcdef>>>", "-----BEGIN " + "PRIVATE KEY-----", "-----END ", "://",
     "://a:", "bearer ", "sk-", "what a ", "let me know if ? ", "here is my answer ", "1 yes\n",
-    "answer is ", "Answer: ", "#### ", "\\boxed{", "\\boxed", "\\frac{1}{2}", "\\text{", "$$ ", "\\( ",
-    "1,234", "3 1/2 ", "1e5", "-$", "```\n", "~~~ py\n", "def a(", "(A) ",
+    "answer is ", "Answer: ", "#### ", "\\boxed{", "\\boxed", "\\frac{1}{2}", "\\text{", "$$ ",
+    "\\( ", "1,234", "3 1/2 ", "1e5", "-$", "```\n", "~~~ py\n", "def a(", "(A) ",
 ]  # fmt: skip
 """What a nasty text repeats."""
 FRONTS = ("", "[", '{"1": ', "1:", '"', "<", "9")

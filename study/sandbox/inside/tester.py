@@ -124,7 +124,10 @@ class Handle:
         self.__getattr__("__setitem__")(key, value)
 
     def __len__(self) -> int:
-        return self.__getattr__("__len__")()
+        try:
+            return self.__getattr__("__len__")()
+        except AttributeError as error:  # `list` asks for a length, where there is one
+            raise TypeError("an object without a length") from error
 
     def __iter__(self) -> Iterator[Any]:
         values = self._candidate.ask(self._target, "list", (), {})

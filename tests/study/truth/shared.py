@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import itertools
 import json
 import re
 from typing import Any
@@ -12,10 +13,12 @@ from study.tasks.datasets.item import Item
 from study.tasks.where import data_folder
 from study.truth.extract import last_box
 
+NUMBERS = itertools.count()
 
-def item(dataset: str, domain: str, index: int = 0, **fields: Any) -> Item:
-    """An item with what a rule reads."""
-    return Item(f"{dataset}:test:{index}", dataset, domain, "test", "", "", "", **fields)
+
+def item(dataset: str, domain: str, **fields: Any) -> Item:
+    """An item with what a rule reads, and an id of its own."""
+    return Item(f"{dataset}:test:{next(NUMBERS)}", dataset, domain, "test", "", "", "", **fields)
 
 
 def records(path: str) -> list[dict[str, Any]]:
@@ -33,19 +36,18 @@ def humaneval() -> list[Item]:
         item(
             "humaneval",
             "code",
-            index,
             entry_point=row["entry_point"],
             code_prompt=row["prompt"],
             tests=row["test"],
             reference=row["canonical_solution"],
         )
-        for index, row in enumerate(records("humaneval/HumanEval.jsonl.gz"))
+        for row in records("humaneval/HumanEval.jsonl.gz")
     ]
 
 
 def called(test: str) -> str:
     """The function that an assertion of MBPP calls."""
-    match = re.search(r"(\w+)\(", test.removeprefix("assert"))
+    match = re.search(r"(\w+)\s*\(", test.removeprefix("assert"))
     assert match is not None
     return match[1]
 
@@ -56,13 +58,12 @@ def mbpp() -> list[Item]:
         item(
             "mbpp",
             "code",
-            index,
             entry_point=called(row["test_list"][0]),
             tests="\n".join(row["test_list"]),
             setup=row["test_setup_code"],
             reference=row["code"],
         )
-        for index, row in enumerate(records("mbpp/mbpp.jsonl.gz"))
+        for row in records("mbpp/mbpp.jsonl.gz")
     ]
 
 
@@ -73,9 +74,8 @@ def mathematics() -> list[Item]:
         item(
             "math",
             "math",
-            index,
             answers=(last_box(row["solution"]) or "",),
             reference=row["solution"],
         )
-        for index, row in enumerate(records("math/test.jsonl.gz"))
+        for row in records("math/test.jsonl.gz")
     ]

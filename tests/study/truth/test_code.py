@@ -213,6 +213,10 @@ def test_what_cannot_be_asked_is_missing_and_not_wrong(quick, tests):
     assert grade(quick, TWICE, "return 2 * n").correct
 
 
+def test_without_tests_there_is_no_verdict(quick):
+    assert grade(quick, item("mine", "code", entry_point="f"), "def f(x): 1") is None
+
+
 def test_a_dead_sandbox_is_missing_and_forgotten(monkeypatch):
     tiers.find()
     broken = [tiers.Worker(["/bin/false"], {}) for _ in range(4)]
@@ -247,7 +251,7 @@ def test_every_reference_passes(grader, rows):
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forgery_never_passes(quick, name):
     """Nor is it missing: then a policy could choose not to be graded."""
-    plain = item("mbpp", "code", 1, entry_point="f", tests="assert f(2) == 4\nassert f(3) == 6")
+    plain = item("mbpp", "code", entry_point="f", tests="assert f(2) == 4\nassert f(3) == 6")
     for task in (TWICE, plain):
         said = grade(quick, task, FORGERIES[name].replace("NAME", "f"))
         assert said is not None and not said.correct, said
