@@ -116,20 +116,21 @@ def compare(item: Item, answer: str) -> Score | Comparison:
     return Comparison(golds, mine)
 
 
-class Comparer(Worker):
+class Comparer:
     """A process that has math-verify loaded and survives the expressions that it is given.
     Raises Broken: it cannot be started."""
 
     def __init__(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
         environment = {"PYTHONPATH": root, "PYTHONHASHSEED": "0"}
-        super().__init__([sys.executable, "-m", "study.truth.equations"], environment)
+        self.worker = Worker([sys.executable, "-m", "study.truth.equations"], environment)
+        self.dirty = False
 
     def call(self, comparison: Comparison) -> Result:
         """``returned`` with whether the two are equal, or why that could not be told.
         Raises Broken: it was killed from outside, or failed."""
         request = {"golds": comparison.golds, "answer": comparison.answer, "cpu_s": LIMITS.cpu_s}
-        reply = self.ask(request, LIMITS)
+        reply = self.worker.ask(request, LIMITS)
         if reply["end"] == "compared":
             return Result(Outcome.RETURNED, bool(reply["equal"]))
         if reply["end"] == "memory":
@@ -140,6 +141,10 @@ class Comparer(Worker):
         if code > 0 or code == -signal.SIGKILL:
             raise Broken(f"math-verify ended with code {code}")
         return Result(Outcome.KILLED, None, f"signal {-code}")
+
+    def close(self) -> None:
+        """End it, and the child in it."""
+        self.worker.close()
 
 
 def score(item: Item, answer: str, result: Result) -> Score | None:

@@ -103,6 +103,8 @@ class Handle:
     """A name or an object of the candidate's."""
 
     __slots__ = ("_candidate", "_target")
+    _candidate: Candidate
+    _target: str | int
 
     def __init__(self, candidate: Candidate, target: str | int) -> None:
         object.__setattr__(self, "_candidate", candidate)

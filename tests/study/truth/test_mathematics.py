@@ -202,7 +202,7 @@ def test_a_killed_process_is_started_again_once(grader):
     pair = Comparison(("1/2",), "0.5")
     try:
         assert comparer.call(pair).value is True
-        os.kill(comparer.process.pid, signal.SIGKILL)
+        os.kill(comparer.worker.process.pid, signal.SIGKILL)
         with pytest.raises(Exception, match="ended"):
             comparer.call(pair)
     finally:
@@ -210,7 +210,7 @@ def test_a_killed_process_is_started_again_once(grader):
     crew = grader.crew("math", Comparer)
     assert score([gold("1/2")], ["0.50"], grader)[0].correct
     for worker in crew._workers.values():
-        os.kill(worker.process.pid, signal.SIGKILL)
+        os.kill(worker.worker.process.pid, signal.SIGKILL)
     assert score([gold("1/2")], ["0.500"], grader)[0].correct
 
 
@@ -224,9 +224,9 @@ def test_a_process_that_dies_twice_is_missing(monkeypatch):
 def test_its_processes_end_with_it():
     comparer = Comparer()
     assert comparer.call(Comparison(("1",), "2")).value is False
-    children = below(comparer.process.pid)
-    comparer.process.stdin.close()
-    assert comparer.process.wait(20) == 0 and children
+    children = below(comparer.worker.process.pid)
+    comparer.worker.process.stdin.close()
+    assert comparer.worker.process.wait(20) == 0 and children
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     comparer.close()
 
@@ -236,10 +236,10 @@ def test_it_says_nothing_of_its_own(tmp_path):
     comparer = Comparer()
     try:
         assert comparer.call(Comparison(("1/2",), r"\frac{}{")).value is False
-        assert comparer.errors.tell() == 0
+        assert comparer.worker.errors.tell() == 0
     finally:
         comparer.close()
-    assert isinstance(comparer.process, subprocess.Popen)
+    assert isinstance(comparer.worker.process, subprocess.Popen)
 
 
 @pytest.mark.slow
