@@ -7,6 +7,7 @@ in ``\text{}`` are taken off both. What is then the same text needs no child.
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import sys
@@ -22,7 +23,9 @@ from study.truth.score import Ending, Score, no_answer, verdict
 
 LONGEST_EXPRESSION = 1000
 """Characters; the longest right answer of MATH has 159."""
-LIMITS = Limits(cpu_s=3, wall_s=60.0)
+DEEPEST = 30
+"""Brackets in each other; the parser's time grows out of proportion with them."""
+LIMITS = Limits(cpu_s=2, wall_s=60.0)
 _MATHS = re.compile(r"\$\$?([^$]{1,1000})\$|\\\(([^$\n]{1,1000}?)\\\)|\\\[([^$]{1,1000}?)\\\]")
 _SAME = (
     (
@@ -31,7 +34,7 @@ _SAME = (
     ),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\(?:mbox|textbf|textit|textrm|mathrm|mathbf)\s?\{"), r"\\text{"),
-    (re.compile(r"\\[!,;:]|\\ (?![a-zA-Z])|~|\\q?quad(?![a-zA-Z])"), " "),
+    (re.compile(r"(?<!\\)\\(?:[!,;:]| (?![a-zA-Z]))|~|\\q?quad(?![a-zA-Z])"), " "),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?![a-zA-Z])|°"), ""),
     (re.compile(r"\\?[%$]|\\text\{\s?\\?%\s?\}"), ""),
@@ -90,6 +93,12 @@ def _squeezed(expression: str) -> str:
     return text.casefold() if re.fullmatch(r"[A-Za-z]{2,}", text) else text
 
 
+def _depth(expression: str) -> int:
+    """How many brackets stand in each other, of any kind."""
+    steps = ((mark in "([{") - (mark in ")]}") for mark in expression)
+    return max(itertools.accumulate(steps), default=0)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Right answers and an expression, both tidy, for a child to compare."""
@@ -103,8 +112,9 @@ def compare(item: Item, answer: str) -> Score | Comparison:
     expression = final_expression(answer)
     if expression is None:
         return no_answer()
-    if len(expression) > LONGEST_EXPRESSION:
-        return Score(False, {}, None, Ending.TOO_LONG, f"{len(expression)} characters")
+    if len(expression) > LONGEST_EXPRESSION or _depth(expression) > DEEPEST:
+        detail = f"{len(expression)} characters, brackets {_depth(expression)} deep"
+        return Score(False, {}, None, Ending.TOO_LONG, detail)
     mine = tidy(expression)
     golds = tuple(tidy(last_box(gold) or gold) for gold in item.answers)
     if not mine:

@@ -45,11 +45,10 @@ def humaneval() -> list[Item]:
     ]
 
 
-def called(test: str) -> str:
-    """The function that an assertion of MBPP calls."""
-    match = re.search(r"(\w+)\s*\(", test.removeprefix("assert"))
-    assert match is not None
-    return match[1]
+def called(program: str, test: str) -> str:
+    """The function of an MBPP program that an assertion calls."""
+    defined = re.findall(r"^def\s+(\w+)", program, re.MULTILINE)
+    return next(name for name in re.findall(r"(\w+)\s*\(", test) if name in defined)
 
 
 @functools.cache
@@ -58,7 +57,7 @@ def mbpp() -> list[Item]:
         item(
             "mbpp",
             "code",
-            entry_point=called(row["test_list"][0]),
+            entry_point=called(row["code"], row["test_list"][0]),
             tests="\n".join(row["test_list"]),
             setup=row["test_setup_code"],
             reference=row["code"],
