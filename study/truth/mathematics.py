@@ -7,6 +7,7 @@ in ``\text{}`` are taken off both. What is then the same text needs no child.
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import sys
@@ -22,7 +23,9 @@ from study.truth.score import Ending, Score, no_answer, verdict
 
 LONGEST_EXPRESSION = 1000
 """Characters; the longest right answer of MATH has 159."""
-LIMITS = Limits(cpu_s=3, wall_s=60.0)
+DEEPEST = 30
+"""Brackets in each other; the parser's time grows out of proportion with them."""
+LIMITS = Limits(cpu_s=2, wall_s=60.0)
 _MATHS = re.compile(r"\$\$?([^$]{1,1000})\$|\\\(([^$\n]{1,1000}?)\\\)|\\\[([^$]{1,1000}?)\\\]")
 _SAME = (
     (
@@ -31,7 +34,7 @@ _SAME = (
     ),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\(?:mbox|textbf|textit|textrm|mathrm|mathbf)\s?\{"), r"\\text{"),
-    (re.compile(r"\\[!,;:]|\\ (?![a-zA-Z])|~|\\q?quad(?![a-zA-Z])"), " "),
+    (re.compile(r"(?<!\\)\\(?:[!,;:]| (?![a-zA-Z]))|~|\\q?quad(?![a-zA-Z])"), " "),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?![a-zA-Z])|°"), ""),
     (re.compile(r"\\?[%$]|\\text\{\s?\\?%\s?\}"), ""),
@@ -40,6 +43,7 @@ _SAME = (
 _UNIT = re.compile(r"(?<=[\d}\s])\s?\\text\{[^{}]{0,60}\}(?:\^\{?\d\}?)?\s*$")
 _WORDS = re.compile(r"(-?\d[\d,.]*)\s+[A-Za-z]{2,20}(?:\s[A-Za-z]{2,20}){0,3}")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_NAMED = re.compile(r"\\(?:text|mbox)\s?\{[^{}]*[A-Za-z]{2}[^{}]*\}")
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\s?\d{3})+(?:\.\d+)?")
 _MIXED = re.compile(r"(-?)(\d{1,9})\s?\\frac\{?(\d{1,9})\}?\s?\{?(\d{1,9})\}?")
 
@@ -89,6 +93,12 @@ def _squeezed(expression: str) -> str:
     return text.casefold() if re.fullmatch(r"[A-Za-z]{2,}", text) else text
 
 
+def _depth(expression: str) -> int:
+    """How many brackets stand in each other, of any kind."""
+    steps = ((mark in "([{") - (mark in ")]}") for mark in expression)
+    return max(itertools.accumulate(steps), default=0)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Right answers and an expression, both tidy, for a child to compare."""
@@ -102,31 +112,35 @@ def compare(item: Item, answer: str) -> Score | Comparison:
     expression = final_expression(answer)
     if expression is None:
         return no_answer()
-    if len(expression) > LONGEST_EXPRESSION:
-        return Score(False, {}, None, Ending.TOO_LONG, f"{len(expression)} characters")
+    if len(expression) > LONGEST_EXPRESSION or _depth(expression) > DEEPEST:
+        detail = f"{len(expression)} characters, brackets {_depth(expression)} deep"
+        return Score(False, {}, None, Ending.TOO_LONG, detail)
     mine = tidy(expression)
-    golds = tuple(tidy(gold) for gold in map(final_expression, item.answers) if gold is not None)
+    golds = tuple(tidy(last_box(gold) or gold) for gold in item.answers)
     if not mine:
         return no_answer()
     if _squeezed(mine) in map(_squeezed, golds):
         return verdict(True, expression)
+    if all(_NAMED.fullmatch(gold.strip()) for gold in item.answers):
+        return verdict(False, expression)  # math-verify would multiply the letters of a word
     return Comparison(golds, mine)
 
 
-class Comparer(Worker):
+class Comparer:
     """A process that has math-verify loaded and survives the expressions that it is given.
     Raises Broken: it cannot be started."""
 
     def __init__(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
         environment = {"PYTHONPATH": root, "PYTHONHASHSEED": "0"}
-        super().__init__([sys.executable, "-m", "study.truth.equations"], environment)
+        self.worker = Worker([sys.executable, "-m", "study.truth.equations"], environment)
+        self.dirty = False
 
     def call(self, comparison: Comparison) -> Result:
         """``returned`` with whether the two are equal, or why that could not be told.
         Raises Broken: it was killed from outside, or failed."""
         request = {"golds": comparison.golds, "answer": comparison.answer, "cpu_s": LIMITS.cpu_s}
-        reply = self.ask(request, LIMITS)
+        reply = self.worker.ask(request, LIMITS)
         if reply["end"] == "compared":
             return Result(Outcome.RETURNED, bool(reply["equal"]))
         if reply["end"] == "memory":
@@ -137,6 +151,10 @@ class Comparer(Worker):
         if code > 0 or code == -signal.SIGKILL:
             raise Broken(f"math-verify ended with code {code}")
         return Result(Outcome.KILLED, None, f"signal {-code}")
+
+    def close(self) -> None:
+        """End it, and the child in it."""
+        self.worker.close()
 
 
 def score(item: Item, answer: str, result: Result) -> Score | None:
