@@ -12,12 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from study.sandbox import tiers
-from study.sandbox.calls import CLAIMS, Limits, Outcome, Result, cut_short, one_line
+from study.sandbox.calls import Limits, Outcome, Result, cut_short, one_line
 from study.sandbox.worker import Broken
 
 CANDIDATE = Limits(cpu_s=5, wall_s=20.0, memory_mb=512, reply_bytes=1 << 20)
 """Per program; 5 s of CPU time are enough for every published sample of HumanEval but two."""
 TESTER = Limits(cpu_s=10, wall_s=30.0, memory_mb=512, reply_bytes=1 << 20)
+
+UNREADY = {
+    str(outcome): outcome
+    for outcome in (Outcome.UNPARSABLE, Outcome.RAISED, Outcome.EXITED, Outcome.MEMORY)
+}
+"""What a program may say of itself before it is tested."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ def _unready(data: str) -> Result | None:
         claim = json.loads(data)
         if claim["end"] == "ready":
             return None
-        return Result(CLAIMS[claim["end"]], None, one_line(claim["text"]))
+        return Result(UNREADY[claim["end"]], None, one_line(claim["text"]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Result(Outcome.FORGED, None, "the bytes are not an answer")
 

@@ -28,7 +28,7 @@ class Broken(Exception):
 
 
 class Worker:
-    """Starts ``argv`` with no more than ``environment``; asks one thing at a time. Not thread-safe."""
+    """Starts ``argv`` with ``environment`` alone and asks it one thing at a time, by one thread."""
 
     def __init__(self, argv: Sequence[str], environment: dict[str, str]) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from study.errors import UserError
 from study.sandbox import tiers
-from study.sandbox.calls import Result
-from study.sandbox.grader import Pair
+from study.sandbox.calls import Limits, Result
+from study.sandbox.grader import CANDIDATE, Pair
 from study.sandbox.pool import Crew
 from study.tasks.datasets.item import Item
 from study.truth import choice, code, mathematics, numbers, qa
@@ -41,11 +41,13 @@ class Grader:
     Attributes:
         workers: how many answers are checked at once; code takes two processes for each.
         unsafe: go on without isolation where this machine has none.
+        limits: what one program may use.
     """
 
-    def __init__(self, workers: int = 2, unsafe: bool = False) -> None:
+    def __init__(self, workers: int = 2, unsafe: bool = False, limits: Limits = CANDIDATE) -> None:
         self.workers = workers
         self.unsafe = unsafe
+        self.limits = limits
         self._crews: dict[str, Crew] = {}
         self._memo: dict[tuple[str, bytes], Score] = {}
         self._lock = threading.Lock()
@@ -89,7 +91,7 @@ class Grader:
 
 def score(items: Sequence[Item], answers: Sequence[str], runner: Grader) -> list[Score | None]:
     """What the rules say of N ``answers`` to N ``items``, the thinking already stripped: N scores,
-    None where a child failed twice and not the answer.
+    None where a child failed twice and not the answer, or a row of code has no tests.
 
     The same answer to the same item is checked once for the life of ``runner``.
     Raises UserError: an item of a domain that has no rule.
@@ -99,43 +101,46 @@ def score(items: Sequence[Item], answers: Sequence[str], runner: Grader) -> list
         (item.id, hashlib.sha256(answer.encode("utf-8", "surrogatepass")).digest())
         for item, answer in zip(items, answers, strict=True)
     ]
-    scores: dict[tuple[str, bytes], Score | Callable[[], Score | None] | None] = {}
+    waiting: dict[tuple[str, bytes], Callable[[], Score | None]] = {}
     for key, item, answer in zip(keys, items, answers, strict=True):
-        if key not in scores:
-            scores[key] = runner.recall(key) or _begin(item, answer, runner)
-    for key, begun in scores.items():
-        if callable(begun):
-            scores[key] = begun()
-    for key, said in scores.items():
-        if isinstance(said, Score):
-            runner.remember(key, said)
+        if key not in waiting:
+            earlier = runner.recall(key)
+            waiting[key] = (
+                (lambda earlier=earlier: earlier) if earlier else _begin(item, answer, runner)
+            )
+    scores = {key: result() for key, result in waiting.items()}
+    for key, verdict in scores.items():
+        if verdict is not None:
+            runner.remember(key, verdict)
     return [scores[key] for key in keys]
 
 
-def _begin(item: Item, answer: str, runner: Grader) -> Score | Callable[[], Score | None]:
-    """The score of an answer, or what waits for it."""
+def _begin(item: Item, answer: str, runner: Grader) -> Callable[[], Score | None]:
+    """What waits for the score of an answer."""
     if len(answer) > LONGEST:
         measured = ("exact", "f1") if item.domain == "qa" and not item.choices else ()
         nothing = dict.fromkeys(measured, 0.0)
-        return Score(False, nothing, None, Ending.TOO_LONG, f"{len(answer)} characters")
-    if (rule := HERE.get(item.dataset)) is not None:
-        return rule(item, answer)
-    if item.domain == "math":
+        detail = f"{len(answer)} characters"
+        return lambda: Score(False, nothing, None, Ending.TOO_LONG, detail)
+    if item.domain == "math" and item.dataset not in HERE:
         comparison = mathematics.compare(item, answer)
         if not isinstance(comparison, Comparison):
-            return comparison
+            return lambda: comparison
         crew = runner.crew("math", mathematics.Comparer)
         return _later(mathematics.score, item, answer, crew, comparison)
     if item.domain == "code":
+        if not item.tests.strip():  # any program would pass
+            return lambda: None
         tier = runner.tier
         crew = runner.crew("code", lambda: Pair(tier))
-        return _later(code.score, item, answer, crew, code.task(item, answer))
-    if item.domain == "qa":
-        return (choice.score if item.choices else qa.hotpot)(item, answer)
-    raise UserError(
-        f"{item.id} is of the domain {item.domain!r}, which has no rule. Legal are math, qa, code."
-        " Correct the row's type."
-    )
+        return _later(code.score, item, answer, crew, code.task(item, answer, runner.limits))
+    if item.dataset not in HERE and item.domain != "qa":
+        raise UserError(
+            f"{item.id} is of the domain {item.domain!r}, which has no rule. Legal are math, qa,"
+            " code. Correct the row's type."
+        )
+    rule = HERE.get(item.dataset, choice.score if item.choices else qa.hotpot)
+    return lambda: rule(item, answer)
 
 
 def _later(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-from study.sandbox.calls import Outcome, Result
+from study.sandbox.calls import Limits, Outcome, Result
 from study.sandbox.grader import Task
 from study.tasks.datasets.item import Item
 from study.truth.score import Ending, Score
@@ -69,9 +69,10 @@ def programs(item: Item, answer: str) -> tuple[tuple[str, ...], ...]:
     return (whole, *bodies) if defines(code, item.entry_point) else bodies
 
 
-def task(item: Item, answer: str) -> Task:
+def task(item: Item, answer: str, limits: Limits) -> Task:
     """The program of ``answer`` with the tests of ``item``."""
-    return Task(programs(item, answer), item.tests, item.entry_point, item.code_prompt, item.setup)
+    tests, entry_point = item.tests, item.entry_point
+    return Task(programs(item, answer), tests, entry_point, item.code_prompt, item.setup, limits)
 
 
 def score(item: Item, answer: str, result: Result) -> Score | None:

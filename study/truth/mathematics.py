@@ -40,6 +40,7 @@ _SAME = (
 _UNIT = re.compile(r"(?<=[\d}\s])\s?\\text\{[^{}]{0,60}\}(?:\^\{?\d\}?)?\s*$")
 _WORDS = re.compile(r"(-?\d[\d,.]*)\s+[A-Za-z]{2,20}(?:\s[A-Za-z]{2,20}){0,3}")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_NAMED = re.compile(r"\\(?:text|mbox)\s?\{[^{}]*[A-Za-z]{2}[^{}]*\}")
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\s?\d{3})+(?:\.\d+)?")
 _MIXED = re.compile(r"(-?)(\d{1,9})\s?\\frac\{?(\d{1,9})\}?\s?\{?(\d{1,9})\}?")
 
@@ -105,28 +106,31 @@ def compare(item: Item, answer: str) -> Score | Comparison:
     if len(expression) > LONGEST_EXPRESSION:
         return Score(False, {}, None, Ending.TOO_LONG, f"{len(expression)} characters")
     mine = tidy(expression)
-    golds = tuple(tidy(gold) for gold in map(final_expression, item.answers) if gold is not None)
+    golds = tuple(tidy(last_box(gold) or gold) for gold in item.answers)
     if not mine:
         return no_answer()
     if _squeezed(mine) in map(_squeezed, golds):
         return verdict(True, expression)
+    if all(_NAMED.fullmatch(gold.strip()) for gold in item.answers):
+        return verdict(False, expression)  # math-verify would multiply the letters of a word
     return Comparison(golds, mine)
 
 
-class Comparer(Worker):
+class Comparer:
     """A process that has math-verify loaded and survives the expressions that it is given.
     Raises Broken: it cannot be started."""
 
     def __init__(self) -> None:
         root = str(Path(__file__).resolve().parents[2])
         environment = {"PYTHONPATH": root, "PYTHONHASHSEED": "0"}
-        super().__init__([sys.executable, "-m", "study.truth.equations"], environment)
+        self.worker = Worker([sys.executable, "-m", "study.truth.equations"], environment)
+        self.dirty = False
 
     def call(self, comparison: Comparison) -> Result:
         """``returned`` with whether the two are equal, or why that could not be told.
         Raises Broken: it was killed from outside, or failed."""
         request = {"golds": comparison.golds, "answer": comparison.answer, "cpu_s": LIMITS.cpu_s}
-        reply = self.ask(request, LIMITS)
+        reply = self.worker.ask(request, LIMITS)
         if reply["end"] == "compared":
             return Result(Outcome.RETURNED, bool(reply["equal"]))
         if reply["end"] == "memory":
@@ -137,6 +141,10 @@ class Comparer(Worker):
         if code > 0 or code == -signal.SIGKILL:
             raise Broken(f"math-verify ended with code {code}")
         return Result(Outcome.KILLED, None, f"signal {-code}")
+
+    def close(self) -> None:
+        """End it, and the child in it."""
+        self.worker.close()
 
 
 def score(item: Item, answer: str, result: Result) -> Score | None:

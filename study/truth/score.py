@@ -61,7 +61,7 @@ Rule = Callable[[Item, str], Score]
 """Scores an answer in this process, in time proportional to its length."""
 
 
-def verdict(correct: bool, extracted: str, detail: str = "", **values: float) -> Score:
+def verdict(correct: bool, extracted: str | None, detail: str = "", **values: float) -> Score:
     """The score of an answer that was compared."""
     return Score(correct, values, extracted, Ending.PASSED if correct else Ending.FAILED, detail)
 

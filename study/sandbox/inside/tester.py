@@ -22,10 +22,8 @@ from study.sandbox.inside.literal import NotLiteral
 
 NOT_RAISED = (StopIteration, StopAsyncIteration, AssertionError)
 """What would end a loop of the tests, or be taken for a verdict of theirs."""
-ENDS = frozenset(
-    "raised unparsable not_literal exited forged timeout memory overflow killed".split()
-)
-"""How the candidate may end, or be said to have ended."""
+CLAIMS = frozenset("returned raised unparsable not_literal exited memory".split())
+"""What a candidate may say of a question."""
 
 
 class Refused(BaseException):
@@ -64,7 +62,7 @@ class Candidate:
         try:
             claim = json.loads(reply["claim"])
             end, text, kind = claim["end"], claim["text"], claim.get("kind")
-            if not isinstance(text, str) or end not in ENDS | {"returned"}:
+            if not isinstance(text, str) or end not in CLAIMS:
                 raise ValueError("another answer")
             if end == "returned":
                 return border.read(text, lambda number: Handle(self, number))
@@ -105,6 +103,8 @@ class Handle:
     """A name or an object of the candidate's."""
 
     __slots__ = ("_candidate", "_target")
+    _candidate: Candidate
+    _target: str | int
 
     def __init__(self, candidate: Candidate, target: str | int) -> None:
         object.__setattr__(self, "_candidate", candidate)
@@ -126,7 +126,10 @@ class Handle:
         self.__getattr__("__setitem__")(key, value)
 
     def __len__(self) -> int:
-        return self.__getattr__("__len__")()
+        try:
+            return self.__getattr__("__len__")()
+        except AttributeError as error:  # `list` asks for a length, where there is one
+            raise TypeError("an object without a length") from error
 
     def __iter__(self) -> Iterator[Any]:
         values = self._candidate.ask(self._target, "list", (), {})
