@@ -159,21 +159,16 @@ class Command(Generic[T]):
         self.beginnings = self.options[self.collected].overrides if self.collected else ()
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run the command line; 2 for what the user can put right, 130 after Ctrl-C, 141 where
-        whoever read what is printed has gone."""
+        """Run the command line; 2 for what the user can put right, 130 after Ctrl-C."""
         words = list(sys.argv[1:] if arguments is None else arguments)
         if {"-h", "--help"} & set(words):
             print(self.help())
             return 0
         try:
-            code = self.work(self.read(words))
-            sys.stdout.flush()
-            return code
+            return self.work(self.read(words))
         except UserError as error:
             print(error, file=sys.stderr)
             return 2
-        except BrokenPipeError:
-            return _unread()
         except KeyboardInterrupt:
             return 130
 
@@ -312,16 +307,6 @@ def command(
     dataclass whose fields are made by `option`, `word`, `preset`, `output` and `overrides`; its
     method ``check``, where it has one, looks at them together."""
     return lambda work: Command(work, example, about or "", options)
-
-
-def _unread() -> int:
-    """The exit code where nobody reads the output any more; what else broke is raised again."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    raise
 
 
 def _scalar(key: str, text: str, kind: Any, legal: Legal | None) -> Any:
