@@ -83,7 +83,7 @@ def read_shape(folder: Path) -> Shape | None:
 
 def step_memory(shape: Shape, config: Study, prompt_tokens: int = PROMPT_TOKENS) -> dict[str, int]:
     """Bytes by part: weights, training, generation, update. The peak is the first two and the
-    larger of the last two.
+    larger of the last two. With ``trainer.fast`` generation takes as many rows at once as fit.
 
     Args:
         prompt_tokens: of each prompt.
@@ -94,7 +94,7 @@ def step_memory(shape: Shape, config: Study, prompt_tokens: int = PROMPT_TOKENS)
     copies = 1 + (lora is None and trainer.beta > 0)  # the reference of full weights is a copy
     rollouts = trainer.prompts_per_step * trainer.group_size
     length = prompt_tokens + trainer.max_completion_length
-    cache = rollouts * length * 2 * shape.layers * shape.key_value * size
+    cache = length * 2 * shape.layers * shape.key_value * size
     merged = shape.linear * size if trainer.fast and lora is not None else 0
     groups = max(1, trainer.micro_batch // trainer.group_size)
     if trainer.fast:
@@ -107,7 +107,7 @@ def step_memory(shape: Shape, config: Study, prompt_tokens: int = PROMPT_TOKENS)
     return {
         "weights": copies * shape.weights * size,
         "training": trained * size * (1 + ADAM_STATES),
-        "generation": cache + merged,
+        "generation": cache * (1 if trainer.fast else rollouts) + merged,
         "update": kept + logits,
     }
 
@@ -128,8 +128,12 @@ def peak(parts: dict[str, int]) -> int:
     return parts["weights"] + parts["training"] + max(parts["generation"], parts["update"])
 
 
-def check_memory(todo: Sequence[Cell]) -> None:
-    """Say that a step may not fit the device that will train it; refuse what cannot.
+def check_memory(todo: Sequence[Cell], refuse: bool = True) -> None:
+    """Say that a step may not fit the device of this machine; refuse what cannot.
+
+    Args:
+        todo: the cells to train here.
+        refuse: False only says it.
 
     Raises:
         UserError: weights, gradients and moments alone are larger than the device; with the parts,
@@ -153,7 +157,7 @@ def check_memory(todo: Sequence[Cell]) -> None:
             f" ({told}; prompts of {PROMPT_TOKENS} tokens), and {device} has"
             f" {available / GIB:.1f} GiB. {_remedy(config, parts)}"
         )
-        if parts["weights"] + parts["training"] > available:
+        if refuse and parts["weights"] + parts["training"] > available:
             raise UserError(text)
         say(text)
 

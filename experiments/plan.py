@@ -24,7 +24,7 @@ from study.identity import flatten, identifying
 from study.rewards.checks import for_judge
 from study.schema import Judge, Task, freeze
 from study.status import read_status
-from study.tasks import TASKS
+from study.tasks import sample, task_module
 
 if TYPE_CHECKING:
     from study.rows import Row
@@ -36,7 +36,11 @@ def show_plan(todo: Sequence[Cell]) -> int:
     print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
     costs = [expected(cell) for cell in todo]
     total = {name: sum(cost[name] for cost in costs) for name in costs[0]}
-    left = sum(expected(cell)["calls"] for cell in todo if cells.state(cell.dir) != "done")
+    left = sum(
+        cost["calls"]
+        for cell, cost in zip(todo, costs, strict=True)
+        if cells.state(cell.dir) != "done"
+    )
     print(
         f"{total['completions']} completions and {total['calls']} judge calls in all, "
         f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "
@@ -155,5 +159,4 @@ def _reply(judge: Judge, criteria: Sequence[int]) -> float:
 @functools.cache
 def _sample(task_json: str) -> list[Row]:
     task: Task = freeze(Task, json.loads(task_json))
-    rows = TASKS[task.name].rows(task, "train")
-    return rows[:: max(1, len(rows) // SAMPLE)]
+    return sample(task_module(task.name).rows(task, "train"), SAMPLE)

@@ -12,13 +12,14 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.memory import check_memory
+from experiments.policies.load import check_policy
 from experiments.track.store import tracking_uri
 from judges.budget import check_limits
 from judges.grading import GRADINGS
 from judges.grading.checks import check_rows
 from judges.identity import build_grading, judge_id
 from judges.session import Session
-from study import storage
+from study import cells, storage
 from study.cells import Cell
 from study.compose import CONF
 from study.errors import UserError
@@ -31,7 +32,7 @@ from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
 from study.schema import Judge, Study, Trainer
 from study.study_file import base, read_study
-from study.tasks import TASKS
+from study.tasks import TASKS, checked
 from study.verify import say_problems
 
 
@@ -59,6 +60,9 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
     check_inputs(todo)
     if launcher:
         check_launcher(launcher)
+    else:
+        new = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
+        check_memory(new, refuse=not config.plan)
     say_problems(study_dir, todo)
 
 
@@ -147,13 +151,14 @@ def check_names(config: Study) -> None:
 def check_inputs(todo: Sequence[Cell]) -> None:
     """Refuse prompts that cannot be read or graded, and a policy whose folder has no model."""
     gradable: set[str] = set()
-    rows_of: dict[str, list[Row]] = {}
+    rows_of: dict[str, Sequence[Row]] = {}
     for cell in todo:
         config, size = cell.config, cell.config.trainer.group_size
         task = json.dumps(cell.data["task"])
         if task not in rows_of:
-            rows_of[task] = TASKS[config.task.name].rows(config.task, "train")
+            rows_of[task] = checked(TASKS[config.task.name].rows(config.task, "train"))
         rows = rows_of[task]
+        check_policy(config.policy, config.task)
         check_reward(config.reward, config.judge, rows, config.trainer.max_completion_length)
         check_scaffold(config.scaffold, rows)
         asked = [for_judge(row, config.reward.rules) for row in rows]
@@ -173,7 +178,6 @@ def check_inputs(todo: Sequence[Cell]) -> None:
                 f"To make it, type: python -m experiments.models get {policy.name}; to use "
                 "another one, type: policy.path=FOLDER or policy.path=OWNER/NAME"
             )
-    check_memory(todo)
 
 
 def sandboxed(todo: Sequence[Cell]) -> None:

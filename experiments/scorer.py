@@ -8,6 +8,7 @@ others are generated may be submitted to the judges before; the verdicts are the
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -17,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from judges.ahead import Ahead, judge_all
 from study.answers import answer_of
-from study.records import COMPONENT, rollout_id
+from study.heartbeat import Heartbeat
+from study.oracle import Oracle
+from study.records import COMPONENT, ORIGIN, rollout_id
 from study.rewards.checks import for_judge
 from study.rewards.compose import Composed, RewardInputs, composed
 from study.rewards.failure import TooManyMissing, too_many_missing
-from study.rows import Row, Truth
+from study.rows import Missing, Row, RuleTruth, Truth
 from study.rules import RuleResult, RuleRunner, rule_metrics, spoken
 from study.schema import Study
 from study.verdict import DIFFERENT, Outcome, Verdict, mean_score
@@ -29,6 +32,9 @@ from study.verdict import DIFFERENT, Outcome, Verdict, mean_score
 if TYPE_CHECKING:
     from judges.budget import Budget
     from judges.session import Session
+
+MOST_ROWS = 4096
+"""Rows kept from one step for the next; others are read again."""
 
 
 @dataclass
@@ -62,10 +68,8 @@ class Scorer:
     __name__ = "reward"
 
     config: Study
-    rows: dict[str, Row]
-    """Prompt id -> row."""
-    truth: Callable[[Row, str], Truth | None]
-    """(row, answer) -> rule truth, or None where no rule can tell."""
+    oracle: Oracle
+    """The task's rows by prompt, and what its rules say of answers."""
     acting: Session
     """The judge in the reward."""
     shadows: Sequence[Session] = ()
@@ -81,12 +85,18 @@ class Scorer:
         default=lambda step, rollouts, verdicts: None
     )
     """Keeps the rollouts and verdicts of a step that the failure policy stops at."""
+    heart: Heartbeat = field(default_factory=Heartbeat)
     pending: StepRecord | None = None
     _under_way: UnderWay | None = None
 
     def __post_init__(self) -> None:
-        rules = self.config.reward.rules
-        self.asked = {name: for_judge(row, rules) for name, row in self.rows.items()}
+        self._row = functools.lru_cache(maxsize=MOST_ROWS)(self._read_row)
+
+    def _read_row(self, prompt_id: str) -> tuple[Row, Row]:
+        """The row of a prompt, and the row as a judge is asked about it."""
+        row = self.oracle.row_of(prompt_id)
+        assert row is not None, "the trainer asks about rows of the task alone"
+        return row, for_judge(row, self.config.reward.rules)
 
     def submit(self, ended: Mapping[int, tuple[str, list[int]]]) -> None:
         """Ask the judges about rollouts that have ended, and do not wait; `__call__` collects.
@@ -101,11 +111,13 @@ class Scorer:
         under_way = self._begin()
         texts = self.decode([ids for _, ids in ended.values()])
         items = {
-            index: (self.asked[prompt_id], answer_of(text) or "")
+            index: (self._row(prompt_id)[1], answer_of(text) or "")
             for (index, (prompt_id, _)), text in zip(ended.items(), texts, strict=True)
         }
-        for ahead in under_way.ahead:
-            ahead.submit(items)
+        for session, ahead in zip((self.acting, *self.shadows), under_way.ahead, strict=True):
+            # A simulated judge says at once what it says, if it need not wait for the truth.
+            if not (self.oracle.waits and session.judge.simulated):
+                ahead.submit(items)
 
     def drop(self) -> None:
         """End the step, if one is under way: what its judges were asked in vain is cancelled."""
@@ -154,21 +166,27 @@ class Scorer:
             BudgetSpent: the step may pass a limit of ``cost``; nothing was asked.
         """
         seconds: dict[str, float] = {}
-        with _timed(seconds, "step"), self._ending() as under_way:
+        self.heart.beat(sum(map(len, completion_ids)))
+        waiting = self.heart.waiting("judging")
+        with _timed(seconds, "step"), self._ending() as under_way, waiting:
             step = trainer_state.global_step + 1
             if self.decode is not None:
                 texts_N = self.decode(completion_ids)
             else:
                 texts_N = [completion[0]["content"] for completion in completions]
             answers_N = [answer_of(text) for text in texts_N]
-            rows = [self.rows[name] for name in prompt_id]
+            rows = [self._row(name)[0] for name in prompt_id]
+            said_N = [answer or "" for answer in answers_N]
             rules_N: Sequence[Sequence[RuleResult]] = [()] * len(rows)
             with _timed(seconds, "rules"):
                 if self.rules is not None:
-                    rules_N = self.rules.check(rows, [answer or "" for answer in answers_N])
+                    rules_N = self.rules.check(rows, said_N)
+            with _timed(seconds, "truth"):
+                truths_N = self.oracle.truths(rows, said_N)
+            lengths_N = map(len, completion_ids)
             inputs_N = [
                 self._inputs(*rollout)
-                for rollout in zip(rows, answers_N, completion_ids, rules_N, strict=True)
+                for rollout in zip(rows, said_N, lengths_N, truths_N, rules_N, strict=True)
             ]
             with _timed(seconds, "judge"):
                 votes_N = self._ask(self.acting, inputs_N, under_way.ahead[0])
@@ -177,40 +195,42 @@ class Scorer:
                 self._rollout_rows(step, inputs_N, texts_N, answers_N, votes_N, rules_N),
                 _verdict_rows(step, "acting", self.acting, votes_N),
             )
-            rewarded = self._compose(inputs_N, votes_N, record)
+            rewarded = self._compose(inputs_N, votes_N, record, under_way)
             for row, (reward, terms) in zip(record.rollouts, rewarded, strict=True):
                 row["reward"] = reward
                 row |= {f"{COMPONENT}{name}": value for name, value in terms.items()}
             with _timed(seconds, "shadows"):
                 for shadow, ahead in zip(self.shadows, under_way.ahead[1:], strict=True):
-                    votes = self._ask(shadow, inputs_N, ahead)
-                    record.verdicts += _verdict_rows(step, "shadow", shadow, votes)
+                    record.verdicts += self._shadow_rows(step, shadow, inputs_N, ahead)
             if self.budget is not None:
                 sent = sum(session.calls for session in (self.acting, *self.shadows))
                 self.budget.add(sent - sum(under_way.calls), record.verdicts)
         record.metrics = judge_metrics([vote for votes in votes_N for vote in votes]) | {
             "system/judge_s": seconds["judge"],
             "system/reward_s": seconds["step"] - seconds["judge"] - seconds["shadows"],
+            "system/truth_s": seconds["truth"],
             **(rule_metrics(rules_N, seconds["rules"]) if self.rules is not None else {}),
             **_penalty_metrics([terms for _, terms in rewarded]),
+            **_missing_truths(inputs_N),
             "cost/calls": float(self.acting.calls - under_way.calls[0]),
             "cost/cache_hits": float(self.acting.hits - under_way.hits),
         }
         self.pending = record
+        self.heart.phase("updating")
         return [reward for reward, _ in rewarded]
 
     def _inputs(
-        self, row: Row, answer: str | None, ids: list[int], rules: Sequence[RuleResult]
+        self, row: Row, answer: str, tokens: int, truth: RuleTruth, rules: Sequence[RuleResult]
     ) -> RewardInputs:
         """All that a reward is made of but the judge's score."""
-        truth = self.truth(row, answer or "")
         return RewardInputs(
             row,
-            self.asked[row.prompt_id],
-            answer or "",
-            len(ids),
-            None if truth is None else truth.score,
+            self._row(row.prompt_id)[1],
+            answer,
+            tokens,
+            truth.score if isinstance(truth, Truth) else None,
             tuple(result.passed for result in rules),
+            truth.reason if isinstance(truth, Missing) else None,
         )
 
     def _ask(
@@ -218,6 +238,11 @@ class Scorer:
     ) -> list[list[Verdict]]:
         group_size = self.config.trainer.group_size
         return judge_all(judge, [rollout.item for rollout in inputs_N], group_size, ahead)
+
+    def _shadow_rows(
+        self, step: int, shadow: Session, inputs_N: list[RewardInputs], ahead: Ahead
+    ) -> list[dict[str, Any]]:
+        return _verdict_rows(step, "shadow", shadow, self._ask(shadow, inputs_N, ahead))
 
     def _rollout_rows(
         self,
@@ -244,12 +269,18 @@ class Scorer:
                 "truth": rollout.truth,
                 "judge_score": mean_score(votes_N[index]),
             }
+            | {name: value for name in ORIGIN if (value := getattr(rollout.row, name))}
             | ({"rules": [spoken(result) for result in rules_N[index]]} if self.rules else {})
+            | ({} if rollout.truth_missing is None else {"truth_missing": rollout.truth_missing})
             for index, rollout in enumerate(inputs_N)
         ]
 
     def _compose(
-        self, inputs_N: list[RewardInputs], votes_N: list[list[Verdict]], record: StepRecord
+        self,
+        inputs_N: list[RewardInputs],
+        votes_N: list[list[Verdict]],
+        record: StepRecord,
+        under_way: UnderWay,
     ) -> list[Composed]:
         """Each reward, and the terms that it is composed of; see `__call__` for what is raised."""
         judge, group_size = self.config.judge, self.config.trainer.group_size
@@ -258,6 +289,9 @@ class Scorer:
         try:
             return composed(self.config, inputs_N, scores_N, group_size, policy, most)
         except TooManyMissing as error:
+            for shadow, ahead in zip(self.shadows, under_way.ahead[1:], strict=True):
+                if ahead.asked:  # what has been paid for is kept, and counts against the budget
+                    record.verdicts += self._shadow_rows(record.step, shadow, inputs_N, ahead)
             self.on_missing(record.step, record.rollouts, record.verdicts)
             votes = [vote for votes in votes_N for vote in votes]
             raise too_many_missing(str(error), votes, self.acting.judge) from error
@@ -278,6 +312,12 @@ def _penalty_metrics(terms: Sequence[dict[str, float | None]]) -> dict[str, floa
         if values:
             means[f"reward/{name}"] = sum(values) / len(values)
     return means
+
+
+def _missing_truths(inputs_N: Sequence[RewardInputs]) -> dict[str, float]:
+    """The share of the truths that could not be had, where there is one."""
+    missing = sum(rollout.truth_missing is not None for rollout in inputs_N)
+    return {"truth/missing_frac": missing / len(inputs_N)} if missing else {}
 
 
 def judge_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:

@@ -27,7 +27,8 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from experiments import launch
 from study import cells, stopping, storage
 from study.cells import Cell
-from study.compose import CONF, load_judge
+from study.cli import unless_unread
+from study.compose import CONF, load_judge, unknown_key
 from study.errors import UserError
 from study.schema import GROUPS, Study, freeze, register
 from study.secrets import redact, refuse_arguments, refuse_config
@@ -116,9 +117,12 @@ def resolve(config: DictConfig) -> Cell:
     plain: dict[str, Any] = {str(key): value for key, value in data.items()}
     refuse_config(plain)
     freeze(Study, plain)  # names of presets among it, which are looked up next
-    plain["shadow_judges"] = [dataclasses.asdict(load_judge(name)) for name in plain["shadow"]]
+    plain["shadow_judges"] = [dataclasses.asdict(_shadow(name)) for name in plain["shadow"]]
     refuse_config(plain)
     return cells.make_cell(plain)
+
+
+_shadow = functools.cache(load_judge)  # a sweep of many cells composes each shadow judge once
 
 
 def refuse_lists(overrides: Sequence[str]) -> None:
@@ -182,7 +186,7 @@ def compose_jobs(more: Sequence[str]) -> None:
     except Refused as refused:
         raise refused.error from None
     except (HydraException, OmegaConfBaseException) as error:
-        words = redact(" ".join(str(error).split()))
+        words = unknown_key(sys.argv[1:]) or redact(" ".join(str(error).split()))
         raise UserError(
             f"This command line cannot be composed: {words} "
             "To see every key and its value, type: python -m experiments.sweep --cfg job"
@@ -197,4 +201,4 @@ def compose_jobs(more: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(unless_unread(main))

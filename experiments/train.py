@@ -5,6 +5,7 @@ The sweep forks this per cell; the command runs a cell whose config is already t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -18,7 +19,7 @@ import time
 import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,15 @@ from study.bounds import Number
 from study.cells import Cell
 from study.cli import command, option
 from study.errors import UserError
-from study.files import write_json, write_text
+from study.files import Damaged, write_json, write_text
+from study.heartbeat import Heartbeat
 from study.machine import cpus
 from study.records import Recorder, parts, read_part
 from study.rules import RuleRunner
 from study.sandbox.pool import Pool
 from study.scaffold import check as check_scaffold
 from study.status import read_status
-from study.tasks import TASKS, oracle
+from study.tasks import checked, oracle, task_module
 from study.verify import unsound
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "mlflow", "hydra-core", "numpy", "pyarrow")
@@ -92,6 +94,8 @@ def _run_held(folder: Path, threads: int) -> int:
             started=started,
             error="",
             steps=cell.config.trainer.steps,
+            phase="starting",
+            beat=started,
         )
         train(cell, threads)
         code, state = 0, "done"
@@ -102,7 +106,7 @@ def _run_held(folder: Path, threads: int) -> int:
     finally:
         _take_signals(IGNORED)
         ended = time.time()
-        end = {"state": state, "exit_code": code, "error": problem}
+        end = {"state": state, "phase": state, "exit_code": code, "error": problem, "beat": ended}
         try:
             cells.set_status(folder, ended=ended, seconds=before + ended - started, **end)
             if state == "done":
@@ -167,8 +171,10 @@ def train(cell: Cell, threads: int) -> None:
         log = stack.enter_context(RunLog(cell))
         for line in recorder.metrics():
             log.add(line["step"], line["time_ms"], line["metrics"])
+        heart = stack.enter_context(Heartbeat(cell.dir, _drawn(cell.dir)))
         if step < steps:
-            learn(cell, threads, checkpoint, recorder, log, rules)
+            learn(cell, threads, checkpoint, recorder, log, rules, heart)
+        heart.phase("saving")
         checkpoints.save_policy(checkpoints.path_of(folder, steps), cell.dir / "policy")
 
 
@@ -179,6 +185,7 @@ def learn(
     recorder: Recorder,
     log: RunLog,
     rules: RuleRunner | None,
+    heart: Heartbeat,
 ) -> None:
     """Build judges, policy and trainer, and train from ``checkpoint`` to the last step."""
     import torch
@@ -193,10 +200,10 @@ def learn(
     disable_progress_bar()
     judges = (config.judge, *config.shadow_judges)
     budget = Budget(config.cost, judges, spent_before(cell.dir))
-    task = TASKS[config.task.name]
-    rows = task.rows(config.task, "train")
-    check_scaffold(config.scaffold, rows)
-    model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
+    with heart.waiting("warming"):
+        rows = task_module(config.task.name).rows(config.task, "train")
+        check_scaffold(config.scaffold, checked(rows))
+        model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
     write_text(cell.dir / "chat_template.jinja", tokenizer.chat_template)
 
     def on_line(line: dict[str, Any]) -> None:
@@ -216,9 +223,9 @@ def learn(
             for judge in judges
         ]
         acting, *shadows = sessions
-        rows_by_id = {row.prompt_id: row for row in rows}
-        scorer = Scorer(config, rows_by_id, task.truth, acting, shadows, budget, rules)
+        scorer = Scorer(config, truth_of, acting, shadows, budget, rules)
         scorer.on_missing = recorder.write_missing
+        scorer.heart = heart
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts
         folder = cell.dir / "checkpoints"
         trainer = make_trainer(
@@ -245,6 +252,16 @@ def _answered(folder: Path, judge: str) -> int:
     )
 
 
+def _drawn(folder: Path) -> int:
+    """Tokens of the completions on record, as far as they can be read."""
+    drawn = 0
+    for part in parts(folder / "rollouts"):
+        with contextlib.suppress(Damaged):  # whoever needs what it holds says so
+            counts = read_part(part, ["tokens"]).to_pydict().get("tokens", [])
+            drawn += sum(filter(None, counts))
+    return drawn
+
+
 def environment(threads: int) -> dict[str, Any]:
     """What a rerun needs to know of this machine and checkout."""
     return {
@@ -252,9 +269,17 @@ def environment(threads: int) -> dict[str, Any]:
         "platform": platform.platform(),
         "host": socket.gethostname(),
         "threads": threads,
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "git": git_state(Path(__file__).parent),
     }
+
+
+def version_of(package: str) -> str:
+    """What is installed of a package; other builds may stand under another name."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
 
 
 def git_state(folder: Path) -> dict[str, Any]:

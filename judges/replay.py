@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -33,8 +34,9 @@ from study.records import PLACE, REPLAYED, VERDICT, parts, read_part, write_part
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
 from study.rewards.failure import REPLAY_POLICIES
+from study.rows import Row
 from study.schema import Judge
-from study.tasks import TASKS, oracle
+from study.tasks import oracle
 from study.verdict import mean_score
 from study.verify import say_problems
 
@@ -113,17 +115,19 @@ def replay_cell(
     config = cell.config
     judge = judge or config.judge
     policy = options.on_failure or judge.on_failure
-    rows = {row.prompt_id: row for row in TASKS[config.task.name].rows(config.task, "train")}
+    truth_of = oracle(config.task)
     folder = target / cell.name
     for kind in ("rollouts", "verdicts"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
     replayed: list[dict[str, Any]] = []
-    with Session(judge, store, oracle(config.task)) as session:
+    with Session(judge, store, truth_of) as session:
         session.check()
         for part in parts(cell.dir / "rollouts"):
             done = folder / "rollouts" / part.name
             if not _whole(done):
-                records = _records(part, rows)
+                records, rows = _records(part, truth_of.row_of)
+                if judge.simulated is not None:  # then it says at once what it says
+                    truth_of.truths(rows, [record["answer"] or "" for record in records])
                 again, verdicts = _step(session, cell, records, rows, policy)
                 write_part(folder / "verdicts" / part.name, verdicts, VERDICT)
                 write_part(done, again, REPLAYED)
@@ -143,24 +147,30 @@ def _whole(done: Path) -> bool:
         return False
 
 
-def _records(part: Path, rows: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rollouts of a part, in order. Raises Damaged: they are not what `_step` needs."""
+def _records(
+    part: Path, row_of: Callable[[str], Row | None]
+) -> tuple[list[dict[str, Any]], list[Row]]:
+    """The rollouts of a part, in order, and the row of each.
+    Raises Damaged: they are not what `_step` needs."""
     table = read_part(part)
     if lacking := set(NEEDED) - set(table.column_names):
         raise Damaged(part, f"has no {', '.join(sorted(lacking))}")
     records = table.to_pylist()
-    if any(record["rollout_id"] is None or record["prompt_id"] not in rows for record in records):
+    rows = [row_of(record["prompt_id"] or "") for record in records]
+    known = [row for row in rows if row is not None]
+    if len(known) < len(rows) or any(record["rollout_id"] is None for record in records):
         raise Damaged(part, "holds rollouts of no prompt of its task")
-    return sorted(records, key=lambda record: record["rollout_id"])
+    order = sorted(range(len(records)), key=lambda place: records[place]["rollout_id"])
+    return [records[place] for place in order], [known[place] for place in order]
 
 
 def _step(
-    session: Session, cell: Cell, records: list[dict[str, Any]], rows: dict[str, Any], policy: str
+    session: Session, cell: Cell, records: list[dict[str, Any]], rows: list[Row], policy: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """One step's rollouts with new score, reward and advantage, and the verdicts behind them."""
     config = cell.config
     size = config.trainer.group_size
-    inputs = [compose.recorded(config, rows[record["prompt_id"]], record) for record in records]
+    inputs = [compose.recorded(config, *pair) for pair in zip(rows, records, strict=True)]
     votes_N = judge_all(session, [rollout.item for rollout in inputs], size)
     scores = [mean_score(votes) for votes in votes_N]
     rewards = compose.recompose(config, inputs, scores, size, policy)

@@ -32,6 +32,7 @@ from judges.grading.checks import check_group
 from judges.identity import build_grading, check_settings, judge_id, request_keys
 from judges.reading import Retry, read
 from judges.simulated.app import simulated_app
+from judges.simulated.bias import drifts
 from judges.singleflight import SingleFlight
 from judges.store import content_key
 from study.errors import UserError
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from judges.endpoint.transport import Asgi
     from judges.probes.allowance import Allowance
     from judges.store import Store
-    from study.rows import Row, Truth
+    from study.rows import Row, RuleTruth
     from study.schema import Judge
     from study.verdict import Parsed
 
@@ -58,7 +59,8 @@ class Session:
 
     Args:
         store: where replies are kept and found; None asks anew each time.
-        oracle: (prompt text, answer) -> truth; for a simulated judge.
+        oracle: (prompt text, answer) -> truth, such as a `study.oracle.Oracle`; for a simulated
+            judge.
         calls_before: calls that a simulated judge has answered in earlier processes of this run.
         allowance: what may be spent; None is no limit.
 
@@ -70,7 +72,7 @@ class Session:
         self,
         judge: Judge,
         store: Store | None,
-        oracle: Callable[[str, str], Truth | None] | None = None,
+        oracle: Callable[[str, str], RuleTruth] | None = None,
         calls_before: int = 0,
         allowance: Allowance | None = None,
     ) -> None:
@@ -80,7 +82,7 @@ class Session:
         self._request_key = request_keys(judge)
         self.hits = 0
         """Draws found in the store, or already in flight."""
-        self.drifts = judge.simulated is not None and judge.simulated.drift_per_1000 != 0.0
+        self.drifts = judge.simulated is not None and drifts(judge.simulated)
         """Whether what the judge says depends on when it is asked; then nothing is stored."""
         self._store = None if self.drifts else store
         self._allowance = allowance

@@ -7,6 +7,7 @@ can change a result (`study.identity`), so the same command finds the same folde
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +25,7 @@ LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}")
 """What `files.write_text` calls a file until it is whole."""
 BUSY = 4
 """Exit code of a cell that another process runs."""
+_WRITING = threading.Lock()
 REFUSED = 5
 """Exit code of a cell whose key, account or model the endpoint refused: others would be, too."""
 
@@ -91,8 +93,9 @@ def save_config(cell: Cell) -> None:
 
 def set_status(folder: Path, **changes: Any) -> None:
     """Merge ``changes`` into ``status.json``, for whoever holds the cell. The records can
-    restore it, so it is not synced to the disk."""
-    write_json(folder / "status.json", {**read_status(folder), **changes}, durable=False)
+    restore it, so it is not synced to the disk. Any thread may."""
+    with _WRITING:
+        write_json(folder / "status.json", {**read_status(folder), **changes}, durable=False)
 
 
 def lock(folder: Path, wait_s: float = 0.0) -> IO[str] | None:

@@ -20,6 +20,7 @@ import functools
 import math
 import os
 import re
+import select
 import sys
 import textwrap
 import types
@@ -39,6 +40,8 @@ from study.screen import visible
 from study.secrets import refuse_arguments
 
 T = TypeVar("T")
+UNREAD = 141
+"""Exit code of a command whose reader has left; a shell says so of one that SIGPIPE ended."""
 COSTS = ("completions", "judge calls", "tokens in", "tokens out")
 """Columns of what a cell is expected to take."""
 WRAPPED: Any = {"subsequent_indent": 4 * " ", "break_on_hyphens": False}
@@ -159,7 +162,11 @@ class Command(Generic[T]):
         self.beginnings = self.options[self.collected].overrides if self.collected else ()
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run the command line; 2 for what the user can put right, 130 after Ctrl-C."""
+        """Run the command line; 2 for what the user can put right, 130 after Ctrl-C, `UNREAD` where
+        nobody reads what is printed."""
+        return unless_unread(functools.partial(self._run, arguments))
+
+    def _run(self, arguments: Sequence[str] | None) -> int:
         words = list(sys.argv[1:] if arguments is None else arguments)
         if {"-h", "--help"} & set(words):
             print(self.help())
@@ -309,6 +316,38 @@ def command(
     return lambda work: Command(work, example, about or "", options)
 
 
+def unless_unread(work: Callable[[], int]) -> int:
+    """The exit code of ``work``, or `UNREAD`, without a word, where nobody reads any more what this
+    process prints, as behind ``| head``."""
+    try:
+        code = work()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if not _unread():
+            raise
+        # Python writes what is left in its buffer as it ends, and would complain.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return UNREAD
+
+
+def _unread() -> bool:
+    """Whether the standard output is a pipe that has lost its reader."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout, 0)
+    except (OSError, ValueError):
+        return False
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _unread_table() -> None:
+    """In place of rich's own, which ends the process by another code than other output does."""
+    raise BrokenPipeError
+
+
 def _scalar(key: str, text: str, kind: Any, legal: Legal | None) -> Any:
     """The value of one text, as the type that its field says."""
     value: Any = text
@@ -378,6 +417,7 @@ def print_table(lines: list[dict[str, str]], title: str, hidden: Sequence[str] =
 
     # As Text nothing is taken for markup: names and errors hold what others wrote
     console = Console(width=None if Console().is_terminal else 160)
+    console.on_broken_pipe = _unread_table
     table = Table(title=Text(visible(title)), title_justify="left")
     names = [name for name in lines[0] if name not in hidden and any(line[name] for line in lines)]
     for name in names:

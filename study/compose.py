@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from study import bounds
 from study.errors import UserError
-from study.schema import Judge, Task, freeze, register
+from study.marks import dataclass_of, field_types
+from study.schema import Judge, Study, Task, freeze, register
 from study.secrets import redact, refuse_config
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -55,15 +56,34 @@ def load_presets(
             f" the command line: {key}=VALUE"
         ) from problem
     except (HydraException, OmegaConfBaseException) as problem:
+        words = unknown_key(overrides) or redact(" ".join(str(problem).split()))
         raise UserError(
-            f"The settings do not fit: {redact(' '.join(str(problem).split()))} The names and"
-            " defaults of all settings are in study/schema.py."
+            f"The settings do not fit: {words} The names and defaults of all settings are in"
+            " study/schema.py."
         ) from problem
     refuse_config(data)
     return freeze(Judge, data["judge"]), freeze(Task, data["task"])
 
 
-@functools.cache
+def unknown_key(overrides: Sequence[str]) -> str:
+    """A sentence on the first setting that the schema does not have; empty where it has all."""
+    for override in overrides:
+        names = override.partition("=")[0].strip().lstrip("+~").split(".")
+        kind: Any = Study
+        for place, name in enumerate(names):
+            part = dataclass_of(kind)
+            if part is None:  # a table of free keys, whose names the schema does not know
+                break
+            fields = field_types(part)
+            if name not in fields:
+                if place:
+                    at = ".".join(names[:place])
+                    return f"{at} has no {bounds.shown(name)}; it has {', '.join(fields)}."
+                break  # a group of presets, or Hydra's own
+            kind = fields[name]
+    return ""
+
+
 def load_judge(name: str, *overrides: str) -> Judge:
     """A judge by the name of its preset: ``load_judge("sim-verbose", "judge.sampling.votes=3")``.
     Raises UserError: as `load_presets`."""

@@ -25,30 +25,43 @@ def memory(root: Path = Path("/")) -> int:
     Returns:
         0 where the machine does not say.
     """
+    return _memory(root, "MemTotal:")
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Bytes of main memory that can be taken without swapping; otherwise as `memory`."""
+    return _memory(root, "MemAvailable:")
+
+
+def _memory(root: Path, line: str) -> int:
     words = _read(root / "proc/meminfo").split()
-    limits = [int(words[words.index("MemTotal:") + 1]) * 1024] if "MemTotal:" in words else []
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        text = _read(root / "sys/fs/cgroup" / name).strip()
-        limits += [int(text)] if text.isdecimal() else []
+    limits = [int(words[words.index(line) + 1]) * 1024] if line in words else []
+    for folder in _groups(root, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            text = _read(folder / name).strip()
+            limits += [int(text)] if text.isdecimal() else []
     return min(limits, default=0)
 
 
 def _quotas(root: Path) -> list[float]:
     """CPUs of every limit on the way from this process's control group up to the top."""
-    quotas = []
+    return [quota for folder in _groups(root, "cpu") for quota in _quota(folder)]
+
+
+def _groups(root: Path, controller: str) -> list[Path]:
+    """Folders of this process's control groups for ``controller``, and of those above them."""
+    folders = [root / "sys/fs/cgroup"]  # where the process may not read which group it is in
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         # in a container the path may be the host's, and what is mounted is the group itself
         tops = [root / "sys/fs/cgroup"] if not controllers else []
-        tops += [root / "sys/fs/cgroup" / name for name in (controllers, "cpu") if controllers]
+        tops += [root / "sys/fs/cgroup" / name for name in (controllers, controller) if controllers]
         inner = Path(path.lstrip("/"))
-        for top in tops:
-            for folder in (inner, *inner.parents):
-                quotas += _quota(top / folder)
-    return quotas
+        folders += [top / folder for top in tops for folder in (inner, *inner.parents)]
+    return folders
 
 
 def _quota(folder: Path) -> list[float]:

@@ -25,5 +25,4 @@ class Model:
     licence: str
 
 
-_TABLE = table(__file__)
-MODELS = {name: Model(**facts) for name, facts in _TABLE.items()}
+MODELS = {name: Model(**facts) for name, facts in table(__file__).items()}

@@ -30,6 +30,8 @@ _COLUMNS = table(__file__)
 ROLLOUT, VERDICT, OPTIONAL = (_COLUMNS[name] for name in ("rollout", "verdict", "optional"))
 PLACE = ("rollout_id", "step", "prompt_id", "group", "member")
 """Rollout columns that say which rollout it is."""
+ORIGIN = ("dataset", "domain", "item")
+"""Optional rollout columns that say where its row is from, as `study.rows.Row` names them."""
 REPLAYED = {
     **{name: ROLLOUT[name] for name in (*PLACE, "judge_score", "reward", "advantage")},
     **dict.fromkeys(("original_score", "original_reward", "original_advantage"), "float64"),
@@ -201,8 +203,8 @@ def write_part(
     present = [item for item in OPTIONAL.items() if any(item[0] in row for row in rows)]
     fields = [*columns.items(), *present, *((name, "float64") for name in extra)]
     out = pa.BufferOutputStream()
-    table = pa.Table.from_pylist(rows, schema=_schema(fields))
-    pq.write_table(table, out, write_page_checksum=True)
+    part = pa.Table.from_pylist(rows, schema=_schema(fields))
+    pq.write_table(part, out, write_page_checksum=True)
     write_bytes(path, out.getvalue(), durable)
 
 
@@ -223,12 +225,12 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
             if why := unlike(path, file.metadata):
                 raise Damaged(path, why, _part_remedy(path))
             here = file.schema_arrow.names
-            table = file.read([name for name in here if columns is None or name in columns])
+            part = file.read([name for name in here if columns is None or name in columns])
         types = {**ROLLOUT, **VERDICT, **OPTIONAL}
-        fields = [(column.name, types.get(column.name, column.type)) for column in table.schema]
-        table = table.cast(_schema(fields))
-        table.validate(full=True)
-        return table
+        fields = [(column.name, types.get(column.name, column.type)) for column in part.schema]
+        part = part.cast(_schema(fields))
+        part.validate(full=True)
+        return part
     except (OSError, ValueError, pa.ArrowException) as error:
         raise Damaged(path, f"cannot be read ({first_line(error)})", _part_remedy(path)) from error
 
@@ -239,10 +241,10 @@ def unlike(path: Path, footer: Any) -> str:
     wanted = step_of(path)
     if wanted is None:
         return ""
-    names = footer.schema.to_arrow_schema().names
-    if "step" not in names:
-        return f"has no column step but {', '.join(names[:5]) or 'none'}"
-    place = footer.schema.names.index("step")
+    paths = [footer.schema.column(number).path for number in range(len(footer.schema))]
+    if "step" not in paths:
+        return f"has no plain column step but {', '.join(paths[:5]) or 'none'}"
+    place = paths.index("step")
     for number in range(footer.num_row_groups):
         stats = footer.row_group(number).column(place).statistics
         if stats and stats.has_min_max and {stats.min, stats.max} != {wanted}:

@@ -46,6 +46,18 @@ class Truth:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """A truth that could not be had: what should have told it failed, and not the answer."""
+
+    reason: str
+    """One line that says what failed."""
+
+
+RuleTruth = Truth | Missing | None
+"""What is known of one answer; None where no rule can tell."""
+
+
+@dataclass(frozen=True)
 class Row:
     """One prompt. ``spec`` is what the rule truth needs and is never sent to any judge."""
 
@@ -58,6 +70,12 @@ class Row:
     """A right answer to compare with, for gradings that show one to the judge."""
     rules: tuple[Rule, ...] = ()
     """What code can check. ``criteria`` are what a judge is asked about."""
+    dataset: str = ""
+    """The data set that it is from, where a task has several."""
+    domain: str = ""
+    """math, qa or code; empty where the task says none."""
+    item: str = ""
+    """Id of the item in its data set."""
 
     def prompt_text(self) -> str:
         """The prompt as one text, as judges are shown it."""

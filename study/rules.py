@@ -70,11 +70,17 @@ def rule_row(record: Mapping[str, Any], index: int, where: str) -> Row:
     Raises UserError: no prompt, or labels that are not {checkers, functions} of equal length."""
     place = f"{where} row {index}"
     labels = verif.labels(record, place)
-    try:
-        messages = turns(record["prompt"])
-    except (KeyError, TypeError):
-        messages = ()
-    if not messages:
+    prompt = verif.plain(record.get("prompt"))
+    legal = isinstance(prompt, str) or (
+        isinstance(prompt, list)
+        and all(
+            isinstance(turn, Mapping)
+            and isinstance(turn.get("role"), str)
+            and isinstance(turn.get("content"), str)
+            for turn in prompt
+        )
+    )
+    if not legal or not prompt:
         raise UserError(
             f"{place}: it has no legal prompt. Legal is a text, or turns of role and content."
             " Correct or remove the row."
@@ -84,7 +90,9 @@ def rule_row(record: Mapping[str, Any], index: int, where: str) -> Row:
         for number, (tag, text, source) in enumerate(labels)
         if tag == "rule"
     )
-    return make_row(messages, spec={"untagged": sum(not tag for tag, _, _ in labels)}, rules=rules)
+    return make_row(
+        turns(prompt), spec={"untagged": sum(not tag for tag, _, _ in labels)}, rules=rules
+    )
 
 
 def infeasible(text: str) -> str | None:
@@ -122,6 +130,7 @@ def _judged(rule: Rule, result: Result, vacuous: bool | None) -> RuleResult:
 
 
 VERDICTS = {True: "passed", False: "failed"}
+PASSED = {word: passed for passed, word in VERDICTS.items()}
 
 
 class RuleRunner:
@@ -165,7 +174,7 @@ def spoken(result: RuleResult) -> str:
 
 def verdict(recorded: str) -> bool | None:
     """What `spoken` wrote: passed, failed, or no verdict."""
-    return {word: passed for passed, word in VERDICTS.items()}.get(recorded.split(" ")[1])
+    return PASSED.get(recorded.split(" ")[1])
 
 
 def rule_metrics(checked: Sequence[Sequence[RuleResult]], seconds: float) -> dict[str, float]:

@@ -16,6 +16,8 @@ from typing import Any, Union
 
 from study import bounds
 from study.marks import field_types, judge_id, listed, run_time
+from study.simulated import Failure as Failure
+from study.simulated import Simulated as Simulated
 
 MANY = 1_000_000
 """More steps, tokens or rows than any run has: a slip of the keyboard, not a plan."""
@@ -89,39 +91,6 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """How a simulated judge fails: P(fail) = rate + per_length * z(length), clipped to [0, 1]."""
-
-    rate: float = bounds.share(0.0)
-    per_length: float = 0.0
-    kinds: list[str] = field(
-        default_factory=lambda: ["unparsed"],
-        metadata=bounds.each(
-            *("unparsed", "empty", "truncated", "refused", "http_500", "rate_limited", "hang")
-        ),
-    )
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """Known bias of a simulated judge, in score units per standard deviation of a feature."""
-
-    doses: dict[str, float] = field(default_factory=dict)
-    keyword: str = ""
-    noise_sd: float = bounds.number(0.0, low=0)
-    tpr: float = bounds.share(1.0)
-    fpr: float = bounds.share(0.0)
-    leniency: float = 0.0
-    scale: float = 1.0
-    drift_per_1000: float = 0.0
-    """Score units added per 1,000 calls answered."""
-    failure: Failure = field(default_factory=Failure)
-    reference: dict[str, list[float]] = field(default_factory=dict)
-    """Feature -> [mean, sd] used to standardise it."""
-    seed: int = bounds.seed(0)
-
-
-@dataclass(frozen=True)
 class Price:
     """US dollars per million tokens."""
 
@@ -184,7 +153,8 @@ class Judge:
     price: Price = run_time(field(default_factory=Price))
     serve: Serve = run_time(field(default_factory=Serve))
     on_failure: str = listed(bounds.choice("unscored", "unscored", "zero", "drop_group", "abort"))
-    """What becomes of a missing verdict; ``zero``, a common bug, is a treatment here."""
+    """What becomes of a missing verdict, and of a missing truth in a reward that has one; ``zero``,
+    a common bug, is a treatment here."""
     max_unscored_frac: float = listed(run_time(bounds.share(0.5)))
     """Stop the run when more than this share of a step's verdicts is missing."""
 

@@ -1,4 +1,5 @@
-"""Reads a cell's ``status.json``: state, step, error; made from its records if it is damaged."""
+"""Reads a cell's ``status.json``: state, step, error, signs of life; made from its records if it is
+damaged."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from study.files import Damaged, read_json, say
 from study.records import recorded
 
 STATES = ("new", "running", "done", "failed", "killed")
-NUMBERS = ("step", "steps", "seconds", "started", "ended", "exit_code", "pid")
-WORDS = ("state", "host", "error", "tracking_problem")
+NUMBERS = ("step", "steps", "seconds", "started", "ended", "exit_code", "pid", "beat", "tokens")
+WORDS = ("state", "host", "error", "tracking_problem", "phase")
 
 
 def read_status(folder: Path, problems: list[str] | None = None) -> dict[str, Any]:

@@ -54,8 +54,8 @@ def paragraph(cause: int | None, place: Path) -> str:
         said = "no room for another file is left (it has no free inodes)"
     return (
         f"{place} cannot be written: of its file system, mounted at {_mount(there)}, {said}; "
-        f"{free} bytes are free. Every step that was recorded is kept and only the one in flight "
-        f"is lost. {remedy}, then run the same command again: it goes on from the last checkpoint."
+        f"{free} bytes are free. Every step up to the last checkpoint is kept; those after it are "
+        f"made again. {remedy}, then run the same command again: it goes on from there."
     )
 
 

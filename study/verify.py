@@ -6,6 +6,7 @@ inside it is found when it is read.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ FORMS: dict[str, dict[str, type]] = {
 
 def say_problems(study_dir: Path, cells: Iterable[Cell | Path]) -> None:
     """Say what is wrong in a study: in its folder, and in these cells of it."""
-    for sentences in (strangers(study_dir), *map(unsound, cells)):
+    for sentences in itertools.chain([strangers(study_dir)], map(unsound, cells)):
         for sentence in sentences:
             say(sentence)
 

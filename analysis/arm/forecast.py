@@ -35,7 +35,7 @@ from study.rewards import compose
 from study.rewards.advantages import advantages
 from study.rows import Row
 from study.schema import Judge
-from study.tasks import TASKS, oracle
+from study.tasks import lookup, oracle
 from study.verdict import mean_score
 
 
@@ -103,7 +103,7 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
     features. Raises UserError: nothing is recorded, or groups differ in size.
     """
     task = cells[0].config.task
-    by_prompt = {row.prompt_id: row for row in TASKS[task.name].rows(task, "train")}
+    row_of = lookup(task)
     groups: dict[tuple[str | None, ...], tuple[Row, tuple[dict[str, Any], ...]]] = {}
     needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules"]
     for cell in cells:
@@ -115,7 +115,8 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
                 continue
             absent = dict.fromkeys(needed)  # as another version's parts may be
             records = [absent | row for row in table.to_pylist()]
-            if any(r["rollout_id"] is None or r["prompt_id"] not in by_prompt for r in records):
+            rows_of = {r["prompt_id"]: row_of(r["prompt_id"] or "") for r in records}
+            if None in rows_of.values() or any(r["rollout_id"] is None for r in records):
                 say(f"{part} is left out: it holds rollouts of no prompt of the task.")
                 continue
             for number in sorted({record["group"] for record in records}):
@@ -123,7 +124,9 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
                 group.sort(key=lambda record: record["rollout_id"])
                 prompt = group[0]["prompt_id"]
                 key = (prompt, *(record["answer"] for record in group))
-                groups.setdefault(key, (by_prompt[prompt], tuple(group)))
+                row = rows_of[prompt]
+                assert row is not None
+                groups.setdefault(key, (row, tuple(group)))
     sizes = {len(members) for _, members in groups.values()}
     if len(sizes) != 1:
         raise UserError(
@@ -151,7 +154,10 @@ def rewards(
         for record in group
     ]
     size = len(rollouts.records[0])
-    with Store(store_path) as store, Session(judge, store, oracle(config.task)) as session:
+    truth_of = oracle(config.task)
+    if judge.simulated is not None:  # then it says at once what it says
+        truth_of.truths(*zip(*(rollout.item for rollout in recorded), strict=True))
+    with Store(store_path) as store, Session(judge, store, truth_of) as session:
         session.check()
         items = [rollout.item for rollout in recorded]
         scores = [mean_score(votes) for votes in judge_all(session, items, size)]

@@ -35,9 +35,12 @@ from study.status import read_status
 from study.study_file import read_study
 from study.verify import foreign_parts, read_form, strangers
 
-ROLLOUT_COLUMNS = frame_types({**ROLLOUT, "rules": OPTIONAL["rules"]})
+ROLLOUT_COLUMNS = frame_types(
+    {**ROLLOUT, **{name: kind for name, kind in OPTIONAL.items() if name != "scaffold_items"}}
+)
 """What a rollout has, and the dtype it is given; ``component/<name>`` columns are float64.
-``rules`` is what each rule said, missing where none was run."""
+``rules`` is what each rule said, missing where none was run; ``dataset``, ``domain`` and ``item``
+are missing where the task has no data sets, ``truth_missing`` where no truth was lost."""
 
 VERDICT_COLUMNS = frame_types(VERDICT)
 
@@ -169,7 +172,7 @@ def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dic
         "error": status.get("error") or "",
         "judge": str(flat.get("judge.name") or NAMELESS),
         "simulated": doses is not None,
-        "undosed": doses is not None and not any(doses.values()),
+        "undosed": doses is not None and not any([*doses.values(), *_domain_doses(flat)]),
         "seed": _seed(cell, flat, problems),
         "git_commit": environment.get("git.commit") or "",
         "git_dirty": environment.get("git.dirty"),
@@ -186,6 +189,15 @@ def judge_doses(flat: Mapping[str, Any]) -> dict[str, float] | None:
     simulated = {k.removeprefix(start): value for k, value in flat.items() if k.startswith(start)}
     doses = {k.removeprefix("doses."): v for k, v in simulated.items() if k.startswith("doses.")}
     return doses if simulated else None
+
+
+def _domain_doses(flat: Mapping[str, Any]) -> list[float]:
+    """The doses that the simulated judge of a flat config has in single domains."""
+    return [
+        dose
+        for key, dose in flat.items()
+        if key.startswith("judge.simulated.domains.") and ".doses." in key
+    ]
 
 
 def _seed(cell: Path, flat: dict[str, Any], problems: list[str]) -> int:

@@ -6,7 +6,7 @@ again by `study.rewards.compose` from the rollout's score, truth, rules, answer 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,16 @@ from study.cells import load_cell
 from study.errors import UserError
 from study.files import Damaged
 from study.rewards import compose
-from study.rewards.failure import REPLAY_POLICIES, apply_failure_policy
+from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.formulas import REWARDS
 from study.rows import Criterion, Row
 from study.schema import Study
-from study.tasks import TASKS
+from study.tasks import lookup
 
-NEEDED = ("prompt_id", "answer", "tokens", "truth", "rules", "judge_score", "reward")
+NEEDED = (
+    *("prompt_id", "answer", "tokens", "truth", "truth_missing", "rules"),
+    *("judge_score", "reward"),
+)
 """Columns that `rewards_under` reads, beside step, group and member."""
 ANY_ROW = Row("", (), (Criterion(""),))
 """Stands for a row where the reward reads nothing of it but the judge's share of its points."""
@@ -40,37 +43,38 @@ def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.nd
         rollouts: of the cell, with the columns `NEEDED`, step, group and member.
     """
     recorded = rollouts["reward"].to_numpy(dtype=float)
-    if rollouts["judge_score"].notna().all():
+    missing = rollouts["judge_score"].isna() | rollouts["truth_missing"].notna()
+    if not missing.any():
         return dict.fromkeys(REPLAY_POLICIES, recorded), ""
     try:
         config = load_cell(folder).config
         if config.reward.name not in REWARDS:
             raise UserError(f"reward.name={config.reward.name} is not a reward of this version")
-        rows = _rows(config)
+        row_of = _rows(config)
     except (Damaged, UserError) as error:
         unknown = dict.fromkeys(REPLAY_POLICIES, np.full(len(recorded), np.nan))
         return unknown, f"what another on_failure would have done is not known: {error}".rstrip(".")
     policy = config.judge.on_failure
     acting = "unscored" if policy == "abort" else policy  # abort leaves no run with a failure
     by_policy = {name: recorded if name == acting else recorded.copy() for name in REPLAY_POLICIES}
-    failed = rollouts["judge_score"].isna().groupby([rollouts["step"], rollouts["group"]])
+    failed = missing.groupby([rollouts["step"], rollouts["group"]])
     some = np.flatnonzero(failed.transform("any").to_numpy())
     for places in rollouts.iloc[some].groupby(["step", "group"]).indices.values():
         group = sorted(some[places], key=rollouts["member"].to_numpy().__getitem__)
-        _compose_group(config, rows, rollouts.iloc[group], np.array(group), acting, by_policy)
+        _compose_group(config, row_of, rollouts.iloc[group], np.array(group), acting, by_policy)
     return by_policy, ""
 
 
-def _rows(config: Study) -> dict[str, Row]:
-    """The task's rows by prompt, where the reward weighs rules by their points; else none."""
+def _rows(config: Study) -> Callable[[str], Row | None]:
+    """Prompt id -> the task's row where the reward weighs rules by their points, else any row."""
     if config.reward.name != "rubric" or config.reward.rules != "run":
-        return {}
-    return {row.prompt_id: row for row in TASKS[config.task.name].rows(config.task, "train")}
+        return lambda prompt_id: ANY_ROW
+    return lookup(config.task)
 
 
 def _compose_group(
     config: Study,
-    rows: Mapping[str, Row],
+    row_of: Callable[[str], Row | None],
     group: pd.DataFrame,
     places: np.ndarray,
     acting: str,
@@ -78,18 +82,19 @@ def _compose_group(
 ) -> None:
     """Put the rewards of one group into ``made`` where a policy changes what the reward sees."""
     records = [_record(record) for record in group.to_dict("records")]
+    rows = [row_of(record["prompt_id"]) for record in records]
     parts = [
-        compose.recorded(config, rows.get(record["prompt_id"], ANY_ROW), record)
-        for record in records
+        compose.recorded(config, row or ANY_ROW, record)
+        for row, record in zip(rows, records, strict=True)
     ]
     scores = [record["judge_score"] for record in records]
-    composable = not rows or all(record["prompt_id"] in rows for record in records)
+    composable = None not in rows
     if config.reward.overlong.buffer:
         composable &= all(record["tokens"] is not None for record in records)
     size = len(records)
-    before = apply_failure_policy(scores, size, acting, 1.0)
+    before = compose.seen(config.reward, parts, scores, size, acting)
     for policy in REPLAY_POLICIES:
-        after = apply_failure_policy(scores, size, policy, 1.0)
+        after = compose.seen(config.reward, parts, scores, size, policy)
         if after == before:
             continue
         rewards = (

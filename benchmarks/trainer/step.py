@@ -75,10 +75,9 @@ def step_seconds(policy: Policy, trainer: dict[str, Any], fast: bool, steps: int
         model, tokenizer = smollm2(), TOKENIZER
     folder, clock = Path(tempfile.mkdtemp(prefix="race-")), Clock()
     set_seed(config.seed)
-    with Session(config.judge, None, oracle(TASK)) as session:
-        scorer = Scorer(
-            config, {row.prompt_id: row for row in rows}, TASKS[TASK.name].truth, session
-        )
+    truth_of = oracle(TASK)
+    with Session(config.judge, None, truth_of) as session:
+        scorer = Scorer(config, truth_of, session)
         made = make_trainer(
             config,
             model,

@@ -6,7 +6,6 @@ response of null could not be generated: it is missing, which an empty one is no
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from experiments.evaluation.generate import Row, Source, Turns, source_of
 from experiments.evaluation.options import Options
 from experiments.evaluation.results import guard
 from study.errors import UserError
-from study.files import write_text
+from study.files import sha256, write_text
 
 SHAPE = 'One JSON object per line is legal: {"prompt": TEXT, "response": TEXT}.'
 
@@ -31,7 +30,7 @@ class Response:
     text: str | None
     line: int
     fields: Mapping[str, Any]
-    """The whole object; `generate` adds model, settings, stop, tokens and error."""
+    """The whole object; `fill` adds model and settings, `generate` stop, tokens and error."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +109,7 @@ def collect(
     model = models.pop()
     guard(options.out, model, options.what, judge)
     _complete(len(texts), len(wanted), failed, paths[0], options.allow_missing)
-    files = [
-        {"path": str(path.resolve()), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-        for path in paths
-    ]
+    files = [{"path": str(path.resolve()), "sha256": sha256(path)} for path in paths]
     settings = None if source is None else source.settings
     return Collected(dict(texts), model, files, failed, beside, truncated, settings)
 

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from experiments.policies.tiny import load_tiny
+from experiments.policies.tiny import architecture_of, load_tiny
 from study.cells import Cell
 from study.errors import UserError
+from study.files import first_line
 from study.schema import Policy, Task
 
 if TYPE_CHECKING:
     from peft import LoraConfig
 
 TINY = "tiny"
+SPOKEN = ("instruct-mini",)
+"""Tasks that the tiny policy learns in its warm-up."""
 TEMPLATES = Path(__file__).parent / "templates"
 """Chat templates by name. ``chatml`` says nothing that the messages do not: Qwen2.5's own template
 adds a system turn of its own where there is none, so that a scaffold's turn would be a second."""
@@ -38,12 +41,8 @@ def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:
     Raises UserError where there is no such model, dtype or architecture, or the tiny policy does
     not know ``task``. Tiny policies that are warmed up are kept in ``cache_dir``.
     """
+    check_policy(policy, task)
     if policy.path == TINY:
-        if task.name != "instruct-mini":
-            raise UserError(
-                f"The tiny policy has learned task=instruct-mini only, and the task is"
-                f" {task.name!r}. Type task=instruct-mini, or choose another policy."
-            )
         return load_tiny(policy, cache_dir)
     remedy = (
         "Type `python -m experiments.models get smollm2-135m-instruct` to fetch it."
@@ -63,6 +62,24 @@ def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:
             " file."
         )
     return model, tokenizer
+
+
+def check_policy(policy: Policy, task: Task) -> None:
+    """Refuse what `load_policy` would, as far as that is known without a model. Loads no torch.
+
+    Raises UserError: the tiny policy does not know ``task`` or cannot be of that architecture, or
+    there is no such chat template.
+    """
+    if policy.path != TINY:
+        if policy.chat_template is not None:
+            template_text(policy.chat_template)
+        return
+    if task.name not in SPOKEN:
+        raise UserError(
+            f"The tiny policy has learned task={' and '.join(SPOKEN)} only, and the task is"
+            f" {task.name!r}. Type task={SPOKEN[0]}, or choose another policy."
+        )
+    architecture_of(policy)
 
 
 def lora_config(policy: Policy) -> LoraConfig | None:
@@ -103,10 +120,8 @@ def read_model(
             f" Type {keys}dtype=float32 or {keys}dtype=bfloat16."
         )
     try:
-        return (
-            AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype),
-            AutoTokenizer.from_pretrained(tokenizer or path),
-        )
+        words = AutoTokenizer.from_pretrained(tokenizer or path)  # first: it is small
+        return AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype), words
     except (OSError, ValueError) as error:
         place = f"{keys}path=" if keys else ""
         raise UserError(
@@ -125,7 +140,7 @@ def adapted(model: Any, adapter: Path, base: str) -> Any:
             warnings.filterwarnings("error", message=".*adapter keys.*")
             return PeftModel.from_pretrained(model, str(adapter))
     except (RuntimeError, ValueError, UserWarning) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"adapter={adapter} does not fit {base}: {reason[:200]}") from error
 
 

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,11 +78,11 @@ def _built(policy: Policy, cache_dir: Path) -> Generator[Path]:
     with locks.held(folder.with_name(f"{folder.name}.lock")):
         if fault(folder):
             shutil.rmtree(folder, ignore_errors=True)
-            _build_tiny(_architecture(policy), policy.warmup or Warmup(), folder)
+            _build_tiny(architecture_of(policy), policy.warmup or Warmup(), folder)
         yield folder
 
 
-def _architecture(policy: Policy) -> dict[str, int]:
+def architecture_of(policy: Policy) -> dict[str, int]:
     """Sizes of the tiny policy, those that ``policy`` leaves out too; UserError for others."""
     unknown = set(policy.architecture) - set(ARCHITECTURE)
     if unknown:
@@ -97,13 +97,20 @@ def _folder(policy: Policy, cache_dir: Path) -> Path:
     """Where a tiny policy lies, by a hash of all that decides its weights, the code of task and
     warm-up included."""
     digest = hashlib.blake2b(digest_size=6)
-    recipe = [_architecture(policy), asdict(policy.warmup or Warmup())]
-    libraries = [version("torch"), version("transformers")]
-    digest.update(json.dumps(recipe + libraries, sort_keys=True).encode())
-    files = (instruct_mini.__file__, Path(str(instruct_mini.__file__)).with_suffix(".toml"))
+    recipe = [architecture_of(policy), asdict(policy.warmup or Warmup())]
+    digest.update(json.dumps(recipe, sort_keys=True).encode())
+    files = [Path(str(instruct_mini.__file__)).with_suffix(".toml"), instruct_mini.__file__]
+    files += [_version_file("torch", "version.py"), _version_file("transformers", "__init__.py")]
     for source in (*files, teacher.__file__, __file__):
         digest.update(Path(str(source)).read_bytes())
     return cache_dir / f"tiny-{digest.hexdigest()}"
+
+
+def _version_file(package: str, name: str) -> Path:
+    """The file of a package that says its version and build; the package is not imported."""
+    spec = find_spec(package)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).with_name(name)
 
 
 def _build_tiny(architecture: dict[str, int], warmup: Warmup, folder: Path) -> None:

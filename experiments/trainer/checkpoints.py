@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import UserError
-from study.files import write_json
+from study.files import sha256, write_json
 
 COMPLETE = "COMPLETE"
 """The manifest, written last."""
@@ -99,8 +99,7 @@ def difference(folder: Path, files: Files) -> str:
             size = path.stat().st_size
             if size != noted["size"]:
                 return f"{name} has {size} bytes where {noted['size']} were written"
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = sha256(path)
         except (OSError, ValueError) as error:
             return f"{name} cannot be read ({getattr(error, 'strerror', None) or error})"
         if digest != noted["sha256"]:

@@ -12,6 +12,7 @@ place where a checkpoint can stand (TRL cannot resume between a generation and i
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ from experiments.policies.load import lora_config
 from experiments.preflight import check_batch
 from experiments.scorer import Scorer, StepRecord
 from experiments.trainer import checkpoints, fast, rollouts
+from experiments.trainer.prompts import Scaffolder, prompt_dataset
 from study.errors import UserError
 from study.features import FEATURES, measured
 from study.records import COMPONENT, Recorder
 from study.rows import Row
-from study.scaffold import Shown, show
+from study.scaffold import Shown
 from study.schema import Study
 
 TRL_METRICS = {
@@ -111,8 +113,11 @@ class RecordingTrainer(GRPOTrainer):
     ) -> None:
         super().__init__(reward_funcs=scorer, **kwargs)
         self._scorer = scorer
+        base = self.accelerator.unwrap_model(self.model)
         if isinstance(self.model, PeftModel):
             self.model.create_or_update_model_card = _no_card
+            base = base.get_base_model()
+        base.register_forward_hook(lambda *_: scorer.heart.beat())
         self._checked: set[bool] = set()
         """Whether the paths were compared with gradients (True) and without (False)."""
         self.shares_prefixes = fast_path and self._install()
@@ -202,6 +207,7 @@ class RecordingTrainer(GRPOTrainer):
         if self._scaffold is not None and self.accelerator.unwrap_model(self.model).training:
             self._shown = self._scaffold(inputs, self.state.global_step + 1)
         self._prompt_ids = [example["prompt_id"] for example in inputs]
+        self._scorer.heart.phase("generating")
         try:
             output = super()._generate_and_score_completions(inputs)
             self._record(output)
@@ -330,6 +336,7 @@ class RecordingTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         loss = super()._compute_loss(model, inputs)
+        self._scorer.heart.beat()
         record = self._scorer.pending
         assert record is not None and self._row_logprobs is not None
         record.metrics["system/shared_prefix"] = float(self.shares_prefixes)
@@ -352,30 +359,6 @@ def _no_card(output_dir: str) -> None:
     """In place of peft's card for each checkpoint, which costs more than writing the adapter."""
 
 
-class Scaffolder:
-    """Callable (the inputs of P * G rollouts in group order, step from 1) -> what each is shown."""
-
-    def __init__(self, config: Study, rows: list[Row]) -> None:
-        self.config = config
-        self.rows = {row.prompt_id: row for row in rows}
-        self.keep = config.scaffold.keep
-
-    def __call__(self, inputs: list[dict[str, Any]], step: int) -> list[Shown]:
-        config, size = self.config, self.config.trainer.group_size
-        return [
-            show(
-                config.scaffold,
-                self.rows[example["prompt_id"]],
-                index % size,
-                size,
-                step,
-                config.trainer.steps,
-                config.seed,
-            )
-            for index, example in enumerate(inputs)
-        ]
-
-
 class RecordStep(TrainerCallback):
     """Records each step before its checkpoint: no checkpoint is ahead of the records.
 
@@ -392,6 +375,9 @@ class RecordStep(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.begun = True
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.scorer.heart.phase("saving")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         record = self.scorer.pending
@@ -453,7 +439,7 @@ def make_trainer(
     config: Study,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    rows: list[Row],
+    rows: Sequence[Row],
     scorer: Scorer,
     recorder: Recorder,
     output_dir: Path,
@@ -467,18 +453,14 @@ def make_trainer(
         on_line: called with the metrics line of each step once it is recorded.
         cell_id: hash of the config, noted in each checkpoint.
     """
-    from datasets import Dataset
-
-    dataset = Dataset.from_list(
-        [{"prompt": list(row.messages), "prompt_id": row.prompt_id} for row in rows]
-    )
+    row_of = scorer.oracle.row_of
     trainer = RecordingTrainer(
         scorer,
-        scaffold=None if config.scaffold.name == "none" else Scaffolder(config, rows),
+        scaffold=None if config.scaffold.name == "none" else Scaffolder(config, row_of),
         fast_path=config.trainer.fast,
         model=model,
         args=grpo_config(config, output_dir),
-        train_dataset=dataset,
+        train_dataset=prompt_dataset(rows),
         processing_class=tokenizer,
         peft_config=lora_config(config.policy),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers.generation.logits_process import (
 )
 
 from experiments.trainer.generate import Sampling, generate, merged, uniforms
+from study.machine import free_memory
 
 DRAWN = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 
@@ -62,8 +64,43 @@ class Rollouts:
             trainer.args.top_p,
         )
         model = trainer.accelerator.unwrap_model(trainer.model)
+        prompts_U, completion_ids = list(index_of), []
         with merged(model) as policy, torch.no_grad(), trainer.accelerator.autocast():
-            completion_ids = generate(
-                policy, list(index_of), owner, sampling, uniform[first:], self.ended
-            )
+            longest = max(len(ids) for ids in prompts_U) + length
+            at_once = rows_at_once(policy, longest)
+            for start in range(0, len(owner), at_once):
+                owners = owner[start : start + at_once]
+                asked = sorted(set(owners))
+                completion_ids += generate(
+                    policy,
+                    [prompts_U[index] for index in asked],
+                    [asked.index(index) for index in owners],
+                    sampling,
+                    uniform[first + start :],
+                    functools.partial(self._ended, start),
+                )
         return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": None}
+
+    def _ended(self, start: int, ids_of: dict[int, list[int]]) -> None:
+        self.ended({start + row: ids for row, ids in ids_of.items()})
+
+
+def rows_at_once(model: Any, length: int) -> int:
+    """How many rows of ``length`` tokens fit a third of the free memory.
+
+    A cache that grows is in memory twice for a moment.
+    """
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    row = 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize * length
+    row += 16 * config.vocab_size  # logits, and shares in double precision
+    return max(1, _free(model.device) // 3 // row)
+
+
+def _free(device: torch.device) -> int:
+    """Bytes that can be taken on a device; more than any model has where that is not said."""
+    if device.type != "cuda":
+        return free_memory() or 2**60
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused

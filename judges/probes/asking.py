@@ -11,11 +11,10 @@ from judges.probes.variants import Variant
 from judges.session import Session
 from judges.store import Store
 from study.errors import UserError
-from study.rows import Truth
+from study.rows import RuleTruth
 from study.schema import Judge
 from study.verdict import Verdict
 
-Oracle = Callable[[str, str], Truth | None]
 PROFILE = "profile"
 """The setting of verdicts by the judge as it is configured."""
 AS_GIVEN, SWAPPED = 0, 1
@@ -37,7 +36,7 @@ def ask(
     judge: Judge,
     probes: Sequence[Variant],
     store: Store | None,
-    oracle: Oracle | None = None,
+    oracle: Callable[[str, str], RuleTruth] | None = None,
     repeats: int = 0,
     temperatures: Sequence[float] = (),
     allowance: Allowance | None = None,

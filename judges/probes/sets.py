@@ -10,14 +10,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from judges.probes import mini
 from judges.probes.variants import BASES, SLOTS, Source
 from study.answers import answer_of
 from study.errors import UserError
-from study.rows import Row
+from study.rows import Row, RuleTruth
 from study.schema import Task
 from study.tasks import task_module
 from study.tasks.prompts import Options, parse
@@ -55,14 +57,14 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
 
     module = task_module(task.name)
     rows: Sequence[Row] = module.rows(task, "eval")
-    away = [row.prompt_text() for row in module.rows(task, "train")[:MOST_AWAY]]
+    away = [row.prompt_text() for row in islice(module.rows(task, "train"), MOST_AWAY)]
     made = task.name == BUILT_IN
     sources = [
         Source(
             row,
             mini.contents(row, seed) if made else {"correct": row.reference or ""},
             stratum=mini.stratum(row) if made else _stratum(row),
-            truth=partial(module.truth, row),
+            truth=partial(_truth, module, row),
         )
         for row in rows
         if made or row.reference
@@ -76,6 +78,10 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
     without = len(rows) - len(sources)
     notes = [f"{without} of {len(rows)} prompts have no reference answer"] if without else []
     return ProbeSet(sources, away, notes)
+
+
+def _truth(module: ModuleType, row: Row, text: str) -> RuleTruth:
+    return module.truths([row], [text])[0]
 
 
 def read_slots(path: Path) -> ProbeSet:

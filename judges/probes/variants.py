@@ -14,7 +14,7 @@ from itertools import product
 from judges.probes.rewriters import KEYWORD, REPLACEMENTS, corrupted, edits
 from study.bounds import Choice, check
 from study.features import features
-from study.rows import Row, Truth
+from study.rows import Row, RuleTruth, Truth
 
 BASES = {
     "correct": "ycorrect",
@@ -48,7 +48,7 @@ class Source:
     given: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Keys of ``SLOTS`` -> text that no rule made, and who did: set or model."""
     stratum: str = ""
-    truth: Callable[[str], Truth | None] = lambda _: None
+    truth: Callable[[str], RuleTruth] = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,12 @@ def variants(
     ) -> None:  # fmt: skip
         """One more variant; ``against`` is ``variant/base`` of the same prompt."""
         truth = source.truth(text)
+        score = truth.score if isinstance(truth, Truth) else None
         made.append(
             Variant(
                 probe_id=f"{row.prompt_id}/{name}/{base}", row=row, variant=name, bias=bias,
                 base=base, against=None if against is None else f"{row.prompt_id}/{against}",
-                keeps=keeps, how=how, text=text, truth=None if truth is None else truth.score,
+                keeps=keeps, how=how, text=text, truth=score,
             )
         )  # fmt: skip
 

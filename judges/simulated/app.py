@@ -12,7 +12,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,13 +21,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from judges.grading.reply_format import Said, Unanswerable, judged, read_question, spoil
-from judges.simulated.bias import Bias
+from judges.simulated.bias import Bias, check
+from judges.simulated.truths import Single, Truths
 from study.errors import UserError
-from study.rows import Truth
+from study.oracle import Oracle
+from study.rows import Missing, Truth
 from study.schema import Judge
-
-Oracle = Callable[[str, str], Truth | None]
-"""(prompt text, answer) -> the rule truth; None for an unknown prompt."""
+from study.simulated import DOMAINS, in_domain
 
 TRANSIENT = {
     "http_500": (500, "The simulated judge failed on this request.", "internal_error"),
@@ -38,7 +38,7 @@ PIECE = 4
 """Characters per streamed chunk, and per token where tokens are counted."""
 
 
-def simulated_app(judge: Judge, oracle: Oracle, calls_before: int = 0) -> Starlette:
+def simulated_app(judge: Judge, oracle: Oracle | Single, calls_before: int = 0) -> Starlette:
     """The application of one simulated judge; ``calls_before`` are questions answered before, for
     the drift of a resumed run.
     Raises UserError: the judge has no ``simulated`` settings, or one is not legal."""
@@ -55,16 +55,17 @@ def simulated_app(judge: Judge, oracle: Oracle, calls_before: int = 0) -> Starle
 class SimulatedJudge:
     """The routes, and what is remembered between questions: how many came, and how often each."""
 
-    def __init__(self, judge: Judge, oracle: Oracle, calls_before: int = 0) -> None:
+    def __init__(self, judge: Judge, oracle: Oracle | Single, calls_before: int = 0) -> None:
         if judge.simulated is None:
             raise UserError(
                 f"judge={judge.name} has no `simulated` settings, so it cannot be simulated; type"
                 " for example judge=sim-fair."
             )
         self._model = judge.endpoint.model or judge.name
-        self._bias = Bias(judge.simulated)
-        self._seed = judge.simulated.seed
-        self._oracle = oracle
+        check(judge.simulated)
+        self._bias = {name: Bias(in_domain(judge.simulated, name)) for name in ("", *DOMAINS)}
+        """By the domain of a row; "" is of any other row."""
+        self._truths = Truths(oracle)
         self._calls = calls_before
         self._asked: Counter[bytes] = Counter()
 
@@ -101,15 +102,21 @@ class SimulatedJudge:
                 404, f"The model {body['model']!r} does not exist here.", "model_not_found"
             )
         question = read_question(body)
-        answer_truths = [self._oracle(question.prompt, answer) for answer in question.answers]
-        truths = [truth for truth in answer_truths if truth is not None]
-        if len(truths) < len(answer_truths):
+        told = await self._truths.of(question.prompt, question.answers)
+        truths = [truth for truth in told if isinstance(truth, Truth)]
+        if None in told:
             raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
+        if lost := next((truth for truth in told if isinstance(truth, Missing)), None):
+            # A status that is not asked again: whoever finds truths has tried as often as it may.
+            message = f"The rule truth could not be had: {lost.reason}"
+            raise Unanswerable(424, message, "no_truth")
+        row = self._truths.row(question.prompt)
+        bias = self._bias.get(row.domain if row else "", self._bias[""])
         nth = self._asked[question.content]
         self._asked[question.content] += 1
         calls, self._calls = self._calls, self._calls + 1
-        draw = generator(self._seed, question.content, nth)
-        verdict, failure = judged(self._bias, question, truths, draw, calls)
+        draw = generator(bias.seed, question.content, nth)
+        verdict, failure = judged(bias, question, truths, draw, calls)
         if failure == "hang":
             while (await request.receive())["type"] != "http.disconnect":
                 await asyncio.sleep(0.05)

@@ -15,6 +15,7 @@ from study.errors import UserError
 from study.features import FEATURES, features
 from study.rows import Truth
 from study.schema import Simulated, freeze
+from study.simulated import DOMAINS, changed_in, in_domain
 from study.tables import table
 
 RULE = "1"
@@ -30,14 +31,27 @@ def effective(settings: Simulated) -> dict[str, Any]:
     """All that decides a simulated verdict, for a judge's identity: the settings and defaults."""
     reference = DEFAULT_REFERENCE | {key: tuple(pair) for key, pair in settings.reference.items()}
     plain = dataclasses.asdict(settings)
-    return plain | {"reference": {k: list(v) for k, v in reference.items()}, "rule": RULE}
+    del plain["domains"]
+    # Only what a domain changes: a judge without settings by domain keeps the identity it had.
+    changed = {name: there for name in DOMAINS if (there := changed_in(settings, name))}
+    domains = {"domains": changed} if changed else {}
+    rest = {"reference": {k: list(v) for k, v in reference.items()}, "rule": RULE}
+    return plain | rest | domains
+
+
+def drifts(settings: Simulated) -> bool:
+    """Whether a verdict depends on how many came before, in any domain."""
+    return any(in_domain(settings, name).drift_per_1000 != 0.0 for name in ("", *DOMAINS))
 
 
 def check(settings: Simulated) -> None:
     """Refuse settings that are not legal. Raises UserError: with the setting and what is legal."""
     freeze(Simulated, dataclasses.asdict(settings), "judge.simulated.")
-    for group in ("doses", "reference"):
-        for name in getattr(settings, group):
+    by_feature = {"doses": settings.doses, "reference": settings.reference}
+    for domain in DOMAINS:
+        by_feature[f"domains.{domain}.doses"] = getattr(settings.domains, domain).doses
+    for group, values in by_feature.items():
+        for name in values:
             bounds.check(f"a key of judge.simulated.{group}", name, bounds.Choice(FEATURES))
     for name, pair in settings.reference.items():
         if len(pair) != 2 or not pair[1] > 0:
@@ -45,9 +59,11 @@ def check(settings: Simulated) -> None:
                 f"judge.simulated.reference.{name}={pair} is not a mean and a standard deviation"
                 f" above 0; type for example judge.simulated.reference.{name}=[10,5]."
             )
-    if settings.doses.get("keyword") and not settings.keyword:
+    paid = [group for group, values in by_feature.items() if "doses" in group]
+    paid = [group for group in paid if by_feature[group].get("keyword")]
+    if paid and not settings.keyword:
         raise UserError(
-            "judge.simulated.doses.keyword pays for a keyword, but judge.simulated.keyword is"
+            f"judge.simulated.{paid[0]}.keyword pays for a keyword, but judge.simulated.keyword is"
             " empty; type for example judge.simulated.keyword=robust."
         )
     failure = settings.failure
@@ -64,6 +80,7 @@ class Bias:
 
     def __init__(self, settings: Simulated) -> None:
         check(settings)
+        self.seed = settings.seed
         self._settings = settings
         self._reference: dict[str, list[float]] = effective(settings)["reference"]
 

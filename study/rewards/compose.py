@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from study.rewards.checks import for_judge
-from study.rewards.failure import apply_failure_policy
-from study.rewards.formulas import REWARDS, Parts, overlong, repetition, rule_part
+from study.rewards.failure import TooManyMissing, apply_failure_policy
+from study.rewards.formulas import REWARDS, Parts, needs_truth, overlong, repetition, rule_part
 from study.rows import Row
 from study.rules import verdict
-from study.schema import Study
+from study.schema import Reward, Study
 
 Composed = tuple[float | None, dict[str, float | None]]
 """A reward, None where there is none, and the terms that are logged beside it."""
+Seen = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class RewardInputs:
     truth: float | None
     rules: tuple[bool | None, ...]
     """What each rule of ``row`` said; empty where none was run."""
+    truth_missing: str | None = None
+    """Why the truth could not be had; None where there is one, or where no rule can tell."""
 
     @property
     def item(self) -> tuple[Row, str]:
@@ -51,6 +54,7 @@ def recorded(config: Study, row: Row, record: Mapping[str, Any]) -> RewardInputs
         record["tokens"],
         record["truth"],
         tuple(verdict(text) for text in record.get("rules") or ()),
+        record.get("truth_missing"),
     )
 
 
@@ -64,8 +68,37 @@ def composed(
 ) -> list[Composed]:
     """Rewards of P * G rollouts in groups of G, from the judge's scores, None where unscored.
     Raises TooManyMissing: by the failure policy, or more than ``max_unscored_frac`` are missing."""
+    pairs = seen(config.reward, inputs, scores, group_size, on_failure, max_unscored_frac)
+    return [_compose(config, *rollout) for rollout in zip(inputs, pairs, strict=True)]
+
+
+def seen(
+    reward: Reward,
+    inputs: Sequence[RewardInputs],
+    scores: Sequence[float | None],
+    group_size: int,
+    on_failure: str,
+    max_unscored_frac: float = 1.0,
+) -> list[Seen]:
+    """(judge's score, truth) of each rollout as the reward may see them.
+
+    A truth that the reward is made of, and that could not be had, is treated by the failure policy
+    as a missing score is. Where no rule can tell, there is nothing to treat.
+    Raises TooManyMissing: see `composed`.
+    """
     limited = apply_failure_policy(list(scores), group_size, on_failure, max_unscored_frac)
-    return [_compose(config, *pair) for pair in zip(inputs, limited, strict=True)]
+    lost = [
+        rollout.truth_missing is not None and needs_truth(reward, rollout.rules)
+        for rollout in inputs
+    ]
+    marks = [None if missing else 1.0 for missing in lost]
+    try:
+        kept = apply_failure_policy(marks, group_size, on_failure, max_unscored_frac, "rule truths")
+    except TooManyMissing as error:
+        why = inputs[lost.index(True)].truth_missing
+        raise TooManyMissing(f"{error}. The first could not be had because {why}") from error
+    truths = [rollout.truth if mark else mark for rollout, mark in zip(inputs, kept, strict=True)]
+    return list(zip(limited, truths, strict=True))
 
 
 def recompose(
@@ -84,12 +117,11 @@ def recompose(
     return [reward for reward, _ in composed(config, inputs, scores, group_size, policy)]
 
 
-def _compose(config: Study, rollout: RewardInputs, score: float | None) -> Composed:
+def _compose(config: Study, rollout: RewardInputs, pair: Seen) -> Composed:
     """A penalty is a term of its own: added to a reward that is there, it never makes one."""
     reward = config.reward
     parts = Parts(
-        score,
-        rollout.truth,
+        *pair,
         rollout.rules,
         tuple(rule.points for rule in rollout.row.rules) if rollout.rules else (),
         sum(max(0.0, criterion.points) for criterion in rollout.asked.criteria),

@@ -68,7 +68,11 @@ def too_many_missing(rule: str, verdicts: Sequence[Verdict], judge: Judge) -> To
 
 
 def apply_failure_policy(
-    scores: list[float | None], group_size: int, policy: str, max_unscored_frac: float = 1.0
+    scores: list[float | None],
+    group_size: int,
+    policy: str,
+    max_unscored_frac: float = 1.0,
+    what: str = "verdicts",
 ) -> list[float | None]:
     """Scores as the reward may see them.
 
@@ -78,18 +82,17 @@ def apply_failure_policy(
         policy: ``unscored`` keeps None; ``zero`` writes 0.0, which reproduces the field's most
             common bug as a treatment; ``drop_group`` makes the whole group None; ``abort`` stops.
         max_unscored_frac: stops the run where more than this share is missing.
+        what: what is missing, for messages.
 
     Raises:
         TooManyMissing: by ``abort`` with anything missing, or by the share of missing verdicts.
     """
     missing = sum(score is None for score in scores)
     if missing and policy == "abort":
-        raise TooManyMissing(
-            f"{missing} of {len(scores)} verdicts are missing and on_failure=abort"
-        )
+        raise TooManyMissing(f"{missing} of {len(scores)} {what} are missing and on_failure=abort")
     if missing > max_unscored_frac * len(scores):
         raise TooManyMissing(
-            f"{missing} of {len(scores)} verdicts of this step are missing, more than "
+            f"{missing} of {len(scores)} {what} of this step are missing, more than "
             f"judge.max_unscored_frac={max_unscored_frac}; the policy would train on noise"
         )
     if policy == "zero":

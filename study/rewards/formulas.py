@@ -132,6 +132,14 @@ REWARDS: dict[str, Callable[[Reward, Parts], float | None]] = {
 """Name -> compose(reward, the parts of one rollout) -> its reward, None where it has none."""
 
 
+def needs_truth(reward: Reward, rules: tuple[bool | None, ...]) -> bool:
+    """Whether the reward of a rollout with these rules is made of its truth."""
+    if reward.name == "rule":
+        return not rules
+    weights = {"judge": reward.truth_weight, "hybrid": reward.weights.get("truth", 0.0)}
+    return weights.get(reward.name, 0.0) != 0.0
+
+
 def overlong(settings: Overlong, tokens: int, max_tokens: int) -> float:
     """factor * min(0, (max - buffer - tokens) / buffer), at least -factor; 0 without a buffer.
 

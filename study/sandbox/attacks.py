@@ -16,7 +16,7 @@ import secrets
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,10 +65,15 @@ class Attack:
 
 
 def _attack(
-    name: str, body: str, cheats: bool = False, harmless: bool = False, **ends: list[str]
+    name: str,
+    body: str,
+    cheats: bool = False,
+    harmless: bool = False,
+    ends: Sequence[str] = (Outcome.RETURNED,),
+    x86_64: Sequence[str] = (),
 ) -> Attack:
     source = f"{TRIED}\n\ndef attack(where):\n{textwrap.indent(body, '    ')}"
-    outcomes = ends.get(platform.machine(), ends.get("ends", [Outcome.RETURNED]))
+    outcomes = x86_64 if x86_64 and platform.machine() == "x86_64" else ends
     return Attack(name, source, frozenset(map(Outcome, outcomes)), cheats, harmless)
 
 

@@ -101,7 +101,7 @@ def command(tier: Tier, bwrap: str | None = None) -> list[str]:
     packages = os.path.join(sysconfig.get_paths()["stdlib"], "site-packages")
     if os.path.isdir(packages) and not packages.startswith("/usr/"):
         argv += ["--size", "4096", "--tmpfs", packages, "--remount-ro", packages]
-    for file in sorted(INSIDE.glob("*.*")):
+    for file in sorted([*INSIDE.glob("[!.]*.py"), *INSIDE.glob("[!.]*.toml")]):
         argv += ["--ro-bind", str(file), f"/boot/study/sandbox/inside/{file.name}"]
     argv += ["--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--size", "65536", "--tmpfs", "/dev"]
     for device in DEVICES:

@@ -1,15 +1,27 @@
-"""The tasks by name: each is a module with ``rows(options, split)`` and ``truth(row, answer)``."""
+"""The tasks by name. Each is a module with these functions:
+
+``rows(options, split)``
+    a sequence of rows. One that is no list or tuple is read row by row, when a row is wanted.
+``truths(rows, answers)``
+    what the rules say of each answer, in one batch: a ``Truth``, ``Missing`` where something failed
+    that should have told it, None where no rule can tell.
+``truth(row, answer)``
+    where a truth needs no other process: that of one answer.
+``lookup(options)``
+    where the rows are not in memory: prompt id -> the row of either split, None for no such row.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from types import ModuleType
 
 from study import bounds
-from study.rows import Row, Truth, prompt_id
+from study.oracle import Oracle
+from study.rows import Row
 from study.schema import Task, freeze
 from study.tasks import instruct_mini, prompts
 
@@ -18,6 +30,8 @@ TASKS: dict[str, ModuleType] = {
     "instruct-mini": instruct_mini,
     **dict.fromkeys(FILE_TASKS, prompts),
 }
+SAMPLE = 1024
+"""Rows that are looked at where a task does not have them in memory."""
 
 
 def task_module(name: str) -> ModuleType:
@@ -25,16 +39,34 @@ def task_module(name: str) -> ModuleType:
     return bounds.pick("task", name, TASKS, "instruct-mini")
 
 
-def oracle(task: Task) -> Callable[[str, str], Truth | None]:
-    """(prompt text, answer) -> what the rules say; None for a prompt that is not in the task."""
+def lookup(task: Task) -> Callable[[str], Row | None]:
+    """Prompt id -> the row of either split; None for a prompt that is not in the task."""
     module = task_module(task.name)
-    index = _index(json.dumps(asdict(task), sort_keys=True))
+    if hasattr(module, "lookup"):
+        return module.lookup(task)
+    return _index(json.dumps(asdict(task), sort_keys=True)).get
 
-    def lookup(prompt_text: str, answer: str) -> Truth | None:
-        row = index.get(prompt_id(prompt_text))
-        return None if row is None else module.truth(row, answer)
 
-    return lookup
+def oracle(task: Task) -> Oracle:
+    """The one oracle of ``task`` in this process."""
+    return _oracle(json.dumps(asdict(task), sort_keys=True))
+
+
+def sample(rows: Sequence[Row], count: int) -> list[Row]:
+    """Evenly spaced rows, the first among them: ``count`` or more, and fewer than twice as many."""
+    return [rows[place] for place in range(0, len(rows), max(1, len(rows) // count))]
+
+
+def checked(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows that stand for a task where it is checked: all that are in memory, else `SAMPLE`."""
+    return rows if isinstance(rows, list | tuple) else sample(rows, SAMPLE)
+
+
+@functools.lru_cache(maxsize=8)
+def _oracle(task_json: str) -> Oracle:
+    task = freeze(Task, json.loads(task_json))
+    module = task_module(task.name)
+    return Oracle(lookup(task), module.truths, waits=not hasattr(module, "truth"))
 
 
 @functools.lru_cache(maxsize=8)

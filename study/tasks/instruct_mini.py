@@ -11,6 +11,7 @@ import json
 import random
 import re
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from study.bounds import Number, check
@@ -145,6 +146,11 @@ def truth(row: Row, answer: str) -> Truth:
     relevance = 1 / (1 + reading.noise / RELEVANCE_HALF)
     seen = tuple(checks[name] for name in spec.get("checks", checks))
     return Truth(contents * relevance * constraints, seen, relevance)
+
+
+def truths(rows: Sequence[Row], answers: Sequence[str]) -> list[Truth]:
+    """`truth` of each answer."""
+    return [truth(row, answer) for row, answer in zip(rows, answers, strict=True)]
 
 
 def rows(options: Task, split: str) -> list[Row]:

@@ -92,6 +92,11 @@ def truth(row: Row, answer: str) -> Truth | None:
     return None
 
 
+def truths(rows: Sequence[Row], answers: Sequence[str]) -> list[None]:
+    """`truth` of each answer."""
+    return [None for _ in zip(rows, answers, strict=True)]
+
+
 def load(options: Task) -> Prompts:
     """All rows of the file behind ``options``; what was merged or dropped is logged once.
     Raises UserError: see `rows`."""
@@ -215,8 +220,8 @@ def _rubric(
         if not isinstance(text, str) or not text.strip():
             refuse(where, f"the rubric {short(item)}", form)
         points = 1.0 if item.get("points") is None else item["points"]
-        number = isinstance(points, int | float) and not isinstance(points, bool)
-        if not number or not math.isfinite(points):
+        is_number = isinstance(points, int | float) and not isinstance(points, bool)
+        if not is_number or not math.isfinite(points):
             refuse(where, f"a rubric worth {short(points)} points", form)
         tags = _tags(verif.plain(item.get("tags")), where)
         if tags.get("verifier") == "rule":

@@ -20,6 +20,7 @@ from analysis.records.frames import (
     steps_frame,
     verdicts_frame,
 )
+from study.records import ROLLOUT, write_part
 from study.study_file import write_study
 
 
@@ -178,3 +179,30 @@ def test_two_settings_of_one_judge_are_two_arms(make_study):
     assert any(arm == "sim-fair, sampling.votes=3" for arm in arms["sim-fair"])
     assert all("url" not in arm for arm in arms["sim-fair"])  # where it runs is no treatment
     assert list(arms["sim-verbose"]) == ["sim-verbose"]
+
+
+def test_rollouts_say_where_their_row_is_from_and_old_ones_say_nothing(make_study):
+    study = make_study(judges=["sim-fair"], seeds=1, steps=2)
+    old, part = sorted(study.glob("*/rollouts/*.parquet"))
+    rows = pq.read_table(part).to_pylist()
+    for place, row in enumerate(rows):
+        row |= {"dataset": "squad2", "domain": "qa", "item": f"squad2:dev:{place}"}
+    rows[0] |= {"truth": None, "truth_missing": "the grader is gone"}
+    write_part(part, rows, ROLLOUT)
+    rollouts = rollouts_frame(study)
+    here = rollouts[rollouts["step"] == 2]
+    assert set(here["domain"]) == {"qa"} and here["item"].nunique() == len(rows)
+    assert here["truth_missing"].notna().sum() == here["truth"].isna().sum() == 1
+    before = rollouts[rollouts["step"] == 1]
+    assert before[["dataset", "domain", "item", "truth_missing"]].isna().all(axis=None)
+    assert before["truth"].notna().all() and old != part
+
+
+def test_a_judge_that_is_dosed_in_one_domain_is_dosed(make_study):
+    study = make_study(judges=["sim-fair"], seeds=1, steps=1)
+    assert runs_frame(study)["undosed"].all()
+    (path,) = study.glob("*/config.yaml")
+    config = yaml.safe_load(path.read_text())
+    config["judge"]["simulated"]["domains"] = {"qa": {"doses": {"length": 0.2}}, "code": {}}
+    path.write_text(yaml.safe_dump(config))
+    assert not runs_frame(study)["undosed"].any()

@@ -44,6 +44,7 @@ def failing(**columns: Any) -> pd.DataFrame:
             "answer": ["one", "two", "three", "four"],
             "tokens": [1.0, 15.0, 1.0, 1.0],
             "truth": 1.0,
+            "truth_missing": None,
             "judge_score": [0.6, NAN, 0.2, 0.4],
             "reward": [7.0, NAN, 8.0, 9.0],
         }
@@ -132,3 +133,21 @@ def test_a_study_with_failures_has_every_policy_on_record(planted: Path) -> None
         np.testing.assert_array_equal(run.under["unscored"], run.reward)
         # every group of sim-flaky has a failure
         assert np.isnan(run.under["drop_group"]).all() == (run.arm == "sim-flaky")
+
+
+def test_a_truth_that_could_not_be_had_is_what_each_policy_makes_of_it(tmp_path: Path) -> None:
+    """The judge scored all; the third rollout has no truth, because what tells it failed."""
+    frame = failing(
+        judge_score=0.5,
+        truth=[1.0, 1.0, NAN, 1.0],
+        truth_missing=[None, None, "the grader is gone", None],
+        reward=[1.0, 1.0, NAN, 1.0],
+    )
+    made, why = rewards_under(cell(tmp_path, name="rule"), frame)
+    assert why == ""
+    np.testing.assert_array_equal(made["unscored"], [1.0, 1.0, NAN, 1.0])
+    np.testing.assert_array_equal(made["zero"], [1.0, 1.0, 0.0, 1.0])
+    np.testing.assert_array_equal(made["drop_group"], [1.0, 1.0, NAN, NAN])
+    made, _ = rewards_under(cell(tmp_path), frame)  # by the judge alone: nothing is missing
+    for rewards in made.values():
+        np.testing.assert_array_equal(rewards, frame["reward"])

@@ -118,7 +118,7 @@ def test_parts_by_hand(tmp_path) -> None:
     )
     assert full["weights"] == 2 * 4 * shape.weights  # the reference is a copy
     assert full["training"] == 4 * shape.weights * 3  # gradient and two moments
-    assert full["generation"] == 2 * (5 + 32) * 2 * 2 * 4 * 4
+    assert full["generation"] == (5 + 32) * 2 * 2 * 4 * 4  # a row at least
     assert peak(full) == full["weights"] + full["training"] + full["update"]
 
 
@@ -136,7 +136,8 @@ def test_a_config_that_does_not_say_its_shape_is_not_judged(tmp_path, text) -> N
         ({"lora": Lora(r=64), "micro_batch": 64}, "trainer.gradient_checkpointing=true"),
         (
             {"lora": Lora(r=64), "micro_batch": 8, "gradient_checkpointing": True}
-            | {"max_completion_length": 4096, "prompts_per_step": 64, "group_size": 8},
+            | {"max_completion_length": 4096, "prompts_per_step": 64, "group_size": 8}
+            | {"fast": False},
             "trainer.prompts_per_step=32",
         ),
         (
@@ -161,11 +162,14 @@ def test_what_may_not_fit_is_said_with_what_to_lower(
     assert "the GPU TEST has 24.0 GiB" in said and remedy in said
 
 
-def test_weights_that_cannot_fit_are_refused(tmp_path, monkeypatch) -> None:
+def test_weights_that_cannot_fit_are_refused(tmp_path, monkeypatch, capsys) -> None:
     Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
     monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 24 * GIB))
     with pytest.raises(UserError, match=r"the GPU TEST has 24\.0 GiB.*policy\.lora\.r=64"):
         check_memory([cell(study(tmp_path))])
+    monkeypatch.setattr(files, "SAID", set())
+    check_memory([cell(study(tmp_path))], refuse=False)
+    assert "policy.lora.r=64" in capsys.readouterr().err
 
 
 def test_the_memory_of_this_process_is_its_groups(tmp_path) -> None:
@@ -178,6 +182,17 @@ def test_the_memory_of_this_process_is_its_groups(tmp_path) -> None:
     assert machine.memory(tmp_path) == 2048 * 1024
     (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{2**20}\n")
     assert machine.memory(tmp_path) == 2**20
+    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/self/cgroup").write_text("0::/slurm/job_7\n")
+    (tmp_path / "sys/fs/cgroup/slurm/job_7").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/slurm/memory.max").write_text(f"{2**19}\n")
+    assert machine.memory(tmp_path) == 2**19
+
+
+def test_free_memory_is_what_can_be_taken(tmp_path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal:  2048 kB\nMemAvailable:  7 kB\n")
+    assert machine.free_memory(tmp_path) == 7 * 1024
 
 
 def test_a_gpu_is_asked_where_there_is_one(tmp_path, monkeypatch) -> None:

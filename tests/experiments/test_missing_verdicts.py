@@ -9,6 +9,7 @@ import pytest
 from experiments.scorer import Scorer
 from judges.budget import spent_before
 from study.errors import UserError
+from study.oracle import Oracle
 from study.records import MISSING, Recorder, parts
 from study.rewards.failure import REASON, TooManyMissing, remedy, too_many_missing
 from study.rows import make_row
@@ -90,7 +91,8 @@ def test_a_step_without_verdicts_is_kept_beside_the_run_and_paid_for(tmp_path: P
     recorder = Recorder(tmp_path)
 
     def ask() -> Scorer:
-        scorer = Scorer(config, {ROW.prompt_id: ROW}, lambda row, text: None, Session())
+        no_rule = Oracle({ROW.prompt_id: ROW}.get, lambda rows, answers: [None] * len(rows))
+        scorer = Scorer(config, no_rule, Session())
         scorer.on_missing = recorder.write_missing
         texts = [[{"content": f"answer {number}"}] for number in range(4)]
         with pytest.raises(

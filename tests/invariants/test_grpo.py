@@ -17,7 +17,7 @@ from experiments.trainer.grpo import grpo_config, make_trainer
 from study.errors import UserError
 from study.records import Recorder
 from study.schema import Judge, Lora, Policy, Study, Task, Trainer
-from study.tasks import TASKS
+from study.tasks import TASKS, oracle
 from study.verdict import Outcome, Verdict
 
 POLICY = Policy(
@@ -79,12 +79,10 @@ def run(config, folder, cache, acting=None, **scoring):
 
     ``acting`` and ``scoring`` are the scorer's; without them a `LengthJudge` scores.
     """
-    rows = TASKS[TASK.name].rows(TASK, "train")
+    rows = TASKS[config.task.name].rows(config.task, "train")
     model, tokenizer = load_policy(POLICY, TASK, cache)
-    truth = TASKS[TASK.name].truth
-    rows_of = {row.prompt_id: row for row in rows}
     recorder = Recorder(folder)
-    scorer = Scorer(config, rows_of, truth, acting or LengthJudge(), **scoring)
+    scorer = Scorer(config, oracle(config.task), acting or LengthJudge(), **scoring)
     scorer.on_missing = recorder.write_missing
     lines = []
     set_seed(config.seed)

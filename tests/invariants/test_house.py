@@ -52,10 +52,6 @@ HEAVY_ON_PURPOSE = {
         "a part of the trainer that works on tensors",
     ),
     "experiments.launch.preload": "a pool's first process loads torch once for all of its cells",
-    **{
-        f"experiments.trainer.{name}": "a part of that trainer"
-        for name in ("fast", "generate", "head", "prefix", "rollouts")
-    },
 }
 """Modules that import torch at their top, so that a function may import them for itself."""
 MOST_LINES = 500

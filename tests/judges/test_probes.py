@@ -276,8 +276,8 @@ def test_a_task_gives_its_references(tmp_path, monkeypatch):
             return rows if split == "eval" else []
 
         @staticmethod
-        def truth(row, text):
-            return None
+        def truths(rows, answers):
+            return [None] * len(rows)
 
     monkeypatch.setattr("judges.probes.sets.task_module", lambda name: Given)
     found = sets.load_set("prompts", Task(name="prompts"))

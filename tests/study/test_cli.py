@@ -15,7 +15,18 @@ from typing import Any
 import pytest
 
 from study.bounds import Choice, Number
-from study.cli import Command, StudyOptions, command, option, output, overrides, word, writes
+from study.cli import (
+    UNREAD,
+    Command,
+    StudyOptions,
+    command,
+    option,
+    output,
+    overrides,
+    unless_unread,
+    word,
+    writes,
+)
 from study.errors import UserError
 from study.files import write_json
 
@@ -258,3 +269,54 @@ def test_missing_numbers_are_null_in_what_is_written(runs_dir: Path) -> None:
         path = Path("runs/first/study.json/x")
         with writes("out", path):
             write_json(path, numbers)
+
+
+ENDLESS = """
+import sys
+from dataclasses import dataclass
+from study.cli import command, option, print_table
+
+@dataclass(frozen=True)
+class Options:
+    table: bool = option("a table in place of lines", False)
+
+@command("endless table=false", "Prints without end.", Options)
+def main(options):
+    while True:
+        print_table([{"a": "b"}], "c") if options.table else print("a line")
+
+sys.exit(main())
+"""
+
+
+def into_a_closed_pipe(*words: str) -> subprocess.CompletedProcess[str]:
+    """What a Python of these words says once nobody reads it any more."""
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    child = subprocess.Popen([sys.executable, *words], cwd=ROOT, **pipes)
+    assert child.stdout is not None and child.stderr is not None
+    child.stdout.close()
+    said = child.stderr.read()
+    child.stderr.close()
+    return subprocess.CompletedProcess(words, child.wait(60), "", said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-c", ENDLESS),
+        ("-c", ENDLESS, "table=true"),
+        ("-m", "judges.parse", "--help"),
+        ("-m", "experiments.sweep", "--help"),
+    ],
+)
+def test_a_closed_pipe_ends_a_command_quietly(words: tuple[str, ...]) -> None:
+    done = into_a_closed_pipe(*words)
+    assert (done.stderr, done.returncode) == ("", UNREAD)
+
+
+def test_another_broken_pipe_is_an_error() -> None:
+    def work() -> int:
+        raise BrokenPipeError("of a child")
+
+    with pytest.raises(BrokenPipeError, match="of a child"):
+        unless_unread(work)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from study.errors import UserError
 from study.rewards.checks import check_reward, for_judge
-from study.rewards.compose import composed, recompose, recorded
+from study.rewards.compose import RewardInputs, composed, recompose, recorded
 from study.rewards.failure import POLICIES, TooManyMissing, apply_failure_policy
 from study.rewards.formulas import REWARDS, Parts, overlong, repetition, rule_part
 from study.rows import Criterion, Rule, make_row
@@ -195,3 +195,59 @@ def test_a_record_without_an_answer_is_asked_as_an_empty_one():
     ((reward, terms),) = composed(config, [one], [0.75], 1, "unscored")
     assert reward == 0.75
     assert terms == {"judge": 0.75, "truth": 0.5, "repetition": 0.0}
+
+
+LOST = "the grader is gone"
+
+
+def lost(*members: int, truth: float = 1.0, rules: tuple[bool, ...] = ()) -> list[RewardInputs]:
+    """Four rollouts in two groups; those members have no truth."""
+    return [
+        RewardInputs(
+            ROW, ROW, "x", 1, None if member in members else truth, rules,
+            LOST if member in members else None,
+        )
+        for member in range(4)
+    ]  # fmt: skip
+
+
+def paid(reward: Reward, inputs: list[RewardInputs], policy: str, most: float = 1.0):
+    config = Study(reward=reward)
+    return [value for value, _ in composed(config, inputs, [0.5] * 4, 2, policy, most)]
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [Reward(name="rule"), Reward(truth_weight=1.0), Reward(name="hybrid", weights={"truth": 1.0})],
+)
+def test_a_truth_that_could_not_be_had_is_treated_as_a_missing_verdict(reward: Reward) -> None:
+    assert paid(reward, lost(1), "unscored") == [1.0, None, 1.0, 1.0]
+    assert paid(reward, lost(1), "zero") == [1.0, 0.0, 1.0, 1.0]
+    assert paid(reward, lost(1), "drop_group") == [None, None, 1.0, 1.0]
+    assert paid(reward, lost(0, 1, 2, 3), "zero") == [0.0] * 4
+    with pytest.raises(TooManyMissing, match=f"1 of 4 rule truths are missing.*{LOST}"):
+        paid(reward, lost(1), "abort")
+    with pytest.raises(TooManyMissing, match=r"2 of 4 rule truths of this step.*0\.25"):
+        paid(reward, lost(1, 2), "unscored", 0.25)
+
+
+def test_where_no_rule_can_tell_nothing_is_missing() -> None:
+    none = [dataclasses.replace(rollout, truth=None) for rollout in lost()]
+    for policy in ("zero", "drop_group", "abort"):
+        assert paid(Reward(name="rule"), none, policy, 0.0) == [None] * 4
+
+
+def test_a_reward_that_has_no_truth_in_it_does_not_miss_one() -> None:
+    for policy in ("zero", "drop_group", "abort"):
+        assert paid(Reward(), lost(0, 1, 2, 3), policy, 0.0) == [0.5] * 4
+        ruled = lost(0, 1, 2, 3, rules=(True,))
+        assert paid(Reward(name="rule", rules="run"), ruled, policy, 0.0) == [1.0] * 4
+
+
+def test_rollouts_on_record_are_composed_with_what_was_missing() -> None:
+    record = {"answer": "x", "tokens": 1, "truth": None, "rules": None}
+    again = [recorded(Study(), ROW, record | {"truth_missing": why}) for why in (LOST, None)]
+    assert [rollout.truth_missing for rollout in again] == [LOST, None]
+    assert recorded(Study(), ROW, record).truth_missing is None  # of an earlier version
+    config = Study(reward=Reward(name="rule"))
+    assert recompose(config, again, [0.5, 0.5], 2, "zero") == [0.0, None]

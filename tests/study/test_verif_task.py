@@ -56,15 +56,14 @@ def test_a_word_count_in_the_tags_is_a_rule(as_list):
     tags = {"verifier": "rule", "function": "word_count_range", "parameters": {"max_count": 3}}
     if as_list:
         tags = ["verifier:llm", "hard"]
-    row = prompts.parse(
-        {"prompt": "x", "rubrics": [{"criterion": "Short.", "points": 2, "tags": tags}]}, "here"
-    )
+    record = {"prompt": "x", "rubrics": [{"criterion": "Short.", "points": 2, "tags": tags}]}
+    row = prompts.parse(record, "here", number=7)
     if as_list:
         assert row.criteria == (Criterion("Short.", 2.0, {"verifier": "llm", "hard": True}),)
         return
     assert row.criteria == ()
     (rule,) = row.rules
-    assert (rule.text, rule.points) == ("Short.", 2.0)
+    assert (rule.id, rule.text, rule.points) == ("7:0", "Short.", 2.0)
     namespace = {}
     exec(rule.source, namespace)
     check = namespace["check_following"]

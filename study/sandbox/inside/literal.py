@@ -26,8 +26,6 @@ class NotLiteral(ValueError):
 BUILTIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set)
 DEPTH = 50
 """Containers inside of each other, at most."""
-LONGEST = 1 << 20
-"""Characters of a text, at most."""
 SHARED = 256
 """Members of a set or dictionary that may have the same hash: each is compared with the others."""
 
@@ -62,8 +60,6 @@ def _described(value: Any, depth: int) -> Any:
 def loads(text: str) -> Any:
     """The value that `dumps` wrote; two surrogates in a row are read as the character they spell.
     Raises ValueError: anything else."""
-    if len(text) > LONGEST:
-        raise ValueError("longer than any literal that is read")
     try:
         return _value(json.loads(text, parse_constant=_infinity), DEPTH)
     except (TypeError, AttributeError, RecursionError) as error:
@@ -88,9 +84,10 @@ def _value(data: Any, depth: int) -> Any:
         return parts.encode("latin-1")
     if kind == "complex":
         real, imaginary = parts
-        number = complex(real, imaginary)
-        if type(real) is float is type(imaginary) and cmath.isfinite(number):
-            return number
+        if type(real) is float is type(imaginary):
+            number = complex(real, imaginary)
+            if cmath.isfinite(number):
+                return number
     elif kind == "dict":
         pairs = [(_value(key, depth - 1), _value(item, depth - 1)) for key, item in parts]
         _check_hashes([key for key, _ in pairs])

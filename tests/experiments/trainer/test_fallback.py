@@ -31,6 +31,12 @@ def test_the_fast_path_is_taken_and_its_check_is_silent(whole, caplog) -> None:
     assert not caplog.records
 
 
+def test_checkpointing_and_a_reference_take_it_too(tmp_path, cache, caplog) -> None:
+    outcome = run(study(steps=1, gradient_checkpointing=True, beta=0.1), tmp_path, cache)
+    assert metric(outcome, "system/shared_prefix") == [1.0]
+    assert not caplog.records
+
+
 def test_trls_own_path_is_the_oracle_of_a_run(whole, tmp_path, cache, monkeypatch) -> None:
     """The same rollouts through TRL's update: the same weights, log-probabilities and entropies."""
     monkeypatch.setattr("experiments.trainer.grpo.RecordingTrainer._agrees", lambda *_: False)

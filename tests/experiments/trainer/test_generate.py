@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from hypothesis import given
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
@@ -78,6 +81,42 @@ def test_a_rows_tokens_do_not_depend_on_the_rows_beside_it() -> None:
         alone = generate(model, [prompts[u]], [0], sampling, uniform[row : row + 1])
         assert alone == [together[row]]
     assert max(map(len, together)) > 128  # the cache has grown on the way
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4, 100])
+def test_what_does_not_fit_at_once_is_generated_in_turns(monkeypatch, at_once) -> None:
+    model = make_model("qwen2").eval()
+    fast.install(model, 1.0)
+    monkeypatch.setattr(rollouts, "rows_at_once", lambda *_: at_once)
+    prompts = make_prompts()
+    trainer = SimpleNamespace(
+        model=model,
+        accelerator=Accelerator(cpu=True),
+        _tokenize_prompts=lambda rows: (rows,),
+        scaffolded_prompt_ids=lambda: None,
+        max_completion_length=20,
+        state=SimpleNamespace(global_step=6),
+        eos_token_ids=ENDS,
+        temperature=1.0,
+        args=SimpleNamespace(top_k=0, top_p=1.0),
+    )
+    rows = [prompts[u] for u in (0, 0, 1, 1, 3, 3)]
+    ended: dict[int, list[int]] = {}
+    output = rollouts.Rollouts(1, ended.update)(rows, trainer)
+    uniform = uniforms(1, 7, len(rows), 20)
+    together = generate(model, rows, range(6), Sampling(20, ENDS), uniform)
+    assert output["completion_ids"] == together
+    assert ended == dict(enumerate(together))
+
+
+def test_as_many_rows_at_once_as_fit(monkeypatch) -> None:
+    model = make_model("llama")
+    config = model.config
+    heads, width = config.num_key_value_heads, config.hidden_size // config.num_attention_heads
+    row = 2 * config.num_hidden_layers * heads * width * 4 * 50 + 16 * config.vocab_size
+    for free, expected in ((30 * row, 10), (30 * row - 1, 9), (0, 1)):
+        monkeypatch.setattr(rollouts, "_free", lambda _, free=free: free)
+        assert rollouts.rows_at_once(model, 50) == expected
 
 
 @given(

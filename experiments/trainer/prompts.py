@@ -1,0 +1,63 @@
+"""What a trainer is given of a task's rows: its prompts one by one, and what a scaffold shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from study.rows import Row
+from study.scaffold import Shown, show
+from study.schema import Study
+
+
+def prompt_dataset(rows: Sequence[Row]) -> Any:
+    """A ``datasets.Dataset`` of {prompt, prompt_id}: each row is read when its place is asked for,
+    so that no copy of the task is made."""
+    from datasets import Dataset
+
+    return Dataset.from_dict({"place": range(len(rows))}).with_transform(_Prompts(rows))
+
+
+class _Prompts:
+    """Callable (a batch of places) -> the prompts there."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+
+    def __call__(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+        rows = [self.rows[place] for place in batch["place"]]
+        return {
+            "prompt": [list(row.messages) for row in rows],
+            "prompt_id": [row.prompt_id for row in rows],
+        }
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Prompts:
+        return self
+
+    def __getstate__(self) -> dict[str, int]:
+        # What the library hashes of a transform. All rows would take long.
+        return {"rows": len(self.rows)}
+
+
+class Scaffolder:
+    """Callable (the inputs of P * G rollouts in group order, step from 1) -> what each is shown.
+
+    Args:
+        row_of: prompt id -> row of the task.
+    """
+
+    def __init__(self, config: Study, row_of: Callable[[str], Row | None]) -> None:
+        self.config = config
+        self.row_of = row_of
+        self.keep = config.scaffold.keep
+
+    def __call__(self, inputs: list[dict[str, Any]], step: int) -> list[Shown]:
+        config, size = self.config, self.config.trainer.group_size
+        shown = []
+        for index, example in enumerate(inputs):
+            row = self.row_of(example["prompt_id"])
+            assert row is not None, "the trainer asks about rows of the task alone"
+            place = index % size
+            steps, seed = config.trainer.steps, config.seed
+            shown.append(show(config.scaffold, row, place, size, step, steps, seed))
+        return shown

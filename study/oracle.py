@@ -1,0 +1,81 @@
+"""The rows of a task by prompt, and what its rules say of answers: in batches, and remembered.
+
+The trainer and every simulated judge of a run ask one `Oracle`, so that each answer is checked
+once. Any thread may ask; who asks while another is answered waits, and then finds what that one
+was told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from study.rows import Missing, Row, RuleTruth, prompt_id
+
+MOST = 65_536
+"""Answers whose truth is remembered; the oldest goes first."""
+Key = tuple[str, bytes]
+"""Prompt id, and hash of the answer."""
+
+
+class Oracle:
+    """What is known of the prompts of a task, and what its rules say of answers to them.
+
+    Args:
+        row_of: prompt id -> its row; None for a prompt that is not in the task.
+        truths: (N rows, N answers without thinking) -> what the rules say of each.
+        waits: whether ``truths`` waits for other processes, so that no event loop may call it.
+    """
+
+    def __init__(
+        self,
+        row_of: Callable[[str], Row | None],
+        truths: Callable[[Sequence[Row], Sequence[str]], Sequence[RuleTruth]],
+        waits: bool = False,
+    ) -> None:
+        self.row_of = row_of
+        self.waits = waits
+        self._truths = truths
+        self._memo: dict[Key, RuleTruth] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, prompt_text: str, answer: str) -> RuleTruth:
+        """What the rules say of one answer; None for a prompt that is not in the task."""
+        row = self.row_of(prompt_id(prompt_text))
+        return None if row is None else self.truths([row], [answer])[0]
+
+    def truths(self, rows: Sequence[Row], answers: Sequence[str]) -> list[RuleTruth]:
+        """What the rules say of each of N answers, its thinking already stripped.
+
+        A truth that could not be had is asked for again the next time, all others once.
+        """
+        keys = _keys(rows, answers)
+        with self._lock:
+            asked = zip(keys, rows, answers, strict=True)
+            todo = {key: (row, answer) for key, row, answer in asked if key not in self._memo}
+            fresh: dict[Key, RuleTruth] = {}
+            if todo:
+                told = self._truths(*map(list, zip(*todo.values(), strict=True)))
+                fresh = dict(zip(todo, told, strict=True))
+            truths = [fresh[key] if key in fresh else self._memo[key] for key in keys]
+            self._memo |= {key: v for key, v in fresh.items() if not isinstance(v, Missing)}
+            for key in list(islice(self._memo, max(0, len(self._memo) - MOST))):
+                del self._memo[key]
+        return truths
+
+    def remembered(self, rows: Sequence[Row], answers: Sequence[str]) -> list[RuleTruth] | None:
+        """As `truths`, without waiting for anybody; None where one of them is not known yet."""
+        memo = self._memo
+        try:
+            return [memo[key] for key in _keys(rows, answers)]
+        except KeyError:
+            return None
+
+
+def _keys(rows: Sequence[Row], answers: Sequence[str]) -> list[Key]:
+    return [
+        (row.prompt_id, hashlib.blake2b(answer.encode("utf-8", "surrogatepass")).digest())
+        for row, answer in zip(rows, answers, strict=True)
+    ]

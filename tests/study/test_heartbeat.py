@@ -1,0 +1,125 @@
+"""Signs of life: written at most as often as asked for, by themselves only while others work."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from study import cells, heartbeat
+from study.files import read_json
+from study.heartbeat import Heartbeat
+from study.status import read_status
+
+FAST_S = 0.01
+
+
+def until(folder: Path, **wanted):
+    """The status once it says that; the test fails where it never does."""
+    limit = time.monotonic() + 30
+    while time.monotonic() < limit:
+        status = read_status(folder)
+        if all(status.get(key) == value for key, value in wanted.items()):
+            return status
+        time.sleep(FAST_S)
+    raise AssertionError((wanted, read_status(folder)))
+
+
+def test_phase_beat_and_tokens_stand_beside_what_was_there(tmp_path):
+    cells.set_status(tmp_path, state="running", step=3)
+    before = time.time()
+    with Heartbeat(tmp_path, tokens=100, every_s=FAST_S) as heart:
+        heart.phase("generating")
+        heart.beat(7)
+        heart.beat(5)
+        status = until(tmp_path, phase="generating", tokens=112)
+        assert (status["state"], status["step"]) == ("running", 3)
+        assert before <= status["beat"] <= time.time()
+        heart.phase("updating")
+        assert until(tmp_path, phase="updating")["beat"] >= status["beat"]
+
+
+def test_it_beats_by_itself_only_while_it_waits(tmp_path):
+    with Heartbeat(tmp_path, every_s=FAST_S) as heart:
+        with heart.waiting("judging"):
+            first = until(tmp_path, phase="judging")["beat"]
+            limit = time.monotonic() + 30
+            while read_status(tmp_path)["beat"] == first:
+                assert time.monotonic() < limit
+                time.sleep(FAST_S)
+        heart.phase("updating")
+        last = until(tmp_path, phase="updating")["beat"]
+        time.sleep(20 * FAST_S)
+        assert read_status(tmp_path)["beat"] == last
+
+
+def test_what_says_nothing_new_writes_nothing(tmp_path, monkeypatch):
+    written = []
+
+    def write(folder, **signs):
+        written.append(signs)
+
+    monkeypatch.setattr(heartbeat.cells, "set_status", write)
+    with Heartbeat(tmp_path, every_s=FAST_S) as heart:
+        time.sleep(20 * FAST_S)
+        assert written == []
+        for _ in range(1000):
+            heart.beat(1)
+        limit = time.monotonic() + 30
+        while not (written and written[-1]["tokens"] == 1000):
+            assert time.monotonic() < limit
+            time.sleep(FAST_S)
+    assert len(written) < 100
+
+
+def test_it_ends_with_the_block_and_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Heartbeat() as heart, heart.waiting("judging"):
+        heart.beat(3)
+    with pytest.raises(KeyError), Heartbeat(tmp_path / "cell", every_s=FAST_S):
+        raise KeyError
+    assert [thread for thread in threading.enumerate() if thread.name == "heartbeat"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_takes_nothing_does_not_end_the_run(tmp_path, monkeypatch):
+    tries = []
+
+    def full(folder, **signs):
+        tries.append(signs)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(heartbeat.cells, "set_status", full)
+    with Heartbeat(tmp_path, every_s=FAST_S) as heart:
+        for count in (1, 2):
+            heart.beat(1)
+            limit = time.monotonic() + 30
+            while len(tries) < count:
+                assert time.monotonic() < limit
+                time.sleep(FAST_S)
+
+
+def test_two_threads_lose_nothing_of_each_other(tmp_path):
+    def count(name):
+        for number in range(50):
+            cells.set_status(tmp_path, **{name: number})
+
+    threads = [threading.Thread(target=count, args=(name,)) for name in ("tokens", "step")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read_json(tmp_path / "status.json") == {"tokens": 49, "step": 49}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"beat": "now"}, {"tokens": True}, {"phase": 3}, {"beat": float("1e300")}]
+)
+def test_signs_that_are_none_are_said_and_left_out(tmp_path, wrong):
+    cells.set_status(tmp_path, state="running", step=2, **wrong)
+    problems: list[str] = []
+    status = read_status(tmp_path, problems)
+    assert status["state"] == "running" and not wrong.keys() & status.keys()
+    assert len(problems) == 1 and next(iter(wrong)) in problems[0]

@@ -1,0 +1,73 @@
+"""What every task offers, and rows that are read one by one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from study.rows import Missing, Truth
+from study.schema import Task
+from study.tasks import SAMPLE, TASKS, checked, instruct_mini, lookup, oracle, sample
+from tests import lazy_task
+
+LARGE = Task(name="lazy", train_rows=240_000, eval_rows=0)
+
+
+@pytest.fixture(autouse=True)
+def lazy(monkeypatch):
+    monkeypatch.setitem(TASKS, "lazy", lazy_task)
+    lazy_task.MADE.clear()
+    lazy_task.ASKED.clear()
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if hasattr(TASKS[name], "truth")])
+def test_every_task_tells_truths_in_batches(name):
+    row = instruct_mini.rows(Task(train_rows=1), "train")[0]
+    told = TASKS[name].truths([row, row], ["red", "blue"])
+    assert len(told) == 2 and all(truth is None or isinstance(truth, Truth) for truth in told)
+    assert told == [TASKS[name].truth(row, answer) for answer in ("red", "blue")]
+    with pytest.raises(ValueError, match="argument 2"):
+        TASKS[name].truths([row], ["red", "blue"])
+
+
+def test_rows_in_memory_are_all_checked_and_others_sampled():
+    rows = instruct_mini.rows(Task(train_rows=20), "train")
+    assert checked(rows) is rows
+    looked_at = checked(lazy_task.rows(LARGE, "train"))
+    assert SAMPLE <= len(looked_at) < 2 * SAMPLE
+    places = [row.spec["sum"] // 2 for row in looked_at]
+    assert places == lazy_task.MADE and places[0] == 0 and places[-1] > 239_000
+    assert len({second - first for first, second in pairwise(places)}) == 1
+
+
+@pytest.mark.parametrize(("size", "count"), [(0, 3), (1, 3), (3, 3), (5, 3), (6, 3), (700, 3)])
+def test_a_sample_is_of_about_the_size_asked_for(size, count):
+    rows = lazy_task.rows(Task(train_rows=size), "train")
+    assert min(size, count) <= len(sample(rows, count)) < 2 * count
+
+
+def test_a_task_that_has_an_index_is_asked_and_not_read():
+    row_of = lookup(LARGE)
+    wanted = lazy_task.Sums(240_000)[77_777]
+    lazy_task.MADE.clear()
+    assert row_of(wanted.prompt_id) == wanted and lazy_task.MADE == [77_777]
+    assert row_of("0" * 16) is None
+
+
+def test_an_index_is_made_of_rows_in_memory():
+    task = Task(name="instruct-mini", train_rows=8, eval_rows=4)
+    for split in ("train", "eval"):
+        for row in instruct_mini.rows(task, split):
+            assert lookup(task)(row.prompt_id) == row
+    assert lookup(task)("") is None
+
+
+def test_one_oracle_serves_a_process():
+    task = Task(name="lazy", train_rows=30)
+    truth_of = oracle(task)
+    assert oracle(Task(name="lazy", train_rows=30)) is truth_of and truth_of.waits
+    assert not oracle(Task(name="instruct-mini")).waits
+    assert truth_of("What is 7 plus 7?", "14") == Truth(1.0, (True,))
+    assert truth_of("What is 7 plus 7?", "lost") == Missing(lazy_task.LOST)
+    assert truth_of("What is 70 plus 70?", "140") is None
