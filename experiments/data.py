@@ -57,10 +57,10 @@ class Options:
     data: str = preset("data", default="", only=BY_DATA)
     task: str = preset("task", default="", only=BY_TASK)
     datasets: list[str] = option(
-        "sets in place of the preset's",
+        "sets, in place of the preset's",
         [],
         Choice(tuple(SETS)),
-        only=("download", "prepare", "draw"),
+        only=("download", "prepare", "verify", "draw"),
     )
     out: Path | None = option(
         "folder of the rows, default data/PRESET; with task= or draw a JSONL file", only=BY_DATA
@@ -129,8 +129,8 @@ def _verify(options: Options) -> dict[str, Any]:
     path = options.path or _folder(options, options.data)
     if options.path and not path.is_dir():
         return prompt_files.verify(path)
-    data = options.sets()
-    return verify(path, {name: data.folder(name) for name in SETS})
+    root = options.sets().root
+    return verify(path, Path(root).expanduser() if root else None, options.datasets)
 
 
 def _register(options: Options) -> dict[str, Any]:

@@ -5,6 +5,7 @@ The sweep forks this per cell; the command runs a cell whose config is already t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -18,7 +19,7 @@ import time
 import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from study.bounds import Number
 from study.cells import Cell
 from study.cli import command, option
 from study.errors import UserError
-from study.files import write_json, write_text
+from study.files import Damaged, write_json, write_text
 from study.heartbeat import Heartbeat
 from study.machine import cpus
 from study.records import Recorder, parts, read_part
@@ -255,11 +256,13 @@ def _answered(folder: Path, judge: str) -> int:
 
 
 def _drawn(folder: Path) -> int:
-    """Tokens of the completions on record."""
-    return sum(
-        sum(filter(None, read_part(part, ["tokens"])["tokens"].to_pylist()))
-        for part in parts(folder / "rollouts")
-    )
+    """Tokens of the completions on record, as far as they can be read."""
+    drawn = 0
+    for part in parts(folder / "rollouts"):
+        with contextlib.suppress(Damaged):  # whoever needs what it holds says so
+            counts = read_part(part, ["tokens"]).to_pydict().get("tokens", [])
+            drawn += sum(filter(None, counts))
+    return drawn
 
 
 def environment(threads: int) -> dict[str, Any]:
@@ -269,9 +272,17 @@ def environment(threads: int) -> dict[str, Any]:
         "platform": platform.platform(),
         "host": socket.gethostname(),
         "threads": threads,
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "git": git_state(Path(__file__).parent),
     }
+
+
+def version_of(package: str) -> str:
+    """What is installed of a package; other builds may stand under another name."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
 
 
 def git_state(folder: Path) -> dict[str, Any]:

@@ -76,14 +76,18 @@ class Heartbeat:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._write()
 
     def _run(self) -> None:
         while not self._ended.wait(self._every_s):
             if self._waits:
                 self.beat()
-            signs = dict(self._signs)
-            if self._folder is not None and signs != self._written:
-                self._written = signs
-                # A disk that is full, or gone, stops the run itself where it records.
-                with contextlib.suppress(OSError, UserError):
-                    cells.set_status(self._folder, **signs)
+            self._write()
+
+    def _write(self) -> None:
+        signs = dict(self._signs)
+        if self._folder is not None and signs != self._written:
+            self._written = signs
+            # A disk that is full, or gone, stops the run itself where it records.
+            with contextlib.suppress(OSError, UserError):
+                cells.set_status(self._folder, **signs)

@@ -154,7 +154,8 @@ class Judge:
     price: Price = run_time(field(default_factory=Price))
     serve: Serve = run_time(field(default_factory=Serve))
     on_failure: str = listed(bounds.choice("unscored", "unscored", "zero", "drop_group", "abort"))
-    """What becomes of a missing verdict; ``zero``, a common bug, is a treatment here."""
+    """What becomes of a missing verdict, and of a missing truth in a reward that has one; ``zero``,
+    a common bug, is a treatment here."""
     max_unscored_frac: float = listed(run_time(bounds.share(0.5)))
     """Stop the run when more than this share of a step's verdicts is missing."""
 

@@ -31,7 +31,7 @@ def repeated() -> list[tuple[str, int]]:
     rows = [
         (name, n % size)
         for name, (_, size, share) in SETS.items()
-        for n in range(int(share * LIST))
+        for n in range(round(share * LIST))
     ]
     random.Random(0).shuffle(rows)
     return rows

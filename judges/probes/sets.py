@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,7 +57,7 @@ def load_set(name: str, task: Task | None = None, seed: int = 0) -> ProbeSet:
 
     module = task_module(task.name)
     rows: Sequence[Row] = module.rows(task, "eval")
-    away = [row.prompt_text() for row in module.rows(task, "train")[:MOST_AWAY]]
+    away = [row.prompt_text() for row in islice(module.rows(task, "train"), MOST_AWAY)]
     made = task.name == BUILT_IN
     sources = [
         Source(

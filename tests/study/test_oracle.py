@@ -6,6 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from study import oracle
 from study.oracle import Oracle
@@ -110,3 +112,18 @@ def test_the_memo_is_bounded_and_the_oldest_goes(monkeypatch):
     assert asked.remembered([ROWS[0]] * 3, ["c", "d", "e"]) is not None
     assert asked.remembered([ROWS[0]], ["b"]) is None
     assert len(asked.truths([ROWS[0]] * 10, list("fghijklmno"))) == 10  # more than it holds
+
+
+BATCHES = st.lists(st.lists(st.tuples(st.sampled_from(ROWS), st.sampled_from("abc") | st.text())))
+
+
+@given(BATCHES)
+def test_whatever_is_asked_in_whatever_order_is_what_the_rule_says(batches):
+    rule = Rule()
+    rule.broken = False
+    asked, direct = Oracle(BY_ID.get, rule), Rule()
+    for batch in batches:
+        rows, answers = [row for row, _ in batch], [answer for _, answer in batch]
+        assert asked.truths(rows, answers) == direct(rows, answers)
+    told = [pair for batch in rule.batches for pair in batch]
+    assert len(told) == len(set(told))

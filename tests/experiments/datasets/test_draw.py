@@ -1,4 +1,4 @@
-"""What ``experiments.data draw`` writes is what a run draws, and its counts are those of its rows."""
+"""What ``experiments.data draw`` writes is what a run draws, and the counts are of its rows."""
 
 from __future__ import annotations
 

@@ -1,0 +1,71 @@
+"""What a cell says of itself while it runs, and when it has ended."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from experiments import train
+from study import cells
+from study.files import read_json
+from study.heartbeat import Heartbeat
+from study.records import parts, read_part
+from study.status import read_status
+from tests.invariants import test_grpo
+
+
+class Spy(Heartbeat):
+    """Notes the phases, and how many beats there were in each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phases: list[tuple[str, int]] = []
+        self.tokens = 0
+
+    def phase(self, name: str) -> None:
+        self.phases.append((name, 0))
+        super().phase(name)
+
+    def beat(self, tokens: int = 0) -> None:
+        super().beat(tokens)
+        self.tokens += tokens
+        if self.phases:
+            name, beats = self.phases[-1]
+            self.phases[-1] = (name, beats + 1)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_each_step_says_what_it_is_at_and_goes_on_saying_that_it_lives(tmp_path, cache, fast):
+    spy = Spy()
+    done = test_grpo.run(test_grpo.study(steps=2, fast=fast), tmp_path, cache, heart=spy)
+    names = [name for name, _ in spy.phases]
+    assert names == 2 * ["generating", "judging", "updating", "saving"]
+    drawn = [beats for name, beats in spy.phases if name == "generating"]
+    assert all(beats >= 4 for beats in drawn)  # at least one a token, and the phase's own
+    assert all(beats >= 2 for name, beats in spy.phases if name in ("judging", "updating"))
+    assert spy.tokens == sum(record["tokens"] for record in done.records)
+
+
+@pytest.fixture(scope="module")
+def whole(small_study):
+    return next(path for path in cells.study_cells(small_study) if "sim-fair" in path.name)
+
+
+def test_a_cell_that_has_ended_says_how_and_how_much_it_drew(whole):
+    status = read_status(whole)
+    assert (status["phase"], status["state"]) == ("done", "done")
+    assert status["started"] < status["beat"] == status["ended"]
+    tokens = [
+        n for part in parts(whole / "rollouts") for n in read_part(part)["tokens"].to_pylist()
+    ]
+    assert status["tokens"] == sum(tokens) > 0
+
+
+def test_a_cell_that_goes_on_counts_from_its_records(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "cell")
+    assert train._drawn(tmp_path / "cell") == read_json(whole / "status.json")["tokens"]
+    first, second = parts(tmp_path / "cell" / "rollouts")
+    left = sum(read_part(first)["tokens"].to_pylist())
+    second.write_bytes(second.read_bytes()[:-20])
+    assert train._drawn(tmp_path / "cell") == left
