@@ -7,13 +7,13 @@ import json
 from collections import Counter
 
 import pytest
-from tests.study.tasks.datasets import roots
 
 from experiments import data
 from study.files import sha256
 from study.schema import Task
 from study.tasks.datasets.table import open_table
 from tests.invariants.test_grpo import run, study
+from tests.study.tasks.datasets import roots
 
 
 @pytest.fixture(scope="module")
