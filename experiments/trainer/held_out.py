@@ -63,7 +63,7 @@ class HeldOut(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         clear(self.folder, state.global_step)
         if state.global_step == 0 and all(line["step"] for line in self.recorder.metrics()):
-            self.on_line(self.recorder.write_step(0, [], [], self.evaluate(0)))
+            self.on_line(self.recorder.write_line(0, self.evaluate(0)))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step, record = state.global_step, self.scorer.pending

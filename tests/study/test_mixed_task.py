@@ -6,7 +6,6 @@ import json
 from collections import Counter
 
 import pytest
-from tests.study.tasks.datasets import roots
 
 from experiments import data
 from study import tasks
@@ -16,6 +15,7 @@ from study.schema import Policy, Study, Task, Trainer
 from study.tasks import TASKS, mixed, oracle, order_of
 from study.tasks.datasets.table import open_table
 from study.truth import Grader
+from tests.study.tasks.datasets import roots
 
 
 @pytest.fixture(scope="module")
