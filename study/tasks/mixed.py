@@ -6,6 +6,7 @@ Which row comes when is no order of the folder but a mixture: see `study.tasks.m
 
 from __future__ import annotations
 
+import atexit
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from study.rows import Missing, Row, RuleTruth, Truth, make_row
 from study.schema import MANY, Task, task_options
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.table import MANIFEST, Table, open_table
-from study.tasks.mixture import DOMAINS, Mixture, Options, Pool
+from study.tasks.mixture import DOMAINS, Mixture, Options, Pool, given
 from study.tasks.turns import permuted
 from study.truth import Grader, Score, score
 
@@ -145,6 +146,7 @@ def scores(rows: Sequence[Row], answers: Sequence[str]) -> list[Score | None]:
     """What the rules say of each answer in full; None where that could not be had."""
     if not _GRADERS:
         _GRADERS[""] = Grader()
+        atexit.register(_GRADERS[""].close)
     return score([row.spec["item"] for row in rows], answers, _GRADERS[""])
 
 
@@ -228,7 +230,7 @@ def _train_rows(options: Task) -> Rows:
                 f" {', '.join(present) or 'no set'}. Name some of these, or prepare the folder with"
                 f" datasets={name}"
             )
-    weights = _weights(table) | task_options(options, Options).domains
+    weights = _weights(table) | given(task_options(options, Options).domains)
     names = [name for name in present if not chosen or name in chosen]
     names = [name for name in names if weights[table.domains[name]]]
     if not names:

@@ -67,7 +67,7 @@ def test_the_counts_are_those_of_the_lines(prepared, tmp_path):
     assert info["manifest_sha256"] == sha256(folder / "manifest.json")
     assert info["sha256"] == sha256(out)
     assert (info["rows"], info["steps"], info["prompts_per_step"], info["seed"]) == (60, 20, 3, 2)
-    assert info["options"] == {"datasets": ["humaneval", "gsm8k"]}
+    assert info["options"]["datasets"] == ["humaneval", "gsm8k"]
     assert set(info["datasets"]) == {"humaneval", "gsm8k"}
     for name, entry in info["datasets"].items():
         counts = Counter(line["id"] for line in lines if line["dataset"] == name)
