@@ -4,6 +4,7 @@
     python -m experiments.data prepare data=official datasets=gsm8k,math out=data/official
     python -m experiments.data verify data=official
     python -m experiments.data register path=mine.jsonl
+    python -m experiments.data draw data=plan-c steps=100 prompts_per_step=4 seed=0 out=drawn.jsonl
     python -m experiments.data describe task=verinstruct-verif
     python -m experiments.data prepare task=verinstruct-verif out=verinstruct.jsonl
     python -m experiments.data verify path=verinstruct.jsonl
@@ -11,7 +12,8 @@
 With data=, the rows are those of verifiable sets, such as GSM8K, and out= is a folder: rows.arrow,
 test/ and a manifest with hashes of sources and rows, counts by set and split, licences, and what
 was left out because it would leak. With task=, they are those of a file of prompts, and out= is a
-file in the plain short form. register makes such a folder of {problem, answer, type}.
+file in the plain short form. register makes such a folder of {problem, answer, type}. draw writes
+the rows that a run of task=mixed draws from such a folder, step by step, and info.json beside them.
 """
 
 from __future__ import annotations
@@ -19,46 +21,56 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from experiments.datasets import prompt_files, register
 from experiments.datasets.download import download
+from experiments.datasets.draw import draw
 from experiments.datasets.parts import part
 from experiments.datasets.prepare import prepare
 from experiments.datasets.verify import verify
-from study.bounds import Choice
-from study.cli import command, option, overrides, preset, word
+from study.bounds import MOST_SEED, Choice, Number
+from study.cli import check_place, command, option, overrides, preset, word
 from study.compose import load_presets
 from study.errors import UserError
 from study.files import sha256
-from study.schema import Task
+from study.schema import MANY, Task
 from study.tasks import prompts
 from study.tasks.datasets.preset import DOWNLOADED, Data, load_data
 from study.tasks.datasets.sets import SETS
 from study.tasks.where import task_path
 
 BY_TASK = ("prepare", "describe")
-BY_DATA = ("download", "prepare", "verify", "register")
+BY_DATA = ("download", "prepare", "verify", "register", "draw")
+DRAWN = ("draw",)
 
 
 @dataclass(frozen=True)
 class Options:
     what: str = word(
-        "fetch the files of sets, prepare rows, verify them, make rows of your own file, or"
-        " describe a task's",
-        *("download", "prepare", "verify", "register", "describe"),
+        "fetch the files of sets, prepare rows, verify them, make rows of your own file, draw from"
+        " them as a run does, or describe a task's",
+        *("download", "prepare", "verify", "register", "draw", "describe"),
     )
     data: str = preset("data", default="", only=BY_DATA)
     task: str = preset("task", default="", only=BY_TASK)
     datasets: list[str] = option(
-        "sets in place of the preset's", [], Choice(tuple(SETS)), only=("download", "prepare")
+        "sets, in place of the preset's",
+        [],
+        Choice(tuple(SETS)),
+        only=("download", "prepare", "verify", "draw"),
     )
     out: Path | None = option(
-        "folder of the rows, with task= a JSONL file; default data/PRESET", only=BY_DATA
+        "folder of the rows, default data/PRESET; with task= or draw a JSONL file", only=BY_DATA
     )
     path: Path | None = option("prepared file or folder, or the rows to register", only=BY_DATA)
+    steps: int = option("steps of the run", legal=Number(1, high=MANY), required=True, only=DRAWN)
+    prompts_per_step: int = option(
+        "prompts of a step", legal=Number(1, high=MANY), required=True, only=DRAWN
+    )
+    seed: int = option("seed of the run", 0, Number(0, high=MOST_SEED), only=DRAWN)
     overrides: list[str] = overrides("data.", "task.", only=(*BY_DATA, "describe"))
 
     def check(self) -> None:
@@ -78,18 +90,28 @@ class Options:
             raise UserError("experiments.data verify needs path= (prepared file) or data=.")
         if self.what == "register" and not self.path:
             raise UserError("experiments.data register needs path= (JSONL file of your rows).")
-        wanted = "task." if self.task else "data."
+        if self.what == "draw" and not ((self.path or self.data) and self.out):
+            raise UserError(
+                "experiments.data draw needs out= (JSONL file), and data= (preset that was prepared"
+                " in data/PRESET) or path= (prepared folder)."
+            )
+        if self.what == "draw" and self.out:
+            check_place("out", self.out)
+        wanted = "task." if self.task else ("data.", "task.") if self.what == "draw" else "data."
         for typed in self.overrides:
             if not typed.lstrip("+~").startswith(wanted):
                 raise UserError(f"{typed} has no meaning here: settings begin with {wanted}.")
 
     def sets(self, default: str = "official") -> Data:
         """The preset of verifiable sets, with what was typed over it."""
-        return load_data(self.data or default, self.overrides, self.datasets)
+        return load_data(self.data or default, self._typed("data."), self.datasets)
 
     def loaded_task(self) -> Task:
         """The preset of a task, with what was typed over it."""
-        return load_presets("sim-fair", self.task, self.overrides)[1]
+        return load_presets("sim-fair", self.task or "mixed", self._typed("task."))[1]
+
+    def _typed(self, beginning: str) -> list[str]:
+        return [text for text in self.overrides if text.lstrip("+~").startswith(beginning)]
 
 
 def _download(options: Options) -> dict[str, Any]:
@@ -107,14 +129,26 @@ def _verify(options: Options) -> dict[str, Any]:
     path = options.path or _folder(options, options.data)
     if options.path and not path.is_dir():
         return prompt_files.verify(path)
-    data = options.sets()
-    return verify(path, {name: data.folder(name) for name in SETS})
+    root = options.sets().root
+    return verify(path, Path(root).expanduser() if root else None, options.datasets)
 
 
 def _register(options: Options) -> dict[str, Any]:
     path = options.path or Path()
     data = options.sets("plan-c")
     return prepare(register.parts(path), data, _folder(options, path.name.partition(".")[0]))
+
+
+def _draw(options: Options) -> dict[str, Any]:
+    folder = options.path or Path("data") / options.data
+    if options.path is None and not folder.exists():
+        print(f"data={options.data} is prepared in {folder} first", file=sys.stderr)
+        _prepare(replace(options, out=folder))
+    task = replace(options.loaded_task(), path=str(folder))
+    if options.datasets:
+        task = replace(task, options={**task.options, "datasets": options.datasets})
+    assert options.out is not None, "it was asked for"
+    return draw(task, options.steps, options.prompts_per_step, options.seed, options.out)
 
 
 def _describe(options: Options) -> dict[str, Any]:
@@ -132,6 +166,7 @@ COMMANDS: dict[str, Callable[[Options], dict[str, Any]]] = {
     "prepare": _prepare,
     "verify": _verify,
     "register": _register,
+    "draw": _draw,
     "describe": _describe,
 }
 

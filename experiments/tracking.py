@@ -112,7 +112,7 @@ def _rebuild_cell(client: Any, ids: dict[str, str], folder: Path) -> tuple[str, 
         last_ms = max((line["time_ms"] for line in lines), default=int(time.time() * 1000))
         ended_ms = int(status.get("ended", 0) * 1000) if status.get("state") != "running" else 0
         client.set_terminated(run_id, ENDS[state], end_time=ended_ms or last_ms)
-        keep_run(folder, ids, run_id, max((line["step"] for line in lines), default=0))
+        keep_run(folder, ids, run_id, max((line["step"] for line in lines), default=-1))
         if status.get("tracking_problem"):
             cells.set_status(folder, tracking_problem="")
     how = ", replacing a run of other points" if replaced else ""

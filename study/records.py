@@ -158,6 +158,10 @@ class Recorder:
         """Record one step whole, the metrics line last: step, time_ms, metrics. Returns that."""
         for path in _write_parts(self.folder, part_name(step), rollouts, verdicts, durable=False):
             self._loose |= {path, path.parent}
+        return self.write_line(step, metrics)
+
+    def write_line(self, step: int, metrics: dict[str, float]) -> dict[str, Any]:
+        """Record the metrics of a step: step 0 has no more than that. Returns the line."""
         time_ms = self._times.get(step, int(time.time() * 1000))
         line = {"step": step, "time_ms": time_ms, "metrics": metrics}
         append_line(self._metrics_path, json.dumps(line))

@@ -12,13 +12,14 @@ import functools
 import types
 import typing
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from study import bounds
 from study.marks import field_types, judge_id, listed, run_time
 from study.simulated import Failure as Failure
 from study.simulated import Simulated as Simulated
 
+Options = TypeVar("Options")
 MANY = 1_000_000
 """More steps, tokens or rows than any run has: a slip of the keyboard, not a plan."""
 WEEK_S = 604_800.0
@@ -453,6 +454,15 @@ def _freeze(hint: Any, value: Any, where: str, legal: bounds.Legal | None, examp
     if legal is not None:
         bounds.check(where, value, legal, example)
     return value
+
+
+def task_options(task: Task, kind: type[Options]) -> Options:
+    """``task.options`` as the dataclass that the task's module has for them.
+    Raises IllegalValue: a key that it does not have, or as `freeze`."""
+    legal = bounds.Choice(tuple(sorted(field_types(kind))))
+    for key in task.options:
+        bounds.check("a key of task.options", key, legal)
+    return freeze(kind, task.options, "task.options.")
 
 
 def register() -> None:

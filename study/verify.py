@@ -99,7 +99,7 @@ def unsound(cell: Cell | Path) -> list[str]:
             sentences.append(f"{where(error.path)} is damaged: it {error.why}.")
     lines, problems = read_metrics(folder)
     sentences += [f"{problem}." for problem in problems]
-    made = {line["step"] for line in lines}
+    made = {line["step"] for line in lines if line["step"]}  # step 0 is what was before the first
     for kind in KINDS:
         sentences += _unsound_parts(folder / kind, made)
     return sentences

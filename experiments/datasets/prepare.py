@@ -41,7 +41,8 @@ TOGETHER = 16 << 20
 class Scan:
     """What stays in memory of one set, one entry a row in the order of its files.
 
-    ``split`` is the prepared split, or the reason why a row is left out.
+    ``split`` is the prepared split, or the reason why a row is left out. ``joined`` is by how many
+    there are fewer groups since rows that nearly repeat each other are one.
     """
 
     part: Part
@@ -53,6 +54,7 @@ class Scan:
     questions: list[near.Question] = field(default_factory=list)
     prompts: list[int] = field(default_factory=list)
     split: list[str] = field(default_factory=list)
+    joined: int = 0
 
     def at(self, *splits: str) -> list[int]:
         """Places of the rows of some splits."""
@@ -133,6 +135,7 @@ def _write(parts: Sequence[Part], data: Data, work: Path) -> dict[str, Any]:
         "near_duplicates": {
             "similarity": near.THRESHOLD,
             "left_out": sum(len(scan.at("near_duplicates")) for scan in scans),
+            "joined": sum(scan.joined for scan in scans),
             "examples": examples,
         },
         "rows": {
@@ -193,7 +196,9 @@ def _assign(scan: Scan, data: Data) -> None:
     groups = [scan.groups[place] for place in places]
     tests: set[str] = set()
     if scan.part.cut_from:
+        apart = len(set(groups))
         groups = split.joined(groups, [scan.questions[place] for place in places])
+        scan.joined = apart - len(set(groups))
         tests = split.cut(groups, data.cut, data.seed)
     aside = split.validation(groups, data.validation_share, data.seed)
     for place, group in zip(places, groups, strict=True):
@@ -206,23 +211,24 @@ def _assign(scan: Scan, data: Data) -> None:
 def _clean(scans: Sequence[Scan]) -> list[dict[str, str]]:
     """Leave out what would leak from one split into another; some pairs that nearly repeat each
     other."""
-    for scan in scans:
-        held_out = {scan.groups[place] for place in scan.at(TEST)}
-        contexts = {scan.questions[place].context for place in scan.at(TEST)} - {""}
-        trained = scan.at(TRAIN, VALIDATION)
-        again = split.repeated([(scan.split[place], str(scan.prompts[place])) for place in trained])
-        for number, place in enumerate(trained):
-            if scan.groups[place] in held_out:
-                scan.split[place] = "group_in_test"
-            elif scan.questions[place].context in contexts:
-                scan.split[place] = "context_in_test"
-            elif number in again:
-                scan.split[place] = "repeated"
     examples = []
     for kept, searched in ((TEST, (VALIDATION, TRAIN)), (VALIDATION, (TRAIN,))):
         for domain in sorted({scan.part.domain for scan in scans}):
             here = [scan for scan in scans if scan.part.domain == domain]
             examples += _near(here, kept, searched)
+    for scan in scans:
+        tests = scan.at(TEST)
+        groups = {scan.groups[place] for place in tests}
+        contexts = {scan.questions[place].context for place in tests} - {""}
+        trained = scan.at(TRAIN, VALIDATION)
+        again = split.repeated([(scan.split[place], scan.prompts[place]) for place in trained])
+        for number, place in enumerate(trained):
+            if scan.groups[place] in groups:
+                scan.split[place] = "group_in_test"
+            elif scan.questions[place].context in contexts:
+                scan.split[place] = "context_in_test"
+            elif number in again:
+                scan.split[place] = "repeated"
     return examples[:10]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from experiments.datasets import near
 from experiments.datasets.near import Question
@@ -65,7 +65,7 @@ def joined(groups: Sequence[str], questions: Sequence[Question]) -> list[str]:
     return [names[root(place)] for place in range(len(groups))]
 
 
-def repeated(seen: Iterable[tuple[str, str]]) -> set[int]:
+def repeated(keys: Iterable[Hashable]) -> set[int]:
     """Places of what had come before."""
-    known: set[tuple[str, str]] = set()
-    return {place for place, key in enumerate(seen) if key in known or known.add(key)}  # type: ignore
+    first: dict[Hashable, int] = {}
+    return {place for place, key in enumerate(keys) if first.setdefault(key, place) != place}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +12,26 @@ from experiments.datasets import near
 from study.errors import UserError
 from study.files import sha256
 from study.tasks.datasets import prompt
-from study.tasks.datasets.sets import SETS
 from study.tasks.datasets.table import ROWS, Table, open_table
 
 SHOWN = 3
 """Ids and groups that a message names."""
 
 
-def verify(folder: Path, roots: dict[str, Path]) -> dict[str, Any]:
+def verify(folder: Path, root: Path | None = None, datasets: Sequence[str] = ()) -> dict[str, Any]:
     """The manifest of a prepared folder, once all that it says has been computed again.
 
-    Hashes of rows, test files, prompts and, where ``roots`` (set -> data folder) still holds them,
-    of the sources; counts by set and split; ids that stand twice; groups and near-duplicates that
-    stand in two splits.
+    Hashes of rows, test files, prompts and, where ``root`` is the data folder, of the sources;
+    counts by set and split; ids that stand twice; groups and near-duplicates that stand in two
+    splits; and whether it has all of ``datasets``.
     Raises UserError: something differs; all that differs is named.
     """
     table = open_table(folder)
     wrong = [
+        *(f"it has no {name}" for name in datasets if name not in table.domains),
         *_files(table),
         *_prompts(table.manifest),
-        *_sources(table.manifest, roots),
+        *_sources(table.manifest, root),
         *_counts(table),
         *_crossing(table.columns),
         *_near(table),
@@ -62,12 +62,14 @@ def _prompts(manifest: dict[str, Any]) -> Iterator[str]:
                 yield f"the prompt {name} has changed"
 
 
-def _sources(manifest: dict[str, Any], roots: dict[str, Path]) -> Iterator[str]:
-    for name, entry in manifest["datasets"].items():
-        for source in entry["files"].values():
-            path = roots[name] / source["name"] if name in SETS else Path(source["name"])
-            if path.is_file() and sha256(path) != source["sha256"]:
-                yield f"{path} has another sha256 than when it was read"
+def _sources(manifest: dict[str, Any], root: Path | None) -> Iterator[str]:
+    files = [file for entry in manifest["datasets"].values() for file in entry["files"].values()]
+    for file in files if root else ():
+        path = root / file["name"]
+        if not path.is_file():
+            yield f"{path} is missing"
+        elif sha256(path) != file["sha256"]:
+            yield f"{path} has another sha256 than when it was read"
 
 
 def _counts(table: Table) -> Iterator[str]:

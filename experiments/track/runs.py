@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
-    """The run of ``cell``, made where there is none: its id, and the last step it was sent."""
+    """The run of ``cell``, made where there is none: its id, and the last step sent, else -1."""
     from mlflow.entities import Param, RunTag
     from mlflow.exceptions import MlflowException
 
@@ -81,8 +81,8 @@ def open_run(client: Any, ids: dict[str, str], cell: Cell) -> tuple[str, int]:
         client.log_batch(run_id, params=batch)
     for batch in _chunks([RunTag(key, value) for key, value in tags.items()], 100):
         client.log_batch(run_id, tags=batch)
-    keep_run(cell.dir, ids, run_id, last.get("sent", 0))
-    return run_id, last.get("sent", 0)
+    keep_run(cell.dir, ids, run_id, last.get("sent", -1))
+    return run_id, last.get("sent", -1)
 
 
 def _left(path: Path, instead: str) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class RunLog:
         self._client: Any = None
         self._ids: dict[str, str] = {}
         self._run_id = ""
-        self._sent = 0
+        self._sent = -1
         self._points: list[Point] = []
         self._steps: set[int] = set()
         self._problem = ""
@@ -185,7 +185,7 @@ class RunLog:
         """Buffer one step; a step that an earlier process of this cell has sent is left out.
 
         Args:
-            step: optimiser step, from 1.
+            step: optimiser step, from 1; 0 is what was measured before it.
             time_ms: when the step was recorded first, milliseconds since the epoch.
             metrics: name to value; what is not finite is counted in ``system/nonfinite``.
         """

@@ -6,6 +6,7 @@ Which row comes when is no order of the folder but a mixture: see `study.tasks.m
 
 from __future__ import annotations
 
+import atexit
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,15 +15,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, overload
 
-from study import bounds
 from study.errors import UserError
 from study.files import sha256
-from study.marks import field_types
 from study.rows import Missing, Row, RuleTruth, Truth, make_row
-from study.schema import MANY, Task, freeze
+from study.schema import MANY, Task, task_options
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.table import MANIFEST, Table, open_table
-from study.tasks.mixture import DOMAINS, Mixture, Options, Pool
+from study.tasks.mixture import DOMAINS, Mixture, Options, Pool, given
 from study.tasks.turns import permuted
 from study.truth import Grader, Score, score
 
@@ -75,13 +74,12 @@ class Order:
         self.table = self._rows.table
         parts = dict.fromkeys(self._rows.starts, "train")
         pools = _pools(self.table, parts, options.train_rows)
-        self.mixture = Mixture(pools, _options(options), seed, _weights(self.table))
+        self.mixture = Mixture(pools, task_options(options, Options), seed, _weights(self.table))
 
     def rows(self, start: int, count: int) -> list[int]:
         """Indexes of the rows at ``count`` positions, fewer where all is drawn up."""
-        end = (
-            start + count if self.mixture.total is None else min(start + count, self.mixture.total)
-        )
+        total, end = self.mixture.total, start + count
+        end = end if total is None else min(end, total)
         return [self._index(*self.mixture.at(position)[:2]) for position in range(start, end)]
 
     def item(self, position: int) -> Item:
@@ -121,8 +119,8 @@ class Order:
 def rows(options: Task, split: str) -> Sequence[Row]:
     """All rows that may be drawn, read when they are wanted; or ``eval_rows`` that are held out.
 
-    Held-out rows are a mixture as well, by the weights that the folder was prepared with and
-    without repeats; ``options.seed`` picks them, so they are the same in every arm.
+    Held-out rows are a mixture as well, of 4:3:3 and without repeats. ``options.seed`` picks them,
+    so they are the same in every arm.
     Raises UserError: no prepared folder at ``options.path``, unknown options or sets, or no row."""
     if split == "train":
         return _train_rows(options)
@@ -148,6 +146,7 @@ def scores(rows: Sequence[Row], answers: Sequence[str]) -> list[Score | None]:
     """What the rules say of each answer in full; None where that could not be had."""
     if not _GRADERS:
         _GRADERS[""] = Grader()
+        atexit.register(_GRADERS[""].close)
     return score([row.spec["item"] for row in rows], answers, _GRADERS[""])
 
 
@@ -181,11 +180,8 @@ _GRADERS: dict[str, Grader] = {}
 
 def runs_code(options: Task) -> bool:
     """Whether answers to some of the rows are programs, which are run to score them."""
-    table, chosen = _table(options), _options(options).datasets
-    return any(
-        domain == "code" and (not chosen or name in chosen)
-        for name, domain in table.domains.items()
-    )
+    domains, chosen = _table(options).domains, task_options(options, Options).datasets
+    return "code" in {domains[name] for name in domains if not chosen or name in chosen}
 
 
 def item_row(item: Item, split: str) -> Row:
@@ -211,13 +207,6 @@ def _table(options: Task) -> Table:
     return open_table(Path(str(options.path)).expanduser())
 
 
-def _options(task: Task) -> Options:
-    legal = bounds.Choice(tuple(sorted(field_types(Options))))
-    for key in task.options:
-        bounds.check("a key of task.options", key, legal)
-    return freeze(Options, task.options, "task.options.")
-
-
 def _pools(table: Table, parts: Mapping[str, str], most: int) -> list[Pool]:
     """Sets, by the split that each is drawn from, of at most so many rows."""
     return [
@@ -232,7 +221,7 @@ def _weights(table: Table) -> dict[str, float]:
 
 
 def _train_rows(options: Task) -> Rows:
-    table, chosen = _table(options), _options(options).datasets
+    table, chosen = _table(options), task_options(options, Options).datasets
     present = table.counts["train"]
     for name in chosen:
         if name not in present:
@@ -241,7 +230,7 @@ def _train_rows(options: Task) -> Rows:
                 f" {', '.join(present) or 'no set'}. Name some of these, or prepare the folder with"
                 f" datasets={name}"
             )
-    weights = _weights(table) | _options(options).domains
+    weights = _weights(table) | given(task_options(options, Options).domains)
     names = [name for name in present if not chosen or name in chosen]
     names = [name for name in names if weights[table.domains[name]]]
     if not names:
@@ -253,7 +242,7 @@ def _train_rows(options: Task) -> Rows:
 
 
 def _held_out(task: Task) -> tuple[Row, ...]:
-    table, chosen = _table(task), _options(task).datasets
+    table, chosen = _table(task), task_options(task, Options).datasets
     parts: dict[str, str] = {}
     for domain in dict.fromkeys(table.domains.values()):
         for split in HELD_OUT:
@@ -265,7 +254,7 @@ def _held_out(task: Task) -> tuple[Row, ...]:
     if not parts:
         return ()
     pools = _pools(table, parts, most=MANY)
-    mixture = Mixture(pools, Options(max_repeats=1), task.seed, _weights(table))
+    mixture = Mixture(pools, Options(max_repeats=1), task.seed)
     places = map(mixture.at, range(min(task.eval_rows, mixture.total or 0)))
     return tuple(
         item_row(table.rows(parts[name], name)[row], parts[name]) for name, row, _ in places

@@ -27,12 +27,12 @@ class Options:
 
     datasets: list[str] = field(default_factory=list, metadata=bounds.NAMES)
     """The sets to draw from; none named: all that have rows to train on."""
-    domains: dict[str, float] = field(default_factory=dict, metadata=WEIGHTS)
-    """Domain -> weight. Either every domain that is drawn from is named, or none is: then they have
-    those that the folder was prepared with, 4 for math and 3 for qa and code where it says none."""
-    sets: dict[str, float] = field(default_factory=dict, metadata=WEIGHTS)
-    """Set -> weight inside its domain, where every set that is drawn from is named, or none is:
-    then all have the same."""
+    domains: dict[str, float | None] = field(default_factory=dict, metadata=WEIGHTS)
+    """Domain -> weight; null is none. Every domain that is drawn from has one, or none has: then they
+    are those that the folder was prepared with, 4 for math and 3 for qa and code as a rule."""
+    sets: dict[str, float | None] = field(default_factory=dict, metadata=WEIGHTS)
+    """Set -> weight inside its domain; null is none. Every set of a domain has one, or none has: then
+    they are all alike."""
     temperature: float | None = bounds.number(None, low=0.1, high=1_000_000)
     """Weights that are not given follow the rows instead: a set of n rows has n ** (1 / T), a
     domain the sum of its sets. 1 draws every row as often; the larger, the more alike the sets."""
@@ -160,21 +160,27 @@ def weights(
     by_domain: dict[str, list[str]] = {}
     for pool in pools:
         by_domain.setdefault(pool.domain, []).append(pool.dataset)
-    _only("sets", options.sets, sizes)
+    of_sets, of_domains = given(options.sets), given(options.domains)
+    _only("sets", of_sets, sizes)
     sets: dict[str, float] = {}
     for domain, names in by_domain.items():
-        given = {name: options.sets[name] for name in names if name in options.sets}
-        if given:
-            _all("sets", given, names, f"the sets of {domain}")
+        chosen = {name: of_sets[name] for name in names if name in of_sets}
+        if chosen:
+            _all("sets", chosen, names, f"the sets of {domain}")
         plain = dict.fromkeys(names, 1.0)
-        sets |= given or ({n: sizes[n] for n in names} if options.temperature else plain)
-    _only("domains", options.domains, by_domain)
-    if options.domains:
-        _all("domains", options.domains, by_domain, "the domains")
-        return {domain: options.domains[domain] for domain in by_domain}, sets
+        sets |= chosen or ({n: sizes[n] for n in names} if options.temperature else plain)
+    _only("domains", of_domains, by_domain)
+    if of_domains:
+        _all("domains", of_domains, by_domain, "the domains")
+        return {domain: of_domains[domain] for domain in by_domain}, sets
     if options.temperature is not None:
         return {domain: sum(sizes[n] for n in names) for domain, names in by_domain.items()}, sets
     return {domain: otherwise[domain] for domain in by_domain}, sets
+
+
+def given(weights: Mapping[str, float | None]) -> dict[str, float]:
+    """The weights that are not null."""
+    return {name: weight for name, weight in weights.items() if weight is not None}
 
 
 def _only(key: str, given: Mapping[str, float], legal: Mapping[str, object]) -> None:
@@ -197,6 +203,6 @@ def _all(
 def _refuse(problem: str, key: str) -> NoReturn:
     example = "{math:4,qa:3,code:3}" if key == "domains" else "{gsm8k:1,math:2}"
     raise UserError(
-        f"{problem}. Give each a weight above 0, for example task.options.{key}={example}, or leave"
-        " a set out by naming the others: task.options.datasets=[gsm8k,squad2]"
+        f"{problem}. Give each a weight above 0, for example '+task.options.{key}={example}', or"
+        " leave a set out by naming the others: task.options.datasets=[gsm8k,squad2]"
     )

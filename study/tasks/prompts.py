@@ -18,9 +18,8 @@ from typing import Any
 
 from study import bounds
 from study.errors import UserError
-from study.marks import field_types
 from study.rows import Criterion, Row, Rule, Truth, make_row
-from study.schema import Task, freeze
+from study.schema import Task, task_options
 from study.tasks import files, verif
 from study.tasks.files import refuse, short
 from study.tasks.where import task_path
@@ -102,7 +101,7 @@ def load(options: Task) -> Prompts:
     Raises UserError: see `rows`."""
     path = _path(options)
     stat = path.stat()
-    return _load(path, stat.st_mtime_ns, stat.st_size, _options(options))
+    return _load(path, stat.st_mtime_ns, stat.st_size, task_options(options, Options))
 
 
 @functools.lru_cache(maxsize=4)
@@ -290,13 +289,6 @@ def _path(options: Task) -> Path:
     if not path.name.endswith(ENDINGS):
         raise UserError(f"task.path={path} does not end in {', '.join(ENDINGS)}.")
     return path
-
-
-def _options(task: Task) -> Options:
-    legal = bounds.Choice(tuple(sorted(field_types(Options))))
-    for key in task.options:
-        bounds.check("a key of task.options", key, legal)
-    return freeze(Options, task.options, "task.options.")
 
 
 def _draw(row: Row, options: Task) -> bytes:

@@ -13,6 +13,7 @@ GROUPS = sorted(path.name for path in (ROOT / "conf").iterdir() if path.is_dir()
 PRESETS = [
     f"{group}={path.stem}"
     for group in GROUPS
+    if group != "data"  # no group of a study: tests/experiments/datasets
     for path in sorted((ROOT / "conf" / group).glob("*.yaml"))
 ]
 

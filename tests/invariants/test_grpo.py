@@ -74,14 +74,15 @@ def study(**trainer):
     return Study(policy=POLICY, task=TASK, trainer=Trainer(**(settings | trainer)))
 
 
-def run(config, folder, cache, acting=None, **scoring):
+def run(config, folder, cache, acting=None, resume=0, **scoring):
     """Train ``config`` in ``folder``; (records by id, trained adapter weights, base model).
 
-    ``acting`` and ``scoring`` are the scorer's; without them a `LengthJudge` scores.
+    ``acting`` and ``scoring`` are the scorer's; without them a `LengthJudge` scores. ``resume`` is
+    the step of a checkpoint to go on from.
     """
     rows = TASKS[config.task.name].rows(config.task, "train")
     model, tokenizer = load_policy(POLICY, TASK, cache)
-    recorder = Recorder(folder)
+    recorder = Recorder(folder, resume)
     scorer = Scorer(config, oracle(config.task), acting or LengthJudge(), **scoring)
     scorer.on_missing = recorder.write_missing
     lines = []
@@ -90,7 +91,7 @@ def run(config, folder, cache, acting=None, **scoring):
         config, model, tokenizer, rows, scorer, recorder, folder / "ck", lines.append
     )
     start = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
-    trainer.train()
+    trainer.learn(folder / "ck" / f"checkpoint-{resume}" if resume else None)
     weights = {n: p.detach() for n, p in trainer.model.named_parameters() if p.requires_grad}
     table = ds.dataset(folder / "rollouts", format="parquet").to_table().to_pylist()
     records = sorted(table, key=lambda row: row["rollout_id"])

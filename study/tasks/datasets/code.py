@@ -83,12 +83,12 @@ def called(program: str, tests: list[str], where: str) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
             body = ast.parse(program).body
-            calls = [node for test in tests for node in ast.walk(ast.parse(test))]
+            nodes = list(ast.walk(ast.parse("\n".join(tests))))
     except (SyntaxError, ValueError, RecursionError) as error:
         refuse(where, f"a program or test that is no Python ({error})", "both are Python")
     defined = {node.name for node in body if isinstance(node, ast.FunctionDef)}
-    names = [node.func for node in calls if isinstance(node, ast.Call)]
-    functions = [name.id for name in names if isinstance(name, ast.Name) and name.id in defined]
+    names = [node.func for node in nodes if isinstance(node, ast.Call)]
+    functions = [name for name in names if isinstance(name, ast.Name) and name.id in defined]
     if not functions:
         refuse(where, "tests that call no function of the program", "test_list calls it by name")
-    return functions[0]
+    return min(functions, key=lambda name: (name.lineno, name.col_offset)).id

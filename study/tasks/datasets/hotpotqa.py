@@ -33,8 +33,8 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
         if not gold:
             refuse(where, "a gold without an answer", "answer is a text")
         full: Mapping[str, Any] = {**beside.get(question, {}), **record}
-        if listed and "context" not in full:
-            field(full, "context", list, name, where)
+        if listed:
+            field(full, "context", object, name, where)
         context = _context(full.get("context"), where)
         titles = sorted({title for title, _ in _pairs(full.get("supporting_facts"), where)})
         values = {"question": question, **({"context": context} if context else {})}

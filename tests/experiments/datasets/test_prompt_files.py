@@ -6,6 +6,7 @@ import re
 import pytest
 
 from experiments import data
+from experiments.datasets import prompt_files
 from study.errors import UserError
 from study.rows import make_row
 from study.schema import Task
@@ -63,23 +64,23 @@ def content(rows):
 )
 def test_prepared_rows_are_the_rows(tmp_path, name, options, records):
     task = Task(name=name, path=str(write(tmp_path / "raw.jsonl", *records)), options=options)
-    manifest = data.prepare(task, tmp_path / "rows.jsonl")
+    manifest = prompt_files.prepare(task, tmp_path / "rows.jsonl")
     again = Task(name=name, path=str(tmp_path / "rows.jsonl"), options=options)
     assert content(prompts.load(again).rows) == content(prompts.load(task).rows)
     assert manifest["rows"]["distinct"] == len(records)
-    assert data.verify(tmp_path / "rows.jsonl") == manifest
+    assert prompt_files.verify(tmp_path / "rows.jsonl") == manifest
 
 
 def test_a_changed_file_is_not_what_was_prepared(tmp_path):
     task = Task(name="verinstruct", path=str(write(tmp_path / "raw.jsonl", {"prompt": "a"})))
-    data.prepare(task, tmp_path / "rows.jsonl")
+    prompt_files.prepare(task, tmp_path / "rows.jsonl")
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write('{"prompt": "b"}\n')
     with pytest.raises(UserError, match="it was changed after that"):
-        data.verify(tmp_path / "rows.jsonl")
+        prompt_files.verify(tmp_path / "rows.jsonl")
     (tmp_path / "rows.manifest.json").unlink()
     with pytest.raises(UserError, match="is not a prepared file"):
-        data.verify(tmp_path / "rows.jsonl")
+        prompt_files.verify(tmp_path / "rows.jsonl")
 
 
 def row(text, split):
@@ -97,7 +98,7 @@ def test_leakage_counts_repeats_and_shared_passages():
         row(f"Two: {long}", "eval"),
         row("Nothing of the kind.", "eval"),
     ]
-    found = data.leakage(rows)
+    found = prompt_files.leakage(rows)
     assert found["near_duplicates"] == 2
     assert found["eval_in_train"] == 1 and found["eval_overlapping"] == 1
     assert found["examples"] == [rows[1].prompt_id, rows[3].prompt_id]
@@ -105,7 +106,7 @@ def test_leakage_counts_repeats_and_shared_passages():
 
 def test_twelve_shared_words_are_no_overlap():
     shared = " ".join(f"word{n}" for n in range(12))
-    found = data.leakage([row(f"{shared} here", "train"), row(f"{shared} there", "eval")])
+    found = prompt_files.leakage([row(f"{shared} here", "train"), row(f"{shared} there", "eval")])
     assert found["eval_overlapping"] == 0
 
 
@@ -129,8 +130,8 @@ def test_the_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "one of prepare, verify, describe"),
-        (["mend"], "'mend' is not one of prepare, verify, describe"),
+        ([], "one of download, prepare, verify, register, describe"),
+        (["mend"], "'mend' is not one of download, prepare, verify"),
         (["describe"], "needs task= (preset of the task"),
         (["prepare", "task=prompts"], "needs out= (JSONL file"),
         (["describe", "task=prompts", "seed=3"], "'seed=3' is not an option of experiments.data"),
@@ -146,4 +147,4 @@ def test_wrong_commands_say_what_to_type(arguments, said, capsys):
 def test_the_source_is_never_overwritten(tmp_path):
     raw = write(tmp_path / "raw.jsonl", {"prompt": "a"})
     with pytest.raises(UserError, match="another file than"):
-        data.prepare(Task(name="prompts", path=str(raw)), raw)
+        prompt_files.prepare(Task(name="prompts", path=str(raw)), raw)

@@ -1,0 +1,130 @@
+"""Official files from a hub that answers, and from the data folder where it does not."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from experiments import data
+from experiments.datasets import download
+from study import files
+from study.tasks.datasets import sets
+from tests.study.tasks.datasets import roots
+
+
+@pytest.fixture(autouse=True)
+def unsaid(monkeypatch):
+    monkeypatch.setattr(files, "SAID", set())
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """A hub that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.hf_api.constants.ENDPOINT", address)
+        monkeypatch.setattr(download, "HUB_SECONDS", 0.2)
+        yield address
+
+
+@pytest.mark.timeout(60)
+def test_a_closed_hub_is_said_in_one_line_and_the_data_folder_is_used(
+    silent, root, tmp_path, capsys
+):
+    words = ["data=official", "datasets=gsm8k,mbpp", f"data.root={root}", f"out={tmp_path}"]
+    assert data.main(["download", *words]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.count("\n") == 1
+    assert printed.err.startswith("The hub does not answer (")
+    assert f"data.root={root}" in printed.err
+    taken = json.loads(printed.out)
+    assert taken["gsm8k"]["files"]["test"]["path"] == str(root / "gsm8k" / "test.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_neither_hub_nor_folder_is_said(silent, tmp_path, capsys):
+    words = ["data=official", "datasets=gsm8k", f"data.root={tmp_path}", f"out={tmp_path}"]
+    assert data.main(["download", *words]) == 2
+    assert "holds no file of gsm8k" in capsys.readouterr().err
+
+
+def hub_rows() -> dict[str, dict[str, list[dict]]]:
+    """Rows of each set as the hub has them: by config, by split."""
+    squad = [
+        {
+            "id": question["id"],
+            "title": article["title"],
+            "context": paragraph["context"],
+            "question": question["question"],
+            "answers": {
+                key: [answer[key] for answer in question["answers"]]
+                for key in ("text", "answer_start")
+            },
+        }
+        for article in roots.squad2("dev")["data"]
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+    hotpot = [
+        {
+            **{key: row[key] for key in ("question", "answer", "type", "level")},
+            "id": row["_id"],
+            "supporting_facts": dict(
+                zip(
+                    ("title", "sent_id"),
+                    map(list, zip(*row["supporting_facts"], strict=True)),
+                    strict=True,
+                )
+            ),
+            "context": dict(
+                zip(
+                    ("title", "sentences"),
+                    map(list, zip(*row["context"], strict=True)),
+                    strict=True,
+                )
+            ),
+        }
+        for row in roots.hotpotqa("dev")
+    ]
+    return {
+        "gsm8k": {"train": roots.gsm8k("train"), "test": roots.gsm8k("test")},
+        "squad_v2": {"train": squad, "validation": squad},
+        "hotpot_qa": {"train": hotpot, "validation": hotpot},
+        "mbpp": {"prompt+test+validation+train": roots.mbpp()[::-1]},
+    }
+
+
+def test_what_the_hub_gives_is_laid_in_official_form(tmp_path, monkeypatch, root, capsys):
+    """The hub itself stands outside: its two calls are replaced."""
+    rows = hub_rows()
+    monkeypatch.setattr(download, "_revision", lambda repository: "c0ffee")
+    monkeypatch.setattr(
+        "datasets.load_dataset",
+        lambda repository, config, split, revision: rows[repository.split("/")[1]][split],
+    )
+    names = ["gsm8k", "squad2", "hotpotqa", "mbpp"]
+    words = ["data=official", f"datasets={','.join(names)}"]
+    assert data.main(["download", *words, f"out={tmp_path / 'raw'}"]) == 0
+    capsys.readouterr()
+    for name in names:
+        fetched, given = sets.reported(name, tmp_path / "raw"), sets.reported(name, root)
+        assert fetched == given
+    manifest = tmp_path / "rows" / "manifest.json"
+    train = tmp_path / "raw" / "squad2" / "train-v2.0.json"
+    roots.whole(train, roots.squad2("train"))
+    assert (
+        data.main(["prepare", *words, f"data.root={tmp_path / 'raw'}", f"out={manifest.parent}"])
+        == 0
+    )
+    entry = json.loads(manifest.read_text())["datasets"]["gsm8k"]
+    assert (entry["revision"], entry["origin"]) == ("c0ffee", "openai/gsm8k")
+
+
+def test_what_was_downloaded_is_taken_before_the_data_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    roots.make(tmp_path / "data" / "raw")
+    assert data.main(["prepare", "data=plan-c", "datasets=gsm8k"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"]["gsm8k"]["train"] == 17
+    assert (tmp_path / "data" / "plan-c" / "rows.arrow").is_file()

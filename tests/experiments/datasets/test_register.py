@@ -1,0 +1,118 @@
+"""Rows of one's own become a prepared folder; what does not fit the form is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from experiments import data
+from study.tasks.datasets.table import SPLITS, open_table
+from tests.study.tasks.datasets import roots
+
+MATH = {"problem": "What is 2 + 3 for Ada?", "answer": "5", "type": "math"}
+CODE = {
+    "problem": "Write double(n).",
+    "answer": "def double(n):\n    return 2 * n",
+    "type": "code",
+    "tests": "assert double(2) == 4",
+}
+QA = {"problem": "Who made it?", "answer": "Bo", "type": "qa", "context": "Bo made it.", "id": "q1"}
+
+
+def rows(kind: dict, number: int) -> list[dict]:
+    """Rows of one kind with problems of their own."""
+    made = []
+    for row in range(number):
+        problem = f"{kind['problem']} {roots.NAMES[row]} asks about {roots.THINGS[row]} {row}"
+        made.append(kind | {"problem": problem} | ({"id": f"q{row}"} if "id" in kind else {}))
+    return made
+
+
+def run(capsys, *words) -> dict:
+    assert data.main([str(word) for word in words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_rows_of_one_type_keep_the_name_of_the_file(tmp_path, capsys):
+    path = roots.lines(tmp_path / "mine.jsonl", rows(MATH, 18))
+    manifest = run(capsys, "register", f"path={path}", f"out={tmp_path / 'rows'}")
+    assert manifest["counts"] == {"mine": {"test": 3, "train": 15, "validation": 0}}
+    table = open_table(tmp_path / "rows")
+    item = table.by_id("mine:train:4")
+    assert item.prompt == rows(MATH, 5)[4]["problem"] and item.answers == ("5",)
+    assert item.domain == "math"
+    assert run(capsys, "verify", f"path={tmp_path / 'rows'}") == manifest
+
+
+def test_types_are_sets_of_their_own_and_keep_the_row_of_the_file(tmp_path, capsys):
+    mixed = [
+        row
+        for group in zip(rows(MATH, 12), rows(CODE, 12), rows(QA, 12), strict=True)
+        for row in group
+    ]
+    path = roots.lines(tmp_path / "mine.jsonl.gz", mixed)
+    words = [f"path={path}", f"out={tmp_path / 'rows'}", "data=official", "data.cut=[1,1]"]
+    manifest = run(capsys, "register", *words)
+    assert set(manifest["counts"]) == {"mine-code", "mine-math", "mine-qa"}
+    table = open_table(tmp_path / "rows")
+    assert len(table) == 36 - sum(
+        sum(e["left_out"].values()) for e in manifest["datasets"].values()
+    )
+    code = table.by_id("mine-code:train:1")
+    assert code is None or (code.entry_point, code.tests) == ("double", CODE["tests"])
+    qa = next(
+        table.rows(split, "mine-qa")[0] for split in SPLITS if len(table.rows(split, "mine-qa"))
+    )
+    assert qa.prompt.startswith("Bo made it.\n\nWho made it?") and table.by_id(qa.alias) == qa
+
+
+def test_a_number_may_stand_without_quotes_and_repeats_are_merged(tmp_path, capsys):
+    some = rows(MATH, 12)
+    again = some[3] | {"problem": f"  {some[3]['problem'].upper()}", "answer": 5}
+    path = roots.lines(tmp_path / "mine.jsonl", [*some, again])
+    manifest = run(capsys, "register", f"path={path}", f"out={tmp_path / 'rows'}")
+    assert manifest["datasets"]["mine"]["left_out"] == {"merged": 1}
+    assert manifest["datasets"]["mine"]["rows"]["read"] == 13
+
+
+WRONG = {
+    "no answer": ([MATH | {"answer": " "}], "line 1: found a gold without an answer"),
+    "no type": ([{"problem": "x", "answer": "y"}], "line 1: found no field 'type'"),
+    "another type": ([MATH, MATH | {"type": "poem"}], "line 2: found type 'poem'"),
+    "no problem": ([MATH | {"problem": 3}], "line 1: found problem that is 3"),
+    "two answers": (
+        [MATH, MATH | {"answer": "6"}],
+        "line 2: found the problem of line 1 with anot",
+    ),
+    "an id again": ([QA, QA | {"problem": "Other?"}], "line 2: found the id q1 of line 1 again"),
+    "tests of nothing": (
+        [CODE | {"tests": "assert 1"}],
+        "line 1: found tests that call no function",
+    ),
+    "no rows": ([], "holds no rows"),
+    "one row": ([MATH], "leave no test row"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_row_that_is_not_of_the_form_is_refused(case, tmp_path, capsys):
+    given, said = WRONG[case]
+    path = roots.lines(tmp_path / "mine.jsonl", given)
+    assert data.main(["register", f"path={path}", f"out={tmp_path / 'rows'}"]) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gsm8k.jsonl", "the name of the file=gsm8k is not legal"),
+        ("my rows.jsonl", "it must be a plain name"),
+        ("rows.csv", "is not a file that ends in .jsonl or .jsonl.gz"),
+    ],
+)
+def test_a_file_that_cannot_name_a_set_is_refused(name, said, tmp_path, capsys):
+    path = roots.lines(tmp_path / name, rows(MATH, 12))
+    assert data.main(["register", f"path={path}", f"out={tmp_path / 'rows'}"]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,236 @@
+"""Held-out rows are scored by rule on the way, and the run is the one that it would have been."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from experiments.policies.load import trained_policy
+from experiments.preflight import check_held_out
+from experiments.trainer import checkpoints, held_out
+from experiments.trainer.held_out import summary
+from study.answers import answer_of
+from study.errors import UserError
+from study.records import parts, recorded, step_of
+from study.schema import Task, Trainer
+from study.tasks import instruct_mini
+from study.truth import Score
+from study.verify import unsound
+from tests.invariants.test_grpo import TASK, run, study
+
+STEPS = {"steps": 3, "eval_steps": 2, "keep_steps": True}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, cache):
+    return run(study(steps=3), tmp_path_factory.mktemp("plain"), cache)
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory, cache):
+    folder = tmp_path_factory.mktemp("evaluated")
+    return folder, run(study(**STEPS), folder, cache)
+
+
+def items(folder, step):
+    text = (folder / "evaluations" / f"step-{step:06d}.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_evaluations_change_nothing_of_the_training(plain, evaluated):
+    _, outcome = evaluated
+    assert outcome.records == plain.records
+    assert outcome.weights.keys() == plain.weights.keys()
+    for name, weight in plain.weights.items():
+        assert torch.equal(outcome.weights[name], weight)
+
+
+def test_the_first_the_last_and_every_second_step_are_evaluated(evaluated):
+    folder, outcome = evaluated
+    lines = {line["step"]: line["metrics"] for line in recorded(folder)}
+    assert list(lines) == [0, 1, 2, 3]
+    name = "eval/instruct-mini/accuracy"
+    assert [step for step, metrics in lines.items() if name in metrics] == [0, 2, 3]
+    assert set(lines[0]) == {metric for metric in lines[2] if metric.startswith("eval/")}
+    assert outcome.lines[0]["step"] == 0
+    assert [step_of(path) for path in parts(folder / "rollouts")] == [1, 2, 3]
+    assert not [sentence for sentence in unsound(folder) if "rollouts" in sentence]
+    kept = sorted(path.name for path in (folder / "kept").iterdir())
+    assert kept == ["step-0", "step-2", "step-3"]
+
+
+def test_every_evaluation_scores_the_same_rows_by_their_rules(evaluated):
+    folder, _ = evaluated
+    rows = instruct_mini.rows(TASK, "eval")
+    for step in (0, 2, 3):
+        scored = items(folder, step)
+        assert [item["id"] for item in scored] == [row.prompt_id for row in rows]
+        for row, item in zip(rows, scored, strict=True):
+            truth = instruct_mini.truth(row, answer_of(item["completion"]) or "")
+            assert (item["correct"], item["score"]) == (all(truth.checks), truth.score)
+            assert item["step"] == step and item["stop"] in ("stop", "length")
+        metrics = next(line["metrics"] for line in recorded(folder) if line["step"] == step)
+        mean = sum(item["score"] for item in scored) / len(scored)
+        assert metrics["eval/instruct-mini/score"] == pytest.approx(mean)
+
+
+def test_a_kept_policy_answers_as_it_did(evaluated, monkeypatch):
+    """Loaded from its folder, and asked in transformers' own way."""
+    from peft import PeftModel
+    from transformers import AutoTokenizer
+
+    folder, outcome = evaluated
+    tokenizer = AutoTokenizer.from_pretrained(folder / "kept" / "step-2")
+    assert tokenizer.chat_template
+    trainer = outcome.trainer
+    base = trainer.accelerator.unwrap_model(trainer.model).unload()
+    model = PeftModel.from_pretrained(base, str(folder / "kept" / "step-2")).eval()
+    for item, row in zip(items(folder, 2), instruct_mini.rows(TASK, "eval"), strict=True):
+        ids = tokenizer.apply_chat_template(
+            list(row.messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        out = model.generate(**ids, do_sample=False, max_new_tokens=8, pad_token_id=0)
+        text = tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        assert text == item["completion"]
+
+
+def test_kept_policies_are_whole_and_hold_no_optimiser(evaluated):
+    folder, _ = evaluated
+    for path in (folder / "kept").iterdir():
+        assert checkpoints.fault(path) == ""
+        names = {file.name for file in path.iterdir()}
+        assert "adapter_model.safetensors" in names
+        assert not [name for name in names if name.startswith(checkpoints.FOR_TRAINING)]
+
+
+def test_a_kept_step_is_a_policy_that_other_commands_take(evaluated, tmp_path):
+    folder, _ = evaluated
+    (folder / "config.yaml").write_text("policy: {path: somewhere}\n")
+    for step, name in ((0, "kept/step-0"), (2, "kept/step-2"), (None, "policy")):
+        (folder / "policy").mkdir(exist_ok=True)
+        assert trained_policy(folder, step)[1] == folder / name
+    with pytest.raises(UserError, match="this run has step-0, step-2, step-3"):
+        trained_policy(folder, 9)
+
+
+def test_a_resumed_run_evaluates_again_what_it_trains_again(tmp_path, cache):
+    config = study(**STEPS)
+    whole = run(config, tmp_path, cache)
+    before = {path: path.read_bytes() for path in sorted(tmp_path.glob("evaluations/*"))}
+    for step in (2, 3):  # as if it had been killed after step 1
+        checkpoints.remove(tmp_path / "ck" / f"checkpoint-{step}")
+    assert not (tmp_path / "ck" / "checkpoint-1").exists()  # two checkpoints are kept
+    again = run(config, tmp_path, cache)
+    assert again.records == whole.records
+    assert {p: p.read_bytes() for p in sorted(tmp_path.glob("evaluations/*"))} == before
+    assert [line["step"] for line in again.lines] == [1, 2, 3]  # step 0 was on record
+
+
+def test_what_lies_after_the_checkpoint_is_taken_away(tmp_path):
+    for step in (0, 4, 5, 12):
+        (tmp_path / "kept" / f"step-{step}").mkdir(parents=True)
+        path = tmp_path / "evaluations" / f"step-{step:06d}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    held_out.clear(tmp_path, 4)
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step-0", "step-4"]
+    assert len(list((tmp_path / "evaluations").iterdir())) == 2
+
+
+def test_both_ways_of_answering_agree(tmp_path, cache):
+    fast = run(study(steps=1, eval_steps=1), tmp_path / "fast", cache)
+    slow = run(study(steps=1, eval_steps=1, fast=False), tmp_path / "slow", cache)
+    assert fast.trainer.rollout_func is not None and slow.trainer.rollout_func is None
+    for step in (0, 1):
+        pairs = zip(items(tmp_path / "fast", step), items(tmp_path / "slow", step), strict=True)
+        if step == 0:  # later the two have been trained on rollouts of their own
+            assert all(ours == theirs for ours, theirs in pairs)
+
+
+def test_full_scores_of_a_task_are_on_record(tmp_path, cache, monkeypatch):
+    """As those of verifiable sets: values beside the truth, and a score that could not be had."""
+
+    def scores(rows, answers):
+        right = Score(True, {"f1": 1.0}, "blue", "passed")
+        wrong = Score(False, {"f1": 0.5}, None, "no_answer", "said nothing")
+        return [right, wrong, None, wrong]
+
+    monkeypatch.setattr(instruct_mini, "scores", scores, raising=False)
+    outcome = run(study(steps=1, eval_steps=5), tmp_path, cache)
+    metrics = outcome.lines[0]["metrics"]
+    assert metrics["eval/instruct-mini/accuracy"] == pytest.approx(1 / 3)
+    assert metrics["eval/instruct-mini/f1"] == pytest.approx(2 / 3)
+    assert (metrics["eval/instruct-mini/n"], metrics["eval/instruct-mini/missing"]) == (4, 1)
+    assert [item["outcome"] for item in items(tmp_path, 0)] == [
+        *("passed", "no_answer", "missing", "no_answer")
+    ]
+    assert items(tmp_path, 0)[2]["correct"] is None
+
+
+def test_the_summary_by_hand():
+    def item(dataset, domain, correct, **values):
+        score = None if correct is None else float(correct)
+        return {
+            "dataset": dataset,
+            "domain": domain,
+            "correct": correct,
+            "score": score,
+            "values": values,
+        }
+
+    metrics = summary(
+        [
+            item("gsm8k", "math", True),
+            item("gsm8k", "math", False),
+            item("math", "math", True),
+            item("squad2", "qa", False, f1=0.5),
+            item("squad2", "qa", None),
+            item("mbpp", "code", None),
+        ]
+    )
+    assert metrics == {
+        "eval/gsm8k/n": 2,
+        "eval/gsm8k/missing": 0,
+        "eval/gsm8k/accuracy": 0.5,
+        "eval/gsm8k/score": 0.5,
+        "eval/math/n": 1,
+        "eval/math/missing": 0,
+        "eval/math/accuracy": 1,
+        "eval/math/score": 1,
+        "eval/mbpp/n": 1,
+        "eval/mbpp/missing": 1,
+        "eval/squad2/n": 2,
+        "eval/squad2/missing": 1,
+        "eval/squad2/accuracy": 0,
+        "eval/squad2/score": 0,
+        "eval/squad2/f1": 0.5,
+        "eval/averages/math": 0.75,
+        "eval/averages/qa": 0,
+        "eval/averages/by_dataset": 0.5,
+        "eval/averages/by_domain": 0.375,
+    }
+
+
+@pytest.mark.parametrize(
+    "trainer, task, words",
+    [
+        (Trainer(keep_steps=True), TASK, "eval_steps=0 evaluates none"),
+        (Trainer(eval_steps=5), Task(name="prompts"), "task=prompts has no rule truth"),
+        (
+            Trainer(eval_steps=5),
+            Task(name="instruct-mini", train_rows=8, eval_rows=0),
+            "has none with task.eval_rows=0",
+        ),
+    ],
+)
+def test_evaluations_that_cannot_be_are_refused(trainer, task, words):
+    with pytest.raises(UserError, match=words):
+        check_held_out(dataclasses.replace(study(), trainer=trainer, task=task))
+
+
+def test_evaluations_that_can_be_are_not():
+    check_held_out(study(eval_steps=4, keep_steps=True))
+    check_held_out(study())

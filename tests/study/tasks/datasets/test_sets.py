@@ -1,0 +1,269 @@
+"""Official files read as items; a row that is not of its form is refused with file and row."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.errors import UserError
+from study.tasks import files
+from study.tasks.datasets import prompt, sets
+from study.tasks.datasets.code import called
+from study.tasks.datasets.fields import address
+from study.tasks.datasets.math import boxed
+from study.tasks.datasets.sets import SETS
+from study.tasks.where import data_folder
+from tests.study.tasks.datasets import roots
+
+SHARED = data_folder()
+needs_rows = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no data folder {SHARED}")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return roots.make(tmp_path_factory.mktemp("root"))
+
+
+def read(name, folder, split):
+    return [item for _, item in sets.read(name, split, sets.located(name, folder))]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_set_is_read_in_its_official_form(name, root):
+    items = sets.reported(name, root)
+    assert [item.id for item in items] == [
+        f"{name}:{item.split}:{row}" for row, item in enumerate(items)
+    ]
+    known = SETS[name]
+    assert {item.split for item in items} <= {*known.test, *known.train}
+    for item in items:
+        assert item.dataset == name and item.domain == known.domain
+        assert item.question.strip() in item.prompt and item.group_key.startswith(f"{name}:")
+        assert bool(item.answers) == (item.domain != "code" and item.answerable)
+        assert (item.domain == "code") == bool(item.tests and item.reference and item.entry_point)
+
+
+def test_gold_answers_and_own_ids(root):
+    first = {name: sets.reported(name, root)[0] for name in SETS}
+    assert first["gsm8k"].answers == ("12",)
+    assert first["math"].answers == ("\\frac{0}{2}",)
+    assert first["math500"].answers == ("1/2",)
+    assert first["squad2"].answers == ("Ada",) and first["squad2"].context in first["squad2"].prompt
+    assert "dev Ada: Ada came. Twice.\n\ndev apples: They came." in first["hotpotqa"].context
+    assert first["mmlu"].answers == ("A",) and first["mmlu"].choices[2] == ("C", "Ada")
+    assert first["commonsenseqa"].choices[4] == ("E", "E eggs")
+    assert first["mbpp"].entry_point == "weigh_apples"
+    assert first["mbpp"].tests in first["mbpp"].prompt
+    aliases = {name: item.alias for name, item in first.items() if item.alias}
+    assert aliases == {
+        "math500": "test/0.json",
+        "squad2": "dev-0-0-a",
+        "hotpotqa": "dev0000",
+        "humaneval": "HumanEval/0",
+        "commonsenseqa": "c000",
+    }
+
+
+def test_groups_are_articles_titles_and_functions(root):
+    groups = {name: [item.group_key for item in sets.reported(name, root)] for name in SETS}
+    assert Counter(groups["squad2"])["squad2:dev_islands"] == 4 or len(set(groups["squad2"])) == 6
+    assert groups["hotpotqa"][0] == "hotpotqa:dev Ada | dev apples"
+    assert groups["mbpp"][0] == "mbpp:weigh_apples"
+    assert groups["humaneval"][1] == "humaneval:count_boats"
+
+
+def test_mbpp_splits_are_those_of_its_paper(root):
+    tally = Counter(item.split for item in sets.reported("mbpp", root))
+    assert tally == {"prompt": 3, "test": 4, "validation": 3, "train": 4}
+
+
+def test_braces_of_a_problem_fill_no_slot(tmp_path):
+    row = {"question": "What is {context} or {question}?", "answer": "#### 1"}
+    roots.lines(tmp_path / "gsm8k" / "test.jsonl", [row])
+    (item,) = sets.reported("gsm8k", tmp_path)
+    assert item.prompt.startswith("What is {context} or {question}?\n")
+
+
+def test_every_set_has_a_prompt_file_and_its_hash():
+    for name in SETS:
+        for file, digest in prompt.hashes(name).items():
+            assert re.fullmatch(r"[0-9a-f]{64}", digest) and file.startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        (r"so \boxed{5}.", "5"),
+        (r"\boxed{1} then \boxed{\frac{\sqrt{3}}{2}}", r"\frac{\sqrt{3}}{2}"),
+        (r"$\boxed 7$ apples", "7"),
+        (r"\fbox{x}", "x"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{never closed", ""),
+        ("no box", ""),
+    ],
+)
+def test_the_last_box_with_its_inner_braces(solution, answer):
+    assert boxed(solution) == answer
+
+
+@given(
+    st.recursive(
+        st.text("ab1", max_size=3), lambda inner: st.builds("{{{}}}{}".format, inner, inner)
+    )
+)
+def test_a_box_gives_back_what_was_put_into_it(content):
+    assert boxed(f"a \\boxed{{x{content}}} b") == f"x{content}"
+
+
+def test_the_function_that_tests_call_first():
+    program = "class Pair: pass\ndef helper(x): return x\ndef solve(a): return helper(a)"
+    assert called(program, ["assert set(solve([Pair()])) == helper(1)"], "f") == "solve"
+
+
+GSM8K = {"question": "How many?", "answer": "#### 3"}
+SQUAD = {"question": "Who?", "id": "a", "answers": [{"text": "Bo"}], "is_impossible": False}
+HOTPOT = roots.hotpotqa("dev", 1)[0]
+MBPP = roots.mbpp()[0]
+CHOICE = {"question": "Who?", "subject": "s", "choices": ["a", "b"], "answer": 0}
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"
+SQUADS, HOTPOTS = "squad2/dev-v2.0.json", "hotpotqa/hotpot_dev_distractor_v1.json"
+
+
+def packed(*rows):
+    return json.dumps(rows).encode()
+
+
+WRONG = {
+    "LFS pointer": ("gsm8k/test.jsonl", POINTER, "line 1: found a Git LFS pointer"),
+    "LFS pointer as Parquet": ("mmlu/mmlu_sample.parquet", POINTER, "a Git LFS pointer"),
+    "wrong columns": ("gsm8k/test.jsonl", [GSM8K, {"q": 1}], "line 2: found no field 'que"),
+    "other encoding": ("gsm8k/test.jsonl", '{"question": "é"}'.encode("latin-1"), "line 1"),
+    "UTF-16": ("gsm8k/test.jsonl", json.dumps(GSM8K).encode("utf-16"), "line 1: found a l"),
+    "torn line": ("gsm8k/test.jsonl", [GSM8K, GSM8K, '{"question": "H'], "line 3: found no"),
+    "torn .gz": ("gsm8k/test.jsonl.gz", gzip.compress(b"x" * 999)[:-9], "cannot be read"),
+    "gold without an answer": ("gsm8k/test.jsonl", [GSM8K | {"answer": "3"}], "line 1: fo"),
+    "a number as text": ("gsm8k/test.jsonl", [GSM8K | {"question": 3}], "question that is 3"),
+    "no object": ("gsm8k/test.jsonl", ["[]"], "line 1: found []"),
+    "too deep": ("gsm8k/test.jsonl", ["[" * 200_000], "line 1: found no JSON"),
+    "no box": ("math/test.jsonl", [{"problem": "x", "solution": "y"}], "a gold without an a"),
+    "SQuAD torn": (SQUADS, b'{"data": [', "no whole JSON"),
+    "SQuAD without gold": (SQUADS, [SQUAD | {"answers": []}], "row 1: found"),
+    "SQuAD with both": (SQUADS, [SQUAD | {"is_impossible": True}], "row 1"),
+    "the id again": (SQUADS, [SQUAD, SQUAD], "row 2: found the id a a sec"),
+    "Hotpot torn": (HOTPOTS, packed(HOTPOT, HOTPOT)[:-9], "row 2: found no JSON"),
+    "Hotpot no list": (HOTPOTS, b'{"a": 1}', "row 1"),
+    "Hotpot without context": (
+        HOTPOTS,
+        packed({**HOTPOT, "context": None}),
+        "row 1: found no field 'context'",
+    ),
+    "Hotpot without gold": (
+        HOTPOTS,
+        packed({**HOTPOT, "answer": " "}),
+        "row 1: found a gold without",
+    ),
+    "task twice": ("mbpp/mbpp.jsonl", [MBPP, MBPP], "line 2: found the id 1 a second time"),
+    "task out of range": ("mbpp/mbpp.jsonl", [MBPP | {"task_id": 975}], "task_id 975"),
+    "no test": ("mbpp/mbpp.jsonl", [MBPP | {"test_list": []}], "test_list that is empty"),
+    "no Python": ("mbpp/mbpp.jsonl", [MBPP | {"code": "def ("}], "is no Python"),
+    "tests of nothing": ("mbpp/mbpp.jsonl", [MBPP | {"test_list": ["assert 1"]}], "call no"),
+    "no such choice": ("mmlu/test.jsonl", [CHOICE | {"answer": 7}], "a gold without an answer"),
+    "one choice": ("mmlu/test.jsonl", [CHOICE | {"choices": ["a"]}], "the choices"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_row_is_refused_with_file_and_row(case, tmp_path):
+    file, content, said = WRONG[case]
+    path = tmp_path / file
+    path.parent.mkdir()
+    if isinstance(content, list) and file.endswith(".json"):
+        qas = [{"context": "Bo.", "qas": content}]
+        content = json.dumps({"data": [{"title": "t", "paragraphs": qas}]}).encode()
+    if isinstance(content, list):
+        rows = [row if isinstance(row, str) else json.dumps(row) for row in content]
+        content = "\n".join(rows).encode()
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        sets.reported(file.partition("/")[0], tmp_path)
+    assert said in str(caught.value) and str(path) in str(caught.value)
+
+
+def test_no_file_and_no_test_split_are_said(root, tmp_path):
+    with pytest.raises(UserError, match=r"holds no file of gsm8k. It looks for gsm8k/train.jsonl"):
+        sets.located("gsm8k", tmp_path)
+    roots.lines(tmp_path / "gsm8k" / "train.jsonl", [GSM8K])
+    with pytest.raises(UserError, match="has no test split of gsm8k: none of gsm8k"):
+        sets.reported("gsm8k", tmp_path)
+    with pytest.raises(UserError, match="it must be one of gsm8k, math"):
+        sets.source("gsm9k")
+
+
+def test_squad_reads_one_row_a_question_too(tmp_path):
+    common = {"title": "t", "context": "Bo sat."}
+    rows = [
+        {"id": "a", "question": "Who?", "is_impossible": False, "answers": ["Bo", "Bo"], **common},
+        {"id": "b", "question": "Why?", "is_impossible": True, "answers": [], **common},
+    ]
+    (tmp_path / "squad2").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "squad2" / "dev_half.parquet")
+    first, second = sets.reported("squad2", tmp_path)
+    assert first.answers == ("Bo",) and first.group_key == "squad2:t"
+    assert second.answers == () and not second.answerable
+
+
+def test_paragraphs_in_a_file_of_their_own_are_found_by_the_question(tmp_path):
+    full, bare = roots.hotpotqa("dev", 2)
+    titles, sentences = zip(*full["context"], strict=True)
+    facts = {"title": [title for title, _ in full["supporting_facts"]], "sent_id": [0, 1]}
+    context = {"title": list(titles), "sentences": list(sentences)}
+    keys = ("question", "answer", "type")
+    simple = [{key: row[key] for key in keys} for row in (full, bare)]
+    roots.lines(tmp_path / "hotpotqa" / "dev_simplified.jsonl.gz", simple)
+    roots.lines(
+        tmp_path / "hotpotqa" / "dev_distractor_meve.jsonl",
+        [simple[0] | {"supporting_facts": facts, "context": context}],
+    )
+    first, second = sets.reported("hotpotqa", tmp_path)
+    assert first.group_key == "hotpotqa:dev Ada | dev apples" and "Ada came. Twice." in first.prompt
+    assert second.context is None and "Passages" not in second.prompt
+    assert second.group_key == f"hotpotqa:{address(bare['question'])}"
+
+
+@given(st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists)), st.integers(1, 9))
+def test_a_list_is_read_in_pieces_of_any_size(tmp_path_factory, values, size):
+    path = tmp_path_factory.mktemp("list") / "list.json"
+    path.write_text(json.dumps(values, indent=size % 3 or None), encoding="utf-8")
+    before, files.CHUNK = files.CHUNK, size
+    try:
+        assert [value for _, value in files.elements(path)] == values
+    finally:
+        files.CHUNK = before
+
+
+@needs_rows
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    {
+        "gsm8k": 1319, "math": 5000, "math500": 500, "squad2": 6078, "hotpotqa": 7405,
+        "humaneval": 164, "mbpp": 974, "mmlu": 1425, "commonsenseqa": 1221,
+    }.items(),
+)  # fmt: skip
+def test_real_rows_are_all_of_their_form(name, rows):
+    items = sets.reported(name, SHARED)
+    assert len(items) == len({item.id for item in items}) == rows
+    if name == "hotpotqa":
+        assert sum(item.context is not None for item in items) == 100
+    if name == "squad2":
+        assert sum(not item.answerable for item in items) == 3168
+    if name == "math500":
+        whole = {item.question: item.answers for item in sets.reported("math", SHARED)}
+        assert all(whole[item.question] == item.answers for item in items)

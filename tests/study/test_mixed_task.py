@@ -1,0 +1,199 @@
+"""The task over a prepared folder: rows read one by one, an order, held-out rows, truths."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from experiments import data
+from study import tasks
+from study.errors import UserError
+from study.rows import Missing, Truth
+from study.schema import Policy, Study, Task, Trainer
+from study.tasks import TASKS, mixed, oracle, order_of
+from study.tasks.datasets.table import open_table
+from study.truth import Grader
+from tests.study.tasks.datasets import roots
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    base = tmp_path_factory.mktemp("mixed")
+    roots.make(base / "root")
+    for preset in ("official", "plan-c"):
+        words = [f"data={preset}", f"data.root={base / 'root'}", f"out={base / preset}"]
+        assert data.main(["prepare", *words]) == 0
+    return base
+
+
+@pytest.fixture
+def task(prepared):
+    return Task(name="mixed", path=str(prepared / "plan-c"), train_rows=1000, eval_rows=12)
+
+
+def test_rows_stand_in_the_order_of_the_table_and_are_read_when_wanted(task, prepared):
+    table = open_table(prepared / "plan-c")
+    rows = tasks.task_module("mixed").rows(task, "train")
+    ids = [item.id for name in table.counts["train"] for item in table.rows("train", name)]
+    assert len(rows) == len(ids) == sum(table.counts["train"].values())
+    assert [row.item for row in rows] == ids
+    assert [row.item for row in rows[3:9:2]] == ids[3:9:2] and rows[-1].item == ids[-1]
+    with pytest.raises(IndexError):
+        rows[len(rows)]
+    row = rows[0]
+    item = table.by_id(row.item)
+    assert item is not None
+    assert row.messages == ({"role": "user", "content": item.prompt},)
+    assert (row.dataset, row.domain, row.split) == (item.dataset, item.domain, "train")
+    assert row.reference
+
+
+def test_a_row_is_known_by_its_prompt(task):
+    row_of = mixed.lookup(task)
+    rows = mixed.rows(task, "train")
+    assert all(row_of(row.prompt_id) == row for row in rows)
+    assert all(row_of(row.prompt_id) == row for row in mixed.rows(task, "eval"))
+    assert row_of("0" * 16) is None
+
+
+def test_an_order_draws_rows_by_their_weights(task):
+    order = mixed.Order(task, 3)
+    rows = mixed.rows(task, "train")
+    drawn = [rows[index] for index in order.rows(0, 40)]
+    assert [row.item for row in drawn] == [order.item(position).id for position in range(40)]
+    domains = Counter(row.domain for row in drawn)
+    assert domains == {"math": 16, "qa": 12, "code": 12}
+    sets = Counter(row.dataset for row in drawn)
+    assert sets == {"gsm8k": 8, "math": 8, "squad2": 6, "hotpotqa": 6, "humaneval": 6, "mbpp": 6}
+    again = mixed.Order(task, 3)
+    assert again.rows(17, 5) == order.rows(17, 5) != mixed.Order(task, 4).rows(17, 5)
+
+
+def test_the_order_is_that_of_the_seed_whatever_the_arm(task):
+    def ids(**arm):
+        config = Study(task=task, trainer=Trainer(steps=5, prompts_per_step=4), **arm)
+        order = order_of(config)
+        assert order is not None
+        return order.rows(0, 20)
+
+    assert ids(seed=1) == ids(seed=1, policy=Policy(name="another"))
+    assert ids(seed=1) != ids(seed=2)
+    assert order_of(Study(task=Task(name="instruct-mini"))) is None
+
+
+def test_fewer_rows_of_a_set_are_the_same_for_every_seed_of_a_run(task):
+    few = Task(**{**vars(task), "train_rows": 3, "options": {"datasets": ["gsm8k", "math"]}})
+    drawn = [
+        {mixed.Order(few, seed).item(position).id for position in range(24)} for seed in (0, 1)
+    ]
+    assert drawn[0] == drawn[1] and len(drawn[0]) == 6
+    other = Task(**{**vars(few), "seed": 1})
+    assert {mixed.Order(other, 0).item(position).id for position in range(24)} != drawn[0]
+
+
+def test_held_out_rows_are_of_every_domain_and_of_no_train_row(prepared):
+    for preset, split in (("official", "validation"), ("plan-c", "test")):
+        path = str(prepared / preset)
+        task = Task(name="mixed", path=path, train_rows=1000, eval_rows=9)
+        table = open_table(path)
+        rows = mixed.rows(task, "eval")
+        counts = {row.dataset: len(table.rows(split, row.dataset)) for row in rows}
+        assert len(rows) <= 9 and len({row.item for row in rows}) == len(rows)
+        assert {row.domain for row in rows} == {"math", "qa", "code"}
+        train = {row.item for row in mixed.rows(task, "train")}
+        assert train.isdisjoint(row.item for row in rows)
+        assert all(row.split == "eval" for row in rows)
+        assert counts if preset == "official" else min(counts.values()) > 0
+        more = Task(**{**vars(task), "eval_rows": 12})
+        assert [row.item for row in mixed.rows(more, "eval")][: len(rows)] == [
+            row.item for row in rows
+        ]
+
+
+def test_truths_are_one_check_each(task):
+    rows = [row for row in mixed.rows(task, "train") if row.domain != "code"]
+    with mixed.grading():
+        right = mixed.truths(rows, [row.reference or "" for row in rows])
+        wrong = oracle(task).truths(rows, ["no idea"] * len(rows))
+    for row, good, bad in zip(rows, right, wrong, strict=True):
+        answerable = row.reference != "unanswerable"
+        assert good == Truth(1.0, (True,)), row
+        assert bad == Truth(0.0, (False,)) or not answerable
+
+
+def test_a_grader_that_fails_makes_truths_missing(task, monkeypatch):
+    monkeypatch.setattr(mixed, "score", lambda items, answers, runner: [None] * len(items))
+    rows = mixed.rows(task, "train")[:2]
+    assert all(isinstance(truth, Missing) for truth in mixed.truths(rows, ["1", "2"]))
+
+
+def test_the_grader_of_a_block_is_ended_with_it():
+    before = dict(mixed._GRADERS)
+    with mixed.grading(unsafe=True) as outer:
+        assert isinstance(outer, Grader) and outer.unsafe
+        with mixed.grading() as inner:
+            assert inner is not outer
+        assert {"": outer} == mixed._GRADERS
+    assert before == mixed._GRADERS
+
+
+def test_programs_are_run_where_a_set_of_code_is_drawn(task):
+    assert tasks.runs_code(task)
+    assert not tasks.runs_code(Task(**{**vars(task), "options": {"datasets": ["gsm8k"]}}))
+    assert not tasks.runs_code(Task(name="instruct-mini"))
+
+
+def test_a_folder_that_was_prepared_anew_is_another_state(task, prepared, tmp_path):
+    state = mixed.Order(task, 0).state(8, 4)
+    assert state == mixed.Order(task, 0).state(8, 4)
+    assert (state["position"], len(state["next"])) == (8, 4)
+    out = tmp_path / "again"
+    words = [f"data.root={prepared / 'root'}", "data.seed=9", f"out={out}"]
+    assert data.main(["prepare", "data=plan-c", *words]) == 0
+    other = mixed.Order(Task(**{**vars(task), "path": str(out)}), 0).state(8, 4)
+    assert other["manifest"] != state["manifest"]
+
+
+def test_a_weight_of_zero_in_a_preset_leaves_its_domain_out(task, prepared, tmp_path):
+    manifest = json.loads((prepared / "plan-c" / "manifest.json").read_text())
+    for path in (prepared / "plan-c").iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "manifest.json").unlink()
+    manifest["domains"] = {"math": 1, "qa": 1, "code": 0}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    less = Task(**{**vars(task), "path": str(tmp_path)})
+    assert mixed.Order(less, 0).mixture.domains == {"math": 1, "qa": 1}
+    given = {"domains": {"math": 1, "qa": 1, "code": 2}}
+    again = mixed.Order(Task(**{**vars(less), "options": given}), 0)
+    assert again.mixture.domains == {"math": 1, "qa": 1, "code": 2}
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"path": None}, "task.path is not set"),
+        ({"path": "nowhere"}, "nowhere is not a prepared folder"),
+        ({"options": {"datasets": ["mmlu"]}}, "names mmlu, and .* has rows to train on of gsm8k"),
+        ({"options": {"weights": {}}}, "a key of task.options=weights is not legal"),
+        ({"options": {"domains": {"math": 1}}}, "and code, qa none|and qa, code none"),
+    ],
+)
+def test_what_cannot_be_drawn_from_is_refused(task, change, words):
+    with pytest.raises(UserError, match=words):
+        mixed.Order(Task(**{**vars(task), **change}), 0)
+
+
+def test_a_run_that_is_too_long_is_refused_before_it_starts(task):
+    options = {"datasets": ["humaneval"], "max_repeats": 1}
+    config = Study(
+        task=Task(**{**vars(task), "options": options}),
+        trainer=Trainer(steps=50, prompts_per_step=2),
+    )
+    with pytest.raises(UserError, match="The run draws 100 rows"):
+        order_of(config)
+
+
+def test_the_task_stands_among_the_tasks():
+    assert TASKS["mixed"] is mixed
