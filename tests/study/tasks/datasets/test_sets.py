@@ -10,7 +10,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.errors import UserError
@@ -238,9 +238,10 @@ def test_paragraphs_in_a_file_of_their_own_are_found_by_the_question(tmp_path):
     assert second.group_key == f"hotpotqa:{address(bare['question'])}"
 
 
+@settings(max_examples=50)
 @given(st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists)), st.integers(1, 9))
 def test_a_list_is_read_in_pieces_of_any_size(tmp_path_factory, values, size):
-    path = tmp_path_factory.mktemp("list") / "list.json"
+    path = tmp_path_factory.getbasetemp() / "list.json"
     path.write_text(json.dumps(values, indent=size % 3 or None), encoding="utf-8")
     before, files.CHUNK = files.CHUNK, size
     try:
