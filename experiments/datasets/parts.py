@@ -11,11 +11,9 @@ from study.errors import UserError
 from study.files import read_json, sha256
 from study.tasks.datasets import prompt, sets
 from study.tasks.datasets.item import Item
-from study.tasks.datasets.preset import Data
+from study.tasks.datasets.preset import SOURCE, Data
 
 SANITISED = Path(sets.__file__).with_name("mbpp_sanitised.txt")
-SOURCE = "SOURCE.json"
-"""What `experiments.data download` writes beside the files of a set."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Part:
             for split, path in self.paths.items()
         }
         some = next(iter(self.paths.values()))
-        hub = read_json(some.with_name(SOURCE))
+        hub = read_json(some.with_name(f"{self.name}{SOURCE}"))
         own = "+".join(entry["sha256"][:12] for entry in files.values())
         return {
             "domain": self.domain,

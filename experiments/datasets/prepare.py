@@ -212,10 +212,8 @@ def _clean(scans: Sequence[Scan]) -> list[dict[str, str]]:
     """Leave out what would leak from one split into another; some pairs that nearly repeat each
     other."""
     examples = []
-    for kept, searched in ((TEST, (VALIDATION, TRAIN)), (VALIDATION, (TRAIN,))):
-        for domain in sorted({scan.part.domain for scan in scans}):
-            here = [scan for scan in scans if scan.part.domain == domain]
-            examples += _near(here, kept, searched)
+    for domain in sorted({scan.part.domain for scan in scans}):
+        examples += _near([scan for scan in scans if scan.part.domain == domain])
     for scan in scans:
         tests = scan.at(TEST)
         groups = {scan.groups[place] for place in tests}
@@ -232,18 +230,20 @@ def _clean(scans: Sequence[Scan]) -> list[dict[str, str]]:
     return examples[:10]
 
 
-def _near(scans: Sequence[Scan], kept: str, searched: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Leave out the rows of ``searched`` that nearly repeat one of ``kept``, each with that one."""
-    held = [(scan, place) for scan in scans for place in scan.at(kept)]
-    rows = [(scan, place) for scan in scans for place in scan.at(*searched)]
-    if not held or not rows:
-        return
-    compared = [[scan.questions[place] for scan, place in some] for some in (rows, held)]
-    for one, other in near.pairs(*compared):
-        scan, place = rows[one]
-        if scan.split[place] in searched:
-            scan.split[place] = "near_duplicates"
-            yield {"left_out": scan.ids[place], "like": held[other][0].ids[held[other][1]]}
+def _near(scans: Sequence[Scan]) -> Iterator[dict[str, str]]:
+    """Leave out the rows of one domain that nearly repeat a held-out one, each with that one."""
+    rows = {
+        name: [(scan, place) for scan in scans for place in scan.at(name)]
+        for name in (TEST, VALIDATION, TRAIN)
+    }
+    questions = {
+        name: [scan.questions[place] for scan, place in some] for name, some in rows.items()
+    }
+    for (name, number), (held, other) in near.crossing(questions):
+        scan, place = rows[name][number]
+        like, there = rows[held][other]
+        scan.split[place] = "near_duplicates"
+        yield {"left_out": scan.ids[place], "like": like.ids[there]}
 
 
 def _counts(scan: Scan) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from study.files import sha256
 from study.tasks.datasets import prompt
 from study.tasks.datasets.table import ROWS, Table, open_table
 
+SIDES = ("test", "validation", "train")
+"""Each may repeat nothing of those before it."""
 SHOWN = 3
 """Ids and groups that a message names."""
 
@@ -105,9 +108,8 @@ def _near(table: Table) -> Iterator[str]:
             texts = (record["question"], record["answers"], record["context"])
             questions.append(near.question(*texts))
     for domain in sorted(set(table.domains.values())):
-        for kept, searched in (("test", "validation"), ("test", "train"), ("validation", "train")):
-            ids, rows = sides.get((domain, searched), ([], []))
-            held_ids, held = sides.get((domain, kept), ([], []))
-            for one, other in near.pairs(rows, held) if rows and held else ():
-                yield f"{ids[one]} ({searched}) nearly repeats {held_ids[other]} ({kept})"
-                break
+        here = {split: sides.get((domain, split), ([], [])) for split in SIDES}
+        found = near.crossing({split: questions for split, (_, questions) in here.items()})
+        for (split, place), (kept, other) in itertools.islice(found, SHOWN):
+            names = here[split][0][place], here[kept][0][other]
+            yield f"{names[0]} ({split}) nearly repeats {names[1]} ({kept})"

@@ -86,6 +86,7 @@ WRONG = {
         "line 2: found the problem of line 1 with anot",
     ),
     "an id again": ([QA, QA | {"problem": "Other?"}], "line 2: found the id q1 of line 1 again"),
+    "a number again": ([QA | {"id": 7}, QA | {"id": 7, "problem": "Other?"}], "the id 7 of line 1"),
     "tests of nothing": (
         [CODE | {"tests": "assert 1"}],
         "line 1: found tests that call no function",

@@ -10,7 +10,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.errors import UserError
@@ -151,6 +151,8 @@ WRONG = {
     "torn .gz": ("gsm8k/test.jsonl.gz", gzip.compress(b"x" * 999)[:-9], "cannot be read"),
     "gold without an answer": ("gsm8k/test.jsonl", [GSM8K | {"answer": "3"}], "line 1: fo"),
     "a number as text": ("gsm8k/test.jsonl", [GSM8K | {"question": 3}], "question that is 3"),
+    "no rows": ("gsm8k/test.jsonl", b"\n", "holds no rows of gsm8k"),
+    "null": ("gsm8k/test.jsonl", [GSM8K | {"answer": None}], "line 1: found no field 'answer'"),
     "no object": ("gsm8k/test.jsonl", ["[]"], "line 1: found []"),
     "too deep": ("gsm8k/test.jsonl", ["[" * 200_000], "line 1: found no JSON"),
     "no box": ("math/test.jsonl", [{"problem": "x", "solution": "y"}], "a gold without an a"),
@@ -238,9 +240,13 @@ def test_paragraphs_in_a_file_of_their_own_are_found_by_the_question(tmp_path):
     assert second.group_key == f"hotpotqa:{address(bare['question'])}"
 
 
-@given(st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists)), st.integers(1, 9))
+VALUES = st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=5)
+
+
+@settings(max_examples=50)
+@given(st.lists(VALUES, max_size=6), st.integers(1, 9))
 def test_a_list_is_read_in_pieces_of_any_size(tmp_path_factory, values, size):
-    path = tmp_path_factory.mktemp("list") / "list.json"
+    path = tmp_path_factory.getbasetemp() / "list.json"
     path.write_text(json.dumps(values, indent=size % 3 or None), encoding="utf-8")
     before, files.CHUNK = files.CHUNK, size
     try:
