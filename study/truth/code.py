@@ -58,14 +58,16 @@ def programs(item: Item, answer: str) -> tuple[tuple[str, ...], ...]:
     """The ways to read ``answer``, the likeliest first.
 
     A text that defines the entry point is a whole solution, and gets the problem's imports and
-    helpers before it; else it is a body, and follows the problem's head of the function.
+    helpers before it; else it is a body, and follows the problem's head of the function: as it is,
+    without its indentation, or without that of its first line, which strippers of answers take.
     """
     code = answer_code(item, answer)
     whole = (head_of(item), textwrap.dedent(code)) if item.code_prompt else (textwrap.dedent(code),)
     if not item.code_prompt:
         return (whole,)
     indented = textwrap.indent(textwrap.dedent(code).strip("\n"), "    ")
-    bodies = ((item.code_prompt + code,), (item.code_prompt + indented + "\n",))
+    readings = (code, indented + "\n", f"    {code.lstrip()}\n")
+    bodies = tuple((item.code_prompt + body,) for body in readings)
     return (whole, *bodies) if defines(code, item.entry_point) else bodies
 
 

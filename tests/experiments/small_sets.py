@@ -22,7 +22,7 @@ SQUAD = [
 ]
 HOTPOT = [("Is a cat an animal?", "yes"), ("Is a stone one?", "no"), ("Who sang?", "Mara Voss")]
 HOTPOT += [("Is water wet?", "yes")]
-HUMANEVAL = [("double", "x * 2", "4", "2"), ("negate", "-x", "-2", "2")]
+HUMANEVAL = [("double", "y = x\n    return y * 2", "4", "2"), ("negate", "return -x", "-2", "2")]
 MBPP = [
     (3, "three", "3"),
     (11, "four", "4"),
@@ -70,7 +70,7 @@ def write_sets(root: Path) -> Path:
                 "task_id": f"HumanEval/{n}",
                 "prompt": f'def {name}(x):\n    """Do it."""\n',
                 "entry_point": name,
-                "canonical_solution": f"    return {body}\n",
+                "canonical_solution": f"    {body}\n",
                 "test": f"def check(candidate):\n    assert candidate({given}) == {wanted}\n",
             }
             for n, (name, body, wanted, given) in enumerate(HUMANEVAL)
@@ -110,7 +110,7 @@ RIGHT: dict[str, list[str]] = {
     "math": [f"\\boxed{{{answer}}}" for _, answer in MATH],
     "squad2": [golds[0] if golds else "" for _, golds in SQUAD],
     "hotpotqa": [answer for _, answer in HOTPOT],
-    "humaneval": [f"    return {body}\n" for _, body, _, _ in HUMANEVAL],
+    "humaneval": [f"    {body}\n" for _, body, _, _ in HUMANEVAL],
     "mbpp": [f"def {name}():\n    return {value}" for _, name, value in MBPP],
     "commonsenseqa": [gold for _, gold in CHOICES],
 }
