@@ -68,7 +68,7 @@ class Collected:
 def collect(
     options: Options,
     turns: Turns,
-    keys: Mapping[str, Any],
+    keys: Mapping[str, Any] | None = None,
     judge: str | None = None,
     once: bool = False,
 ) -> Collected:
@@ -78,7 +78,8 @@ def collect(
 
     Args:
         turns: the prompts to evaluate.
-        keys: stripped text of every prompt of the data, evaluated or not -> its key.
+        keys: stripped text of every prompt of the data, evaluated or not -> its key. Without them
+            the stripped text is the key, and a response to any other prompt is beside.
         once: a prompt has one response, and a second one is refused.
     """
     source = source_of(options)
@@ -90,7 +91,7 @@ def collect(
     else:
         guard(options.out, source.model, options.what, judge)
         paths = _generated(options, source, turns)
-    wanted = {keys[text.strip()] for text in turns}
+    wanted = {keys[text.strip()] if keys else text.strip() for text in turns}
     answered: dict[Any, list[Response]] = defaultdict(list)
     beside = truncated = 0
     models: set[str | None] = set()
@@ -100,7 +101,8 @@ def collect(
         lines: dict[Any, int] = {}
         for response in responses:
             place, start = f"{path}, line {response.line}", repr(response.prompt[:60])
-            key = keys.get(response.prompt.strip())
+            text = response.prompt.strip()
+            key = keys.get(text) if keys else text
             if key is None:
                 raise UserError(
                     f"{place}: {start} is not a prompt of this evaluation. Every prompt must be one"

@@ -134,8 +134,7 @@ def _collected(options: Options, judge: Judge | None) -> tuple[list[Part], Colle
         rows = [item for part in parts for item in part.rows]
         prompts = {item.id: chosen.asked(item, options.method) for item in rows}
         turns = {text: [{"role": "user", "content": text}] for text in prompts.values()}
-        keys = {text.strip(): text.strip() for text in turns}
-        collected = collect(options, turns, keys, name)
+        collected = collect(options, turns, judge=name)
         by_prompt = collected.responses
         return parts, replace(
             collected,

@@ -399,24 +399,32 @@ def test_a_constant_answer_is_a_baseline_of_every_set(evaluate, isolated):
 
 
 def test_a_judge_is_measured_against_the_rule(evaluate, tmp_path):
-    """A simulated judge that passes every right answer and 70 % of the wrong ones of qa."""
+    """A simulated judge that passes 70 % of the wrong answers of qa, and fails 20 % of the right."""
     lines = [prediction("gsm8k", row, "0", sample=n) for row in range(20) for n in range(10)]
     lines += [
-        prediction("squad2", row, f"{RIGHT['squad2'][row]}" if n % 2 else f"a river {n}", sample=n)
+        prediction(
+            "squad2",
+            row,
+            f"{RIGHT['squad2'][row]} {'.' * n}" if n % 2 else f"a river {n}",
+            sample=n,
+        )
         for row in range(len(SQUAD))
         for n in range(60)
     ]
-    words = ["judge=sim-fair", f"runs_dir={tmp_path / 'runs'}", "judge.simulated.fpr=0.7"]
+    words = ["judge=sim-fair", f"runs_dir={tmp_path / 'runs'}"]
+    words += [f"judge.simulated.domains.qa.{name}" for name in ("fpr=0.7", "tpr=0.8")]
     code, result = evaluate(lines, *words)
     assert code == 0
     found = entry(result, "squad2")
     table = found["confusion"]
     assert table["tp"] + table["fn"] + table["fp"] + table["tn"] == found["n_samples"]
-    low, high = table["ci95"]["fpr"]
-    assert low < 0.7 < high and table["tpr"] == 1.0
+    for name, planted in (("fpr", 0.7), ("tpr", 0.8)):
+        low, high = table["ci95"][name]
+        assert low < planted < high and 0.01 < high - low < 0.3
     assert table["youden_j"] == pytest.approx(table["tpr"] - table["fpr"])
     assert found["judge"]["name"] == result["judge"]["name"] == "sim-fair"
-    assert entry(result, "gsm8k")["confusion"]["tp"] == 0
+    assert entry(result, "gsm8k")["confusion"]["fpr"] == 0.0
+    assert entry(result, "gsm8k")["confusion"]["tpr"] is None
     assert all("verdict" in line for line in items(found))
     _, again = evaluate(lines, *words)
     assert [each["confusion"] for each in again["datasets"]] == [
@@ -516,6 +524,15 @@ def test_methods_are_each_others_baselines(evaluate, root, capsys):
     assert found["baselines"]["self_consistency"]["votes"] == 8
     assert others["constant"]["accuracy"] == 1 / 20
     assert others["untrained"] == {"accuracy": None, "command": None}
+
+
+def test_another_choice_of_rows_keeps_the_answers_that_are_there(evaluate, root):
+    with serving(solver(root)) as (url, seen):
+        words = ["datasets=gsm8k", f"endpoint={url}", "model=m"]
+        for more in (["limit=8"], ["limit=4"], ["limit=8", "method=cot"], ["limit=8"]):
+            code, result = evaluate(None, *words, *more)
+            assert code == 0 and entry(result, "gsm8k")["n"] == int(more[0][6:])
+    assert len(seen) == 16 and result["n_beside"] == 8
 
 
 def test_prompts_of_a_method_have_hashes_of_their_own(root):
