@@ -33,7 +33,6 @@ from tests.experiments.small_sets import (
     GSM8K,
     RIGHT,
     SETS,
-    SQUAD,
     WRONG,
     prediction,
     right,
@@ -399,18 +398,11 @@ def test_a_constant_answer_is_a_baseline_of_every_set(evaluate, isolated):
 
 
 def test_a_judge_is_measured_against_the_rule(evaluate, tmp_path):
-    """A simulated judge that passes 70 % of the wrong answers of qa, and fails 20 % of the right."""
+    """A simulated judge that passes 70 % of qa's wrong answers, and fails 20 % of its right ones."""
     lines = [prediction("gsm8k", row, "0", sample=n) for row in range(20) for n in range(10)]
-    lines += [
-        prediction(
-            "squad2",
-            row,
-            f"{RIGHT['squad2'][row]} {'.' * n}" if n % 2 else f"a river {n}",
-            sample=n,
-        )
-        for row in range(len(SQUAD))
-        for n in range(60)
-    ]
+    for row, gold in enumerate(RIGHT["squad2"]):
+        texts = [f"{gold} {'.' * n}" if n % 2 else f"a river {n}" for n in range(60)]
+        lines += [prediction("squad2", row, text, sample=n) for n, text in enumerate(texts)]
     words = ["judge=sim-fair", f"runs_dir={tmp_path / 'runs'}"]
     words += [f"judge.simulated.domains.qa.{name}" for name in ("fpr=0.7", "tpr=0.8")]
     code, result = evaluate(lines, *words)
