@@ -79,10 +79,10 @@ def votes_on(evaluated: Evaluated, ids: Sequence[str]) -> list[list[Vote]] | Non
 
 @dataclass(frozen=True)
 class Table:
-    """The baselines of one set of this evaluation.
+    """The baselines of one set of this evaluation, over the rows that it has an accuracy of.
 
     Args:
-        here: this evaluation of the set; its answers are ``votes``, a list for each row.
+        here: this evaluation of the set; its answers with a score are ``votes``, by row.
         found: other evaluations, the latest first.
         untrained: the model that was trained, and how it is named in a command; None where that is
             not known.
@@ -111,11 +111,11 @@ class Table:
         }
 
     def _answers(self, method: str, model: str | None) -> tuple[Evaluated, list[list[Vote]]] | None:
-        """Somebody's answers by a method to the rows of this evaluation, those left out that have
-        no score."""
+        """Somebody's answers by a method to the rows of this evaluation; those rows are left out
+        to which that one has no answer with a score."""
         here = self.here
         if (method, model) == (here.method, here.model):
-            return here, [answers for answers in self.votes.values() if answers]
+            return here, list(self.votes.values())
         wanted = (method, model, here.dataset, here.split)
         for other in self.found if model is not None else ():
             if (other.method, other.model, other.dataset, other.split) == wanted:
@@ -148,7 +148,7 @@ class Table:
     def _best(self) -> dict[str, Any] | None:
         """Who picks a right sample of each row: of this evaluation where it has several, else of
         self-consistency's."""
-        several = [answers for answers in self.votes.values() if answers]
+        several = list(self.votes.values())
         other = self.here
         if max(map(len, several), default=0) < 2:
             if (answers := self._answers("sc", self.here.model)) is None:
@@ -195,7 +195,7 @@ def constant_answer(rows: Sequence[Item]) -> str:
 
 def constant(rows: Sequence[Item], whole: Sequence[Item], grader: Grader) -> dict[str, Any]:
     """The baseline that gives one answer to everything, graded on ``rows``."""
-    answer = CONSTANT if rows[0].domain == "code" else constant_answer(whole)
+    answer = CONSTANT if whole[0].domain == "code" else constant_answer(whole)
     texts = [answer.replace("{name}", item.entry_point) for item in rows]
     credits = [[float(one.correct)] for one in score(rows, texts, grader) if one is not None]
     return shown(rate(credits), credits) | {"answer": answer}

@@ -177,7 +177,9 @@ def _graded(part: Part, collected: Collected, grader: Grader) -> Graded:
         Answer(item, sample, CUT_OFF if text is None else next(scores), tokens)
         for item, sample, text, tokens in asked
     ]
-    return Graded(part, answers, lost, baselines.constant(part.rows, part.whole, grader))
+    scored = {answer.item.id: answer.item for answer in answers if answer.score is not None}
+    constant = baselines.constant(list(scored.values()), part.whole, grader)
+    return Graded(part, answers, lost, constant)
 
 
 def _ask(judge: Judge, graded: Sequence[Graded], collected: Collected, runs_dir: Path) -> None:
@@ -269,8 +271,7 @@ def _add_baselines(
             *(options.out, model, options.method, one.part.dataset, one.part.split),
             *(entry["tokens"], Path(entry["items"])),
         )
-        votes: dict[str, list[baselines.Vote]] = {item.id: [] for item in one.part.rows}
-        votes |= {row[0].item.id: votes_of(row) for row in by_row(one.answers)}
+        votes = {row[0].item.id: votes_of(row) for row in by_row(one.answers)}
         table = baselines.Table(options, here, votes, found, untrained)
         entry["baselines"] = {"constant": one.constant, **table.rows()}
 

@@ -24,6 +24,7 @@ from experiments.data import main as prepare
 from experiments.evaluate import main
 from experiments.evaluation import baselines, chosen, datasets
 from experiments.evaluation.options import Options
+from experiments.track.store import load_mlflow
 from study.records import write_part
 from study.sandbox import tiers
 from study.tasks.datasets.sets import reported
@@ -158,6 +159,7 @@ def test_null_is_missing_and_not_wrong(evaluate, capsys):
     found = entry(result, "gsm8k")
     assert code == 0 and found["metrics"]["accuracy"] == pytest.approx(15 / 19)
     assert (found["n"], found["n_samples"], found["n_missing"]) == (19, 19, 1)
+    assert found["baselines"]["constant"]["n"] == 19
     assert items(found)[-1] == {
         "id": "gsm8k:test:19",
         "sample": 0,
@@ -398,7 +400,7 @@ def test_a_constant_answer_is_a_baseline_of_every_set(evaluate, isolated):
 
 
 def test_a_judge_is_measured_against_the_rule(evaluate, tmp_path):
-    """A simulated judge that passes 70 % of qa's wrong answers, and fails 20 % of its right ones."""
+    """A simulated judge that passes 70 % of qa's wrong answers and fails 20 % of its right ones."""
     lines = [prediction("gsm8k", row, "0", sample=n) for row in range(20) for n in range(10)]
     for row, gold in enumerate(RIGHT["squad2"]):
         texts = [f"{gold} {'.' * n}" if n % 2 else f"a river {n}" for n in range(60)]
@@ -572,9 +574,9 @@ def test_a_killed_evaluation_goes_on(root, tmp_path):
 
 
 @pytest.fixture
-def cell(tmp_path, little):
-    """A run that was trained on row 3 of gsm8k and on rows that no set has."""
-    folder = tmp_path / "runs" / "study" / "cell"
+def cell(runs, tmp_path, little):
+    """A tracked run that was trained on row 3 of gsm8k and on rows that no set has."""
+    folder = runs / "study" / "cell"
     (folder / "rollouts").mkdir(parents=True)
     base = tmp_path / "base"
     shutil.copytree(little, base)
@@ -600,7 +602,7 @@ def cell(tmp_path, little):
     return folder
 
 
-def test_a_run_is_not_scored_on_what_it_was_trained_on(evaluate, cell, tmp_path):
+def test_a_run_is_not_scored_on_what_it_was_trained_on(evaluate, cell):
     words = [f"run={cell}", "datasets=gsm8k,hotpotqa", "max_tokens=4", "limit=6", "track=false"]
     code, result = evaluate(None, *words)
     assert code == 0
@@ -618,6 +620,25 @@ def test_a_run_is_not_scored_on_what_it_was_trained_on(evaluate, cell, tmp_path)
     assert before["n"] == 6 and before["accuracy"] is not None
     made = json.loads(Path(before["file"]).read_text())
     assert made["model"].startswith("base@") and result["model"] != made["model"]
+
+
+def test_a_tracked_runs_numbers_are_metrics_of_its_model(evaluate, cell, runs):
+    uri = f"sqlite:///{runs / 'mlflow.db'}"
+    client = load_mlflow().MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("study")
+    run_id = client.create_run(experiment).info.run_id
+    kept = {"uri": uri, "experiment_id": experiment, "run_id": run_id}
+    (cell / "mlflow.json").write_text(json.dumps(kept))
+    words = [f"run={cell}", "datasets=hotpotqa", "max_tokens=4", "method=sc", "samples=2"]
+    code, result = evaluate(None, *words)
+    (model,) = client.search_logged_models([experiment])
+    metrics = {each.key: each.value for each in client.get_logged_model(model.model_id).metrics}
+    found = entry(result, "hotpotqa")
+    assert code == 0 and model.name == "cell-step-40"
+    assert metrics["eval/datasets/hotpotqa-dev/maj_at_2"] == found["metrics"]["maj@2"]
+    assert metrics["eval/datasets/averages/weighted"] == result["averages"]["weighted"]
+    place = cell.parent / "results" / "evaluation" / "cell-step-40-sc_results.json"
+    assert json.loads(place.read_text())["datasets"] == result["datasets"]
 
 
 def test_rows_that_a_run_may_yet_draw_are_not_scored(evaluate, cell, root, tmp_path):
