@@ -20,6 +20,7 @@ from experiments.evaluation.options import Options
 from study.errors import UserError
 from study.files import read_json
 from study.tasks.datasets.item import Item
+from study.tasks.datasets.sets import SETS
 from study.tasks.files import records
 from study.truth import Grader, score
 
@@ -43,12 +44,12 @@ class Evaluated:
     items: Path
 
 
-def others(folders: Iterable[Path], *own: Path | None) -> list[Evaluated]:
-    """The evaluated sets of every result in some folders, the latest first, without the ``own``
-    files of this evaluation; what cannot be read as a result is none."""
+def others(folders: Iterable[Path], without: Iterable[Path]) -> list[Evaluated]:
+    """The evaluated sets of every result in some folders, the latest first, ``without`` the files
+    of this evaluation; what cannot be read as a result is none."""
     sets = []
-    paths = {path for folder in folders for path in folder.glob("*.json") if path.is_file()}
-    paths -= set(own)
+    paths = {path.resolve() for folder in folders for path in folder.glob("*.json")}
+    paths = {path for path in paths - set(without) if path.is_file()}
     for path in sorted(paths, key=lambda path: (-path.stat().st_mtime_ns, path)):
         try:
             result = read_json(path)
@@ -56,9 +57,10 @@ def others(folders: Iterable[Path], *own: Path | None) -> list[Evaluated]:
                 continue
             who = (path, result["model"], result["method"])
             for entry in result["datasets"]:
-                place = (entry["dataset"], entry["split"], entry["tokens"], Path(entry["items"]))
+                tokens = None if entry["tokens"] is None else float(entry["tokens"])
+                place = (entry["dataset"], entry["split"], tokens, Path(entry["items"]))
                 sets.append(Evaluated(*who, *place))
-        except (UserError, KeyError, TypeError):
+        except (UserError, KeyError, TypeError, ValueError):
             continue
     return sets
 
@@ -71,7 +73,8 @@ def votes_on(evaluated: Evaluated, ids: Sequence[str]) -> list[list[Vote]] | Non
         for _, line in records(evaluated.items):
             answers = rows.setdefault(line["id"], [])
             if line["correct"] is not None:
-                answers.append(Vote(line["extracted"], bool(line["correct"])))
+                text = line["extracted"]
+                answers.append(Vote(None if text is None else str(text), bool(line["correct"])))
     except (UserError, KeyError, TypeError):
         return None
     return [rows[name] for name in ids] if rows.keys() >= set(ids) else None
@@ -83,7 +86,7 @@ class Table:
 
     Args:
         here: this evaluation of the set; its answers with a score are ``votes``, by row.
-        found: other evaluations, the latest first.
+        elsewhere: other evaluations, the latest first.
         untrained: the model that was trained, and how it is named in a command; None where that is
             not known.
     """
@@ -91,7 +94,7 @@ class Table:
     options: Options
     here: Evaluated
     votes: Mapping[str, list[Vote]]
-    found: Sequence[Evaluated]
+    elsewhere: Sequence[Evaluated]
     untrained: tuple[str, dict[str, Any]] | None
 
     def rows(self) -> dict[str, dict[str, Any]]:
@@ -102,11 +105,14 @@ class Table:
             model, words = self.untrained
             untrained = self._mean(method, model) or self._command("untrained", **words)
         sc = {"method": "sc"}
+        voted: dict[str, Any] = {"accuracy": None, "command": None}
+        if SETS[self.here.dataset].domain != "code":  # no two programs are the same answer
+            voted = self._vote() or self._command("sc", **sc)
         return {
             "untrained": untrained,
             "direct": self._mean("direct") or self._command("direct", method="direct"),
             "chain_of_thought": self._mean("cot") or self._command("cot", method="cot"),
-            "self_consistency": self._vote() or self._command("sc", **sc),
+            "self_consistency": voted,
             "oracle_best_of_k": self._best() or self._command("sc", **sc),
         }
 
@@ -115,9 +121,9 @@ class Table:
         to which that one has no answer with a score."""
         here = self.here
         if (method, model) == (here.method, here.model):
-            return here, list(self.votes.values())
+            return (here, list(self.votes.values())) if self.votes else None
         wanted = (method, model, here.dataset, here.split)
-        for other in self.found if model is not None else ():
+        for other in self.elsewhere if model is not None else ():
             if (other.method, other.model, other.dataset, other.split) == wanted:
                 votes = votes_on(other, list(self.votes))
                 if votes and any(votes):
@@ -195,9 +201,11 @@ def constant_answer(rows: Sequence[Item]) -> str:
 
 def constant(rows: Sequence[Item], whole: Sequence[Item], grader: Grader) -> dict[str, Any]:
     """The baseline that gives one answer to everything, graded on ``rows``."""
-    answer = CONSTANT if whole[0].domain == "code" else constant_answer(whole)
-    texts = [answer.replace("{name}", item.entry_point) for item in rows]
-    credits = [[float(one.correct)] for one in score(rows, texts, grader) if one is not None]
+    code = whole[0].domain == "code"
+    answer = CONSTANT if code else constant_answer(whole)
+    texts = [answer.format(name=item.entry_point) if code else answer for item in rows]
+    scores = [told for told in score(rows, texts, grader) if told is not None]
+    credits = [[float(told.correct)] for told in scores]
     return shown(rate(credits), credits) | {"answer": answer}
 
 

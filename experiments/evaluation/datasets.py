@@ -77,7 +77,7 @@ def evaluate_datasets(options: Options) -> None:
         _ask(judge, graded, collected, options.runs_dir)
     shas = [file["sha256"] for file in collected.files]
     predictions = shas[0] if len(shas) == 1 else digest(shas)
-    entries = [_entry(one, options, judge, predictions) for one in graded]
+    entries = [_entry(answers, options, judge, predictions) for answers in graded]
     _add_baselines(entries, graded, options, collected.model)
     hashes = [entry["hashes"]["data"] for entry in entries]
     result: dict[str, Any] = {
@@ -187,17 +187,17 @@ def _ask(judge: Judge, graded: Sequence[Graded], collected: Collected, runs_dir:
     truths: dict[tuple[str, str], RuleTruth] = {}
     rows = {}
     asked = []
-    for each in graded:
-        for place, answer in enumerate(each.answers):
+    for of_set in graded:
+        for place, answer in enumerate(of_set.answers):
             if answer.score is None:
                 continue
             row = rows.setdefault(answer.item.id, item_row(answer.item, answer.item.split))
             responses = collected.responses[answer.item.id]
-            text = next(one.text for one in responses if one.sample == answer.sample)
+            text = next(each.text for each in responses if each.sample == answer.sample)
             correct = answer.score.correct
             truth = Truth(float(correct), (correct,))
             truths[row.prompt_id, answer_of(text or "") or ""] = truth
-            asked.append((each.answers, place, row, text or ""))
+            asked.append((of_set.answers, place, row, text or ""))
     by_prompt = {row.prompt_id: row for row in rows.values()}
 
     def told(rows: Sequence[Any], answers: Sequence[str]) -> list[RuleTruth]:
@@ -264,16 +264,17 @@ def _add_baselines(
     """Add to each set what its accuracy is to be compared with."""
     place = _place_in_study(options)
     folders = [options.out.parent, *([place.parent] if place else [])]
-    found = baselines.others(dict.fromkeys(folders), options.out, place)
+    elsewhere = baselines.others(folders, [options.out.resolve(), *([place] if place else [])])
     untrained = _untrained(options, model)
-    for entry, one in zip(entries, graded, strict=True):
+    for entry, of_set in zip(entries, graded, strict=True):
+        part = of_set.part
         here = Evaluated(
-            *(options.out, model, options.method, one.part.dataset, one.part.split),
+            *(options.out.resolve(), model, options.method, part.dataset, part.split),
             *(entry["tokens"], Path(entry["items"])),
         )
-        votes = {row[0].item.id: votes_of(row) for row in by_row(one.answers)}
-        table = baselines.Table(options, here, votes, found, untrained)
-        entry["baselines"] = {"constant": one.constant, **table.rows()}
+        votes = {row[0].item.id: votes_of(row) for row in by_row(of_set.answers)}
+        table = baselines.Table(options, here, votes, elsewhere, untrained)
+        entry["baselines"] = {"constant": of_set.constant, **table.rows()}
 
 
 def _untrained(options: Options, model: str | None) -> tuple[str, dict[str, Any]] | None:

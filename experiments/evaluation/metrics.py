@@ -98,10 +98,11 @@ def measure(graded: Sequence[Answer], dataset: str, domain: str, method: str | N
 
     def means(value: Callable[[Score], float], of: Callable[[Item], bool]) -> Estimate:
         chosen = [answers for answers in rows if of(answers[0].item)]
-        return rate([[value(one.score) for one in answers if one.score] for answers in chosen])
+        scores = [[each.score for each in answers if each.score] for answers in chosen]
+        return rate([list(map(value, of_row)) for of_row in scores])
 
     estimates = {"accuracy": means(_correct, _every)}
-    if any("f1" in one.score.values for answers in rows for one in answers if one.score):
+    if any("f1" in each.score.values for answers in rows for each in answers if each.score):
         estimates["f1"] = means(_f1, _every)
     if dataset == "squad2":
         for name, of in (("HasAns", _answerable), ("NoAns", _unanswerable)):
