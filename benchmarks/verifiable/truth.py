@@ -12,13 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from sympy.core.cache import clear_cache
+
 from study.sandbox.calls import Call
 from study.sandbox.grader import CANDIDATE
 from study.sandbox.pool import Pool
 from study.tasks.datasets.item import Item
 from study.truth import Grader, score
 from study.truth.code import programs
-from study.truth.equations import equal
+from study.truth.equations import _parsed, equal
 from study.truth.mathematics import Comparison, compare
 from study.truth.score import Score
 from tests.study.truth.shared import humaneval, mathematics, mbpp
@@ -49,6 +51,8 @@ def one_process(items: Sequence[Item], answers: Sequence[str]) -> tuple[list[boo
 
 def no_children(items: Sequence[Item], answers: Sequence[str]) -> tuple[list[bool], float]:
     """math-verify in this process, one after the other."""
+    _parsed.cache_clear()
+    clear_cache()  # sympy's own, which the last round has filled
     started = time.perf_counter()
     verdicts = []
     for item, answer in zip(items, answers, strict=True):
