@@ -174,7 +174,8 @@ def _remember(scan: Scan, item: Item) -> None:
     scan.ids.append(item.id)
     scan.official.append(item.split)
     scan.groups.append(item.group_key)
-    scan.questions.append(near.question(item.question, item.answers, item.context))
+    compared = (item.question, item.answers, item.context, item.entry_point)
+    scan.questions.append(near.question(*compared))
     scan.split.append(scan.part.fate(item))
 
 

@@ -17,6 +17,7 @@ from study.tasks.datasets.table import ROWS, Table, open_table
 
 SIDES = ("test", "validation", "train")
 """Each may repeat nothing of those before it."""
+COMPARED = ("question", "answers", "context", "entry_point")
 SHOWN = 3
 """Ids and groups that a message names."""
 
@@ -99,14 +100,13 @@ def _crossing(columns: pa.Table) -> Iterator[str]:
 
 def _near(table: Table) -> Iterator[str]:
     """Near-duplicates that stand in two splits, domain by domain."""
-    chosen = table.columns.select(["id", "domain", "split", "question", "answers", "context"])
+    chosen = table.columns.select(["id", "domain", "split", *COMPARED])
     sides: dict[tuple[str, str], tuple[list[str], list[near.Question]]] = {}
     for rows in chosen.to_batches():
         for record in rows.to_pylist():
             ids, questions = sides.setdefault((record["domain"], record["split"]), ([], []))
             ids.append(record["id"])
-            texts = (record["question"], record["answers"], record["context"])
-            questions.append(near.question(*texts))
+            questions.append(near.question(*(record[key] for key in COMPARED)))
     for domain in sorted(set(table.domains.values())):
         here = {split: sides.get((domain, split), ([], [])) for split in SIDES}
         found = near.crossing({split: questions for split, (_, questions) in here.items()})

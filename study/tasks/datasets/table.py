@@ -25,7 +25,7 @@ SPLITS = ("test", "train", "validation")
 """The splits of a prepared folder, in the order of its rows."""
 ROWS, MANIFEST = "rows.arrow", "manifest.json"
 FORMAT = 1
-TOUCHED = 64
+TOUCHED = 8
 """Rows after which a process lets go of the pages that it has read."""
 SCHEMA = pa.schema(
     [
