@@ -196,7 +196,13 @@ def open_table(folder: str | Path) -> Table:
 
 @functools.lru_cache(maxsize=4)
 def _opened(path: Path, _: tuple[int, ...]) -> Table:
-    return Table(path)
+    try:
+        return Table(path)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path / MANIFEST} is not whole ({error!r} is missing or of another kind)."
+            f" {_again(path)}"
+        ) from error
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
