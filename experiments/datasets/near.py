@@ -27,24 +27,27 @@ _WORD = re.compile(r"\w+")
 
 
 class Question(NamedTuple):
-    """What two rows are compared by: the address of the context is empty where there is none."""
+    """What two rows are compared by. The answers of code are the functions that are asked for; the
+    address of the context is empty where there is none."""
 
     text: str
     answers: frozenset[str]
     context: str
 
 
-def question(text: str, answers: Sequence[str], context: str | None) -> Question:
+def question(
+    text: str, answers: Sequence[str], context: str | None, function: str = ""
+) -> Question:
     """The question of a row; answers are compared without regard to case."""
-    lowered = frozenset(answer.strip().lower() for answer in answers)
+    lowered = frozenset(answer.strip().lower() for answer in (*answers, function) if answer)
     return Question(text, lowered, address(context) if context else "")
 
 
 def leaks(one: Question, other: Question) -> bool:
     """Whether one of two questions that are nearly the same gives the other away.
 
-    About passages: they share an answer or the passage. Others: they share an answer, have none,
-    as code has, or are the same text. What is left are templates with other numbers.
+    They share an answer, or the passage that they are about; without a passage, they are the same
+    text, or have no answers. What is left are templates with other numbers or names.
     """
     shared = not one.answers.isdisjoint(other.answers)
     if one.context or other.context:

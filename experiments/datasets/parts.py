@@ -40,9 +40,10 @@ class Part:
     fate: Callable[[Item], str] = lambda item: ""
 
     def described(self) -> dict[str, Any]:
-        """What the manifest says of the set before a row is read."""
+        """What the manifest says of the set before a row is read.
+        Raises UserError: a file that cannot be read."""
         files = {
-            split: {"name": f"{path.parent.name}/{path.name}", "sha256": sha256(path)}
+            split: {"name": f"{path.parent.name}/{path.name}", "sha256": _hash(path)}
             for split, path in self.paths.items()
         }
         some = next(iter(self.paths.values()))
@@ -57,6 +58,13 @@ class Part:
             "cut_from": self.cut_from or None,
             "prompts": self.prompts,
         }
+
+
+def _hash(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def part(name: str, data: Data) -> Part:

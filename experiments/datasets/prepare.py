@@ -25,6 +25,7 @@ from experiments.datasets import near, split
 from experiments.datasets.parts import Part
 from experiments.datasets.split import TEST, TRAIN, VALIDATION
 from study import locks
+from study.cli import writes
 from study.errors import UserError
 from study.files import sha256, sync_files, write_json
 from study.tasks.datasets.item import Item
@@ -64,8 +65,13 @@ class Scan:
 def prepare(parts: Sequence[Part], data: Data, out: Path) -> dict[str, Any]:
     """Write the folder ``out`` and return its manifest. What was there is replaced.
     Raises UserError: a row that is not of its form, no test row at all, or ``out`` holds something
-        that is no prepared folder."""
+        that is no prepared folder, or cannot be written."""
     refuse_others(out)
+    with writes("out", out):
+        return _prepare(parts, data, out)
+
+
+def _prepare(parts: Sequence[Part], data: Data, out: Path) -> dict[str, Any]:
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = out.parent / f".{out.name}.lock"
     held = locks.take(lock)
@@ -154,7 +160,7 @@ def _write(parts: Sequence[Part], data: Data, work: Path) -> dict[str, Any]:
 
 def _scan(part: Part, work: Path) -> Scan:
     """Read every row of a set into a table of its own, in the order of its files."""
-    scan = Scan(part, work / f"{part.name}.arrow", part.described())
+    scan = Scan(part, work / f"{part.name}.read", part.described())
     rows = part.items()
     with pa.OSFile(str(scan.path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
         while chunk := list(itertools.islice(rows, BATCH)):
@@ -174,7 +180,8 @@ def _remember(scan: Scan, item: Item) -> None:
     scan.ids.append(item.id)
     scan.official.append(item.split)
     scan.groups.append(item.group_key)
-    scan.questions.append(near.question(item.question, item.answers, item.context))
+    compared = (item.question, item.answers, item.context, item.entry_point)
+    scan.questions.append(near.question(*compared))
     scan.split.append(scan.part.fate(item))
 
 

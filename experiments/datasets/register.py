@@ -35,7 +35,7 @@ def parts(path: Path) -> list[Part]:
             f"path={path} is not a file that ends in {' or '.join(ENDINGS)}. Give one with a JSON"
             " object {problem, answer, type} in each line."
         )
-    stem = path.name.partition(".jsonl")[0]
+    stem = stem_of(path)
     bounds.check("the name of the file", stem, bounds.Name(reserved=tuple(SETS)))
     types = list(dict.fromkeys(kind for _, kind, _ in _typed(path)))
     if not types:
@@ -43,6 +43,11 @@ def parts(path: Path) -> list[Part]:
     names = {kind: stem if len(types) == 1 else f"{stem}-{kind}" for kind in types}
     repeats = _repeats(path)
     return [_part(path, kind, names[kind], repeats) for kind in sorted(types)]
+
+
+def stem_of(path: Path) -> str:
+    """The name of a file without its ending."""
+    return path.name.partition(".jsonl")[0]
 
 
 def _part(path: Path, kind: str, name: str, repeats: frozenset[int]) -> Part:

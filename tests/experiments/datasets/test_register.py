@@ -35,11 +35,11 @@ def run(capsys, *words) -> dict:
 
 
 def test_rows_of_one_type_keep_the_name_of_the_file(tmp_path, capsys):
-    path = roots.lines(tmp_path / "mine.jsonl", rows(MATH, 18))
+    path = roots.lines(tmp_path / "rows.jsonl", rows(MATH, 18))
     manifest = run(capsys, "register", f"path={path}", f"out={tmp_path / 'rows'}")
-    assert manifest["counts"] == {"mine": {"test": 3, "train": 15, "validation": 0}}
+    assert manifest["counts"] == {"rows": {"test": 3, "train": 15, "validation": 0}}
     table = open_table(tmp_path / "rows")
-    item = table.by_id("mine:train:4")
+    item = table.by_id("rows:train:4")
     assert item.prompt == rows(MATH, 5)[4]["problem"] and item.answers == ("5",)
     assert item.domain == "math"
     assert run(capsys, "verify", f"path={tmp_path / 'rows'}") == manifest

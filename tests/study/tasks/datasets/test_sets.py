@@ -134,6 +134,7 @@ HOTPOT = roots.hotpotqa("dev", 1)[0]
 MBPP = roots.mbpp()[0]
 CHOICE = {"question": "Who?", "subject": "s", "choices": ["a", "b"], "answer": 0}
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"
+TORN = gzip.compress((json.dumps(GSM8K) + "\n").encode() * 2000)[:-9]
 SQUADS, HOTPOTS = "squad2/dev-v2.0.json", "hotpotqa/hotpot_dev_distractor_v1.json"
 
 
@@ -148,7 +149,7 @@ WRONG = {
     "other encoding": ("gsm8k/test.jsonl", '{"question": "é"}'.encode("latin-1"), "line 1"),
     "UTF-16": ("gsm8k/test.jsonl", json.dumps(GSM8K).encode("utf-16"), "line 1: found a l"),
     "torn line": ("gsm8k/test.jsonl", [GSM8K, GSM8K, '{"question": "H'], "line 3: found no"),
-    "torn .gz": ("gsm8k/test.jsonl.gz", gzip.compress(b"x" * 999)[:-9], "cannot be read"),
+    "torn .gz": ("gsm8k/test.jsonl.gz", TORN, "cannot be read as UTF-8 JSONL after row 2000: "),
     "gold without an answer": ("gsm8k/test.jsonl", [GSM8K | {"answer": "3"}], "line 1: fo"),
     "a number as text": ("gsm8k/test.jsonl", [GSM8K | {"question": 3}], "question that is 3"),
     "no rows": ("gsm8k/test.jsonl", b"\n", "holds no rows of gsm8k"),
