@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, TrainerCallback
@@ -31,9 +31,6 @@ from study.records import Recorder
 from study.rows import Row, Truth
 from study.tasks import task_module
 
-if TYPE_CHECKING:
-    from experiments.trainer.grpo import RecordingTrainer
-
 EVALUATIONS, KEPT = "evaluations", "kept"
 """Folders of a cell: a JSONL of the items of each evaluated step, and a policy of each."""
 AT_ONCE = 64
@@ -44,13 +41,14 @@ class HeldOut(TrainerCallback):
     """Evaluates before the first step, every ``trainer.eval_steps``, and after the last.
 
     Args:
+        trainer: the cell's `grpo.RecordingTrainer`.
         recorder: of the cell; its folder is where evaluations are kept.
         on_line: called with the metrics line of step 0, which no training step writes.
     """
 
     def __init__(
         self,
-        trainer: RecordingTrainer,
+        trainer: Any,
         scorer: Scorer,
         recorder: Recorder,
         on_line: Callable[[dict[str, Any]], None],
@@ -196,7 +194,7 @@ def summary(items: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 @torch.no_grad()
-def greedy(trainer: RecordingTrainer, prompts: Sequence[Any]) -> list[list[int]]:
+def greedy(trainer: Any, prompts: Sequence[Any]) -> list[list[int]]:
     """The most probable completion of each prompt, token by token, as token ids.
 
     No random number is drawn, and the policy is afterwards as it was.
