@@ -153,10 +153,13 @@ def _passed(truth: Truth) -> bool:
 
 
 def clear(folder: Path, step: int) -> None:
-    """Take away what a cell holds of evaluations after ``step``."""
+    """Take away what a cell holds of evaluations after ``step``, and what a kill left half-kept."""
     for path in (*(folder / EVALUATIONS).glob("step-*"), *(folder / KEPT).glob("step-*")):
-        if int(path.stem.removeprefix("step-")) > step:
+        number = path.stem.removeprefix("step-")
+        if number.isdecimal() and int(number) > step:
             checkpoints.remove(path)
+    for path in (folder / KEPT).glob(".step-*"):
+        checkpoints.remove(path)
 
 
 def _items_file(folder: Path, step: int) -> Path:

@@ -135,6 +135,7 @@ def test_what_lies_after_the_checkpoint_is_taken_away(tmp_path):
         path = tmp_path / "evaluations" / f"step-{step:06d}.jsonl"
         path.parent.mkdir(exist_ok=True)
         path.touch()
+    (tmp_path / "kept" / ".step-6.half").mkdir()
     held_out.clear(tmp_path, 4)
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step-0", "step-4"]
     assert len(list((tmp_path / "evaluations").iterdir())) == 2
