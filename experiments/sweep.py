@@ -75,6 +75,8 @@ def main() -> int:
     try:
         refuse_arguments(sys.argv[1:])
         refuse_lists(sys.argv[1:])
+        if wrong := unknown_key(sys.argv[1:]):
+            raise _uncomposable(wrong)
         QUEUE.clear()
         elsewhere = [text for text in sys.argv[1:] if text.startswith(LAUNCHER)]
         sys.argv[1:] = [text for text in sys.argv[1:] if text not in elsewhere]
@@ -140,6 +142,13 @@ def refuse_lists(overrides: Sequence[str]) -> None:
             )
 
 
+def _uncomposable(words: str) -> UserError:
+    return UserError(
+        f"This command line cannot be composed: {words} "
+        "To see every key and its value, type: python -m experiments.sweep --cfg job"
+    )
+
+
 def _is_single(name: str) -> bool:
     """Whether the schema has no list under ``name``; True for the groups of presets."""
     kind: Any = Study
@@ -186,11 +195,9 @@ def compose_jobs(more: Sequence[str]) -> None:
     except Refused as refused:
         raise refused.error from None
     except (HydraException, OmegaConfBaseException) as error:
-        words = unknown_key(sys.argv[1:]) or redact(" ".join(str(error).split()))
-        raise UserError(
-            f"This command line cannot be composed: {words} "
-            "To see every key and its value, type: python -m experiments.sweep --cfg job"
-        ) from error
+        raise _uncomposable(redact(" ".join(str(error).split()))) from error
+    except BrokenPipeError:  # nobody reads Hydra's help
+        raise
     except OSError as error:
         if trouble := storage.explained(error, Path.cwd()):
             raise trouble from error

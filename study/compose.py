@@ -42,6 +42,8 @@ def load_presets(
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
 
+    if wrong := unknown_key(overrides):
+        raise _unfit(wrong)
     register()
     chosen = [f"+judge={judge}", f"+task={task}"]
     in_sweep = GlobalHydra.instance().is_initialized()  # Hydra lets nobody initialise it twice
@@ -56,13 +58,16 @@ def load_presets(
             f" the command line: {key}=VALUE"
         ) from problem
     except (HydraException, OmegaConfBaseException) as problem:
-        words = unknown_key(overrides) or redact(" ".join(str(problem).split()))
-        raise UserError(
-            f"The settings do not fit: {words} The names and defaults of all settings are in"
-            " study/schema.py."
-        ) from problem
+        raise _unfit(redact(" ".join(str(problem).split()))) from problem
     refuse_config(data)
     return freeze(Judge, data["judge"]), freeze(Task, data["task"])
+
+
+def _unfit(words: str) -> UserError:
+    return UserError(
+        f"The settings do not fit: {words} The names and defaults of all settings are in"
+        " study/schema.py."
+    )
 
 
 def unknown_key(overrides: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from study import cells
 from study.errors import UserError
@@ -38,7 +39,7 @@ class Heartbeat:
     ) -> None:
         self._folder = folder
         self._every_s = every_s
-        self._signs: dict[str, float | str] = {"phase": "", "beat": time.time(), "tokens": tokens}
+        self._signs: dict[str, Any] = {"phase": "", "beat": time.time(), "tokens": tokens}
         self._written = dict(self._signs)
         self._waits = False
         self._ended = threading.Event()

@@ -51,12 +51,12 @@ def lookup(task: Task) -> Callable[[str], Row | None]:
     module = task_module(task.name)
     if hasattr(module, "lookup"):
         return module.lookup(task)
-    return _index(json.dumps(asdict(task), sort_keys=True)).get
+    return _index(module, json.dumps(asdict(task), sort_keys=True)).get
 
 
 def oracle(task: Task) -> Oracle:
     """The one oracle of ``task`` in this process."""
-    return _oracle(json.dumps(asdict(task), sort_keys=True))
+    return _oracle(task_module(task.name), json.dumps(asdict(task), sort_keys=True))
 
 
 def sample(rows: Sequence[Row], count: int) -> list[Row]:
@@ -70,16 +70,14 @@ def checked(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 @functools.lru_cache(maxsize=8)
-def _oracle(task_json: str) -> Oracle:
+def _oracle(module: ModuleType, task_json: str) -> Oracle:
     task = freeze(Task, json.loads(task_json))
-    module = task_module(task.name)
     return Oracle(lookup(task), module.truths, waits=not hasattr(module, "truth"))
 
 
 @functools.lru_cache(maxsize=8)
-def _index(task_json: str) -> dict[str, Row]:
+def _index(module: ModuleType, task_json: str) -> dict[str, Row]:
     task = freeze(Task, json.loads(task_json))
-    module = task_module(task.name)
     return {row.prompt_id: row for split in ("train", "eval") for row in module.rows(task, split)}
 
 

@@ -29,7 +29,6 @@ MODEL = Policy(name="somebody", path="owner/model")
 @pytest.fixture(autouse=True)
 def lazy(monkeypatch):
     monkeypatch.setitem(TASKS, "lazy", lazy_task)
-    oracle(LARGE)("", "")  # the index of this task is made of all rows; a table has its own
     lazy_task.MADE.clear()
     lazy_task.ASKED.clear()
 
@@ -92,12 +91,12 @@ def test_a_run_by_rule_records_where_its_rows_are_from_and_what_it_could_not_kno
     settings = Simulated(tpr=0.9, fpr=0.4, domains=Domains(qa=Domain(fpr=0.8)))
     config = dataclasses.replace(
         test_grpo.study(steps=2),
-        task=dataclasses.replace(LARGE, train_rows=SIZE - (policy == "zero")),
+        task=dataclasses.replace(LARGE, train_rows=20_000 + judged),
         judge=Judge(name="sim", on_failure=policy, max_unscored_frac=1.0, simulated=settings),
         reward=Reward(name="rule"),
     )
     truth_of = oracle(config.task)
-    truth_of("", "")
+    truth_of("", "")  # the index of this task is made of all rows; a table has its own
     lazy_task.MADE.clear()
     with Session(config.judge, None, truth_of) as session:
         done = test_grpo.run(config, tmp_path, cache, session if judged else None)
