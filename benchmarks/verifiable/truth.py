@@ -12,16 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from study.sandbox.calls import Call
-from study.sandbox.grader import CANDIDATE
+from sympy.core.cache import clear_cache
+
 from study.sandbox.pool import Pool
 from study.tasks.datasets.item import Item
 from study.truth import Grader, score
-from study.truth.code import programs
-from study.truth.equations import equal
+from study.truth.equations import _parsed, equal
 from study.truth.mathematics import Comparison, compare
 from study.truth.score import Score
-from tests.study.truth.shared import humaneval, mathematics, mbpp
+from tests.study.truth.shared import humaneval, mathematics, mbpp, together
 
 ROUNDS = 3
 
@@ -36,19 +35,16 @@ def ours(items: Sequence[Item], answers: Sequence[str]) -> tuple[list[bool], flo
 
 def one_process(items: Sequence[Item], answers: Sequence[str]) -> tuple[list[bool], float]:
     """Tests and candidate in one child of the same sandbox: fast, and open to every forgery."""
-    calls = []
-    for item, answer in zip(items, answers, strict=True):
-        check = f"\ncheck({item.entry_point})" if item.dataset == "humaneval" else ""
-        source = "\n".join([*programs(item, answer)[0], item.setup, item.tests + check])
-        calls.append(Call(source + "\ndef passed(): return True", "passed", (), CANDIDATE))
     started = time.perf_counter()
     with Pool(2) as pool:
-        results = pool.run(calls)
-    return [result.value is True for result in results], time.perf_counter() - started
+        verdicts = together(items, answers, pool)
+    return verdicts, time.perf_counter() - started
 
 
 def no_children(items: Sequence[Item], answers: Sequence[str]) -> tuple[list[bool], float]:
     """math-verify in this process, one after the other."""
+    _parsed.cache_clear()
+    clear_cache()  # sympy's own, which the last round has filled
     started = time.perf_counter()
     verdicts = []
     for item, answer in zip(items, answers, strict=True):

@@ -70,9 +70,9 @@ def programs(item: Item, answer: str) -> tuple[tuple[str, ...], ...]:
 
 
 def task(item: Item, answer: str, limits: Limits) -> Task:
-    """The program of ``answer`` with the tests of ``item``."""
-    tests, entry_point = item.tests, item.entry_point
-    return Task(programs(item, answer), tests, entry_point, item.code_prompt, item.setup, limits)
+    """The program of ``answer`` with the tests of ``item``, which see the problem's helpers."""
+    tests, function = item.tests, item.entry_point
+    return Task(programs(item, answer), tests, function, head_of(item), item.setup, limits)
 
 
 def score(item: Item, answer: str, result: Result) -> Score | None:

@@ -13,20 +13,24 @@ def last_box(text: str) -> str | None:
     r"""What stands in the last balanced ``\boxed{...}`` or ``\fbox{...}``, or up to the end of the
     line behind ``\boxed`` without a brace; None where there is none."""
     opened: list[int | None] = []
-    begin, content = -1, None
+    begin, end = -1, 0
     for token in _TOKEN.finditer(text):
         if token["box"]:
             if token["open"]:
                 opened.append(token.end())
             elif token.end() > begin:
-                begin, content = token.end(), re.split(r"[$\n]", text[token.end() :], maxsplit=1)[0]
+                begin, end = token.end(), -1
         elif token[0] == "{":
             opened.append(None)
         elif token[0] == "}" and opened:
             start = opened.pop()
             if start is not None and start > begin:
-                begin, content = start, text[start : token.start()]
-    return content.strip() if content is not None else None
+                begin, end = start, token.start()
+    if begin < 0:
+        return None
+    return (
+        text[begin:end] if end >= 0 else re.split(r"[$\n]", text[begin:], maxsplit=1)[0]
+    ).strip()
 
 
 def after_answer(text: str) -> str | None:

@@ -7,6 +7,7 @@ in ``\text{}`` are taken off both. What is then the same text needs no child.
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import sys
@@ -22,16 +23,22 @@ from study.truth.score import Ending, Score, no_answer, verdict
 
 LONGEST_EXPRESSION = 1000
 """Characters; the longest right answer of MATH has 159."""
-LIMITS = Limits(cpu_s=3, wall_s=60.0)
+DEEPEST = 30
+"""Brackets in each other; the parser's time grows out of proportion with them."""
+SHORT = 400
+"""Characters of a text, or of its last line, that is an expression without a mark of one."""
+LIMITS = Limits(cpu_s=2, wall_s=60.0)
 _MATHS = re.compile(r"\$\$?([^$]{1,1000})\$|\\\(([^$\n]{1,1000}?)\\\)|\\\[([^$]{1,1000}?)\\\]")
+_WORDED = re.compile(r"\\(?:text|mbox|mathrm|textbf)\s?\{[^{}]{0,100}\}")
+_PROSE = re.compile(r"(?<!\\)\b[A-Za-z][a-z]+\s+[a-z]{2,}")
 _SAME = (
     (
         re.compile(r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|textstyle)(?![a-zA-Z])"),
         "",
     ),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
-    (re.compile(r"\\(?:mbox|textbf|textit|textrm|mathrm|mathbf)\s?\{"), r"\\text{"),
-    (re.compile(r"\\[!,;:]|\\ (?![a-zA-Z])|~|\\q?quad(?![a-zA-Z])"), " "),
+    (re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf)\s?\{"), r"\\text{"),
+    (re.compile(r"(?<!\\)\\(?:[!,;:]| (?![a-zA-Z]))|~|\\q?quad(?![a-zA-Z])"), " "),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?![a-zA-Z])|°"), ""),
     (re.compile(r"\\?[%$]|\\text\{\s?\\?%\s?\}"), ""),
@@ -46,22 +53,27 @@ _MIXED = re.compile(r"(-?)(\d{1,9})\s?\\frac\{?(\d{1,9})\}?\s?\{?(\d{1,9})\}?")
 
 
 def final_expression(text: str) -> str | None:
-    """The expression that ``text`` gives: the last box, else behind the last "answer is", else the
-    last formula, else all of a short line, else the last number; None where there is none."""
+    """The expression that ``text`` gives, or None: the last box; else the last formula, or all, of
+    what stands behind the last "answer is", of a short text, of the last line, unless that is
+    prose; else the last number."""
     if (boxed := last_box(text)) is not None:
         return boxed or None
     stated, last_line = after_answer(text), text.strip().rpartition("\n")[2]
-    for part in (first_sentence(stated) if stated else None, last_line):
-        if part is None:
-            continue
-        formulas = list(_MATHS.finditer(part))
+    short = text if len(text) <= SHORT else ""
+    for part in (first_sentence(stated) if stated else "", short, last_line):
+        formulas = [match for match in _MATHS.finditer(part) if not _is_prose(match[0])]
         if formulas:
             return next(filter(None, formulas[-1].groups()))
-        part = part.strip(" \t*.:")
-        if part and not re.search(r"(?<!\\)\b[a-z]{2,}\s[a-z]{1,}", part):
+        part = part.lstrip(" \t\n*:").rstrip(" \t\n*.:")
+        if 0 < len(part) <= SHORT and not _is_prose(part):
             return part
     number = final_number(text)
     return number.text if number else None
+
+
+def _is_prose(text: str) -> bool:
+    """Whether words follow each other outside of ``\\text{}``."""
+    return _PROSE.search(_WORDED.sub("", text)) is not None
 
 
 def tidy(expression: str) -> str:
@@ -90,6 +102,12 @@ def _squeezed(expression: str) -> str:
     return text.casefold() if re.fullmatch(r"[A-Za-z]{2,}", text) else text
 
 
+def _depth(expression: str) -> int:
+    """How many brackets stand in each other, of any kind."""
+    steps = ((mark in "([{") - (mark in ")]}") for mark in expression)
+    return max(itertools.accumulate(steps), default=0)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Right answers and an expression, both tidy, for a child to compare."""
@@ -103,8 +121,9 @@ def compare(item: Item, answer: str) -> Score | Comparison:
     expression = final_expression(answer)
     if expression is None:
         return no_answer()
-    if len(expression) > LONGEST_EXPRESSION:
-        return Score(False, {}, None, Ending.TOO_LONG, f"{len(expression)} characters")
+    if len(expression) > LONGEST_EXPRESSION or _depth(expression) > DEEPEST:
+        detail = f"{len(expression)} characters, brackets {_depth(expression)} deep"
+        return Score(False, {}, None, Ending.TOO_LONG, detail)
     mine = tidy(expression)
     golds = tuple(tidy(last_box(gold) or gold) for gold in item.answers)
     if not mine:

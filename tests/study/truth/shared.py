@@ -5,12 +5,17 @@ import gzip
 import itertools
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from study.sandbox.calls import Call, Limits
+from study.sandbox.grader import CANDIDATE
+from study.sandbox.pool import Pool
 from study.tasks.datasets.item import Item
 from study.tasks.where import data_folder
+from study.truth.code import programs
 from study.truth.extract import last_box
 
 NUMBERS = itertools.count()
@@ -45,11 +50,10 @@ def humaneval() -> list[Item]:
     ]
 
 
-def called(test: str) -> str:
-    """The function that an assertion of MBPP calls."""
-    match = re.search(r"(\w+)\s*\(", test.removeprefix("assert"))
-    assert match is not None
-    return match[1]
+def called(program: str, test: str) -> str:
+    """The function of an MBPP program that an assertion calls."""
+    defined = re.findall(r"^def\s+(\w+)", program, re.MULTILINE)
+    return next(name for name in re.findall(r"(\w+)\s*\(", test) if name in defined)
 
 
 @functools.cache
@@ -58,7 +62,7 @@ def mbpp() -> list[Item]:
         item(
             "mbpp",
             "code",
-            entry_point=called(row["test_list"][0]),
+            entry_point=called(row["code"], row["test_list"][0]),
             tests="\n".join(row["test_list"]),
             setup=row["test_setup_code"],
             reference=row["code"],
@@ -79,3 +83,16 @@ def mathematics() -> list[Item]:
         )
         for row in records("math/test.jsonl.gz")
     ]
+
+
+def together(
+    items: Sequence[Item], answers: Sequence[str], pool: Pool, limits: Limits = CANDIDATE
+) -> list[bool]:
+    """Whether the tests pass where they share a process with the candidate, as they always did:
+    a second opinion on honest code, and no protection from any other."""
+    calls = []
+    for row, answer in zip(items, answers, strict=True):
+        check = f"\ncheck({row.entry_point})" if row.dataset == "humaneval" else ""
+        source = "\n".join([*programs(row, answer)[0], row.setup, row.tests + check])
+        calls.append(Call(source + "\ndef passed(): return True", "passed", (), limits))
+    return [result.value is True for result in pool.run(calls)]

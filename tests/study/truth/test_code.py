@@ -1,15 +1,18 @@
 """Code: how an answer becomes a program, that every reference passes, and that no forgery does."""
 
+import ast
 import dataclasses
 
 import pytest
 
 from study.sandbox import tiers
 from study.sandbox.calls import Limits
+from study.sandbox.pool import Pool
+from study.sandbox.tiers import Tier
 from study.truth import Grader, score
 from study.truth.code import blocks, head_of, programs
 from tests.study.truth.forgeries import FORGERIES
-from tests.study.truth.shared import humaneval, item, mbpp
+from tests.study.truth.shared import humaneval, item, mbpp, together
 
 QUICK = Limits(cpu_s=1, wall_s=2.0, memory_mb=256, reply_bytes=1 << 20)
 PROMPT = '''import math
@@ -96,6 +99,7 @@ def test_an_answer_is_a_body_a_function_or_a_chat(grader, answer):
         ("def f(n):\n    return [0] * 10**10", "memory"),
         ("def f(n):\n    return 'x' * 10**7", "overflow"),
         ("\0", "unparsable"),
+        ("return '\ud800' + 1", "unparsable"),
         ('import os\nos.write(3, b\'{"end": "subclass", "text": ""}\\n\')', "forged"),
         ('import os\nos.write(3, b\'{"end": [], "text": {}}\\n\')', "forged"),
         ("import os\nos.write(3, b'[[[[\\n')", "forged"),
@@ -275,3 +279,46 @@ def test_a_forgery_passes_no_task_at_all(grader, name):
     answers = [FORGERIES[name].replace("NAME", task.entry_point) for task in tasks]
     said = score(tasks, answers, grader)
     assert [verdict for verdict in said if verdict is None or verdict.correct] == []
+
+
+def mutant(source: str, turn: int) -> str:
+    """``source`` with one comparison turned round or one number raised in its last function, where
+    it has any."""
+    tree = ast.parse(source)
+    places = [
+        node
+        for node in ast.walk(tree.body[-1])
+        if isinstance(node, ast.Compare)
+        or (isinstance(node, ast.Constant) and type(node.value) is int)
+    ]
+    if places:
+        node = places[turn % len(places)]
+        if isinstance(node, ast.Compare):
+            node.ops[0] = {ast.Lt: ast.GtE, ast.Eq: ast.NotEq}.get(type(node.ops[0]), ast.Lt)()
+        elif isinstance(node, ast.Constant):
+            node.value += 1
+    return ast.unparse(tree)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")
+def test_honest_programs_are_graded_as_in_one_process(quick):
+    """Programs of which some pass and some fail: apart, the tests say what they say together."""
+    tasks = [*humaneval()[::2], *mbpp()[::12]]
+    sources = [task.code_prompt + task.reference for task in tasks]
+    answers = [mutant(source, turn) for turn, source in enumerate(sources)]
+    apart = [bool(said and said.correct) for said in score(tasks, answers, quick)]
+    with Pool(2) as pool:
+        assert apart == together(tasks, answers, pool, QUICK)
+    assert 10 < sum(apart) < len(tasks) - 50
+
+
+@pytest.mark.parametrize("name", list(FORGERIES)[::5])
+def test_forgeries_fail_without_namespaces_too(name, monkeypatch):
+    if fault := tiers.try_tier(Tier.LANDLOCK):
+        pytest.skip(f"no Landlock here: {fault}")
+    monkeypatch.setattr(tiers, "find", lambda unsafe=False: Tier.LANDLOCK)
+    with Grader(1, limits=QUICK) as runner:
+        assert grade(runner, TWICE, "return n * 2").correct
+        said = grade(runner, TWICE, FORGERIES[name].replace("NAME", "f"))
+    assert said is not None and not said.correct
