@@ -136,7 +136,7 @@ def _verify(options: Options) -> dict[str, Any]:
 def _register(options: Options) -> dict[str, Any]:
     path = options.path or Path()
     data = options.sets("plan-c")
-    return prepare(register.parts(path), data, _folder(options, path.name.partition(".")[0]))
+    return prepare(register.parts(path), data, _folder(options, register.stem_of(path)))
 
 
 def _draw(options: Options) -> dict[str, Any]:

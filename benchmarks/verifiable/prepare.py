@@ -5,12 +5,11 @@
 262,000 rows in official form and of official sizes are generated where ``root`` has none: words of
 a Zipf law, ten paragraphs to a question of HotpotQA. Each command runs in a process of its own; its
 peak memory is that of `getrusage`. The peer reads the same files with `json` alone and does
-nothing with them, which is what no preparation can do without.
+nothing with them, which is what no preparation can do without. Ratios are of CPU seconds.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import random
 import resource
@@ -24,7 +23,7 @@ from typing import Any
 SIZES = {"gsm8k": (7473, 1319), "math": (7500, 5000), "hotpotqa": (90447, 7405)}
 ARTICLES, QUESTIONS = (442, 35), (130319, 11873)
 READ = """
-import gc, json, sys
+import json, sys
 for path in sys.argv[1:]:
     with open(path, encoding="utf-8") as file:
         rows = json.load(file) if path.endswith(".json") else [json.loads(line) for line in file]
@@ -164,39 +163,45 @@ def _squad2(words: Words, split: str, articles: int, questions: int) -> dict[str
 
 
 def measured(*command: str) -> tuple[float, float, str]:
-    """Seconds, peak megabytes of this and all earlier children, and output of a child."""
+    """Seconds on the wall, seconds of CPU, and output of a child."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - start
+    wall = time.perf_counter() - start
     if done.returncode:
         raise SystemExit(done.stderr)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    return seconds, peak, done.stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, cpu, done.stdout
 
 
 def main(arguments: list[str]) -> None:
-    given = dict(argument.split("=", 1) for argument in arguments)
-    root, preset = Path(given.get("root", "build/verifiable")), given.get("data", "official")
+    """Generate what is absent, then prepare, verify, read with json alone, and open, twice."""
+    given = {"root": "build/verifiable", "data": "official", "share": "1"}
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key not in given or not value:
+            raise SystemExit(f"{argument}: legal are {', '.join(f'{name}=' for name in given)}")
+        given[key] = value
+    root, preset = Path(given["root"]), given["data"]
     if not (root / "mbpp" / "mbpp.jsonl").is_file():
-        generate(root, float(given.get("share", "1")))
-        gc.collect()
-    out = root.parent / f"{root.name}-{preset}"
+        generate(root, float(given["share"]))
+    out = root.with_name(f"{root.name}-{preset}")
     files = sorted(str(path) for path in root.rglob("*.json*"))
     megabytes = sum(Path(path).stat().st_size for path in files) / 2**20
     words = (f"data={preset}", f"data.root={root}", f"out={out}")
     for turn in range(2):
-        seconds, peak, printed = measured("-m", "experiments.data", "prepare", *words)
-        manifest = json.loads(printed)
+        wall, cpu, printed = measured("-m", "experiments.data", "prepare", *words)
         if not turn:
-            rows = manifest["rows"]["n"]
+            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+            rows = json.loads(printed)["rows"]["n"]
             print(f"{rows} rows of {megabytes:.0f} MB, preset {preset}, peak {peak:.0f} MB")
-        check, _, _ = measured("-m", "experiments.data", "verify", *words)
-        plain = sum(measured("-c", READ, path)[0] for path in files)
+        plain = sum(measured("-c", READ, path)[1] for path in files)
         print(
-            f"prepare {seconds:.1f} s, {seconds / plain:.1f} times json alone ({plain:.1f} s);"
-            f" verify {check:.1f} s"
+            f"prepare {wall:.1f} s, of CPU {cpu:.1f} s, {cpu / plain:.1f} times json alone;"
+            f" verify {measured('-m', 'experiments.data', 'verify', *words)[1]:.1f} s of CPU;"
+            f" {measured('-c', OPEN, str(out))[2].strip()}"
         )
-        print(measured("-c", OPEN, str(out))[2].strip())
 
 
 if __name__ == "__main__":

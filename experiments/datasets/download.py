@@ -12,11 +12,11 @@ from typing import Any
 
 import httpx
 from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
 
-from experiments.datasets.parts import SOURCE
 from study.files import first_line, say, sha256, sync, write_json
 from study.tasks.datasets import sets
-from study.tasks.datasets.preset import Data
+from study.tasks.datasets.preset import SOURCE, Data
 
 HUB_SECONDS = 5
 """How long the hub may take to say that it is there; its files may take as long between bytes."""
@@ -37,12 +37,15 @@ def download(data: Data, out: Path) -> dict[str, Any]:
             revision = _revision(sets.source(name).hub["repository"])
             paths = _fetch(name, revision, out)
         except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:
-            closed = closed or first_line(error)
-            paths, revision = sets.located(name, data.folder(name)), ""
-            say(
-                f"The hub does not answer ({closed}): sets are taken from data.root="
-                f"{data.folder(name)}."
-            )
+            root = data.folder(name)
+            if isinstance(error, HfHubHTTPError):
+                say(
+                    f"The hub did not give {name} ({first_line(error)}): it is in data.root={root}."
+                )
+            else:
+                closed = closed or first_line(error)
+                say(f"The hub does not answer ({closed}): sets are taken from data.root={root}.")
+            paths, revision = sets.located(name, root), ""
         files = {
             split: {"path": str(path), "sha256": sha256(path)} for split, path in paths.items()
         }
@@ -75,8 +78,8 @@ def _fetch(name: str, revision: str, out: Path) -> dict[str, Path]:
         rows = (dict(row) for part in parts for row in part)
         _replace(path, FORMS.get(name, _lines)(rows))
         paths[split] = path
-    folder = next(iter(paths.values())).parent
-    write_json(folder / SOURCE, {"repository": known.hub["repository"], "revision": revision})
+    source = next(iter(paths.values())).with_name(f"{name}{SOURCE}")
+    write_json(source, {"repository": known.hub["repository"], "revision": revision})
     return paths
 
 

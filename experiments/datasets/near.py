@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,24 +27,27 @@ _WORD = re.compile(r"\w+")
 
 
 class Question(NamedTuple):
-    """What two rows are compared by: the address of the context is empty where there is none."""
+    """What two rows are compared by. The answers of code are the functions that are asked for; the
+    address of the context is empty where there is none."""
 
     text: str
     answers: frozenset[str]
     context: str
 
 
-def question(text: str, answers: Sequence[str], context: str | None) -> Question:
+def question(
+    text: str, answers: Sequence[str], context: str | None, function: str = ""
+) -> Question:
     """The question of a row; answers are compared without regard to case."""
-    lowered = frozenset(answer.strip().lower() for answer in answers)
+    lowered = frozenset(answer.strip().lower() for answer in (*answers, function) if answer)
     return Question(text, lowered, address(context) if context else "")
 
 
 def leaks(one: Question, other: Question) -> bool:
     """Whether one of two questions that are nearly the same gives the other away.
 
-    About passages: they share an answer or the passage. Others: they share an answer, have none,
-    as code has, or are the same text. What is left are templates with other numbers.
+    They share an answer, or the passage that they are about; without a passage, they are the same
+    text, or have no answers. What is left are templates with other numbers or names.
     """
     shared = not one.answers.isdisjoint(other.answers)
     if one.context or other.context:
@@ -64,46 +67,69 @@ def similarity(one: frozenset[str], other: frozenset[str]) -> float:
     return shared / (len(one) + len(other) - shared)
 
 
-def signatures(rows: Sequence[Question]) -> np.ndarray:
-    """MinHash signatures, shape [len(rows), BANDS]: each band as one whole number."""
+def signatures(rows: Iterable[Question]) -> Iterator[list[int]]:
+    """The MinHash signature of each row, as `BANDS` whole numbers."""
     from datasketch import MinHash
 
-    sets = ([word.encode("utf-8", "surrogatepass") for word in shingles(row.text)] for row in rows)
-    made = MinHash.generator(sets, num_perm=PERMUTATIONS, seed=1, hashfunc=zlib.crc32)
+    made = MinHash(PERMUTATIONS, seed=1, hashfunc=zlib.crc32)
     width = PERMUTATIONS // BANDS
-    bands = np.empty((len(rows), BANDS), dtype=np.uint64)
     mix = np.random.default_rng(1).integers(1, 2**63, width, dtype=np.uint64) | np.uint64(1)
-    for place, signature in enumerate(made):
-        bands[place] = (signature.hashvalues.reshape(BANDS, width) * mix).sum(axis=1)
-    return bands
+    for row in rows:
+        made.clear()
+        made.update_batch([word.encode("utf-8", "surrogatepass") for word in shingles(row.text)])
+        yield (made.hashvalues.reshape(BANDS, width) * mix).sum(axis=1).tolist()
 
 
-def pairs(
-    rows: Sequence[Question], others: Sequence[Question] | None = None
-) -> Iterator[tuple[int, int]]:
-    """(place in ``rows``, place in ``others``) of questions that are nearly the same and give each
-    other away. Without ``others`` each row is compared with those before it."""
-    buckets: list[dict[int, list[int]]] = [{} for _ in range(BANDS)]
-    if others is not None:
-        for place, bands in enumerate(signatures(others)):
-            _keep(buckets, bands.tolist(), place)
-    kept = rows if others is None else others
-    for place, marks in enumerate(signatures(rows)):
-        bands = marks.tolist()
+class Seen:
+    """Questions that others are compared with."""
+
+    def __init__(self) -> None:
+        self._rows: list[Question] = []
+        self._buckets: list[dict[int, list[int]]] = [{} for _ in range(BANDS)]
+
+    def add(self, row: Question, bands: list[int]) -> None:
+        """Compare what comes later with this row, too; its place is the number of those before."""
+        for bucket, band in zip(self._buckets, bands, strict=True):
+            members = bucket.setdefault(band, [])
+            if len(members) < BUCKET:
+                members.append(len(self._rows))
+        self._rows.append(row)
+
+    def like(self, row: Question, bands: list[int]) -> Iterator[int]:
+        """Places of the rows that are nearly the same and that give each other away."""
         near: set[int] = set()
-        for bucket, band in zip(buckets, bands, strict=True):
+        for bucket, band in zip(self._buckets, bands, strict=True):
             near.update(bucket.get(band, ()))
-        words = shingles(rows[place].text) if near else frozenset()
-        for other in sorted(near):
-            alike = similarity(words, shingles(kept[other].text)) >= THRESHOLD
-            if alike and leaks(rows[place], kept[other]):
-                yield place, other
-        if others is None:
-            _keep(buckets, bands, place)
+        words = shingles(row.text) if near else frozenset()
+        for place in sorted(near):
+            other = self._rows[place]
+            if similarity(words, shingles(other.text)) >= THRESHOLD and leaks(row, other):
+                yield place
 
 
-def _keep(buckets: list[dict[int, list[int]]], bands: list[int], place: int) -> None:
-    for bucket, band in zip(buckets, bands, strict=True):
-        members = bucket.setdefault(band, [])
-        if len(members) < BUCKET:
-            members.append(place)
+def pairs(rows: Sequence[Question]) -> Iterator[tuple[int, int]]:
+    """(place, place of an earlier one) of rows that nearly repeat each other."""
+    seen = Seen()
+    for place, bands in enumerate(signatures(rows)):
+        yield from ((place, other) for other in seen.like(rows[place], bands))
+        seen.add(rows[place], bands)
+
+
+def crossing(
+    sides: Mapping[str, Sequence[Question]],
+) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
+    """((side, place), (side, place)) of each row that nearly repeats one of an earlier side, and of
+    that one. A row that does is not compared with later sides."""
+    sides = {name: rows for name, rows in sides.items() if rows}
+    seen, places = Seen(), []
+    for number, (name, rows) in enumerate(sides.items(), start=1):
+        kept = []
+        for place, bands in enumerate(signatures(rows)) if len(sides) > 1 else ():
+            match = next(seen.like(rows[place], bands), None)
+            if match is not None:
+                yield (name, place), places[match]
+            elif number < len(sides):
+                kept.append((place, bands))
+        for place, bands in kept:
+            seen.add(rows[place], bands)
+            places.append((name, place))

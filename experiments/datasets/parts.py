@@ -11,11 +11,9 @@ from study.errors import UserError
 from study.files import read_json, sha256
 from study.tasks.datasets import prompt, sets
 from study.tasks.datasets.item import Item
-from study.tasks.datasets.preset import Data
+from study.tasks.datasets.preset import SOURCE, Data
 
 SANITISED = Path(sets.__file__).with_name("mbpp_sanitised.txt")
-SOURCE = "SOURCE.json"
-"""What `experiments.data download` writes beside the files of a set."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,14 @@ class Part:
     fate: Callable[[Item], str] = lambda item: ""
 
     def described(self) -> dict[str, Any]:
-        """What the manifest says of the set before a row is read."""
+        """What the manifest says of the set before a row is read.
+        Raises UserError: a file that cannot be read."""
         files = {
-            split: {"name": f"{path.parent.name}/{path.name}", "sha256": sha256(path)}
+            split: {"name": f"{path.parent.name}/{path.name}", "sha256": _hash(path)}
             for split, path in self.paths.items()
         }
         some = next(iter(self.paths.values()))
-        hub = read_json(some.with_name(SOURCE))
+        hub = read_json(some.with_name(f"{self.name}{SOURCE}"))
         own = "+".join(entry["sha256"][:12] for entry in files.values())
         return {
             "domain": self.domain,
@@ -59,6 +58,13 @@ class Part:
             "cut_from": self.cut_from or None,
             "prompts": self.prompts,
         }
+
+
+def _hash(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def part(name: str, data: Data) -> Part:

@@ -25,6 +25,7 @@ from experiments.datasets import near, split
 from experiments.datasets.parts import Part
 from experiments.datasets.split import TEST, TRAIN, VALIDATION
 from study import locks
+from study.cli import writes
 from study.errors import UserError
 from study.files import sha256, sync_files, write_json
 from study.tasks.datasets.item import Item
@@ -64,8 +65,13 @@ class Scan:
 def prepare(parts: Sequence[Part], data: Data, out: Path) -> dict[str, Any]:
     """Write the folder ``out`` and return its manifest. What was there is replaced.
     Raises UserError: a row that is not of its form, no test row at all, or ``out`` holds something
-        that is no prepared folder."""
+        that is no prepared folder, or cannot be written."""
     refuse_others(out)
+    with writes("out", out):
+        return _prepare(parts, data, out)
+
+
+def _prepare(parts: Sequence[Part], data: Data, out: Path) -> dict[str, Any]:
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = out.parent / f".{out.name}.lock"
     held = locks.take(lock)
@@ -154,7 +160,7 @@ def _write(parts: Sequence[Part], data: Data, work: Path) -> dict[str, Any]:
 
 def _scan(part: Part, work: Path) -> Scan:
     """Read every row of a set into a table of its own, in the order of its files."""
-    scan = Scan(part, work / f"{part.name}.arrow", part.described())
+    scan = Scan(part, work / f"{part.name}.read", part.described())
     rows = part.items()
     with pa.OSFile(str(scan.path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
         while chunk := list(itertools.islice(rows, BATCH)):
@@ -174,7 +180,8 @@ def _remember(scan: Scan, item: Item) -> None:
     scan.ids.append(item.id)
     scan.official.append(item.split)
     scan.groups.append(item.group_key)
-    scan.questions.append(near.question(item.question, item.answers, item.context))
+    compared = (item.question, item.answers, item.context, item.entry_point)
+    scan.questions.append(near.question(*compared))
     scan.split.append(scan.part.fate(item))
 
 
@@ -212,10 +219,8 @@ def _clean(scans: Sequence[Scan]) -> list[dict[str, str]]:
     """Leave out what would leak from one split into another; some pairs that nearly repeat each
     other."""
     examples = []
-    for kept, searched in ((TEST, (VALIDATION, TRAIN)), (VALIDATION, (TRAIN,))):
-        for domain in sorted({scan.part.domain for scan in scans}):
-            here = [scan for scan in scans if scan.part.domain == domain]
-            examples += _near(here, kept, searched)
+    for domain in sorted({scan.part.domain for scan in scans}):
+        examples += _near([scan for scan in scans if scan.part.domain == domain])
     for scan in scans:
         tests = scan.at(TEST)
         groups = {scan.groups[place] for place in tests}
@@ -232,18 +237,20 @@ def _clean(scans: Sequence[Scan]) -> list[dict[str, str]]:
     return examples[:10]
 
 
-def _near(scans: Sequence[Scan], kept: str, searched: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """Leave out the rows of ``searched`` that nearly repeat one of ``kept``, each with that one."""
-    held = [(scan, place) for scan in scans for place in scan.at(kept)]
-    rows = [(scan, place) for scan in scans for place in scan.at(*searched)]
-    if not held or not rows:
-        return
-    compared = [[scan.questions[place] for scan, place in some] for some in (rows, held)]
-    for one, other in near.pairs(*compared):
-        scan, place = rows[one]
-        if scan.split[place] in searched:
-            scan.split[place] = "near_duplicates"
-            yield {"left_out": scan.ids[place], "like": held[other][0].ids[held[other][1]]}
+def _near(scans: Sequence[Scan]) -> Iterator[dict[str, str]]:
+    """Leave out the rows of one domain that nearly repeat a held-out one, each with that one."""
+    rows = {
+        name: [(scan, place) for scan in scans for place in scan.at(name)]
+        for name in (TEST, VALIDATION, TRAIN)
+    }
+    questions = {
+        name: [scan.questions[place] for scan, place in some] for name, some in rows.items()
+    }
+    for (name, number), (held, other) in near.crossing(questions):
+        scan, place = rows[name][number]
+        like, there = rows[held][other]
+        scan.split[place] = "near_duplicates"
+        yield {"left_out": scan.ids[place], "like": like.ids[there]}
 
 
 def _counts(scan: Scan) -> dict[str, int]:

@@ -35,7 +35,7 @@ def parts(path: Path) -> list[Part]:
             f"path={path} is not a file that ends in {' or '.join(ENDINGS)}. Give one with a JSON"
             " object {problem, answer, type} in each line."
         )
-    stem = path.name.partition(".jsonl")[0]
+    stem = stem_of(path)
     bounds.check("the name of the file", stem, bounds.Name(reserved=tuple(SETS)))
     types = list(dict.fromkeys(kind for _, kind, _ in _typed(path)))
     if not types:
@@ -43,6 +43,11 @@ def parts(path: Path) -> list[Part]:
     names = {kind: stem if len(types) == 1 else f"{stem}-{kind}" for kind in types}
     repeats = _repeats(path)
     return [_part(path, kind, names[kind], repeats) for kind in sorted(types)]
+
+
+def stem_of(path: Path) -> str:
+    """The name of a file without its ending."""
+    return path.name.partition(".jsonl")[0]
 
 
 def _part(path: Path, kind: str, name: str, repeats: frozenset[int]) -> Part:
@@ -98,7 +103,7 @@ def _item(record: dict, kind: str, name: str, row: int, where: str) -> Item:
         entry_point=function,
         tests=tests,
         reference=answer if kind == "code" else "",
-        alias=text("id"),
+        alias="" if _own_id(record, where).isdecimal() else _own_id(record, where),
     )
 
 
@@ -113,6 +118,13 @@ def _answer(record: dict, where: str) -> str:
     return answer
 
 
+def _own_id(record: dict, where: str) -> str:
+    value = record.get("id")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return field(record, "id", str, "registered", where, empty=True, default="")
+
+
 def _repeats(path: Path) -> frozenset[int]:
     """The rows whose problem has come before with the same answer.
     Raises UserError: it has come before with another one, or an id stands twice."""
@@ -121,10 +133,9 @@ def _repeats(path: Path) -> frozenset[int]:
     repeats = set()
     for row, (where, kind, record) in enumerate(_typed(path)):
         item, line = _item(record, kind, "registered", row, where), where.rpartition(", ")[2]
-        if item.alias:
-            if item.alias in ids:
-                refuse(where, f"the id {item.alias} of {ids[item.alias]} again", "ids differ")
-            ids[item.alias] = line
+        own = _own_id(record, where)
+        if own and ids.setdefault(own, line) != line:
+            refuse(where, f"the id {own} of {ids[own]} again", "ids differ")
         key = (kind, address(f"{item.context or ''}\n{item.question}"))
         answer = " ".join(_answer(record, where).lower().split())
         before, given = seen.setdefault(key, (line, answer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from experiments.datasets import near
 from study.errors import UserError
 from study.files import sha256
 from study.tasks.datasets import prompt
-from study.tasks.datasets.table import ROWS, Table, open_table
+from study.tasks.datasets.table import MANIFEST, ROWS, Table, open_table
 
+SIDES = ("test", "validation", "train")
+"""Each may repeat nothing of those before it."""
+COMPARED = ("question", "answers", "context", "entry_point")
 SHOWN = 3
 """Ids and groups that a message names."""
 
@@ -27,7 +31,20 @@ def verify(folder: Path, root: Path | None = None, datasets: Sequence[str] = ())
     Raises UserError: something differs; all that differs is named.
     """
     table = open_table(folder)
-    wrong = [
+    try:
+        wrong = list(_differences(table, root, datasets))
+    except (KeyError, TypeError, AttributeError) as error:
+        wrong = [f"{MANIFEST} is not whole ({error!r} is missing or of another kind)"]
+    if wrong:
+        raise UserError(
+            f"{folder} is not what its manifest says: {'; '.join(wrong)}. Prepare it again:"
+            f" python -m experiments.data prepare data={table.manifest.get('preset')} out={folder}"
+        )
+    return table.manifest
+
+
+def _differences(table: Table, root: Path | None, datasets: Sequence[str]) -> list[str]:
+    return [
         *(f"it has no {name}" for name in datasets if name not in table.domains),
         *_files(table),
         *_prompts(table.manifest),
@@ -36,12 +53,6 @@ def verify(folder: Path, root: Path | None = None, datasets: Sequence[str] = ())
         *_crossing(table.columns),
         *_near(table),
     ]
-    if wrong:
-        raise UserError(
-            f"{folder} is not what its manifest says: {'; '.join(wrong)}. Prepare it again:"
-            f" python -m experiments.data prepare data={table.manifest['preset']} out={folder}"
-        )
-    return table.manifest
 
 
 def _files(table: Table) -> Iterator[str]:
@@ -96,18 +107,16 @@ def _crossing(columns: pa.Table) -> Iterator[str]:
 
 def _near(table: Table) -> Iterator[str]:
     """Near-duplicates that stand in two splits, domain by domain."""
-    chosen = table.columns.select(["id", "domain", "split", "question", "answers", "context"])
+    chosen = table.columns.select(["id", "domain", "split", *COMPARED])
     sides: dict[tuple[str, str], tuple[list[str], list[near.Question]]] = {}
     for rows in chosen.to_batches():
         for record in rows.to_pylist():
             ids, questions = sides.setdefault((record["domain"], record["split"]), ([], []))
             ids.append(record["id"])
-            texts = (record["question"], record["answers"], record["context"])
-            questions.append(near.question(*texts))
+            questions.append(near.question(*(record[key] for key in COMPARED)))
     for domain in sorted(set(table.domains.values())):
-        for kept, searched in (("test", "validation"), ("test", "train"), ("validation", "train")):
-            ids, rows = sides.get((domain, searched), ([], []))
-            held_ids, held = sides.get((domain, kept), ([], []))
-            for one, other in near.pairs(rows, held) if rows and held else ():
-                yield f"{ids[one]} ({searched}) nearly repeats {held_ids[other]} ({kept})"
-                break
+        here = {split: sides.get((domain, split), ([], [])) for split in SIDES}
+        found = near.crossing({split: questions for split, (_, questions) in here.items()})
+        for (split, place), (kept, other) in itertools.islice(found, SHOWN):
+            names = here[split][0][place], here[kept][0][other]
+            yield f"{names[0]} ({split}) nearly repeats {names[1]} ({kept})"

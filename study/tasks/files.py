@@ -86,11 +86,14 @@ def short(value: Any) -> str:
 def _readable(
     path: Path, key: str, kind: str, rows: Iterator[tuple[str, Any]]
 ) -> Iterator[tuple[str, Any]]:
+    count = 0
     try:
-        yield from rows
+        for count, row in enumerate(rows, start=1):  # noqa: B007 - said where it breaks
+            yield row
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         named = f"{key}={path}" if key else str(path)
-        raise UserError(f"{named} cannot be read as {kind}: {error}.") from error
+        after = f" after row {count}" if count else ""
+        raise UserError(f"{named} cannot be read as {kind}{after}: {error}.") from error
 
 
 def _jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -81,7 +81,7 @@ def called(program: str, tests: list[str], where: str) -> str:
     Raises UserError: program or tests are not Python, or no test calls any of its functions."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
+            warnings.simplefilter("ignore")  # strange escapes in strings, which Python takes
             body = ast.parse(program).body
             nodes = list(ast.walk(ast.parse("\n".join(tests))))
     except (SyntaxError, ValueError, RecursionError) as error:

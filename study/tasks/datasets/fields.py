@@ -32,14 +32,16 @@ def field(
     empty: bool = False,
     default: Any = ...,
 ) -> Any:
-    """The value of ``key`` of a row of the set ``name``; ``where`` is file and row.
+    """The value of ``key`` of a row of the set ``name``; ``where`` is file and row. ``default`` is
+    that of a field that is missing or null; without one, the field must be there.
     Raises UserError: the row is no object, the field is missing, of another type, or empty where
         ``empty`` does not allow it."""
     form = f"a row of {name} is {FORMS.get(name, FORMS['registered'])}"
     if not isinstance(record, Mapping):
         refuse(where, short(record), form)
-    value = record.get(key, default)
-    if value is ... or (value is None and default is ...):
+    value = record.get(key)
+    value = default if value is None else value
+    if value is ...:
         columns = ", ".join(map(str, record))
         refuse(where, f"no field {key!r} (it has {short_list(columns)})", form)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):

@@ -19,6 +19,9 @@ from study.tasks.where import data_folder
 
 DOWNLOADED = Path("data") / "raw"
 """Where `experiments.data download` lays the official files, below the working folder."""
+SOURCE = ".source.json"
+"""Ending of the file beside those of a set that says where they were downloaded from; it is written
+when all of them are there."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,9 @@ class Data:
         """The data folder of one set: ``root``, else what was downloaded, else the data folder."""
         if self.root is not None:
             return Path(self.root).expanduser()
-        downloaded = any(
-            (DOWNLOADED / file).is_file() for files in SETS[name].files.values() for file in files
-        )
-        return DOWNLOADED if downloaded else data_folder()
+        first = next(iter(SETS[name].files.values()))[0]
+        source = (DOWNLOADED / first).with_name(f"{name}{SOURCE}")
+        return DOWNLOADED if source.is_file() else data_folder()
 
 
 def load_data(name: str, overrides: Sequence[str] = (), datasets: Sequence[str] = ()) -> Data:
@@ -81,14 +83,15 @@ def load_data(name: str, overrides: Sequence[str] = (), datasets: Sequence[str] 
             f"The settings do not fit: {' '.join(str(error).split())} The names and defaults of all"
             " settings are in study/tasks/datasets/preset.py."
         ) from error
-    if datasets:
-        values["datasets"] = list(datasets)
+    values["datasets"] = list(dict.fromkeys(datasets or values["datasets"]))
     data: Data = freeze(Data, values, "data.")
     if data.root is not None and not Path(data.root).expanduser().is_dir():
         raise UserError(
             f"data.root={data.root} is not a folder. Give one that holds gsm8k/test.jsonl and its"
             " like, or leave data.root= out."
         )
+    if not data.datasets:
+        bounds.refuse("data.datasets", "[]", "the names of one set or more, such as [gsm8k,math]")
     if len(data.cut) not in (0, 2):
         bounds.refuse("data.cut", data.cut, "empty, or two numbers such as [5,1]")
     return data

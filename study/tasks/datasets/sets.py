@@ -72,8 +72,9 @@ def located(name: str, root: Path) -> dict[str, Path]:
 def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, Item]]:
     """(file and row, item) of each row of one file, which ``paths`` of `located` has for ``split``;
     rows of MBPP's one file are under ``all`` and say their split themselves.
-    Raises UserError: a row that is not of the form, or two rows with the same own id."""
+    Raises UserError: no row, one that is not of the form, or two with the same own id."""
     seen: dict[str, str] = {}
+    rows = False
     for where, item in FAMILIES[source(name).family].read(name, split, paths):
         own = item.alias or str(item.meta.get("task_id", ""))
         if own:
@@ -84,6 +85,9 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
                 )
             seen[own] = where.rpartition(", ")[2]
         yield where, item
+        rows = True
+    if not rows:
+        raise UserError(f"{paths[split]} holds no rows of {name}. Get the file again.")
 
 
 def reported(name: str, root: Path) -> list[Item]:

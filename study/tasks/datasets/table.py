@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -24,6 +25,8 @@ SPLITS = ("test", "train", "validation")
 """The splits of a prepared folder, in the order of its rows."""
 ROWS, MANIFEST = "rows.arrow", "manifest.json"
 FORMAT = 1
+TOUCHED = 8
+"""Rows after which a process lets go of the pages that it has read."""
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -102,10 +105,12 @@ class Table:
                     self.counts[split][name] = entry["rows"][split]
                     self._starts[split, name] = total
                     total += entry["rows"][split]
+        self._read = 0
         try:
-            # the map is never closed: a row may be asked for as long as the table lives
-            self.columns = pa.ipc.open_file(pa.memory_map(str(folder / ROWS))).read_all()
-        except (OSError, pa.ArrowException) as error:
+            with (folder / ROWS).open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self.columns = pa.ipc.open_file(pa.py_buffer(self._map)).read_all()
+        except (OSError, ValueError, pa.ArrowException) as error:
             raise UserError(f"{folder / ROWS} is not whole: {error}. {_again(folder)}") from error
         if self.columns.schema != SCHEMA or len(self.columns) != total:
             raise UserError(
@@ -125,8 +130,13 @@ class Table:
         return Rows(self, start, start + self.counts[split].get(dataset, 0))
 
     def at(self, place: int) -> Item:
-        """The row at a place of the whole table. Shape of the table: len(table) places."""
-        return _item(self.columns.slice(place, 1).to_pylist()[0])
+        """The row at a place of the whole table, from 0 to ``len(table) - 1``."""
+        item = _item(self.columns.slice(place, 1).to_pylist()[0])
+        self._read += 1
+        if not self._read % TOUCHED:
+            # pages stay in the system's cache, and are no longer counted as this process's
+            self._map.madvise(mmap.MADV_DONTNEED)
+        return item
 
     def split_of(self, place: int) -> str:
         """The split of the row at a place: test, train or validation."""
@@ -186,7 +196,13 @@ def open_table(folder: str | Path) -> Table:
 
 @functools.lru_cache(maxsize=4)
 def _opened(path: Path, _: tuple[int, ...]) -> Table:
-    return Table(path)
+    try:
+        return Table(path)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path / MANIFEST} is not whole ({error!r} is missing or of another kind)."
+            f" {_again(path)}"
+        ) from error
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -124,7 +124,8 @@ def test_what_the_hub_gives_is_laid_in_official_form(tmp_path, monkeypatch, root
 
 def test_what_was_downloaded_is_taken_before_the_data_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    roots.make(tmp_path / "data" / "raw")
+    raw = roots.make(tmp_path / "data" / "raw")
+    (raw / "gsm8k" / "gsm8k.source.json").write_text("{}")
     assert data.main(["prepare", "data=plan-c", "datasets=gsm8k"]) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["gsm8k"]["train"] == 17
     assert (tmp_path / "data" / "plan-c" / "rows.arrow").is_file()

@@ -49,14 +49,16 @@ def test_every_pair_at_the_threshold_is_seen_and_no_other(seed):
     rows = [question(text, ["same"], None) for text in texts]
     assert len(wanted) > 10 and set(near.pairs(rows)) == wanted
     half = len(rows) // 2
-    across = {(place - half, other) for place, other in wanted if place >= half > other}
-    assert set(near.pairs(rows[half:], rows[:half])) == across
+    across = {place - half for place, other in wanted if place >= half > other}
+    found = dict(near.crossing({"test": rows[:half], "train": rows[half:]}))
+    assert {place for _, place in found} == across
+    assert all((place + half, other) in wanted for (_, place), (_, other) in found.items())
 
 
 def test_case_marks_and_spaces_make_no_difference():
     one = question("How many  clips did Ada sell?", ["3"], None)
     other = question("how many clips, did Ada sell", ["3"], None)
-    assert list(near.pairs([one], [other])) == [(0, 0)]
+    assert list(near.pairs([one, other])) == [(1, 0)]
 
 
 TEXT = "Ada has 3 boxes with many clips and sells a few of them. How many are left"
@@ -76,7 +78,20 @@ TEXT = "Ada has 3 boxes with many clips and sells a few of them. How many are le
     ],
 )
 def test_templates_with_other_answers_give_nothing_away(one, other, leaks):
-    assert bool(list(near.pairs([question(*one)], [question(*other)]))) == leaks
+    assert bool(list(near.pairs([question(*one), question(*other)]))) == leaks
+
+
+def test_a_row_of_a_later_side_repeats_one_of_any_earlier_side_and_counts_once():
+    one, far = question(TEXT, ["5"], None), question("What else did nobody ask of him", ["5"], None)
+    sides = {"test": [far, one], "validation": [one, far, far], "train": [far]}
+    assert list(near.crossing(sides | {"validation": []})) == [(("train", 0), ("test", 0))]
+    assert dict(near.crossing(sides)) == {
+        ("validation", 0): ("test", 1),
+        ("validation", 1): ("test", 0),
+        ("validation", 2): ("test", 0),
+        ("train", 0): ("test", 0),
+    }
+    assert not list(near.crossing({"test": [one, one], "train": []}))
 
 
 def test_many_equal_questions_take_time_in_proportion():

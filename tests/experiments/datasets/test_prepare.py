@@ -213,6 +213,13 @@ def test_what_is_no_prepared_folder_is_not_overwritten(root, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+def test_a_place_that_cannot_be_written_is_said(root, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    words = ["data=official", "datasets=mbpp", f"data.root={root}"]
+    said = refused(capsys, "prepare", *words, f"out={tmp_path / 'file' / 'rows'}")
+    assert "cannot be written" in said and said.count("\n") == 1
+
+
 def test_two_at_once_do_not_meet(root, tmp_path, capsys):
     words = ["data=official", "datasets=mbpp", f"data.root={root}", f"out={tmp_path / 'rows'}"]
     with locks.held(tmp_path / ".rows.lock"):
@@ -225,6 +232,8 @@ DAMAGE = {
     "rows": ("rows.arrow", "rows.arrow has another sha256"),
     "test": ("test/gsm8k_test.jsonl", "test/gsm8k_test.jsonl has another sha256"),
     "counts": ("manifest.json", "gsm8k has 20 test rows and not 21"),
+    "keys": ("manifest.json", "manifest.json is not whole (KeyError('sha256')"),
+    "sets": ("manifest.json", "manifest.json is not whole (KeyError('rows')"),
 }
 
 
@@ -234,9 +243,14 @@ def test_what_was_changed_is_said(case, root, tmp_path, capsys):
     words = ["data=official", f"data.root={root}", f"out={out}"]
     run(capsys, "prepare", *words, "datasets=gsm8k")
     file, said = DAMAGE[case]
+    manifest = json.loads((out / "manifest.json").read_text())
     if case == "counts":
-        manifest = json.loads((out / file).read_text())
         manifest["counts"]["gsm8k"]["test"] = 21
+    if case == "keys":
+        del manifest["rows"]["sha256"]
+    if case == "sets":
+        del manifest["datasets"]["gsm8k"]["rows"]
+    if file == "manifest.json":
         (out / file).write_text(json.dumps(manifest))
     else:
         content = (out / file).read_bytes()
@@ -244,7 +258,8 @@ def test_what_was_changed_is_said(case, root, tmp_path, capsys):
         assert changed != content
         (out / file).write_bytes(changed)
     assert said in refused(capsys, "verify", *words)
-    assert "it has no math" in refused(capsys, "verify", *words, "datasets=gsm8k,math")
+    if case == "rows":
+        assert "it has no math" in refused(capsys, "verify", *words, "datasets=gsm8k,math")
 
 
 def test_a_killed_run_leaves_what_the_next_one_mends(root, tmp_path, capsys):

@@ -35,11 +35,11 @@ def run(capsys, *words) -> dict:
 
 
 def test_rows_of_one_type_keep_the_name_of_the_file(tmp_path, capsys):
-    path = roots.lines(tmp_path / "mine.jsonl", rows(MATH, 18))
+    path = roots.lines(tmp_path / "rows.jsonl", rows(MATH, 18))
     manifest = run(capsys, "register", f"path={path}", f"out={tmp_path / 'rows'}")
-    assert manifest["counts"] == {"mine": {"test": 3, "train": 15, "validation": 0}}
+    assert manifest["counts"] == {"rows": {"test": 3, "train": 15, "validation": 0}}
     table = open_table(tmp_path / "rows")
-    item = table.by_id("mine:train:4")
+    item = table.by_id("rows:train:4")
     assert item.prompt == rows(MATH, 5)[4]["problem"] and item.answers == ("5",)
     assert item.domain == "math"
     assert run(capsys, "verify", f"path={tmp_path / 'rows'}") == manifest
@@ -86,6 +86,7 @@ WRONG = {
         "line 2: found the problem of line 1 with anot",
     ),
     "an id again": ([QA, QA | {"problem": "Other?"}], "line 2: found the id q1 of line 1 again"),
+    "a number again": ([QA | {"id": 7}, QA | {"id": 7, "problem": "Other?"}], "the id 7 of line 1"),
     "tests of nothing": (
         [CODE | {"tests": "assert 1"}],
         "line 1: found tests that call no function",

@@ -10,7 +10,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.errors import UserError
@@ -134,6 +134,7 @@ HOTPOT = roots.hotpotqa("dev", 1)[0]
 MBPP = roots.mbpp()[0]
 CHOICE = {"question": "Who?", "subject": "s", "choices": ["a", "b"], "answer": 0}
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n"
+TORN = gzip.compress((json.dumps(GSM8K) + "\n").encode() * 2000)[:-9]
 SQUADS, HOTPOTS = "squad2/dev-v2.0.json", "hotpotqa/hotpot_dev_distractor_v1.json"
 
 
@@ -148,9 +149,11 @@ WRONG = {
     "other encoding": ("gsm8k/test.jsonl", '{"question": "é"}'.encode("latin-1"), "line 1"),
     "UTF-16": ("gsm8k/test.jsonl", json.dumps(GSM8K).encode("utf-16"), "line 1: found a l"),
     "torn line": ("gsm8k/test.jsonl", [GSM8K, GSM8K, '{"question": "H'], "line 3: found no"),
-    "torn .gz": ("gsm8k/test.jsonl.gz", gzip.compress(b"x" * 999)[:-9], "cannot be read"),
+    "torn .gz": ("gsm8k/test.jsonl.gz", TORN, "cannot be read as UTF-8 JSONL after row 2000: "),
     "gold without an answer": ("gsm8k/test.jsonl", [GSM8K | {"answer": "3"}], "line 1: fo"),
     "a number as text": ("gsm8k/test.jsonl", [GSM8K | {"question": 3}], "question that is 3"),
+    "no rows": ("gsm8k/test.jsonl", b"\n", "holds no rows of gsm8k"),
+    "null": ("gsm8k/test.jsonl", [GSM8K | {"answer": None}], "line 1: found no field 'answer'"),
     "no object": ("gsm8k/test.jsonl", ["[]"], "line 1: found []"),
     "too deep": ("gsm8k/test.jsonl", ["[" * 200_000], "line 1: found no JSON"),
     "no box": ("math/test.jsonl", [{"problem": "x", "solution": "y"}], "a gold without an a"),
@@ -238,9 +241,13 @@ def test_paragraphs_in_a_file_of_their_own_are_found_by_the_question(tmp_path):
     assert second.group_key == f"hotpotqa:{address(bare['question'])}"
 
 
-@given(st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists)), st.integers(1, 9))
+VALUES = st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=5)
+
+
+@settings(max_examples=50)
+@given(st.lists(VALUES, max_size=6), st.integers(1, 9))
 def test_a_list_is_read_in_pieces_of_any_size(tmp_path_factory, values, size):
-    path = tmp_path_factory.mktemp("list") / "list.json"
+    path = tmp_path_factory.getbasetemp() / "list.json"
     path.write_text(json.dumps(values, indent=size % 3 or None), encoding="utf-8")
     before, files.CHUNK = files.CHUNK, size
     try:

@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -16,6 +18,7 @@ from study.rows import prompt_id
 from study.tasks.datasets import sets
 from study.tasks.datasets.preset import load_data
 from study.tasks.datasets.table import SPLITS, open_table
+from tests.conftest import ROOT
 from tests.study.tasks.datasets import roots
 
 
@@ -116,3 +119,42 @@ def test_a_folder_that_is_not_whole_is_refused(folder, tmp_path, damage):
         (tmp_path / "rows.arrow").write_bytes(rows[:half] if damage == "cut" else rows)
     with pytest.raises(UserError, match=r"experiments\.data prepare"):
         open_table(tmp_path)
+
+
+READ_ALL = """
+import random, sys
+from pathlib import Path
+from study.tasks.datasets.table import open_table
+
+def mine():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+table = open_table(sys.argv[1])
+table.at(0)
+before, most = mine(), 0
+for place in random.Random(0).sample(range(len(table)), len(table)):
+    table.at(place)
+    most = max(most, mine())
+print(most - before)
+"""
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc")
+def test_a_process_that_has_read_all_rows_does_not_hold_them(tmp_path):
+    """Rows of 90 MB, in a process of their own."""
+    rows = roots.hotpotqa("dev", 20)
+    many = []
+    for number in range(1500):
+        texts = [random.Random(f"{number} {part}").randbytes(2500).hex() for part in range(6)]
+        context = [[f"Title {part}", [text]] for part, text in enumerate(texts)]
+        many.append(rows[number % 20] | {"_id": str(number), "context": context})
+    roots.whole(tmp_path / "hotpotqa" / "hotpot_dev_distractor_v1.json", many)
+    data = load_data("official", [f"data.root={tmp_path}"], ["hotpotqa"])
+    prepare([part(name, data) for name in data.datasets], data, tmp_path / "rows")
+    assert (tmp_path / "rows" / "rows.arrow").stat().st_size > 80 << 20
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALL, str(tmp_path / "rows")],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert int(done.stdout) < 65 << 20
