@@ -92,7 +92,7 @@ class HeldOut(TrainerCallback):
             item["stop"] = "stop" if tokens[-1] in ends else "length"
         lines = "".join(json.dumps({"step": step, **item}) + "\n" for item in items)
         write_text(_items_file(self.folder, step), lines)
-        return summary(items) | {"eval/seconds": time.perf_counter() - began}
+        return summary(items) | {"system/eval_s": time.perf_counter() - began}
 
     def _items(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         """What the rules say of each row's answer, as JSON; ``correct`` is null where they could
