@@ -244,7 +244,10 @@ def learn(
             gc.unfreeze()
 
 
-SHOWN = ("reward/mean", "truth/mean", "policy/length", "judge/unscored_frac", "system/step_s")
+SHOWN = (
+    *("reward/mean", "truth/mean", "policy/length", "judge/unscored_frac", "system/step_s"),
+    "eval/averages/by_dataset",
+)
 
 
 def _answered(folder: Path, judge: str) -> int:

@@ -76,7 +76,7 @@ def _counted(order: Order, counts: Counter[tuple[str, int]], length: int) -> dic
     the number of rows where all are drawn alike (Kish, "Survey Sampling", 1965)."""
     mixture = order.mixture
     ends = mixture.used_up(length)
-    sets = {}
+    sets: dict[str, dict[str, Any]] = {}
     for name, pool in mixture.pools.items():
         drawn = [count for (dataset, _), count in counts.items() if dataset == name]
         sets[name] = {

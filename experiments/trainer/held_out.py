@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, TrainerCallback
@@ -31,9 +31,6 @@ from study.records import Recorder
 from study.rows import Row, Truth
 from study.tasks import task_module
 
-if TYPE_CHECKING:
-    from experiments.trainer.grpo import RecordingTrainer
-
 EVALUATIONS, KEPT = "evaluations", "kept"
 """Folders of a cell: a JSONL of the items of each evaluated step, and a policy of each."""
 AT_ONCE = 64
@@ -44,17 +41,23 @@ class HeldOut(TrainerCallback):
     """Evaluates before the first step, every ``trainer.eval_steps``, and after the last.
 
     Args:
+        trainer: the cell's `grpo.RecordingTrainer`.
         recorder: of the cell; its folder is where evaluations are kept.
         on_line: called with the metrics line of step 0, which no training step writes.
     """
 
     def __init__(
         self,
-        trainer: RecordingTrainer,
+        trainer: Any,
         scorer: Scorer,
         recorder: Recorder,
         on_line: Callable[[dict[str, Any]], None],
     ) -> None:
+        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+            raise UserError(
+                f"trainer.eval_steps={scorer.config.trainer.eval_steps} asks a policy whose weights"
+                " are whole in one process, and these are spread. Type trainer.eval_steps=0"
+            )
         self.trainer, self.scorer, self.recorder = trainer, scorer, recorder
         self.on_line, self.folder, self.config = on_line, recorder.folder, scorer.config
         self.task = task_module(self.config.task.name)
@@ -89,7 +92,7 @@ class HeldOut(TrainerCallback):
             item["stop"] = "stop" if tokens[-1] in ends else "length"
         lines = "".join(json.dumps({"step": step, **item}) + "\n" for item in items)
         write_text(_items_file(self.folder, step), lines)
-        return summary(items) | {"eval/seconds": time.perf_counter() - began}
+        return summary(items) | {"system/eval_s": time.perf_counter() - began}
 
     def _items(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         """What the rules say of each row's answer, as JSON; ``correct`` is null where they could
@@ -155,10 +158,13 @@ def _passed(truth: Truth) -> bool:
 
 
 def clear(folder: Path, step: int) -> None:
-    """Take away what a cell holds of evaluations after ``step``."""
+    """Take away what a cell holds of evaluations after ``step``, and what a kill left half-kept."""
     for path in (*(folder / EVALUATIONS).glob("step-*"), *(folder / KEPT).glob("step-*")):
-        if int(path.stem.removeprefix("step-")) > step:
+        number = path.stem.removeprefix("step-")
+        if number.isdecimal() and int(number) > step:
             checkpoints.remove(path)
+    for path in (folder / KEPT).glob(".step-*"):
+        checkpoints.remove(path)
 
 
 def _items_file(folder: Path, step: int) -> Path:
@@ -196,7 +202,7 @@ def summary(items: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 @torch.no_grad()
-def greedy(trainer: RecordingTrainer, prompts: Sequence[Any]) -> list[list[int]]:
+def greedy(trainer: Any, prompts: Sequence[Any]) -> list[list[int]]:
     """The most probable completion of each prompt, token by token, as token ids.
 
     No random number is drawn, and the policy is afterwards as it was.

@@ -69,6 +69,7 @@ class Ordered(Sampler[int]):
 class InOrder(GRPOTrainer):
     """GRPOTrainer that draws its prompts in an order, once it is told to follow one."""
 
+    args: Any
     order: Order | None = None
 
     def follow(self, order: Order) -> None:
@@ -81,7 +82,7 @@ class InOrder(GRPOTrainer):
 
     @property
     def prompts_per_step(self) -> int:
-        return self.args.generation_batch_size // self.num_generations
+        return self.args.generation_batch_size // self.args.num_generations
 
     def state_at(self, step: int) -> dict[str, Any]:
         """What the checkpoint of ``step`` notes of the order."""
@@ -108,7 +109,11 @@ class InOrder(GRPOTrainer):
             return super()._get_train_sampler(dataset)
         repeats = self.num_iterations * self.args.steps_per_generation
         return Ordered(
-            self.order, self.args.max_steps, self.prompts_per_step, self.num_generations, repeats
+            self.order,
+            self.args.max_steps,
+            self.prompts_per_step,
+            self.args.num_generations,
+            repeats,
         )
 
 

@@ -28,11 +28,11 @@ class Options:
     datasets: list[str] = field(default_factory=list, metadata=bounds.NAMES)
     """The sets to draw from; none named: all that have rows to train on."""
     domains: dict[str, float | None] = field(default_factory=dict, metadata=WEIGHTS)
-    """Domain -> weight; null is none. Every domain that is drawn from has one, or none has: then they
-    are those that the folder was prepared with, 4 for math and 3 for qa and code as a rule."""
+    """Domain -> weight; null is none. Every domain that is drawn from has one, or none has: then
+    they are those that the folder was prepared with, 4 for math and 3 for qa and code as a rule."""
     sets: dict[str, float | None] = field(default_factory=dict, metadata=WEIGHTS)
-    """Set -> weight inside its domain; null is none. Every set of a domain has one, or none has: then
-    they are all alike."""
+    """Set -> weight inside its domain; null is none. Every set of a domain has one, or none has:
+    then they are all alike."""
     temperature: float | None = bounds.number(None, low=0.1, high=1_000_000)
     """Weights that are not given follow the rows instead: a set of n rows has n ** (1 / T), a
     domain the sum of its sets. 1 draws every row as often; the larger, the more alike the sets."""

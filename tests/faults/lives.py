@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
+from experiments.trainer.checkpoints import fault
 from study import cells
 from study.files import read_json
 from study.records import recorded
@@ -112,6 +113,10 @@ def content(folder: Path) -> dict[str, Any]:
         "verdicts": verdicts,
         "metrics": metrics,
         "weights": {name: tensor.numpy().tobytes() for name, tensor in weights.items()},
+        "evaluations": {
+            path.name: path.read_bytes() for path in sorted(folder.glob("evaluations/*"))
+        },
+        "kept": sorted(path.name for path in folder.glob("kept/*") if not fault(path)),
         "policy": sorted(path.name for path in (folder / "policy").iterdir()),
         "state": cells.state(folder),
         "step": read_json(folder / "status.json")["step"],

@@ -12,7 +12,10 @@ from study import cells
 from tests.conftest import ROOT, sweep
 from tests.faults import lives
 
-RUN = ("judge=sim-noisy", "seed=0", "trainer.steps=6")
+RUN = (
+    *("judge=sim-noisy", "seed=0", "trainer.steps=6"),
+    *("trainer.eval_steps=2", "trainer.keep_steps=true"),
+)
 """A noisy judge: its verdicts are repeatable only because each is drawn from its own content."""
 
 
@@ -67,6 +70,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight):
     calls = {
         line["step"]: line["metrics"]["cost/calls"]
         for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+        if line["step"]
     }
     asked_again = sum(count for step, count in calls.items() if step > reached)
     assert asked_again == len(stored_keys(tmp_path) - before), "a stored call was made again"

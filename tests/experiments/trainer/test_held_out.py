@@ -54,7 +54,8 @@ def test_the_first_the_last_and_every_second_step_are_evaluated(evaluated):
     assert list(lines) == [0, 1, 2, 3]
     name = "eval/instruct-mini/accuracy"
     assert [step for step, metrics in lines.items() if name in metrics] == [0, 2, 3]
-    assert set(lines[0]) == {metric for metric in lines[2] if metric.startswith("eval/")}
+    measured = {metric for metric in lines[2] if metric.startswith("eval/")}
+    assert set(lines[0]) == measured | {"system/eval_s"}
     assert outcome.lines[0]["step"] == 0
     assert [step_of(path) for path in parts(folder / "rollouts")] == [1, 2, 3]
     assert not [sentence for sentence in unsound(folder) if "rollouts" in sentence]
@@ -135,6 +136,7 @@ def test_what_lies_after_the_checkpoint_is_taken_away(tmp_path):
         path = tmp_path / "evaluations" / f"step-{step:06d}.jsonl"
         path.parent.mkdir(exist_ok=True)
         path.touch()
+    (tmp_path / "kept" / ".step-6.half").mkdir()
     held_out.clear(tmp_path, 4)
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step-0", "step-4"]
     assert len(list((tmp_path / "evaluations").iterdir())) == 2
