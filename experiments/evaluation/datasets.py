@@ -19,6 +19,7 @@ from experiments.evaluation.metrics import (
     Measured,
     averages,
     by_row,
+    domain_means,
     judged,
     measure,
     missing,
@@ -90,6 +91,7 @@ def evaluate_datasets(options: Options) -> None:
             "root": options.root,
         },
         "datasets": entries,
+        "domains": domain_means(entries),
         "averages": averages(entries),
         "seed": options.seed,
         "responses": collected.files,
@@ -342,8 +344,8 @@ def _show(result: Mapping[str, Any], target: Path) -> None:
             }
         )
     print_table(lines, f"{result['model'] or 'answers of a file'}, by rule")
-    for name, value in result["averages"].items():
-        print(f"average {name:<11} {_share(value)}")
+    for name, value in {**result["domains"], **result["averages"]}.items():
+        print(f"{name:<10} {_share(value)}")
     commands = {
         each["command"]: name
         for entry in result["datasets"]

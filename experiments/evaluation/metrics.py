@@ -236,21 +236,34 @@ def _pooled(credits: Sequence[Sequence[float]]) -> Estimate:
     return clustered_share(np.array([(sum(row), len(row)) for row in present]), count)
 
 
+def domain_means(sets: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Domain -> mean of the accuracies of its sets; a set without one is left out."""
+    domains: dict[str, list[float]] = {}
+    for (domain, _), accuracy in _accuracies(sets).items():
+        domains.setdefault(domain, []).append(accuracy)
+    return {name: sum(accuracies) / len(accuracies) for name, accuracies in domains.items()}
+
+
 def averages(sets: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Means of the accuracies of sets: over sets, over domains, and over domains by `WEIGHTS`. A
     set without an accuracy is left out, and the weights of the others are scaled up."""
-    domains: dict[str, list[float]] = {}
-    for entry in sets:
-        accuracy = entry["metrics"]["accuracy"]
-        if not math.isnan(accuracy):
-            domains.setdefault(entry["domain"], []).append(accuracy)
-    if not domains:
+    means, every = domain_means(sets), list(_accuracies(sets).values())
+    if not means:
         return dict.fromkeys(("by_dataset", "by_domain", "weighted"))
-    every = [accuracy for accuracies in domains.values() for accuracy in accuracies]
-    means = {name: sum(accuracies) / len(accuracies) for name, accuracies in domains.items()}
     total = sum(WEIGHTS[name] for name in means)
     return {
         "by_dataset": sum(every) / len(every),
         "by_domain": sum(means.values()) / len(means),
         "weighted": sum(WEIGHTS[name] * mean for name, mean in means.items()) / total,
     }
+
+
+def _accuracies(sets: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
+    """(domain, set) -> its accuracy, over the rows of all of its splits."""
+    sums: dict[tuple[str, str], list[float]] = {}
+    for entry in sets:
+        if entry["n"]:
+            right = sums.setdefault((entry["domain"], entry["dataset"]), [0.0, 0.0])
+            right[0] += entry["metrics"]["accuracy"] * entry["n"]
+            right[1] += entry["n"]
+    return {place: right / rows for place, (right, rows) in sums.items()}

@@ -47,6 +47,10 @@ def answers(rows, verdicts=None, **of):
     ]
 
 
+def entry(domain, dataset, accuracy, n):
+    return {"domain": domain, "dataset": dataset, "metrics": {"accuracy": accuracy}, "n": n}
+
+
 def votes(flags):
     return [Vote(str(flag), flag) for flag in flags]
 
@@ -111,7 +115,7 @@ def test_missing_scores_are_left_out_and_nothing_at_all_is_no_zero():
     assert (measured.metrics["accuracy"], measured.rows) == (0.5, 2)
     nothing = measure(answers([[None], [None]]), "gsm8k", "math", None)
     assert math.isnan(nothing.metrics["accuracy"]) and nothing.rows == 0
-    assert averages([{"domain": "math", "metrics": nothing.metrics}]) == dict.fromkeys(
+    assert averages([entry("math", "gsm8k", math.nan, 0)]) == dict.fromkeys(
         ("by_dataset", "by_domain", "weighted")
     )
 
@@ -190,10 +194,11 @@ def test_a_judge_of_one_class_has_no_youden_j():
 
 
 def test_the_average_is_weighted_by_domain_and_not_by_rows():
-    names = [("math", 0.5), ("math", 0.7), ("qa", 0.3), ("code", 0.1)]
-    means = averages([{"domain": name, "metrics": {"accuracy": value}} for name, value in names])
+    names = [("math", "a", 0.5, 9), ("math", "b", 0.7, 1), ("qa", "c", 0.3, 5)]
+    splits = [("code", "d", 0.0, 30), ("code", "d", 0.4, 10)]  # 0.1 over both
+    means = averages([entry(*words) for words in [*names, *splits]])
     assert means == pytest.approx(
         {"by_dataset": 0.4, "by_domain": 1.0 / 3, "weighted": (4 * 0.6 + 3 * 0.3 + 3 * 0.1) / 10}
     )
-    alone = averages([{"domain": "qa", "metrics": {"accuracy": 0.3}}])
+    alone = averages([entry("qa", "c", 0.3, 5)])
     assert set(alone.values()) == {0.3}

@@ -129,7 +129,17 @@ def test_a_cell_answers_with_its_adapter_or_says_what_it_lacks(tmp_path, little,
     assert " + cell/checkpoints/checkpoint-2@" in step.model
     with pytest.raises(UserError, match="this run has checkpoint-2"):
         made(run=cell, checkpoint=3)
+    words = f"policy: {{path: {little}, dtype: float32, chat_template: chatml}}"
+    judge = "judge: {name: sim-fair, endpoint: {model: ''}}\ntask: {name: prompts}"
+    (cell / "config.yaml").write_text(f"{words}\n{judge}\n")
+    shutil.rmtree(cell / "policy")  # a run that has not ended has begun all the same
+    before = made(run=cell, checkpoint=0)
+    assert before.model == made(model=str(little)).model and " + " not in before.model
+    assert len(before.settings["chat_template_sha256"]) == 64
     (cell / "config.yaml").write_text("policy: {path: tiny, dtype: float32}")
+    with pytest.raises(UserError, match="is not a cell"):
+        made(run=cell, checkpoint=0)
+    shutil.copytree(adapter, cell / "policy")
     with pytest.raises(UserError, match="tiny policy"):
         made(run=cell)
 
