@@ -639,6 +639,14 @@ def test_a_tracked_runs_numbers_are_metrics_of_its_model(evaluate, cell, runs):
     assert json.loads(place.read_text())["datasets"] == result["datasets"]
 
 
+def test_a_row_of_another_set_with_the_same_problem_was_trained_on(root):
+    """As the rows of MATH-500 are rows of MATH under other ids."""
+    (root / "math500").mkdir()
+    shutil.copy(root / "math" / "test.jsonl", root / "math500" / "test.jsonl")
+    seen = chosen.Seen(frozenset(), frozenset({reported("math", root)[1].prompt}), None, ())
+    assert [seen.holds(item) for item in reported("math500", root)] == [False, True, False]
+
+
 def test_rows_that_a_run_may_yet_draw_are_not_scored(evaluate, cell, root, tmp_path):
     """plan-c cuts the test file where there is no other: its train rows are no held-out rows."""
     folder = tmp_path / "prepared"
