@@ -76,6 +76,13 @@ def test_a_number_may_stand_without_quotes_and_repeats_are_merged(tmp_path, caps
     assert manifest["datasets"]["mine"]["rows"]["read"] == 13
 
 
+def test_programs_without_tests_are_counted(tmp_path, capsys):
+    bare = [{key: row[key] for key in row if key != "tests"} for row in rows(CODE, 11)]
+    path = roots.lines(tmp_path / "mine.jsonl", [*bare, *rows(CODE, 12)[11:]])
+    manifest = run(capsys, "register", f"path={path}", f"out={tmp_path / 'rows'}")
+    assert manifest["datasets"]["mine"]["without_tests"] == 11
+
+
 WRONG = {
     "no answer": ([MATH | {"answer": " "}], "line 1: found a gold without an answer"),
     "no type": ([{"problem": "x", "answer": "y"}], "line 1: found no field 'type'"),
