@@ -11,15 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub import HfApi, constants, set_client_factory
 
+from study.cli import writes
 from study.files import first_line, say, sha256, sync, write_json
 from study.tasks.datasets import sets
 from study.tasks.datasets.preset import SOURCE, Data
 
 HUB_SECONDS = 5
-"""How long the hub may take to say that it is there; its files may take as long between bytes."""
+"""How long the hub may take to begin an answer."""
+
+
+class Client(httpx.Client):
+    """Gives a request up that is not answered in time. huggingface_hub would wait longer and ask
+    again, for minutes."""
+
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        """Raises ConnectionError: no answer in time."""
+        limits = dict.fromkeys(("connect", "read", "write", "pool"), HUB_SECONDS)
+        request.extensions = {**request.extensions, "timeout": limits}
+        try:
+            return super().send(request, **options)
+        except httpx.TimeoutException as error:
+            raise ConnectionError(f"no answer in {HUB_SECONDS} s") from error
 
 
 def download(data: Data, out: Path) -> dict[str, Any]:
@@ -28,23 +42,23 @@ def download(data: Data, out: Path) -> dict[str, Any]:
     A set that the hub does not give is looked for in the data folder.
     Raises UserError: neither has it.
     """
+    set_client_factory(lambda: Client(follow_redirects=True, timeout=None))
     taken: dict[str, Any] = {}
-    closed = ""
+    closed = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else ""
     for name in data.datasets:
         try:
             if closed:
-                raise OSError(closed)
+                raise ConnectionError(closed)
             revision = _revision(sets.source(name).hub["repository"])
             paths = _fetch(name, revision, out)
         except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:
             root = data.folder(name)
-            if isinstance(error, HfHubHTTPError):
-                say(
-                    f"The hub did not give {name} ({first_line(error)}): it is in data.root={root}."
-                )
-            else:
+            if isinstance(error, ConnectionError | httpx.TransportError):
                 closed = closed or first_line(error)
                 say(f"The hub does not answer ({closed}): sets are taken from data.root={root}.")
+            else:
+                why = first_line(error)
+                say(f"The hub did not give {name} ({why}): it is taken from data.root={root}.")
             paths, revision = sets.located(name, root), ""
         files = {
             split: {"path": str(path), "sha256": sha256(path)} for split, path in paths.items()
@@ -63,8 +77,6 @@ def _revision(repository: str) -> str:
 
 def _fetch(name: str, revision: str, out: Path) -> dict[str, Path]:
     """Write each official file of a set, and what it was made from."""
-    for key in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
-        os.environ.setdefault(key, str(HUB_SECONDS))  # read when datasets is first imported
     from datasets import load_dataset
 
     known = sets.source(name)
@@ -76,7 +88,8 @@ def _fetch(name: str, revision: str, out: Path) -> dict[str, Path]:
             for config in known.hub["configs"]
         ]
         rows = (dict(row) for part in parts for row in part)
-        _replace(path, FORMS.get(name, _lines)(rows))
+        with writes("out", out):
+            _replace(path, FORMS.get(name, _lines)(rows))
         paths[split] = path
     source = next(iter(paths.values())).with_name(f"{name}{SOURCE}")
     write_json(source, {"repository": known.hub["repository"], "revision": revision})

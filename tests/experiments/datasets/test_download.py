@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+import os
 import socket
+import subprocess
+import sys
+import threading
 
 import pytest
+from datasets import Dataset
 
 from experiments import data
 from experiments.datasets import download
 from study import files
 from study.tasks.datasets import sets
+from tests.conftest import ROOT
 from tests.study.tasks.datasets import roots
 
 
@@ -42,6 +49,66 @@ def test_a_closed_hub_is_said_in_one_line_and_the_data_folder_is_used(
     taken = json.loads(printed.out)
     assert taken["gsm8k"]["files"]["test"]["path"] == str(root / "gsm8k" / "test.jsonl")
     assert list(tmp_path.iterdir()) == []
+
+
+class HalfHub(http.server.BaseHTTPRequestHandler):
+    """A hub that knows a repository's commit and never gives a file."""
+
+    def do_GET(self):
+        if "/api/datasets/" not in self.path or self.server.asked:
+            self.server.stopped.wait(60)
+            return
+        self.server.asked = True
+        body = json.dumps({"id": "openai/gsm8k", "sha": "0" * 40, "siblings": []}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *words):
+        pass
+
+
+IMPATIENT = """
+import sys
+from experiments import data
+from experiments.datasets import download
+download.HUB_SECONDS = 1
+sys.exit(data.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_hub_that_stops_half_way_is_given_up(root, tmp_path):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), HalfHub) as server:
+        server.asked, server.stopped = False, threading.Event()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        places = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path)}
+        words = ["data=official", "datasets=gsm8k,mbpp", f"data.root={root}", f"out={tmp_path}"]
+        done = subprocess.run(
+            [sys.executable, "-c", IMPATIENT, "download", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env=os.environ | places,
+        )
+        asked = server.asked
+        server.stopped.set()
+        server.shutdown()
+    assert asked and done.returncode == 0
+    assert done.stderr == (
+        f"The hub does not answer (no answer in 1 s): sets are taken from data.root={root}.\n"
+    )
+    assert json.loads(done.stdout).keys() == {"gsm8k", "mbpp"}
+
+
+def test_a_hub_that_is_switched_off_is_not_asked(root, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    words = ["data=official", "datasets=gsm8k", f"data.root={root}", f"out={tmp_path}"]
+    assert data.main(["download", *words]) == 0
+    assert "The hub does not answer (HF_HUB_OFFLINE is set)" in capsys.readouterr().err
 
 
 def test_neither_hub_nor_folder_is_said(silent, tmp_path, capsys):
@@ -102,7 +169,9 @@ def test_what_the_hub_gives_is_laid_in_official_form(tmp_path, monkeypatch, root
     monkeypatch.setattr(download, "_revision", lambda repository: "c0ffee")
     monkeypatch.setattr(
         "datasets.load_dataset",
-        lambda repository, config, split, revision: rows[repository.split("/")[1]][split],
+        lambda repository, config, split, revision: Dataset.from_list(
+            rows[repository.split("/")[1]][split]
+        ),
     )
     names = ["gsm8k", "squad2", "hotpotqa", "mbpp"]
     words = ["data=official", f"datasets={','.join(names)}"]
