@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from study.errors import UserError
@@ -46,13 +46,7 @@ def load_presets(
     try:
         with nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
             composed = compose(overrides=[*chosen, *overrides])
-        data: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    except MissingMandatoryValue as problem:
-        key = getattr(problem, "full_key", None) or "a value"
-        raise UserError(
-            f"{key} has no value and judge={judge} does not work without one. Type it on"
-            f" the command line: {key}=VALUE"
-        ) from problem
+        data: Any = plain(composed, f"judge={judge}")
     except (HydraException, OmegaConfBaseException) as problem:
         raise UserError(
             f"The settings do not fit: {redact(' '.join(str(problem).split()))} The names and"
@@ -60,6 +54,21 @@ def load_presets(
         ) from problem
     refuse_config(data)
     return freeze(Judge, data["judge"]), freeze(Task, data["task"])
+
+
+def plain(composed: DictConfig, what: str) -> dict[str, Any]:
+    """A composed config as a plain dict. Raises UserError: a value is missing, without which
+    ``what`` does not work."""
+    try:
+        data = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as problem:
+        key = getattr(problem, "full_key", None) or "a value"
+        raise UserError(
+            f"{key} has no value and {what} does not work without one. Type it on the command"
+            f" line: {key}=VALUE"
+        ) from problem
+    assert isinstance(data, dict)
+    return {str(key): value for key, value in data.items()}
 
 
 def load_judge(name: str, *overrides: str) -> Judge:
