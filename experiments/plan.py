@@ -36,7 +36,11 @@ def show_plan(todo: Sequence[Cell]) -> int:
     print_table(lines, f"{todo[0].config.study}: {len(todo)} cells", ("error",))
     costs = [expected(cell) for cell in todo]
     total = {name: sum(cost[name] for cost in costs) for name in costs[0]}
-    left = sum(expected(cell)["calls"] for cell in todo if cells.state(cell.dir) != "done")
+    left = sum(
+        cost["calls"]
+        for cell, cost in zip(todo, costs, strict=True)
+        if cells.state(cell.dir) != "done"
+    )
     print(
         f"{total['completions']} completions and {total['calls']} judge calls in all, "
         f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "

@@ -18,7 +18,7 @@ from judges.grading import GRADINGS
 from judges.grading.checks import check_rows
 from judges.identity import build_grading, judge_id
 from judges.session import Session
-from study import storage
+from study import cells, storage
 from study.cells import Cell
 from study.compose import CONF
 from study.errors import UserError
@@ -59,6 +59,9 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
     check_inputs(todo)
     if launcher:
         check_launcher(launcher)
+    else:
+        new = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
+        check_memory(new, refuse=not config.plan)
     say_problems(study_dir, todo)
 
 
@@ -173,7 +176,6 @@ def check_inputs(todo: Sequence[Cell]) -> None:
                 f"To make it, type: python -m experiments.models get {policy.name}; to use "
                 "another one, type: policy.path=FOLDER or policy.path=OWNER/NAME"
             )
-    check_memory(todo)
 
 
 def sandboxed(todo: Sequence[Cell]) -> None:

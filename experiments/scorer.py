@@ -177,14 +177,13 @@ class Scorer:
                 self._rollout_rows(step, inputs_N, texts_N, answers_N, votes_N, rules_N),
                 _verdict_rows(step, "acting", self.acting, votes_N),
             )
-            rewarded = self._compose(inputs_N, votes_N, record)
+            rewarded = self._compose(inputs_N, votes_N, record, under_way)
             for row, (reward, terms) in zip(record.rollouts, rewarded, strict=True):
                 row["reward"] = reward
                 row |= {f"{COMPONENT}{name}": value for name, value in terms.items()}
             with _timed(seconds, "shadows"):
                 for shadow, ahead in zip(self.shadows, under_way.ahead[1:], strict=True):
-                    votes = self._ask(shadow, inputs_N, ahead)
-                    record.verdicts += _verdict_rows(step, "shadow", shadow, votes)
+                    record.verdicts += self._shadow_rows(step, shadow, inputs_N, ahead)
             if self.budget is not None:
                 sent = sum(session.calls for session in (self.acting, *self.shadows))
                 self.budget.add(sent - sum(under_way.calls), record.verdicts)
@@ -219,6 +218,11 @@ class Scorer:
         group_size = self.config.trainer.group_size
         return judge_all(judge, [rollout.item for rollout in inputs_N], group_size, ahead)
 
+    def _shadow_rows(
+        self, step: int, shadow: Session, inputs_N: list[RewardInputs], ahead: Ahead
+    ) -> list[dict[str, Any]]:
+        return _verdict_rows(step, "shadow", shadow, self._ask(shadow, inputs_N, ahead))
+
     def _rollout_rows(
         self,
         step: int,
@@ -249,7 +253,11 @@ class Scorer:
         ]
 
     def _compose(
-        self, inputs_N: list[RewardInputs], votes_N: list[list[Verdict]], record: StepRecord
+        self,
+        inputs_N: list[RewardInputs],
+        votes_N: list[list[Verdict]],
+        record: StepRecord,
+        under_way: UnderWay,
     ) -> list[Composed]:
         """Each reward, and the terms that it is composed of; see `__call__` for what is raised."""
         judge, group_size = self.config.judge, self.config.trainer.group_size
@@ -258,6 +266,9 @@ class Scorer:
         try:
             return composed(self.config, inputs_N, scores_N, group_size, policy, most)
         except TooManyMissing as error:
+            for shadow, ahead in zip(self.shadows, under_way.ahead[1:], strict=True):
+                if ahead.asked:  # what has been paid for is kept, and counts against the budget
+                    record.verdicts += self._shadow_rows(record.step, shadow, inputs_N, ahead)
             self.on_missing(record.step, record.rollouts, record.verdicts)
             votes = [vote for votes in votes_N for vote in votes]
             raise too_many_missing(str(error), votes, self.acting.judge) from error

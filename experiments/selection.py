@@ -47,6 +47,8 @@ def choose(
         strata: one label per candidate (stratified).
         seed: of random and stratified.
     """
+    if method not in METHODS:
+        raise UserError(f"select={method} is not one of {', '.join(METHODS)}.")
     if not 1 <= k <= len(texts):
         raise UserError(
             f"n={k} prompts cannot be chosen out of {len(texts)}. Give n from 1 to {len(texts)}."

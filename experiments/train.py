@@ -18,7 +18,7 @@ import time
 import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -252,9 +252,17 @@ def environment(threads: int) -> dict[str, Any]:
         "platform": platform.platform(),
         "host": socket.gethostname(),
         "threads": threads,
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "git": git_state(Path(__file__).parent),
     }
+
+
+def version_of(package: str) -> str:
+    """What is installed of a package; other builds may stand under another name."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
 
 
 def git_state(folder: Path) -> dict[str, Any]:

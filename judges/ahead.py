@@ -49,6 +49,11 @@ class Ahead:
         whole = [group for group in groups if all(place in self._items for place in group)]
         self._begin([place for group in whole for place in group])
 
+    @property
+    def asked(self) -> bool:
+        """Whether anything was submitted."""
+        return bool(self._submitted)
+
     def votes(self, items: Sequence[tuple[Row, str]]) -> list[list[Verdict]]:
         """The votes on all P * G answers; what was not submitted in these words is asked now."""
         stale = {

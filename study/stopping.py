@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Generator
@@ -16,6 +17,7 @@ from typing import Any
 
 PATIENCE_S = 60.0
 """How long an interrupted command may take to end before it can be interrupted again."""
+AGAIN_S = 0.01
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAID = b"Stopping: what runs is being ended and recorded, which takes some seconds.\n"
 
@@ -23,6 +25,7 @@ SAID = b"Stopping: what runs is being ended and recorded, which takes some secon
 class _State:
     asked: float | None = None
     """When the command was first told to stop."""
+    number: int = signal.SIGINT
     held = 0
     waits = False
 
@@ -33,17 +36,30 @@ def take_signals() -> None:
     What was ignored before, as under nohup or in the background of a shell, stays ignored.
     """
     _State.asked, _State.held, _State.waits = None, 0, False
+    sys.unraisablehook = _raise_again
     for number in STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _stop)
 
 
-def _stop(*_: Any) -> None:
+def _raise_again(lost: Any) -> None:
+    """Python drops what is raised within a destructor or a weak reference's callback; an
+    interruption that came there comes again."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt) or _State.asked is None:
+        sys.__unraisablehook__(lost)
+        return
+    main = threading.main_thread().ident
+    assert main is not None
+    _State.asked = None
+    threading.Timer(AGAIN_S, signal.pthread_kill, (main, _State.number)).start()
+
+
+def _stop(number: int, _: Any) -> None:
     now = time.monotonic()
     if _State.asked is not None and now - _State.asked < PATIENCE_S:
         os.write(2, SAID)
         return
-    _State.asked = now
+    _State.asked, _State.number = now, number
     if _State.held:
         _State.waits = True
         os.write(2, SAID)

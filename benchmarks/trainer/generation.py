@@ -3,7 +3,8 @@
     python -m benchmarks.trainer.generation [rounds=3] [prompts=4] [prompt=256] [longest=128]
 
 Two shapes: SmolLM2-135M with random weights and a LoRA adapter, and the tiny policy of the built-in
-task (8 prompts x 8). Of a random model's greedy tokens one in ``stop`` ends its row.
+task (8 prompts x 8). Of a random model's greedy tokens one in ``stop`` ends its row; the rows of a
+prompt are greedy and so alike.
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ def compete(name: str, trainer: Any, prompts: list[list[int]], rounds: int, repe
     mine, expected = ours(trainer, prompts, owner), theirs(trainer, prompts, owner)
     assert mine == expected, sum(a != b for a, b in zip(mine, expected, strict=True))
     lengths = [len(ids) for ids in mine]
-    print(f"{name}: {len(owner)} rows of {min(lengths)} to {max(lengths)} tokens, the same tokens")
+    mean = sum(lengths) / len(lengths)
+    print(
+        f"{name}: {len(owner)} rows of {min(lengths)} to {max(lengths)} tokens, {mean:.0f} on "
+        "average, the same tokens"
+    )
     race(
         lambda: ours(trainer, prompts, owner),
         {f"{name}, TRL": lambda: theirs(trainer, prompts, owner)},
@@ -83,7 +88,7 @@ def main() -> None:
     prepare(trainer, [tokenizer.eos_token_id], 40)
     compete("tiny policy", trainer, prompts, sizes["rounds"], repeats=3)
 
-    trainer = make_trainer(smollm2(), rank=8, rows=sizes["prompts"] * GROUP)
+    trainer = make_trainer(smollm2(scale=2), rank=8, rows=sizes["prompts"] * GROUP)
     vocabulary = trainer.model.config.vocab_size
     prompts = torch.randint(
         5, vocabulary, (sizes["prompts"], sizes["prompt"]), generator=draw

@@ -21,10 +21,14 @@ GROUP = 8
 TOKENIZER = tiny_tokenizer()
 
 
-def smollm2() -> PreTrainedModel:
-    """SmolLM2-135M's shape with random weights."""
+def smollm2(scale: float = 1.0) -> PreTrainedModel:
+    """SmolLM2-135M's shape with random weights.
+
+    Args:
+        scale: factor of all projections; at 2 greedy tokens do not repeat themselves.
+    """
     torch.manual_seed(0)
-    return LlamaForCausalLM(
+    model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=49152,
             hidden_size=576,
@@ -40,6 +44,11 @@ def smollm2() -> PreTrainedModel:
             bos_token_id=None,
         )
     )
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "_proj" in name:
+                weight.mul_(scale)
+    return model
 
 
 def qwen25(size: str) -> PreTrainedModel:

@@ -30,7 +30,7 @@ class Response:
     text: str | None
     line: int
     fields: Mapping[str, Any]
-    """The whole object; `generate` adds model, settings, stop, tokens and error."""
+    """The whole object; `fill` adds model and settings, `generate` stop, tokens and error."""
 
 
 @dataclass(frozen=True)

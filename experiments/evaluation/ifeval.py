@@ -32,6 +32,7 @@ from analysis.statistics.bootstrap import ratio_se
 from analysis.statistics.proportions import clustered_wilson, wilson
 from study.answers import answer_of
 from study.errors import UserError
+from study.files import first_line
 from study.tasks.where import VARIABLE, data_folder
 
 PROMPTS_FILE = Path("ifeval/input_data.jsonl")
@@ -104,7 +105,7 @@ def _from_hub() -> Path:
             hf_hub_download(HUB_REPO, HUB_FILE, repo_type="dataset", etag_timeout=HUB_SECONDS)
         )
     except (OSError, httpx.HTTPError, HfHubHTTPError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise UserError(
             f"IFEval's prompts are not here and the hub did not give {HUB_REPO}: {reason} Type"
             f" data.root=FOLDER, where FOLDER holds {PROMPTS_FILE}, or set {VARIABLE}."

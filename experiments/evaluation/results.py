@@ -14,7 +14,7 @@ from typing import Any
 from experiments.evaluation.options import Options
 from experiments.track.store import load_mlflow
 from study.errors import UserError
-from study.files import read_json, write_json
+from study.files import first_line, read_json, write_json
 
 TAG = "judgedrift.model"
 """Tag of a LoggedModel that holds the label of its weights."""
@@ -111,7 +111,7 @@ def track(
     except mlflow.exceptions.MlflowException as error:
         raise UserError(
             f"The result is written, and the tracking store {run['uri']} does not take it:"
-            f" {str(error).splitlines()[0]} Mend the store and type the command again, or"
+            f" {first_line(error)} Mend the store and type the command again, or"
             " track=false."
         ) from error
     print(f"logged as eval/{evaluation}/* on the model {model_id} of run {run['run_id']}")

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import nullcontext
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
@@ -44,8 +44,8 @@ SURROUNDINGS = {
     # Children share cores with each other and with a local judge: a thread that spins while it
     # waits takes the core from whoever it waits for.
     "OMP_WAIT_POLICY": "PASSIVE",
-    # A step frees and takes the same hundreds of megabytes again. Kept by the process, they are not
-    # given back to the kernel, which would clear every page anew.
+    # A step of TRL's own frees and takes the same hundreds of megabytes again. Kept by the process,
+    # they are not given back to the kernel, which would clear every page anew.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
 }
@@ -118,13 +118,23 @@ def run_pool(
 def start_server() -> ForkServerContext:
     """Let the fork server import what cells need, beside what the caller does meanwhile; one that
     runs stays."""
-    for name, value in SURROUNDINGS.items():
-        os.environ.setdefault(name, value)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    with deaf_to_terminal():  # the sweep alone tells its children to stop, once
+    with surroundings(), deaf_to_terminal():  # the sweep alone tells its children to stop, once
         ensure_running()
     return context
+
+
+@contextlib.contextmanager
+def surroundings() -> Generator[None]:
+    """Within the block a process begins with `SURROUNDINGS`; a judge's server does not."""
+    added = {name: value for name, value in SURROUNDINGS.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def _first_free(waiting: list[Path], elsewhere: set[Path]) -> Path | None:

@@ -48,6 +48,9 @@ def run_study(todo: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int
     started = time.perf_counter()
     with ExitStack() as stack:
         stack.enter_context(leases(judges_of(new), study_dir.parent))
+        check_study(study_dir, todo, todo[0].config.factors)  # again: servers took their time
+        writable(study_dir.parent)
+        preflight(todo)
         if elsewhere is None:
             start_server()
             stack.enter_context(warming(new))
@@ -89,13 +92,8 @@ def _states(todo: Sequence[Cell]) -> set[str]:
 def _opened(todo: Sequence[Cell], new: Sequence[Cell]) -> Generator[dict[str, Any]]:
     """Lay the study and the cells ``new``; however the block ends, no run of theirs stays open.
 
-    Yields what the study's run in MLflow is known by, nothing where tracking is off. Raises
-    UserError where folder, factors, endpoints, keys or tracking are not usable.
+    Yields what the study's run in MLflow is known by, nothing where tracking is off.
     """
-    study_dir = todo[0].dir.parent
-    check_study(study_dir, todo, todo[0].config.factors)  # again: servers took their time to start
-    writable(study_dir.parent)
-    preflight(todo)
     mlflow_ids: dict[str, Any] = {}
     ended = "FAILED"
     try:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from experiments.launch.pool import leave_with_parent, redirect
+from experiments.launch.pool import leave_with_parent, redirect, surroundings
 from experiments.policies.load import TINY, cache_of
 from experiments.policies.tiny import build_missing, is_built
 from study.cells import Cell
@@ -30,24 +30,28 @@ def warming(todo: Sequence[Cell]) -> Generator[None]:
     A cell that needs one waits on the cache's lock. Where the process fails, which ``log.txt`` in
     the cache says, the cell builds the policy itself.
     """
-    missing = {}
-    for cell in todo:
-        policy, cache_dir = cell.config.policy, cache_of(cell)
+    places = {
+        repr(cell.config.policy): (cell.config.policy, cache_of(cell))
+        for cell in todo
+        if cell.config.policy.path == TINY
+    }
+    missing = []
+    for policy, cache_dir in places.values():
         with contextlib.suppress(UserError):  # its cell says it
-            if policy.path == TINY and not is_built(policy, cache_dir):
-                missing[repr(policy)] = (policy, cache_dir)
-    # a spawned process begins with the settings of this one's environment, a forked one does not
+            if not is_built(policy, cache_dir):
+                missing.append((policy, cache_dir))
     context = multiprocessing.get_context("spawn")
     alive, keep = context.Pipe(duplex=False)
     with alive, keep:
-        with deaf_to_terminal(), contextlib.suppress(OSError):
-            for policy, cache_dir in missing.values():
+        with surroundings(), deaf_to_terminal(), contextlib.suppress(OSError):
+            for policy, cache_dir in missing:
                 context.Process(target=_warm, args=(policy, cache_dir, alive), daemon=True).start()
         yield
 
 
 def _warm(policy: Policy, cache_dir: Path, alive: Connection) -> None:
-    cache_dir.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # building it fails by the same, and says so in the log
+        cache_dir.mkdir(parents=True, exist_ok=True)
     redirect(cache_dir)
     threading.Thread(target=leave_with_parent, args=(alive,), daemon=True).start()
     build_missing(policy, cache_dir)

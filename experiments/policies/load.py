@@ -11,6 +11,7 @@ import yaml
 from experiments.policies.tiny import load_tiny
 from study.cells import Cell
 from study.errors import UserError
+from study.files import first_line
 from study.schema import Policy, Task
 
 if TYPE_CHECKING:
@@ -103,10 +104,8 @@ def read_model(
             f" Type {keys}dtype=float32 or {keys}dtype=bfloat16."
         )
     try:
-        return (
-            AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype),
-            AutoTokenizer.from_pretrained(tokenizer or path),
-        )
+        words = AutoTokenizer.from_pretrained(tokenizer or path)  # first: it is small
+        return AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype), words
     except (OSError, ValueError) as error:
         place = f"{keys}path=" if keys else ""
         raise UserError(
@@ -125,7 +124,7 @@ def adapted(model: Any, adapter: Path, base: str) -> Any:
             warnings.filterwarnings("error", message=".*adapter keys.*")
             return PeftModel.from_pretrained(model, str(adapter))
     except (RuntimeError, ValueError, UserWarning) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"adapter={adapter} does not fit {base}: {reason[:200]}") from error
 
 

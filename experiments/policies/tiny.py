@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,12 +98,19 @@ def _folder(policy: Policy, cache_dir: Path) -> Path:
     warm-up included."""
     digest = hashlib.blake2b(digest_size=6)
     recipe = [_architecture(policy), asdict(policy.warmup or Warmup())]
-    libraries = [version("torch"), version("transformers")]
-    digest.update(json.dumps(recipe + libraries, sort_keys=True).encode())
-    files = (instruct_mini.__file__, Path(str(instruct_mini.__file__)).with_suffix(".toml"))
+    digest.update(json.dumps(recipe, sort_keys=True).encode())
+    files = [Path(str(instruct_mini.__file__)).with_suffix(".toml"), instruct_mini.__file__]
+    files += [_version_file("torch", "version.py"), _version_file("transformers", "__init__.py")]
     for source in (*files, teacher.__file__, __file__):
         digest.update(Path(str(source)).read_bytes())
     return cache_dir / f"tiny-{digest.hexdigest()}"
+
+
+def _version_file(package: str, name: str) -> Path:
+    """The file of a package that says its version and build; the package is not imported."""
+    spec = find_spec(package)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).with_name(name)
 
 
 def _build_tiny(architecture: dict[str, int], warmup: Warmup, folder: Path) -> None:

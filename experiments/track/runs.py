@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.track import projection
-from experiments.track.projection import Point, points
+from experiments.track.projection import Point
 from experiments.track.store import initialise, load_mlflow, tracking_uri
 from study import cells
 from study.cells import Cell
@@ -25,6 +25,8 @@ from study.verify import read_form
 
 BATCH = 990
 """Points of one request; the server takes 1,000 entities, and the heartbeat tags ride along."""
+PAUSE_S = 60.0
+"""How long nothing is sent after a failure, at least."""
 
 _log = logging.getLogger(__name__)
 
@@ -151,12 +153,6 @@ def one_line(error: Exception) -> str:
     return redact(f"{type(error).__name__}: {' '.join(str(error).split())}")[:300]
 
 
-PAUSE_S = 60.0
-"""How long nothing is sent after a failure, at least."""
-
-_log = logging.getLogger(__name__)
-
-
 class RunLog:
     """The live run of one cell: buffers points and sends them every ``tracking.flush_steps``.
 
@@ -195,7 +191,7 @@ class RunLog:
         """
         if not self.cell.config.tracking.enabled or step <= self._sent:
             return
-        self._points.extend(points(step, time_ms, metrics))
+        self._points.extend(projection.points(step, time_ms, metrics))
         self._steps.add(step)
         enough = len(self._steps) >= self.cell.config.tracking.flush_steps
         if enough and time.monotonic() >= self._retry_at:  # a dead server shall cost little
@@ -259,6 +255,6 @@ def _heartbeat() -> dict[str, str]:
     return {
         "judgedrift.host": socket.gethostname(),
         "judgedrift.pid": str(os.getpid()),
-        "judgedrift.boot_id": boot(),
+        "judgedrift.boot_id": boot() if boot().strip("0") else "-",
         "judgedrift.heartbeat": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -203,12 +203,12 @@ def _experiment(client: Any, uri: str, runs_dir: Path, study: str) -> str:
         artifacts = (runs_dir.absolute() / "mlartifacts" / study).as_uri()
         made = client.create_experiment(study, artifact_location=None if served else artifacts)
         experiment = client.get_experiment(made)
-    name = experiment.experiment_id
+    experiment_id = experiment.experiment_id
     if experiment.lifecycle_stage == "deleted":
-        client.restore_experiment(name)
+        client.restore_experiment(experiment_id)
     for axis in VIEWS:
-        client.set_experiment_tag(name, f"mlflow.sharedViewState.{axis}", _view(axis))
-    return name
+        client.set_experiment_tag(experiment_id, f"mlflow.sharedViewState.{axis}", _view(axis))
+    return experiment_id
 
 
 def _view(axis: str) -> str:

@@ -162,11 +162,14 @@ def test_what_may_not_fit_is_said_with_what_to_lower(
     assert "the GPU TEST has 24.0 GiB" in said and remedy in said
 
 
-def test_weights_that_cannot_fit_are_refused(tmp_path, monkeypatch) -> None:
+def test_weights_that_cannot_fit_are_refused(tmp_path, monkeypatch, capsys) -> None:
     Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
     monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 24 * GIB))
     with pytest.raises(UserError, match=r"the GPU TEST has 24\.0 GiB.*policy\.lora\.r=64"):
         check_memory([cell(study(tmp_path))])
+    monkeypatch.setattr(files, "SAID", set())
+    check_memory([cell(study(tmp_path))], refuse=False)
+    assert "policy.lora.r=64" in capsys.readouterr().err
 
 
 def test_the_memory_of_this_process_is_its_groups(tmp_path) -> None:

@@ -211,3 +211,28 @@ def test_a_signal_waits_for_what_is_held_and_others_are_answered() -> None:
     )
     assert done.stdout.split("\n") == ["still here", "ended in order", "obeyed again", ""]
     assert done.stderr.count("Stopping") == 3
+
+
+LOST = """
+import os, signal, time, weakref
+from study import stopping
+
+class Thing:
+    pass
+
+stopping.take_signals()
+thing = Thing()
+watch = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.{number}))
+try:
+    del thing  # Python drops what is raised in this callback
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_an_interruption_within_a_callback_is_not_lost(number: str) -> None:
+    command = [sys.executable, "-c", LOST.replace("{number}", number)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "interrupted\n", "")

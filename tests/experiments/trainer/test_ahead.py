@@ -180,6 +180,19 @@ def test_a_server_that_dies_on_the_way(tmp_path, cache, on_the_way) -> None:
     assert {"scored", "endpoint_down"} <= set(outcomes) <= {"scored", "endpoint_down", "transport"}
 
 
+def test_what_shadow_judges_said_ahead_is_kept_when_the_step_stops(tmp_path, cache) -> None:
+    """It has been paid for, so it counts against the budget of the next attempt."""
+    with FaultServer() as server:
+        fails = dataclasses.replace(real(server.url("unparsed")), max_unscored_frac=0.01)
+        error, *_ = train(
+            tmp_path / "a", cache, fails, dataclasses.replace(noisy("likert"), name="b")
+        )
+    assert isinstance(error, TooManyMissing)
+    (kept,) = (tmp_path / "a" / MISSING / "verdicts").glob("*.parquet")
+    roles = [row["role"] for row in rows_of(kept)]
+    assert roles == ["acting"] * 8 + ["shadow"] * 16  # of two votes
+
+
 def test_a_step_that_ends_on_the_way_leaves_nothing_behind(tmp_path, cache, on_the_way) -> None:
     judge = noisy("likert")
     expected = train(tmp_path / "whole", cache, judge)
