@@ -273,7 +273,7 @@ def test_a_taken_port_of_a_server_of_faults_does_too(capsys, address):
     assert faults.main(["judge=sim-fair", f"port={port}"]) == 2
     said = capsys.readouterr()
     assert f"127.0.0.1:{port}" in said.err and "port=0" in said.err and not said.out
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 PRESETS = sorted(path.stem for path in (ROOT / "conf" / "judge").glob("sim-*.yaml"))
