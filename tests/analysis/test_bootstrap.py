@@ -167,4 +167,4 @@ def test_rows_taken_for_independent_are_found_out() -> None:
 
 def test_weights_are_never_drawn_into_a_copy() -> None:
     with pytest.raises(ValueError, match="copy"):
-        draw_weights(np.random.default_rng(0), np.empty((5, 6))[:, ::2])
+        draw_weights(np.random.default_rng(0), np.empty((6, 5)).T)
