@@ -27,7 +27,7 @@ def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     result = study(options.folder, options.least)
     matrix = pd.DataFrame(result["matrix"])
-    return show(options, result, _text(result, options.least), lambda: figure(matrix))
+    return show(options, result, lambda: _text(result, options.least), lambda: figure(matrix))
 
 
 def _text(result: dict, least: float) -> str:

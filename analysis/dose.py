@@ -10,12 +10,14 @@ from typing import Any
 from analysis.arm.dose import straight, study
 from analysis.printed import show, with_problems
 from analysis.reports.figures import dose_caption, dose_response
+from study.bounds import Choice
 from study.cli import StudyOptions, command, option, output
+from study.features import FEATURES
 
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    feature: str = option("the behaviour", "length")
+    feature: str = option("the behaviour", "length", Choice(FEATURES))
     out: Path | None = output("JSON file for the numbers")
     figure: Path | None = output("file for the figure")
 
@@ -24,7 +26,7 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     result = study(options.folder, options.feature)
-    return show(options, result, _text(result), lambda: dose_response(result))
+    return show(options, result, lambda: _text(result), lambda: dose_response(result))
 
 
 def _text(result: dict[str, Any]) -> str:

@@ -32,7 +32,7 @@ def main(options: Options) -> int:
     result = forecast(options.folder, options.judges, options.steps)
     if options.judges == "study" if options.validate is None else options.validate:
         result["validation"] = validate(options.folder, result)
-    return show(options, result, _text(result), lambda: figure(pd.DataFrame(result["pushes"])))
+    return show(options, result, lambda: _text(result), lambda: figure(result["pushes"]))
 
 
 def _text(result: dict) -> str:

@@ -9,12 +9,14 @@ from typing import Any
 
 from analysis.arm.mediation import study
 from analysis.printed import show
+from study.bounds import Choice
 from study.cli import StudyOptions, command, option, output
+from study.features import FEATURES
 
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
-    feature: str = option("the behaviour", "length")
+    feature: str = option("the behaviour", "length", Choice(FEATURES))
     out: Path | None = output("JSON file for the numbers")
 
 
@@ -22,7 +24,7 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     result = study(options.folder, options.feature)
-    return show(options, result, _text(result))
+    return show(options, result, lambda: _text(result))
 
 
 def _text(result: dict[str, Any]) -> str:

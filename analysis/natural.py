@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -26,6 +27,11 @@ class Options(StudyOptions):
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     result = study(options.folder, options.feature, options.steps)
+    return show(options, result, lambda: _text(result))
+
+
+def _text(result: dict[str, Any]) -> str:
+    """The bias of each judge, and the slopes of behaviour on it."""
     judges, slopes = (
         pd.DataFrame(result[key]).to_string(index=False, float_format="%.4g")
         for key in ("judges", "slopes")
@@ -34,7 +40,7 @@ def main(options: Options) -> int:
         f"\n{result['feature']} per unit of measured bias, judge by judge"
         f" (reliability of the bias {result['reliability']:.3f}):"
     )
-    return show(options, result, with_problems([judges, between, slopes], result["problems"]))
+    return with_problems([judges, between, slopes], result["problems"])
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def main(options: Options) -> int:
     chosen = [options.feature] if options.feature else None
     lines = [line(run, chosen or dosed(run), options.high, options.fewest) for run in runs]
     rows = [asdict(line) | {"onset": columns(line.onset, step="")} for line in lines]
-    return show(options, rows, with_problems(onset_text(runs, lines), problems))
+    return show(options, rows, lambda: with_problems(onset_text(runs, lines), problems))
 
 
 if __name__ == "__main__":

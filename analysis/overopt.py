@@ -23,7 +23,8 @@ def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
     runs, problems = read_runs(options.folder)
     table = [row for run in runs for row in rows(run)]
-    return show(options, without_infinities(table), with_problems(overopt_text(table), problems))
+    numbers = without_infinities(table)
+    return show(options, numbers, lambda: with_problems(overopt_text(table), problems))
 
 
 if __name__ == "__main__":

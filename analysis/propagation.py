@@ -32,7 +32,8 @@ def main(options: Options) -> int:
     result = study(options.folder, options.scale)
     runs, lines = pd.DataFrame(result["runs"]), pd.DataFrame(result["calibration"])
     compared = lines["r2"].notna().any()
-    show(options, result, _text(result), (lambda: figure(runs, lines)) if compared else None)
+    draw = (lambda: figure(runs, lines)) if compared else None
+    show(options, result, lambda: _text(result), draw)
     if options.figure and not compared:
         print("problem: no figure was drawn, as no behaviour has a prediction to compare")
     return 0

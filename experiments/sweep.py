@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from experiments import launch
 from study import cells, stopping, storage
 from study.cells import Cell
 from study.cli import unless_unread
-from study.compose import CONF, load_judge, unknown_key
+from study.compose import CONF, load_judge_once, plain, unknown_key
 from study.errors import UserError
 from study.schema import GROUPS, Study, freeze, register
 from study.secrets import redact, refuse_arguments, refuse_config
@@ -107,24 +107,12 @@ def main() -> int:
 def resolve(config: DictConfig) -> Cell:
     """A composed config as a cell, the shadow judges filled in. Raises UserError where a value is
     missing, is not legal, or looks like a secret."""
-    try:
-        data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except MissingMandatoryValue as error:
-        key = getattr(error, "full_key", None) or "a value"
-        raise UserError(
-            f"{key} has no value and this experiment cannot run without one. "
-            f"Type it on the command line: {key}=VALUE"
-        ) from error
-    assert isinstance(data, dict)
-    plain: dict[str, Any] = {str(key): value for key, value in data.items()}
-    refuse_config(plain)
-    freeze(Study, plain)  # names of presets among it, which are looked up next
-    plain["shadow_judges"] = [dataclasses.asdict(_shadow(name)) for name in plain["shadow"]]
-    refuse_config(plain)
-    return cells.make_cell(plain)
-
-
-_shadow = functools.cache(load_judge)  # a sweep of many cells composes each shadow judge once
+    data = plain(config, "this experiment")
+    refuse_config(data)
+    freeze(Study, data)  # names of presets among it, which are looked up next
+    data["shadow_judges"] = [dataclasses.asdict(load_judge_once(name)) for name in data["shadow"]]
+    refuse_config(data)
+    return cells.make_cell(data)
 
 
 def refuse_lists(overrides: Sequence[str]) -> None:

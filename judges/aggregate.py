@@ -42,10 +42,11 @@ def member_fields(parts: Sequence[Fetched], member: int) -> dict[str, Any]:
     """
     mine = [part for part in parts if member in part.request.members]
     fields = joined_fields(mine)
+    wholes = [joined_fields([part]) for part in mine]
     for name in ("attempts", "tokens_in", "tokens_cached", "tokens_out"):
         shares = []
-        for part in mine:
-            amount = joined_fields([part])[name]
+        for part, whole in zip(mine, wholes, strict=True):
+            amount = whole[name]
             if amount is not None:
                 each, rest = divmod(amount, len(part.request.members))
                 shares.append(each + (part.request.members.index(member) < rest))

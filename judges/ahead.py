@@ -74,9 +74,14 @@ class Ahead:
             raise
 
     def _begin(self, places: Sequence[int]) -> None:
-        if places:
-            future = self._session.submit([self._items[place] for place in places], self._size)
-            self._submitted |= {place: (future, number) for number, place in enumerate(places)}
+        """Ask about these places; a submission of which nothing is wanted any more is cancelled."""
+        if not places:
+            return
+        before = {self._submitted[place][0] for place in places if place in self._submitted}
+        future = self._session.submit([self._items[place] for place in places], self._size)
+        self._submitted |= {place: (future, number) for number, place in enumerate(places)}
+        for stale in before - {future for future, _ in self._submitted.values()}:
+            stale.cancel()
 
 
 def judge_all(

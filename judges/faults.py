@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import socket
 import sys
 import threading
 from collections import Counter
@@ -18,9 +19,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from judges.endpoint.loop import Loop
+from judges.endpoint.loop import Loop, cancel
 from judges.endpoint.transport import AsgiWire
 from judges.fault_injection.server import ANSWERS, FLOWS, LIARS, MIXED, head, whole
+from judges.serving.server import ANY_PORT, listen
 from judges.simulated.app import simulated_app
 from study.bounds import Choice, Number
 from study.cli import command, option, overrides, preset
@@ -48,6 +50,7 @@ def mixed(body: bytes, nth: int, share: float, faults: Sequence[tuple[str, str]]
 
 class FaultServer:
     """The server, in a thread of its own; a context manager.
+    Raises UserError: the port is taken.
 
     Args:
         good: makes the answers that are not broken; None answers ``met``.
@@ -83,15 +86,16 @@ class FaultServer:
         return f"http://127.0.0.1:{self.port}/{fault}/v1"
 
     def __enter__(self) -> FaultServer:
-        self._loop.run(self._start())
+        listener = listen("127.0.0.1", self.port, ANY_PORT)
+        self.port = listener.getsockname()[1]
+        self._loop.run(self._start(listener))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.close()
 
-    async def _start(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+    async def _start(self, listener: socket.socket) -> None:
+        self._server = await asyncio.start_server(self._connected, sock=listener)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -102,9 +106,7 @@ class FaultServer:
 
     async def _shut(self) -> None:
         self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(self._tasks)
         await self._server.wait_closed()
         await asyncio.sleep(0.05)  # aborted transports close their sockets in the next rounds
 
@@ -146,11 +148,9 @@ class FaultServer:
             await asyncio.sleep(float(name.removeprefix("slow_")))
             return await self._well(writer, body)
         if name in FLOWS:
-            racing = [asyncio.ensure_future(work) for work in (FLOWS[name](writer), reader.read(1))]
+            racing = [asyncio.create_task(work) for work in (FLOWS[name](writer), reader.read(1))]
             await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
-            for task in racing:
-                task.cancel()
-            await asyncio.gather(*racing, return_exceptions=True)
+            await cancel(racing)
             answer = b""
         else:
             answer = ANSWERS[name]

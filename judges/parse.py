@@ -7,6 +7,7 @@ the parser can be told apart.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from typing import Any
 from judges.grading import GRADINGS
 from judges.grading.base import Grading
 from judges.grading.rubric import Rubric
-from study.bounds import Choice, check_kind
+from study.bounds import Choice
 from study.cli import command, option, writes
 from study.completions import json_object, sound_records
 from study.errors import UserError
@@ -91,7 +92,14 @@ def _record(piece: bytes) -> Record | None:
     """The record in a line, if it is one."""
 
     def text(value: Any) -> str:
-        return "" if value is None else check_kind("text", value, str)
+        if not isinstance(value, str | None):
+            raise TypeError("not a text")
+        return value or ""
+
+    def number(value: Any) -> float:
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise TypeError("not a finite number")
+        return float(value)
 
     data = json_object(piece)
     if data is None:
@@ -101,10 +109,9 @@ def _record(piece: bytes) -> Record | None:
         reply = Reply(text(data["text"]), text(data.get("reasoning")), finish)
         points = None
         if data.get("criteria") is not None:
-            worth = [item.get("points", 1.0) for item in data["criteria"]]
-            points = tuple(check_kind("points", value, float) for value in worth)
+            points = tuple(number(item.get("points", 1.0)) for item in data["criteria"])
         return Record(data["id"], reply, points)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 
 

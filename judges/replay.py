@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from judges.ahead import judge_all
+from judges.grading.checks import check_group
 from judges.identity import judge_id
 from judges.session import Session
 from judges.store import Store
@@ -37,13 +38,16 @@ from study.rewards.failure import REPLAY_POLICIES
 from study.rows import Row
 from study.schema import Judge
 from study.tasks import oracle
-from study.verdict import mean_score
+from study.verdict import Verdict, mean_score
 from study.verify import say_problems
 
 JUDGES = preset_names("judge")
 SCORED = ("judge_score", "reward", "advantage")
+ORIGINAL = ("original_score", "original_reward", "original_advantage")
 NEEDED = (*PLACE, *SCORED, "answer", "tokens", "truth")
 """Columns of a rollout that is replayed."""
+AT_ONCE = 256
+"""Prompts of a file that are asked about before a refused judge stops the replay."""
 
 
 @dataclass(frozen=True)
@@ -183,10 +187,21 @@ def _step(
         for verdict in votes
     ]
     replayed = [
-        dict(zip(REPLAYED, (*map(record.get, PLACE), *new, *map(record.get, SCORED)), strict=True))
+        _replayed(record, new, [record[name] for name in SCORED])
         for record, *new in zip(records, scores, rewards, after, strict=True)
     ]
     return replayed, verdicts
+
+
+def _replayed(
+    place: Mapping[str, Any], new: Sequence[float | None], old: Sequence[float | None]
+) -> dict[str, Any]:
+    """A row of `REPLAYED`; ``new`` and ``old`` are judge score, reward and advantage."""
+    return {
+        **{name: place[name] for name in PLACE},
+        **dict(zip(SCORED, new, strict=True)),
+        **dict(zip(ORIGINAL, old, strict=True)),
+    }
 
 
 def compare(replayed: list[dict[str, Any]]) -> dict[str, Any]:
@@ -239,32 +254,46 @@ def replay_file(path: Path, judge: Judge, out: Path) -> dict[str, Any]:
     by_prompt: dict[tuple[int, str], list[Completion]] = defaultdict(list)
     for completion in completions:
         by_prompt[completion.step, completion.row.prompt_id].append(completion)
-    groups = [
-        (members[0].row, [answer_of(member.completion) or "" for member in members])
-        for members in by_prompt.values()
-    ]
+    groups = list(by_prompt.values())
+    votes: list[list[Verdict]] = []
     with Session(judge, None) as session:
         session.check()
         if session.compares:
-            votes = session.groups(groups)
-        else:
-            votes = session.verdicts(
-                [(row, answer) for row, answers in groups for answer in answers]
-            )
-        session.stop_if_refused()
+            check_group(judge.grading.name, min(map(len, groups), default=2))
+        for start in range(0, len(groups), AT_ONCE):
+            votes += _votes(session, groups[start : start + AT_ONCE])
+            session.stop_if_refused()
         calls = session.calls
     scores = map(mean_score, votes)
     replayed: list[dict[str, Any]] = []
-    for number, members in enumerate(by_prompt.values()):
+    for number, members in enumerate(groups):
         new = list(islice(scores, len(members)))
         after = advantages(np.array([new], dtype=float))[0].tolist()
-        for place, (member, score, advantage) in enumerate(zip(members, new, after, strict=True)):
-            row = (str(member.place), member.step, member.row.prompt_id, number, place)
-            row += (score, score, advantage, member.reward, member.reward, member.advantage)
-            replayed.append(dict(zip(REPLAYED, row, strict=True)))
+        for index, (member, score, advantage) in enumerate(zip(members, new, after, strict=True)):
+            place = {
+                "rollout_id": str(member.place),
+                "step": member.step,
+                "prompt_id": member.row.prompt_id,
+                "group": number,
+                "member": index,
+            }
+            old = (member.reward, member.reward, member.advantage)
+            replayed.append(_replayed(place, (score, score, advantage), old))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_part(out, replayed, REPLAYED)
     return {"cell": path.name, "judge": judge.name, **compare(replayed), "calls": calls}
+
+
+def _votes(session: Session, groups: Sequence[Sequence[Completion]]) -> list[list[Verdict]]:
+    """The votes on each completion, in the order of the groups. Records of one prompt may bring
+    criteria of their own: only a grading that compares judges all of a group by its first row."""
+    items = [
+        [(member.row, answer_of(member.completion) or "") for member in members]
+        for members in groups
+    ]
+    if session.compares:
+        return session.groups([(group[0][0], [answer for _, answer in group]) for group in items])
+    return session.verdicts([item for group in items for item in group])
 
 
 @command("judges.replay study=quickstart judge=sim-fair", __doc__, Options)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from judges.check import probe
 from judges.serving import server, vllm_command
-from judges.serving.server import LOCAL, Server
+from judges.serving.server import ANY_PORT, LOCAL, Server
 from judges.simulated.app import simulated_app
 from study import stopping
 from study.bounds import Number
@@ -31,7 +31,6 @@ from study.tasks import oracle
 from study.verdict import Outcome
 
 SIMULATED_PORT = 8100
-ANY_PORT = "another address; type for example port=0 to take any free port."
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from judges.endpoint.loop import cancel
 from judges.store import Accept, Store
 
 log = logging.getLogger(__name__)
@@ -93,8 +94,7 @@ class SingleFlight:
         if self._flush_at is not None:
             self._flush_at.cancel()
         if self._tending is not None:
-            self._tending.cancel()
-            await asyncio.gather(self._tending, return_exceptions=True)
+            await cancel([self._tending])
         self._failures |= dict.fromkeys(self._held - self._failures.keys())
         self._flush()
 

@@ -193,7 +193,7 @@ def check_finite(where: str, value: Any) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
             check_finite(f"{where}.{key}", item)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for place, item in enumerate(value):
             check_finite(f"{where}.{place}", item)
     elif isinstance(value, float) and not math.isfinite(value):

@@ -128,7 +128,7 @@ class StudyOptions:
         if self.folder.is_dir():
             return
         path = Path(self.study)
-        if path.is_dir() and path.name:
+        if path.name and (path / "study.json").is_file():
             typed = f"study={path.name} runs_dir={path.parent}"
             instead = f"{path} is a path, and study is a name in runs_dir. Give {typed}."
         else:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from study import bounds
@@ -50,13 +51,7 @@ def load_presets(
     try:
         with nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
             composed = compose(overrides=[*chosen, *overrides])
-        data: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    except MissingMandatoryValue as problem:
-        key = getattr(problem, "full_key", None) or "a value"
-        raise UserError(
-            f"{key} has no value and judge={judge} does not work without one. Type it on"
-            f" the command line: {key}=VALUE"
-        ) from problem
+        data: Any = plain(composed, f"judge={judge}")
     except (HydraException, OmegaConfBaseException) as problem:
         raise _unfit(redact(" ".join(str(problem).split()))) from problem
     refuse_config(data)
@@ -89,7 +84,29 @@ def unknown_key(overrides: Sequence[str]) -> str:
     return ""
 
 
+def plain(composed: DictConfig, what: str) -> dict[str, Any]:
+    """A composed config as a plain dict. Raises UserError: a value is missing, without which
+    ``what`` does not work."""
+    try:
+        data = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as problem:
+        key = getattr(problem, "full_key", None) or "a value"
+        raise UserError(
+            f"{key} has no value and {what} does not work without one. Type it on the command"
+            f" line: {key}=VALUE"
+        ) from problem
+    assert isinstance(data, dict)
+    return {str(key): value for key, value in data.items()}
+
+
 def load_judge(name: str, *overrides: str) -> Judge:
     """A judge by the name of its preset: ``load_judge("sim-verbose", "judge.sampling.votes=3")``.
     Raises UserError: as `load_presets`."""
     return load_presets(name, overrides=overrides)[0]
+
+
+@functools.cache
+def load_judge_once(name: str) -> Judge:
+    """`load_judge` for a sweep of many cells, which composes each shadow judge once. Launchers send
+    it to other processes, by its name here."""
+    return load_judge(name)

@@ -221,7 +221,8 @@ def _schema(fields: Sequence[tuple[str, Any]]) -> pa.Schema:
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """A part of `ROLLOUT` or `VERDICT` rows, or the named columns that it has, in their types.
-    Raises Damaged: no Parquet, pages that are not as they were written, or another step's rows."""
+    Raises Damaged: no Parquet, pages that are not as they were written, columns of another kind
+    (numbers for texts, truth values for numbers), or another step's rows."""
     try:
         if not path.is_file():
             raise Damaged(path, "is not a regular file", _part_remedy(path))
@@ -230,13 +231,38 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
                 raise Damaged(path, why, _part_remedy(path))
             here = file.schema_arrow.names
             part = file.read([name for name in here if columns is None or name in columns])
-        types = {**ROLLOUT, **VERDICT, **OPTIONAL}
-        fields = [(column.name, types.get(column.name, column.type)) for column in part.schema]
-        part = part.cast(_schema(fields))
+        schema = _schema([(column.name, _type_of(column)) for column in part.schema])
+        if wrong := [c.name for c, to in zip(part.schema, schema, strict=True) if _other(c, to)]:
+            why = f"has columns of another kind: {', '.join(wrong)}"
+            raise Damaged(path, why, _part_remedy(path))
+        part = part.cast(schema)
         part.validate(full=True)
         return part
     except (OSError, ValueError, pa.ArrowException) as error:
         raise Damaged(path, f"cannot be read ({first_line(error)})", _part_remedy(path)) from error
+
+
+def _type_of(column: pa.Field) -> Any:
+    """The type that a column of a part has by its name, or else the one that it came with."""
+    if column.name.startswith(COMPONENT):
+        return "float64"
+    return {**ROLLOUT, **VERDICT, **OPTIONAL}.get(column.name, column.type)
+
+
+def _other(column: pa.Field, wanted: pa.Field) -> bool:
+    """Whether a column is of another kind than it should be; what is always missing fits any."""
+    return not pa.types.is_null(column.type) and _kind(column.type) != _kind(wanted.type)
+
+
+def _kind(arrow: pa.DataType) -> str:
+    """What an Arrow type holds, whatever its width."""
+    if pa.types.is_dictionary(arrow):
+        return _kind(arrow.value_type)
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        return "list"
+    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
+        return "number"
+    return "text" if arrow in (pa.string(), pa.large_string(), pa.string_view()) else str(arrow)
 
 
 def unlike(path: Path, footer: Any) -> str:

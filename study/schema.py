@@ -48,7 +48,7 @@ class Endpoint:
     """What the endpoint takes and how it spells it; see ``judges.endpoint.dialects.DIALECTS``.
     Empty: ``simulated`` for a simulated judge, else ``openai``."""
     max_tokens_field: str = judge_id("")
-    """Empty takes the dialect's."""
+    """Empty is ``max_tokens``."""
     requests_per_min: float | None = run_time(bounds.number(None, above=0))
     tokens_per_min: float | None = run_time(bounds.number(None, above=0))
     """Prompt and reply tokens together. Both limits hold for all processes of a sweep at once."""
@@ -428,14 +428,17 @@ def _freeze(hint: Any, value: Any, where: str, legal: bounds.Legal | None, examp
     options = [arg for arg in typing.get_args(hint) if arg is not type(None)]
     origin = typing.get_origin(hint)
     if isinstance(hint, types.UnionType):
-        return None if value is None else _freeze(options[0], value, where, legal, example)
+        if value is None:
+            return None
+        return _freeze(options[0], value, where, legal, "null" if example is None else example)
     if hint is Any:
         bounds.check_finite(where, value)
         return value
     table = dataclasses.is_dataclass(hint) or origin is dict
-    if (table and not isinstance(value, dict)) or (origin is list and not isinstance(value, list)):
+    kinds = dict if table else list | tuple if origin is list else object
+    if not isinstance(value, kinds):
         wanted = "a table of keys and values" if table else "a list, such as [a,b]"
-        bounds.refuse(where, "null" if value is None else value, wanted)
+        bounds.refuse(where, "null" if value is None else value, wanted, example)
     if dataclasses.is_dataclass(hint):
         return freeze(typing.cast(type, hint), value, f"{where}.")
     if origin is list:

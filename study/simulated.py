@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
 
 from study import bounds
 
@@ -72,8 +73,8 @@ class Simulated:
 DOMAINS = tuple(item.name for item in dataclasses.fields(Domains))
 
 
-def changed_in(settings: Simulated, domain: str) -> dict[str, object]:
-    """The settings that are others in ``domain``: all of them, where it has one of its own."""
+def changed_in(settings: Simulated, domain: str) -> dict[str, Any]:
+    """The settings that ``domain`` has of its own, by name; none for a name that is no domain."""
     if domain not in DOMAINS:
         return {}
     there = dataclasses.asdict(getattr(settings.domains, domain))
@@ -81,8 +82,7 @@ def changed_in(settings: Simulated, domain: str) -> dict[str, object]:
 
 
 def in_domain(settings: Simulated, domain: str) -> Simulated:
-    """The settings that hold for rows of ``domain``, for any text: one without settings of its own
-    has those of all."""
+    """The settings that hold for rows of ``domain``, which may be any text."""
     changed = changed_in(settings, domain)
-    doses = settings.doses | getattr(settings.domains, domain, Domain()).doses
-    return dataclasses.replace(settings, **{**changed, "doses": doses, "domains": Domains()})
+    changed["doses"] = settings.doses | changed.get("doses", {})
+    return dataclasses.replace(settings, **changed, domains=Domains())

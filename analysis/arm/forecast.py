@@ -217,25 +217,24 @@ def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
     }
 
 
-def figure(table: Any) -> Any:
+def figure(rows: list[dict[str, Any]]) -> Any:
     """The forecast push on the four behaviours that judges differ on most, with intervals."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
-    names = moved_most(table.to_dict("records"))
-    judges = sorted(set(table["judge"]))
+    names = moved_most(rows)
+    judges = sorted({row["judge"] for row in rows})
     with style():
-        drawn, panels = plt.subplots(
-            1, len(names), figsize=(3.2 * len(names), 0.9 + 0.32 * len(judges)),
-            sharey=True, layout="constrained", squeeze=False,
-        )  # fmt: skip
+        size = (3.2 * len(names), 0.9 + 0.32 * len(judges))
+        drawn = Figure(figsize=size, layout="constrained")
+        panels = drawn.subplots(1, len(names), sharey=True, squeeze=False)
         look = looks(judges)
         for panel, name in zip(panels[0], names, strict=True):
             panel.axvline(0, color="0.6", linewidth=1)
-            of_feature = table[table.feature == name].set_index("judge")
+            of_feature = {row["judge"]: row for row in rows if row["feature"] == name}
             for place, judge in enumerate(judges):
-                row = of_feature.loc[judge]
-                panel.plot([row.low, row.high], [place, place], color=look[judge]["color"])
-                panel.plot(row.push, place, "o", color=look[judge]["color"])
+                row, colour = of_feature[judge], look[judge]["color"]
+                panel.plot([row["low"], row["high"]], [place, place], color=colour)
+                panel.plot(row["push"], place, "o", color=colour)
             panel.set(title=name, xlabel="Cov(advantage, behaviour)")
             panel.set_yticks(range(len(judges)), judges)
         panels[0][0].set_ylim(len(judges) - 0.4, -0.6)

@@ -11,9 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 from statsmodels.regression.linear_model import OLS
+from statsmodels.tools.sm_exceptions import SingularMatrixWarning
 
 from analysis.arm.dose import study as doses
 from analysis.statistics.estimate import NAN, Estimate, columns
@@ -67,7 +69,10 @@ def mediate(
     n, constant = len(x), np.ones(len(x))
     y_on_x = OLS(y, np.stack([constant, x], axis=1)).fit()
     m_on_x = OLS(m, np.stack([constant, x], axis=1)).fit()
-    y_on_both = OLS(y, np.stack([constant, x, m], axis=1)).fit()
+    both = OLS(y, np.stack([constant, x, m], axis=1))
+    both.df_resid = n - 3  # as drawn_b has it, where treatment and mediator are one column too
+    with catch_warnings(action="ignore", category=SingularMatrixWarning):  # a note below says it
+        y_on_both = both.fit()
     total, a, b = y_on_x.params[1], m_on_x.params[1], y_on_both.params[2]
     rng = np.random.default_rng(seed)
     drawn_a = a + m_on_x.bse[1] * rng.standard_t(n - 2, DRAWS)

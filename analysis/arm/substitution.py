@@ -101,7 +101,8 @@ def substitutions(runs: Sequence[Run], least: float = LEAST) -> list[Substitutio
 
 
 def false_alarm(scatter_K: np.ndarray, pairs: int | np.ndarray, least: float = LEAST) -> float:
-    """Chance that an arm without any effect shows a substitution, in closed form; NaN unknown.
+    """Chance that an arm without any effect shows a substitution, in closed form; NaN where no
+    scatter is known.
 
     A pair's difference is normal with SD sqrt(2) times the scatter between runs, and behaviours
     are taken as independent: 1 - P(none rose) - P(none fell) + P(neither). A seed that moves both

@@ -33,9 +33,8 @@ def alpaca_eval(path: Path, annotator: str = "") -> pd.DataFrame:
     ``first`` is the baseline (preference 1), ``second`` the model (2), cut at 1.5; exactly 1.5 is a
     tie, and so is 0 (AlpacaEval's older code). AlpacaEval draws the order at random and maps it
     back, so there is one. Two more columns: model and preference. An item is ``model/index``, or
-    ``model/instruction`` without index. Raises UserError: a missing column, a preference outside 0
-    and 1..2, or no annotator's name. ``annotator``: The judge's name where the file has no column
-    annotator.
+    ``model/instruction`` without index. ``annotator``: the judge's name where the file has none.
+    Raises UserError: a missing column, a preference outside 0 and 1..2, or no annotator's name.
     """
     frame = tables.read_table(path)
     frame = frame.rename(columns={"generator_2": "model"} if "model" not in frame else {})
@@ -70,9 +69,9 @@ def judgebench(path: Path, judge: str = "") -> pd.DataFrame:
     """JudgeBench outputs (JSON lines: pair_id, label, judgments of both orders), pairwise.
 
     The second judgment is of the swapped pair and names the answers as shown: it is mapped back. A
-    null judgment or decision, or an unknown one, is blank. Raises UserError: a record without
-    pair_id, label or judgments, an unknown label, or no name. ``judge``: The judge's name; the
-    records' judge_name where it is not given.
+    null judgment or decision, or an unknown one, is blank. ``judge``: the judge's name; the
+    records' judge_name where it is not given. Raises UserError: a record without pair_id, label or
+    judgments, an unknown label, or no name.
     """
     rows = []
     for where, record in _records(path, "pair_id", "label", "judgments"):

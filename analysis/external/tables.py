@@ -55,7 +55,7 @@ def read_table(path: Path) -> pd.DataFrame:
     if path.suffix == ".csv" and not isinstance(frame.index, pd.RangeIndex):
         raise UserError(f"{path}: its rows have more cells than its header has columns.")
     frame = frame.reset_index(drop=True)
-    frame.columns = frame.columns.map(str).str.strip()
+    frame.columns = [str(name).strip() for name in frame.columns]
     if frame.columns.has_duplicates:
         doubled = sorted(set(frame.columns[frame.columns.duplicated()]))
         raise UserError(f"{path} has two columns named {', '.join(doubled)}. Keep one of them.")

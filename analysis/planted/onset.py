@@ -32,11 +32,11 @@ def resampling(rng: np.random.Generator, seed: int) -> tuple[Estimate, ...]:
     run, prompt = (axis.ravel() for axis in np.indices((12, 40)))
     clustered = rng.normal(0, 1, 30)[clusters] + rng.normal(0, 0.5, 300)
     by_run, by_prompt = rng.normal(0, 1, 12)[run], rng.normal(0, 1, 40)[prompt]
-    own = rng.normal(0, 0.3, len(run))
+    noise = rng.normal(0, 0.3, len(run))
     return (
         cluster_bootstrap(clustered, clusters, replicates=DRAWS, seed=seed),
-        crossed_bootstrap(by_run + by_prompt + own, run, prompt, replicates=DRAWS, seed=seed),
-        nested_bootstrap(by_run + own, run, prompt, replicates=DRAWS, seed=seed),
+        crossed_bootstrap(by_run + by_prompt + noise, run, prompt, replicates=DRAWS, seed=seed),
+        nested_bootstrap(by_run + noise, run, prompt, replicates=DRAWS, seed=seed),
     )
 
 

@@ -47,7 +47,7 @@ def trials(
 def silent(p: float) -> Estimate:
     """A test that should not reject, as an interval: it holds 0 where p > .05, else nothing.
 
-    Silence that is known without a p is 1.
+    ``p`` may also be a truth value: True is silent.
     """
     return Estimate(0.0, 0.0, 0.0) if p > 0.05 else Estimate(0.0)
 

@@ -10,11 +10,14 @@ from study.files import write_json
 NO_RUN = "No run of this study has recorded rollouts yet."
 
 
-def show(options: Any, numbers: Any, text: str, draw: Callable[[], Any] | None = None) -> int:
-    """Write the numbers to ``out``, print the text, save the figure; the exit code of success."""
+def show(
+    options: Any, numbers: Any, text: Callable[[], str], draw: Callable[[], Any] | None = None
+) -> int:
+    """Write the numbers to ``out``, then make and print the text, then draw and save the figure;
+    the exit code of success."""
     if options.out:
         write_json(options.out, numbers)
-    print(text)
+    print(text())
     if draw is not None and options.figure:
         draw().savefig(options.figure, dpi=150)
     return 0

@@ -17,7 +17,7 @@ import yaml
 
 from analysis.external.preference import preferences
 from analysis.probes.effects import NO_SPREAD
-from analysis.reports.markup import TEXTS
+from analysis.reports.markup import said
 from analysis.statistics.agreement import krippendorff_alpha, within_groups
 from analysis.statistics.bootstrap import FEWEST
 from analysis.statistics.estimate import NAN, Estimate
@@ -25,7 +25,6 @@ from analysis.statistics.intervals import mean_interval
 from study.compose import CONF
 
 ALPHA, WITHIN = "Krippendorff alpha", "correlation within prompts"
-PROFILE: dict[str, str] = TEXTS["profile"]
 NO_FAMILY = ("", "other")
 """What a preset says whose model is anybody's."""
 
@@ -109,7 +108,7 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
     single = scores[~scores["pairwise"]]
     written = single[(single["how"] == "model") & (single["against"].notna())]
     if not author or written.empty:
-        return none, [PROFILE["no_author"]]
+        return none, [said("profile", "no_author")]
     families = {name: _family(name, manifest) for name in {*judges, author}}
     kin = [
         name
@@ -119,9 +118,9 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
     ]
     if not kin:
         family = families[author] or "unknown"
-        return none, [PROFILE["no_kin"].format(author=author, family=family)]
+        return none, [said("profile", "no_kin", author=author, family=family)]
     if not written["truth"].notna().any():
-        return none, [PROFILE["no_truth_of_own"].format(author=author, kin=", ".join(kin))]
+        return none, [said("profile", "no_truth_of_own", author=author, kin=", ".join(kin))]
     kinds = set(written["variant"])
     part = single[single["judge"].isin(kin) & single["variant"].isin(kinds)]
     model = part["how"] == "model"
@@ -144,7 +143,7 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
             continue
         if math.isnan(taste.effect.value) or taste.items < FEWEST:
             why = taste.note or f"{taste.items} prompts are fewer than {FEWEST}"
-            notes.append(PROFILE["no_taste"].format(judge=taste.judge, kind=taste.kind, why=why))
+            notes.append(said("profile", "no_taste", judge=taste.judge, kind=taste.kind, why=why))
             continue
         rows.append(
             {"judge": taste.judge, "own": taste.kind, "texts by": author, "p": taste.p}

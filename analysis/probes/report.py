@@ -21,6 +21,7 @@ MEASURES = ("TPR", "FPR", "Youden J", "phi")
 EFFECTS_HIDDEN = ("p (BH)", "p (equivalent)", "prompts", "truth from")
 """Columns of a judge's effects that the screen has no room for."""
 _with_interval = functools.partial(markup.estimate, sign=False)
+_say = functools.partial(markup.said, "profile")
 
 
 def effects_table(profile: Profile, judge: str) -> pd.DataFrame:
@@ -108,10 +109,6 @@ def agreement_table(profile: Profile) -> pd.DataFrame:
     table = profile.agreement.astype({"scored": str, "prompts": str})
     table.insert(3, "value [95 %]", _each(_with_interval, table, "value", "low", "high"))
     return table.drop(columns=["value", "low", "high"])
-
-
-def _say(name: str, **values: Any) -> str:
-    return markup.TEXTS["profile"][name].format(**values)
 
 
 def agreement_sentences(profile: Profile) -> list[str]:

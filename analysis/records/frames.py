@@ -276,7 +276,7 @@ def _parts_frame(
         for path in parts(folder):
             if steps is not None and step_of(path) not in steps:
                 continue
-            if table := _read(lambda path: _part(path, columns), path, problems):
+            if table := _read(lambda path: _part(path, contract, columns), path, problems):
                 codes = pa.array([code] * table.num_rows, pa.int32())
                 tables.append(table.append_column("_run", codes))
     wanted = list(contract) if columns is None else list(columns)
@@ -295,15 +295,20 @@ def _parts_frame(
     return _with_axes(frame, runs, problems)
 
 
-def _part(path: Path, columns: Sequence[str] | None) -> pa.Table:
-    """The columns of a part; step is among them, for a table without columns has no rows."""
+def _part(path: Path, contract: dict[str, str], columns: Sequence[str] | None) -> pa.Table:
+    """The columns of a part; step is among them, for a table without columns has no rows. What the
+    contract does not know is left out, or read as numbers where it is asked for by its name."""
     table = read_part(path, None if columns is None else [*columns, "step"])
-    for place, name in enumerate(table.column_names):
-        if name.startswith(COMPONENT):
-            try:
-                table = table.set_column(place, name, table[name].cast(pa.float64()))
-            except pa.ArrowException as error:
-                raise Damaged(path, f"holds {name} as {table[name].type}") from error
+    names = table.column_names
+    others = [name for name in names if name not in contract and not name.startswith(COMPONENT)]
+    if columns is None:
+        return table.drop_columns(others)
+    for name in others:
+        try:
+            numbers = table[name].cast(pa.float64())
+        except pa.ArrowException as error:
+            raise Damaged(path, f"holds {name} as {table[name].type}") from error
+        table = table.set_column(names.index(name), name, numbers)
     return table
 
 
@@ -313,8 +318,8 @@ def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> 
     renamed = {"judge": "acting_judge", "reward": "reward_name"}
     for axis in AXES:
         name = renamed.get(axis, axis) if axis in frame else axis
-        values = runs[axis] if axis == "seed" else pd.Categorical(runs[axis], runs[axis].unique())
-        frame[name] = values.take(codes).to_numpy() if axis == "seed" else values.take(codes)
+        values = pd.Categorical(runs[axis], runs[axis].unique())
+        frame[name] = (runs[axis].to_numpy() if axis == "seed" else values).take(codes)
     frame.attrs["problems"] = problems
     return frame
 

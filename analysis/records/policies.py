@@ -80,7 +80,7 @@ def _compose_group(
     acting: str,
     by_policy: dict[str, np.ndarray],
 ) -> None:
-    """Put the rewards of one group into ``made`` where a policy changes what the reward sees."""
+    """Put one group's rewards into ``by_policy`` where a policy changes what the reward sees."""
     records = [_record(record) for record in group.to_dict("records")]
     rows = [row_of(record["prompt_id"]) for record in records]
     parts = [

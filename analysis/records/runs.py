@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -202,18 +204,32 @@ def on_each_core(
         function: of a module, as other processes import it.
         size: bytes behind all jobs together.
         large: see `LARGE`.
+
+    Raises:
+        UserError: one of the processes was killed, or could not start.
     """
     cores = len(os.sched_getaffinity(0))
     if size < large or min(cores, len(jobs)) < 2:
         return [function(job) for job in jobs]
-    return list(_workers(cores).map(function, jobs))
+    try:
+        return list(_workers(cores).map(function, jobs))
+    except BrokenProcessPool as error:
+        _workers.cache_clear()
+        raise UserError(
+            f"A process that did a part of the work ended too early ({error}). In a script, put the"
+            ' call under `if __name__ == "__main__":`, as each process imports the script. If it'
+            " stands there, memory may have run out: free some and run it again."
+        ) from error
 
 
 @cache
 def _workers(cores: int) -> ProcessPoolExecutor:
     """One pool for all that a command does: a worker's imports take longer than a run's reading."""
     # A forked child would inherit the locks of threads that Arrow and Jupyter run.
-    return ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn"))
+    # Ctrl-C reaches all of them: this one says it, the others just end.
+    return ProcessPoolExecutor(
+        cores, multiprocessing.get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_DFL)
+    )
 
 
 def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.DataFrame, list[str]]:

@@ -1,7 +1,9 @@
-"""Every table behind one study's report, computed once: `gather` reads a study, `Evidence` is it.
+"""Every table behind one study's report, computed once.
 
-evidence = gather("runs/quickstart")
-print(*findings(evidence), sep="\\n")
+`gather` reads a study, and `Evidence` is what it gives::
+
+    evidence = gather("runs/quickstart")
+    print(*findings(evidence), sep="\\n")
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import numpy as np
 
 from analysis.records.behaviour import unit
 from analysis.records.runs import step_means
-from analysis.reports.markup import TEXTS
+from analysis.reports.markup import TEXTS, said
 from study.features import FEATURES
 
 if TYPE_CHECKING:
@@ -223,8 +223,8 @@ def dose_caption(dose: dict[str, Any]) -> str:
     """What the theory's lines in `dose_response` are, or why there is none."""
     sentences = []
     for theory in dose["theory"]:
-        text = TEXTS["theory"]["penalty" if theory["beta"] > 0 else "free"]
-        sentence = text.format(beta=theory["beta"], feature=dose["feature"])
+        kind = "penalty" if theory["beta"] > 0 else "free"
+        sentence = said("theory", kind, beta=theory["beta"], feature=dose["feature"])
         if theory["slope"] == theory["slope"]:
             sentence += f"; observed / predicted slope {theory['amplification']:.2f}"
         sentences.append(theory["note"] or f"{sentence}.")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from analysis.records.frames import NAMELESS
 from analysis.reports.evidence import Evidence
-from analysis.reports.markup import TEXTS, number
+from analysis.reports.markup import number, said
 
 FEW_SEEDS = 5
 """Up to this many seeds no sign-flip test over seeds can reach p < .05."""
 SMALL_JUDGE = 1e9
 """Parameters below which a real judge shows the path, and nothing about judging quality."""
+_limit = partial(said, "limits")
 
 
 def limits(evidence: Evidence) -> list[str]:
@@ -31,10 +33,6 @@ def limits(evidence: Evidence) -> list[str]:
     if unread := evidence.records.problems:
         lines.append(_limit("unread", count=len(unread)))
     return [*lines, *_of_the_path(evidence)]
-
-
-def _limit(name: str, **values: Any) -> str:
-    return TEXTS["limits"][name].format(**values)
 
 
 def _of_runs(evidence: Evidence) -> Iterator[str]:

@@ -23,6 +23,11 @@ MISSING = "\u2013"
 """What stands in a table where there is no number."""
 
 
+def said(part: str, name: str, /, **values: Any) -> str:
+    """The sentence ``name`` of a part of `TEXTS`, its ``{names}`` filled in."""
+    return TEXTS[part][name].format(**values)
+
+
 def number(value: float | None, sign: bool = False) -> str:
     """Three significant digits; a missing number is an en dash, never a 0."""
     if value is None or math.isnan(value):
@@ -94,15 +99,9 @@ def _cell(column: str, value: Any) -> str:
 
 
 def figure(drawn: Figure, caption: str) -> str:
-    """A figure as an embedded PNG; the caption is its text for those who cannot see it.
-
-    The figure is closed: a notebook shows every figure that is left open once more.
-    """
-    import matplotlib.pyplot as plt
-
+    """A figure as an embedded PNG; the caption is its text for those who cannot see it."""
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=144)
-    plt.close(drawn)
     data = base64.b64encode(buffer.getvalue()).decode()
     return (
         f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'

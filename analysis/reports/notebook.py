@@ -123,11 +123,11 @@ def _execute(notebook: Any, parameters: dict[str, Any], name: str) -> None:
     from nbformat import v4
 
     values = "\n".join(f"{key} = {value!r}" for key, value in parameters.items())
-    given = v4.new_code_cell(
+    injected = v4.new_code_cell(
         f"# Parameters\n{values}\n", metadata={"tags": ["injected-parameters"]}
     )
     tagged = [n for n, cell in enumerate(notebook.cells) if "parameters" in _tags(cell)]
-    notebook.cells.insert(tagged[0] + 1 if tagged else 0, given)
+    notebook.cells.insert(tagged[0] + 1 if tagged else 0, injected)
     names: dict[str, Any] = {"__name__": "__main__"}
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     with _displays():
@@ -152,9 +152,10 @@ def _execute(notebook: Any, parameters: dict[str, Any], name: str) -> None:
 
 
 def _run(source: str, names: dict[str, Any], place: str) -> None:
-    """Run the source of one cell among ``names``, and display the value of its last expression."""
+    """Run the source of one cell among ``names``, and display its value if it ends in one."""
     body = ast.parse(source, place).body
-    for tree in (ast.Module(body[:-1], []), ast.Interactive(body[-1:])):
+    shown = len(body) - isinstance(body[-1], ast.Expr) if body else 0
+    for tree in (ast.Module(body[:shown], []), ast.Interactive(body[shown:])):
         kind = "single" if isinstance(tree, ast.Interactive) else "exec"
         exec(compile(tree, place, kind, dont_inherit=True), names)
 

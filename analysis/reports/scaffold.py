@@ -46,21 +46,21 @@ def changes(table: pd.DataFrame) -> pd.DataFrame:
 
 def figure(scaffold: Scaffold, table: pd.DataFrame, criteria: int) -> Figure:
     """Counts shown by step and rollout, and the strength over the steps above them."""
-    import matplotlib.pyplot as plt
+    import matplotlib
+    from matplotlib.figure import Figure
 
     wide = table.pivot(index="member", columns="step", values="shown")
     steps = wide.columns.to_numpy()
     with style():
-        drawn, (above, below) = plt.subplots(
-            2, 1, figsize=(8, 5.5), sharex=True, height_ratios=(1, 2), layout="constrained"
-        )
+        drawn = Figure(figsize=(8, 5.5), layout="constrained")
+        above, below = drawn.subplots(2, 1, sharex=True, height_ratios=(1, 2))
         above.plot(steps, [step_share(scaffold, int(t), len(steps)) for t in steps])
         above.set(ylabel="strength", ylim=(-0.05, 1.05))
         above.set_title(
             f"Scaffold: group {scaffold.group}, decay {scaffold.decay}, {criteria} criteria"
         )
         edges = np.append(steps - 0.5, steps[-1] + 0.5)
-        colours = plt.get_cmap("cividis", criteria + 1)
+        colours = matplotlib.colormaps["cividis"].resampled(criteria + 1)
         mesh = below.pcolormesh(
             edges,
             np.arange(len(wide) + 1) - 0.5,

@@ -18,7 +18,7 @@ from analysis.records.behaviour import TAIL
 from analysis.reports import figures, markup, tables
 from analysis.reports.evidence import Evidence
 from analysis.reports.limits import limits
-from analysis.reports.markup import TEXTS, paragraph
+from analysis.reports.markup import TEXTS, paragraph, said
 from analysis.reports.words import findings, substituted
 from analysis.run import drift
 from analysis.statistics.estimate import columns
@@ -32,7 +32,7 @@ def _title(section: str) -> str:
 
 def _figure(name: str, draw: Callable[..., Any], *data: Any, **named: str) -> str:
     """A figure with the caption of that name."""
-    return markup.figure(draw(*data), TEXTS["captions"][name].format(**named))
+    return markup.figure(draw(*data), said("captions", name, **named))
 
 
 def head(evidence: Evidence) -> list[str]:
@@ -164,7 +164,7 @@ def frontier(evidence: Evidence) -> list[str]:
     drawn = figures.frontier(evidence.runs)
     if drawn is None:
         return [title, paragraph(EMPTY["path"])]
-    fragments = [title, markup.figure(drawn, TEXTS["captions"]["frontier"])]
+    fragments = [title, markup.figure(drawn, said("captions", "frontier"))]
     fitted = [fit for fit in fits if fit["best"] is not None and fit["score"] == "truth"]
     if not fitted:
         return [*fragments, markup.sentences(sorted({fit["note"] for fit in fits}))]
@@ -202,7 +202,7 @@ def failures(evidence: Evidence) -> list[str]:
         markup.table(table.assign(unscored=percent)),
         _figure("failures", figures.failures, table, evidence.failures_by_length)
         if (table["unscored"] > 0).any()
-        else paragraph(EMPTY["failures"].format(verdicts=verdicts)),
+        else paragraph(said("empty", "failures", verdicts=verdicts)),
     ]
 
 
@@ -226,7 +226,7 @@ def provenance(evidence: Evidence) -> list[str]:
         _title("provenance"),
         "<h3>Runs behind each arm</h3>",
         *(_runs_of(evidence, arm) for arm in evidence.arms),
-        paragraph(PARAGRAPHS["provenance"].format(packages=packages)),
+        paragraph(said("paragraphs", "provenance", packages=packages)),
         markup.table(tables.sources_table(evidence)),
         "<p>To make it again: <code>python -m analysis.report "
         f"study={markup.escape(evidence.name)}</code></p>",

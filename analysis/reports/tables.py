@@ -99,19 +99,14 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             line["worst cases"] = markup.bracket(row["worst_low"], row["worst_high"])
         if compared:
             difference = markup.estimate(row["diff"], row["diff_low"], row["diff_high"])
-            worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
-            paired = {
-                f"beyond {base} [95 %]": difference,
-                f"worst cases beyond {base}": worst,
-                "pairs": markup.number(row["pairs"]),
-                "p (sign flip)": markup.p_value(row["p_sign_flip"]),
-                "p (t, Holm)": markup.p_value(row["p_holm"]),
-            }
-            if not row["pairs"] > 0:
-                paired = dict.fromkeys(paired, "") | {f"worst cases beyond {base}": worst}
-            if not lost:
-                del paired[f"worst cases beyond {base}"]
-            line |= paired
+            paired = row["pairs"] > 0
+            line[f"beyond {base} [95 %]"] = difference if paired else ""
+            if lost:
+                worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
+                line[f"worst cases beyond {base}"] = worst
+            line["pairs"] = markup.number(row["pairs"]) if paired else ""
+            line["p (sign flip)"] = markup.p_value(row["p_sign_flip"]) if paired else ""
+            line["p (t, Holm)"] = markup.p_value(row["p_holm"]) if paired else ""
         texts = [text for text in (row["note"], row["diff_note"]) if isinstance(text, str)]
         notes = dict.fromkeys(note for text in texts for note in text.split("; ") if note)
         rows.append(line | {"note": "; ".join(n for n in notes if "exact p" not in n)})

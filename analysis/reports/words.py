@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from analysis.reports.evidence import Evidence
 from analysis.reports.figures import NO_REASON
-from analysis.reports.markup import TEXTS, bracket, estimate, number, p_value
+from analysis.reports.markup import bracket, estimate, number, p_value, said
 from analysis.reports.tables import row_of
 from analysis.run.overopt import place
 
@@ -22,6 +23,7 @@ EXPLAINED = 0.5
 """R2 over runs from which a prediction is said to explain a behaviour."""
 MOVED = 0.1
 """SDs between rollouts that some run moved by, for a behaviour to be worth a prediction."""
+_finding = partial(said, "findings")
 
 
 def findings(evidence: Evidence) -> list[str]:
@@ -41,10 +43,6 @@ def findings(evidence: Evidence) -> list[str]:
         *substituted(evidence),
     ]
     return [line for line in lines if line]
-
-
-def _finding(name: str, **values: Any) -> str:
-    return TEXTS["findings"][name].format(**values)
 
 
 def _extent(evidence: Evidence) -> str:
@@ -116,7 +114,8 @@ def _missing(evidence: Evidence) -> Iterator[str]:
     for row in evidence.failures[evidence.failures["unscored"] > 0].to_dict("records"):
         counts = {name: count for name, count in row.items() if name not in NO_REASON and count}
         reasons = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        yield _finding("missing", percent=100 * row.pop("unscored"), reasons=reasons, **row)
+        named = {name: row[name] for name in ("judge", "role", "verdicts")}
+        yield _finding("missing", percent=100 * row["unscored"], reasons=reasons, **named)
 
 
 def _advantages(evidence: Evidence) -> str:

@@ -154,7 +154,7 @@ def _knots(steps_T: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Line:
-    """What is said of one run; `table` makes them."""
+    """What is said of one run; `line` makes it."""
 
     cell: str
     arm: str

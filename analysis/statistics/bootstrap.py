@@ -32,12 +32,14 @@ def resampled_sums(sums_C_M: np.ndarray, replicates: int, rng: np.random.Generat
 
 
 def draw_weights(rng: np.random.Generator, out_B_C: np.ndarray) -> np.ndarray:
-    """How often each of C units is drawn in C draws with replacement, B times, into ``out_B_C``."""
+    """How often each of C units is drawn in C draws with replacement, B times, into ``out_B_C``.
+    Raises ValueError: that is not contiguous."""
     replicates, units = out_B_C.shape
     kind = np.uint16 if units <= 1 << 16 else np.int64
     places = rng.integers(0, units, (replicates, units), dtype=kind)
     out_B_C[:] = 0.0
-    np.add.at(out_B_C.ravel(), (places + np.arange(replicates)[:, None] * units).ravel(), 1.0)
+    flat = np.reshape(out_B_C, -1, copy=False)
+    np.add.at(flat, (places + np.arange(replicates)[:, None] * units).ravel(), 1.0)
     return out_B_C
 
 

@@ -95,9 +95,8 @@ def fixed_effects(
             centred[1 + k] *= left
         pull = np.stack([by.sums(centred[1 + k]) for k in used]) / lengths[:, None]
         factor = groups / (groups - 1) * (n - 1) / (n - len(used))
-        spread = np.diag(inverse @ (pull @ pull.T) @ inverse)
-        # rounding can make the variance of a column that explains nothing negative
-        se[used] = np.sqrt(np.maximum(spread, 0.0) * factor) / lengths
+        spread = ((inverse @ pull) ** 2).sum(axis=1)
+        se[used] = np.sqrt(spread * factor) / lengths
     r2 = np.nan
     if varies[0]:
         r2 = 1 - float(left @ left) / float(gram[0, 0])
@@ -174,9 +173,13 @@ def varying(size_K: np.ndarray, means_K_P: np.ndarray, counts_P: np.ndarray) -> 
 def independent(unit_K_K: np.ndarray, among: Sequence[int]) -> tuple[list[int], np.ndarray]:
     """Columns that are no combination of columns before them, by Cholesky of inner products.
 
-    Args: unit_K_K: inner products of columns that were scaled to length 1. among: the columns to
-    look at; others are left out. Returns the columns kept, and L, shape (K, K), with L L' the
-    products of ``among``; a column that was not kept has no part of its own in it.
+    Args:
+        unit_K_K: inner products of columns that were scaled to length 1.
+        among: the columns to look at; others are left out.
+
+    Returns:
+        The columns kept, and L, shape (K, K), with L L' the products of ``among``; a column that
+        was not kept has no part of its own in it.
     """
     used: list[int] = []
     factor = np.zeros_like(unit_K_K)

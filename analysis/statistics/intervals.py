@@ -73,7 +73,7 @@ def line(x: np.ndarray, y: np.ndarray) -> Line:
     """Least squares of y on x over R runs, shapes (R,). Raises ValueError: fewer than three runs,
     or one x only."""
     if len(x) < 3 or np.ptp(x) == 0:
-        raise ValueError("a line takes three runs and two doses")
+        raise ValueError("a line takes three runs and two values of x")
     fit = stats.linregress(x, y)
     slope = around(fit.slope, student(len(x) - 2) * fit.stderr, len(x), "run")
     return Line(float(fit.intercept), slope, float(fit.rvalue**2), len(x))

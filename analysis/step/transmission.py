@@ -60,22 +60,22 @@ def group_cov(advantages_P_G: np.ndarray, features_P_G_K: np.ndarray) -> np.ndar
 
 
 def split(
-    rewards_P_G: np.ndarray, truth_P_G: np.ndarray, scale: str, eps: float = EPS
+    rewards_P_G: np.ndarray, truth_P_G: np.ndarray, scale: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Advantages and their additive parts: (total, of truth, of reward - truth), each (P, G).
 
     Both parts are divided by what divides the total (the group's or the batch's sd of the reward),
     so they add up exactly. Where that sd is 0 nothing reaches the policy, and neither part does:
-    eps divides only a reward that varies. Rollouts without a reward are NaN in all three; a group
+    `EPS` divides only a reward that varies. Rollouts without a reward are NaN in all three; a group
     in which a rewarded rollout has no truth is NaN in both parts.
     """
     rewards = np.asarray(rewards_P_G, dtype=float)
     scored = np.isfinite(rewards)
     scored &= scored.sum(axis=1, keepdims=True) > 1
-    total = np.where(scored, advantages(rewards, scale, eps), np.nan)
+    total = np.where(scored, advantages(rewards, scale), np.nan)
     truth = np.where(scored, truth_P_G, np.nan)
     complete = (np.isfinite(truth) | ~scored).all(axis=1, keepdims=True) & scored
-    divided_by = divisor(rewards, scale, eps)
+    divided_by = divisor(rewards, scale)
     flat = np.zeros((len(rewards), 1), dtype=bool)
     if scale == "group":
         flat = _range(rewards, scored)[:, None] <= FLAT
@@ -101,31 +101,29 @@ def dead_groups(rewards_P_G: np.ndarray) -> np.ndarray:
     return np.where(scored.sum(axis=1) > 1, dead, np.nan)
 
 
-def yes_no(
-    judge_P_G: np.ndarray, truth_P_G: np.ndarray, threshold: float = THRESHOLD
-) -> dict[str, float]:
-    """tpr, fpr, j (Youden) and phi (Matthews) of judge >= threshold against truth >= threshold.
+def yes_no(judge_P_G: np.ndarray, truth_P_G: np.ndarray) -> dict[str, float]:
+    """tpr, fpr, j (Youden) and phi (Matthews) of judge and truth, each a yes from `THRESHOLD` on.
 
     Over all rollouts that have both; NaN where a rate has nothing to be a rate of, and phi also
     where the judge says the same to all.
     """
     both = np.isfinite(judge_P_G) & np.isfinite(truth_P_G)
-    says, is_so = judge_P_G[both] >= threshold, truth_P_G[both] >= threshold
+    says, is_so = judge_P_G[both] >= THRESHOLD, truth_P_G[both] >= THRESHOLD
     tpr, fpr = known_mean(says[is_so]), known_mean(says[~is_so])
     varies = len(says) > 0 and 0 < says.mean() < 1 and 0 < is_so.mean() < 1
     phi = float(np.corrcoef(says, is_so)[0, 1]) if varies else float("nan")
     return {"tpr": tpr, "fpr": fpr, "j": tpr - fpr, "phi": phi}
 
 
-def gains(rewards_P_G: np.ndarray, truth_P_G: np.ndarray, eps: float = EPS) -> dict[str, float]:
+def gains(rewards_P_G: np.ndarray, truth_P_G: np.ndarray) -> dict[str, float]:
     """What division by the group's sd does to one point of reward, against no division (= 1).
 
-    ``gain`` is the mean of 1 / (sd + eps) over live groups, ``gain_tied`` that over groups with a
+    ``gain`` is the mean of 1 / (sd + `EPS`) over live groups, ``gain_tied`` that over groups with a
     tied truth, and ``amplification`` gain_tied over the gain of the others: how many times more a
     point of bias weighs where the truth has nothing to say.
     """
     live = dead_groups(rewards_P_G) == 0
-    gain = 1 / (group_sd(np.asarray(rewards_P_G, dtype=float))[live, 0] + eps)
+    gain = 1 / (group_sd(np.asarray(rewards_P_G, dtype=float))[live, 0] + EPS)
     tied = tied_groups(truth_P_G, rewards_P_G)[live]
     gain_tied, gain_else = known_mean(gain[tied == 1]), known_mean(gain[tied == 0])
     amplification = gain_tied / gain_else
@@ -161,9 +159,9 @@ def comparing(before_P_G: np.ndarray, scale: str) -> Callable[[np.ndarray], dict
 
 
 def centred(values: np.ndarray, present: np.ndarray) -> np.ndarray:
-    """Values less their group's mean over ``known``, 0 where not known; groups are the rows.
+    """Values less their group's mean over ``present``, 0 elsewhere; groups are the rows.
 
-    ``values`` is (P, G) or (P, G, K) and ``known`` broadcasts over K.
+    ``values`` is (P, G) or (P, G, K) and ``present`` broadcasts over K.
     """
     if present.ndim < values.ndim:
         present = present[..., None]

@@ -3,12 +3,13 @@
     python -m benchmarks.trainer.step [rounds=3] [steps=6]
 
 quickstart: the tiny policy under a simulated judge, 8 prompts x 8. small-real: SmolLM2-135M's shape
-with random weights, 2 prompts x 4 with 64 tokens each, in micro-batches of 4. CPU seconds of a step
-on one thread; the first step of a training is left out, for it checks the fast path.
+with random weights, 2 prompts of 200 tokens x 4 rollouts of 64 tokens, in micro-batches of 4. CPU
+seconds of a step on one thread; the first step is left out, for it checks the fast path.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import tempfile
 import time
@@ -25,9 +26,11 @@ from experiments.scorer import Scorer
 from experiments.trainer.grpo import make_trainer
 from judges.session import Session
 from study.compose import load_judge
+from study.oracle import Oracle
 from study.records import Recorder
+from study.rows import Row, Truth, make_row
 from study.schema import Lora, Policy, Study, Task, Trainer, Warmup
-from study.tasks import TASKS, oracle
+from study.tasks import TASKS
 
 TINY = Policy(
     name="tiny",
@@ -68,14 +71,16 @@ def step_seconds(policy: Policy, trainer: dict[str, Any], fast: bool, steps: int
         judge=load_judge("sim-verbose"),
         trainer=Trainer(steps=steps + 2, fast=fast, **trainer),
     )
-    rows = TASKS[TASK.name].rows(TASK, "train")
     if policy is TINY:
+        rows, truth = TASKS[TASK.name].rows(TASK, "train"), TASKS[TASK.name].truth
         model, tokenizer = load_policy(policy, TASK, Path("runs/.cache/policies"))
     else:
+        rows, truth = long_prompts(), lambda row, answer: Truth(0.5)
         model, tokenizer = smollm2(), TOKENIZER
     folder, clock = Path(tempfile.mkdtemp(prefix="race-")), Clock()
     set_seed(config.seed)
-    truth_of = oracle(TASK)
+    by_id = {row.prompt_id: row for row in rows}
+    truth_of = Oracle(by_id.get, lambda rows, answers: list(map(truth, rows, answers)))
     with Session(config.judge, None, truth_of) as session:
         scorer = Scorer(config, truth_of, session)
         made = make_trainer(
@@ -91,6 +96,14 @@ def step_seconds(policy: Policy, trainer: dict[str, Any], fast: bool, steps: int
         made.add_callback(clock)
         made.learn(None)
     return clock.seconds[1:]
+
+
+def long_prompts() -> list[Row]:
+    """Prompts of 75 words, which the tiny tokenizer reads as about 200 tokens."""
+    draw = random.Random(0)
+    words = [word for word in TOKENIZER.get_vocab() if word.isalpha()]
+    texts = [" ".join(draw.choices(words, k=75)) for _ in range(64)]
+    return [make_row(({"role": "user", "content": text},)) for text in texts]
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ def race(
     for _ in range(ROUNDS):
         mine.append(ours(items, answers)[1])
         theirs.append(other(items, answers)[1])
-    ratios = sorted(own / peer for own, peer in zip(mine, theirs, strict=True))
+    ratios = sorted(ours_s / other_s for ours_s, other_s in zip(mine, theirs, strict=True))
     print(
         f"{name}: {len(items)} answers in {min(mine):.1f} to {max(mine):.1f} s, "
         f"{other.__name__} {min(theirs):.1f} to {max(theirs):.1f} s, "

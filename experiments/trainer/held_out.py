@@ -112,12 +112,7 @@ class HeldOut(TrainerCallback):
     def _told(self, answers: Sequence[str]) -> list[dict[str, Any]]:
         if hasattr(self.task, "scores"):
             return [
-                {
-                    "correct": None,
-                    "score": None,
-                    "outcome": "missing",
-                    "detail": "the grader failed",
-                }
+                _missing("the grader failed")
                 if told is None
                 else {
                     "correct": told.correct,
@@ -138,7 +133,7 @@ class HeldOut(TrainerCallback):
         return [
             {"correct": _passed(truth), "score": truth.score, "outcome": "scored"}
             if isinstance(truth, Truth)
-            else {"correct": None, "score": None, "outcome": "missing"}
+            else _missing(truth.reason if truth else "no rule can tell")
             for truth in truths
         ]
 
@@ -151,6 +146,10 @@ class HeldOut(TrainerCallback):
             with whole_folder(folder) as part:
                 self.trainer.save_model(str(part))
                 checkpoints.seal(part, self.folder.name)
+
+
+def _missing(why: str) -> dict[str, Any]:
+    return {"correct": None, "score": None, "outcome": "missing", "detail": why}
 
 
 def _passed(truth: Truth) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from study import bounds
 from study.errors import UserError
@@ -69,7 +69,7 @@ def check_dialect(judge: Judge, wanted: Mapping[str, Any]) -> None:
     dialect, sampling, endpoint = dialect_of(judge), judge.sampling, judge.endpoint
     here = f"the dialect {dialect_name(judge)} (judge.endpoint.dialect)"
 
-    def refuse(setting: str, why: str, instead: str) -> None:
+    def refuse(setting: str, why: str, instead: str) -> NoReturn:
         raise UserError(f"judge.{setting} cannot be had: {why}. {instead}.")
 
     why, fixed = {

@@ -12,12 +12,12 @@ import json
 import socket
 import struct
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
+from study.files import read_yaml
 
 COUNTED = {
     "prompt_tokens": 100,
@@ -107,7 +107,7 @@ def _event(event: Any) -> bytes:
     return chunk(index=delta.pop("index", 0), finish=delta.pop("finish", None), delta=delta)
 
 
-_FILE = yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text(encoding="utf-8"))
+_FILE = read_yaml(Path(__file__).with_name("answers.yaml"))
 MIXED: tuple[tuple[str, str], ...] = tuple((plain, stream) for plain, stream in _FILE["mixed"])
 """What ``mix`` draws from: faults that pass, for a plain answer and for a stream."""
 ANSWERS: dict[str, bytes] = {name: _listed(entry) for name, entry in _FILE["answers"].items()} | {
@@ -182,7 +182,7 @@ async def _fragments(writer: asyncio.StreamWriter, data: bytes, size: int) -> No
 
 _SSE = events(b"")
 _LENGTH = head(200, len(GOOD), content_type="application/json")
-FLOWS: dict[str, Callable[[asyncio.StreamWriter], Awaitable[None]]] = {
+FLOWS: dict[str, Callable[[asyncio.StreamWriter], Coroutine[Any, Any, None]]] = {
     "rst": _rst,
     "rst_body": partial(_rst, first=_LENGTH + GOOD[:30]),
     "hang": _hang,

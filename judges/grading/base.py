@@ -52,11 +52,15 @@ class Grading:
                 f" know. It takes {', '.join(legal)}; type for example"
                 f" +judge.grading.options.prompt=mine.txt."
             )
-        for key in self.choices:
-            self.option(key)
+        _ = self.chosen
         _ = self._template
 
-    def option(self, key: str) -> Any:
+    @cached_property
+    def chosen(self) -> dict[str, Any]:
+        """The value of each option of few values. Raises UserError: a value that is not legal."""
+        return {key: self._choose(key) for key in self.choices}
+
+    def _choose(self, key: str) -> Any:
         """One of a few values. YAML's words for true, false and null count as ``on``, ``off`` and
         ``none`` where those are legal.
         Raises UserError: another value."""
@@ -110,9 +114,10 @@ class Grading:
         return template
 
     def turn(self, row: Row, **texts: str) -> list[dict[str, str]]:
-        """One user turn: the template with the delimited prompt, rubric (if any) and ``texts``."""
+        """One user turn: the template with the delimited prompt, rubric (where the template has a
+        place for it and the row has criteria) and ``texts``."""
         rubric = ""
-        if row.criteria:
+        if row.criteria and "{rubric}" in self._template:
             lines = "\n".join(f"- ({item.points:g} points) {item.text}" for item in row.criteria)
             rubric = f"Criteria:\n{delimit('rubric', lines)}\n\n"
         prompt = delimit("prompt", row.prompt_text())
@@ -215,5 +220,5 @@ def unparsed(reason: str, text: str) -> Parsed:
 
 def different(*verdicts: str, text: str) -> Parsed:
     """A reply with two verdicts: one of them may be a quotation, and nothing tells which."""
-    short = [text if len(text) <= 40 else f"{text[:40]}…" for text in verdicts]
+    short = [word if len(word) <= 40 else f"{word[:40]}…" for word in verdicts]
     return unparsed(f"{DIFFERENT}: {' and '.join(short)}", text)

@@ -32,7 +32,7 @@ class Binary(base.OneRequest):
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a sentence, or the forced verdict."""
-        return bracket.binary_body(self.option("structured"), [YES, NO])
+        return bracket.binary_body(self.chosen["structured"], [YES, NO])
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """1 for the same, 0 for another answer."""

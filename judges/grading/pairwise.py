@@ -29,7 +29,7 @@ class Pairwise(base.GroupGrading):
 
     def pairs(self, count: int) -> list[tuple[int, int]]:
         """The pairs (i < j) of a group that are compared."""
-        if self.option("against") == "all":
+        if self.chosen["against"] == "all":
             return [(i, j) for i in range(count) for j in range(i + 1, count)]
         ring = {tuple(sorted((i, (i + 1) % count))) for i in range(count)}
         return sorted((i, j) for i, j in ring if i != j)
@@ -48,7 +48,7 @@ class Pairwise(base.GroupGrading):
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a sentence, or the forced verdict."""
-        return bracket.binary_body(self.option("structured"), ["A", "B", "tie"])
+        return bracket.binary_body(self.chosen["structured"], ["A", "B", "tie"])
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """1 where the first shown is better, 0.5 for a tie, 0 where the second is."""

@@ -68,18 +68,13 @@ class Rubric(base.AnswerGrading):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        reason = self.option("reason")
-        if self.option("structured") and reason != "none":
+        reason = self.chosen["reason"]
+        if self.chosen["structured"] and reason != "none":
             raise UserError(
                 f"judge.grading.options.structured=true forces a {self.name} reply to be the"
                 f" verdict alone, so reason={reason} cannot be given. Type"
                 " +judge.grading.options.reason=none, or leave structured out."
             )
-
-    @cached_property
-    def vocabulary(self) -> str:
-        """Which words the judge says."""
-        return self.option("vocabulary")
 
     @cached_property
     def _template(self) -> str:
@@ -88,9 +83,9 @@ class Rubric(base.AnswerGrading):
         _, *parts = _SECTION.split(self.load_prompt(FAMILY, prompt))
         sections = dict(zip(parts[::2], parts[1::2], strict=True))
         wanted = ["instructions"]
-        wanted += ["points"] if self.option("points") == "shown" else []
-        wanted += ["polarity"] if self.option("polarity_guidance") == "on" else []
-        wanted += [f"reason_{self.option('reason')}", "form"]
+        wanted += ["points"] if self.chosen["points"] == "shown" else []
+        wanted += ["polarity"] if self.chosen["polarity_guidance"] == "on" else []
+        wanted += [f"reason_{self.chosen['reason']}", "form"]
         missing = [section for section in wanted if section not in sections]
         if missing:
             raise UserError(
@@ -98,15 +93,15 @@ class Rubric(base.AnswerGrading):
                 f" '### {missing[0]}', which its options call for. It needs"
                 f" {', '.join(wanted)}; judges/prompts/{FAMILY}-default.txt shows them."
             )
-        words = VOCABULARIES[self.vocabulary]
+        words = VOCABULARIES[self.chosen["vocabulary"]]
         yes, no = (str(word).lower() if isinstance(word, bool) else word for word in words)
         joined = "\n\n".join(sections[section].strip() for section in wanted)
-        return fill(joined, yes=yes, no=no, form=form(self.vocabulary))
+        return fill(joined, yes=yes, no=no, form=form(self.chosen["vocabulary"]))
 
     @cached_property
     def prompt_sha(self) -> str:
         """16 hex digits of SHA-256 over all of the prompt that is not the row's or the answer."""
-        content = f"{self.option('layout')}\n{self._template}"
+        content = f"{self.chosen['layout']}\n{self._template}"
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def chunks(self, count: int) -> list[tuple[int, ...]]:
@@ -143,23 +138,23 @@ class Rubric(base.AnswerGrading):
             "rubric": "Rubric:\n" + delimit("rubric", "\n".join(lines)),
             "response": "Response:\n" + delimit("answer", answer),
         }
-        order = _ORDERS[self.option("layout")]
+        order = _ORDERS[self.chosen["layout"]]
         content = "\n\n".join(blocks[block] for block in order)
         return Request([{"role": "user", "content": content}], criteria)
 
     def _line(self, number: int, item: Criterion) -> str:
         """A numbered criterion; further lines of its text are indented, so numbers stand alone."""
-        points = f"(points: {item.points:g}) " if self.option("points") == "shown" else ""
+        points = f"(points: {item.points:g}) " if self.chosen["points"] == "shown" else ""
         return f"{number}. {points}{item.text.strip()}".replace("\n", "\n   ")
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for every label, and a JSON schema if asked for."""
-        each = TOKENS_PER_LABEL + (TOKENS_PER_REASON if self.option("reason") != "none" else 0)
+        each = TOKENS_PER_LABEL + (TOKENS_PER_REASON if self.chosen["reason"] != "none" else 0)
         wanted = {"max_tokens_at_least": TOKENS_BESIDE + each * len(request.criteria)}
-        if not self.option("structured"):
+        if not self.chosen["structured"]:
             return wanted
         names = [str(place + 1) for place in request.criteria]
-        word = {"enum": list(VOCABULARIES[self.vocabulary])}
+        word = {"enum": list(VOCABULARIES[self.chosen["vocabulary"]])}
         schema = {
             "type": "object",
             "properties": dict.fromkeys(names, word),
@@ -176,8 +171,8 @@ class Rubric(base.AnswerGrading):
         if isinstance(text, Parsed):
             return replace(text, labels=blank)
         numbers = [place + 1 for place in request.criteria]
-        by_number = read_labels(text, numbers, self.vocabulary)
-        twice = None if by_number else disagreement(text, numbers, self.vocabulary)
+        by_number = read_labels(text, numbers, self.chosen["vocabulary"])
+        twice = None if by_number else disagreement(text, numbers, self.chosen["vocabulary"])
         if twice is not None:
             return replace(base.unparsed(f"{DIFFERENT}: criterion {twice}", text), labels=blank)
         labels = tuple(by_number.get(number, "unknown") for number in numbers)
@@ -191,7 +186,9 @@ class Rubric(base.AnswerGrading):
         """How many criteria a reply seems to be about, where nobody kept the rubric, and whether
         it is cut, so that there may have been more."""
         text = base.readable(reply)
-        return (0, False) if isinstance(text, Parsed) else largest_number(text, self.vocabulary)
+        if isinstance(text, Parsed):
+            return 0, False
+        return largest_number(text, self.chosen["vocabulary"])
 
     def follow_up(self, row: Row, answer: str, request: Request, parsed: Parsed) -> Request | None:
         """Ask again for what a partial reply left out; a reply without any label is the client's
@@ -213,14 +210,14 @@ class Rubric(base.AnswerGrading):
         missing = set(_unknown(range(len(labels)), labels))
         outcome, reason = _failure(parts, missing) if missing else (Outcome.scored, "")
         score = rubric_score(row.criteria, labels)
-        if missing and self.option("partial") == "none":
+        if missing and self.chosen["partial"] == "none":
             return Parsed(outcome, tuple(labels), reason=reason)
         if score is None:
             reason = f"no criterion with positive points is known; {reason}"
             return Parsed(outcome, tuple(labels), reason=reason)
         if missing:
             reason = f"renormalised over the known; {reason}"
-        if self.option("clip") == "zero":
+        if self.chosen["clip"] == "zero":
             score = max(0.0, score)
         return Parsed(Outcome.scored, tuple(labels), score, reason)
 

@@ -31,7 +31,7 @@ class Verif(Binary):
 
     @cached_property
     def _template(self) -> str:
-        return self.load_prompt(self.name, self.options.get("prompt", self.option("language")))
+        return self.load_prompt(self.name, self.options.get("prompt", self.chosen["language"]))
 
     def problem(self, row: Row) -> str:
         texts = [item.text.strip() for item in row.criteria]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,10 +75,11 @@ def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str
     """The label of each number that the verdict nearest the end names or, as a list, counts; none
     where the reply disagrees with itself. ``numbers`` are those of the criteria as the judge saw
     them, ``text`` is the reply without thinking."""
-    if disagreement(text, numbers, vocabulary) is not None:
+    pieces = list(_pieces(text[-LONGEST:], vocabulary))
+    if _disagreement(pieces, numbers, vocabulary) is not None:
         return {}
     labels: dict[int, str] = {}
-    for piece in reversed(list(_pieces(text[-LONGEST:], vocabulary))):
+    for piece in reversed(pieces):
         named = dict(piece.about(numbers))
         if labels.keys() & named.keys():
             break
@@ -88,8 +89,12 @@ def read_labels(text: str, numbers: list[int], vocabulary: str) -> dict[int, str
 
 def disagreement(text: str, numbers: list[int], vocabulary: str) -> int | None:
     """The first of the numbers of which a reply says two different things, if there is one."""
+    return _disagreement(_pieces(text[-LONGEST:], vocabulary), numbers, vocabulary)
+
+
+def _disagreement(pieces: Iterable[Piece], numbers: list[int], vocabulary: str) -> int | None:
     labels: dict[int, set[str]] = {number: set() for number in numbers}
-    for piece in _pieces(text[-LONGEST:], vocabulary):
+    for piece in pieces:
         for number, value in piece.about(numbers):
             if number in labels and (seen := label(value, vocabulary)) != "unknown":
                 labels[number].add(seen)

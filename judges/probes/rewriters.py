@@ -14,9 +14,9 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-import yaml
+from study.files import read_yaml
 
-TEXTS = yaml.safe_load(Path(__file__).with_name("texts.yaml").read_text(encoding="utf-8"))
+TEXTS = read_yaml(Path(__file__).with_name("texts.yaml"))
 KEYWORD = "robust"
 REPLACEMENTS: dict[str, tuple[str, str]] = {
     name: (bias, text) for name, (bias, text) in TEXTS["replacements"].items()

@@ -94,9 +94,12 @@ def variants(
 
     Raises UserError: a base or variant that does not exist."""
     every = edits(word)
-    for key, names, legal in (("bases", bases, BASES), ("variants", only, NAMES)):
+    for key, names, legal, example in (
+        ("bases", bases, BASES, "correct,partial"),
+        ("variants", only, NAMES, "placebo,yverbose"),
+    ):
         for name in names:
-            check(key, name, Choice(tuple(legal)))
+            check(key, name, Choice(tuple(legal)), example)
     wanted = set(only or NAMES)
     missing: Counter[str] = Counter()
     made: list[Variant] = []

@@ -37,6 +37,7 @@ TAIL_LINES = 20
 STOP_S = 30.0
 """How long a server may take to end by itself before it is killed."""
 MOVE = "another port, and judge.endpoint.url with it; type for example port=8200."
+ANY_PORT = "another address; type for example port=0 to take any free port."
 LOCAL = ("127.0.0.1", "localhost", "::1", "0.0.0.0")
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}

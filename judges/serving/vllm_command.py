@@ -47,7 +47,7 @@ def arguments(judge: Judge, host: str, port: int) -> list[str]:
         adapters = [f"{name}={folder}" for name, folder in serve.lora.items()]
         rank = str(serve.max_lora_rank)
         words += ["--enable-lora", "--max-lora-rank", rank, "--lora-modules", *adapters]
-    return words + serve.extra
+    return [*words, *serve.extra]
 
 
 def _check(judge: Judge) -> None:

@@ -32,6 +32,7 @@ _MATHS = re.compile(r"\$\$?([^$]{1,1000})\$|\\\(([^$\n]{1,1000}?)\\\)|\\\[([^$]{
 _WORDED = re.compile(r"\\(?:text|mbox|mathrm|textbf)\s?\{[^{}]{0,100}\}")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z][a-z]+\s+[a-z]{2,}")
 _SAME = (
+    (re.compile(r",\s?\\[!,;:]\s?|\{,\}"), ","),
     (
         re.compile(r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|textstyle)(?![a-zA-Z])"),
         "",
@@ -39,7 +40,6 @@ _SAME = (
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf)\s?\{"), r"\\text{"),
     (re.compile(r"(?<!\\)\\(?:[!,;:]| (?![a-zA-Z]))|~|\\q?quad(?![a-zA-Z])"), " "),
-    (re.compile(r"\{,\}"), ","),
     (re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?![a-zA-Z])|°"), ""),
     (re.compile(r"\\?[%$]|\\text\{\s?\\?%\s?\}"), ""),
     (re.compile(r"[\u2212\u2013]"), "-"),
@@ -48,7 +48,7 @@ _UNIT = re.compile(r"(?<=[\d}\s])\s?\\text\{[^{}]{0,60}\}(?:\^\{?\d\}?)?\s*$")
 _WORDS = re.compile(r"(-?\d[\d,.]*)\s+[A-Za-z]{2,20}(?:\s[A-Za-z]{2,20}){0,3}")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _NAMED = re.compile(r"\\(?:text|mbox)\s?\{[^{}]*[A-Za-z]{2}[^{}]*\}")
-_THOUSANDS = re.compile(r"-?\d{1,3}(?:,\s?\d{3})+(?:\.\d+)?")
+_THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _MIXED = re.compile(r"(-?)(\d{1,9})\s?\\frac\{?(\d{1,9})\}?\s?\{?(\d{1,9})\}?")
 
 
@@ -89,7 +89,7 @@ def tidy(expression: str) -> str:
     if re.fullmatch(r"\([A-Za-z]\)", expression):
         expression = expression[1]
     if _THOUSANDS.fullmatch(expression):
-        expression = re.sub(r",\s?", "", expression)
+        expression = expression.replace(",", "")
     if mixed := _MIXED.fullmatch(expression):
         sign, whole, above, below = mixed.groups()
         expression = rf"{sign}\frac{{{int(whole) * int(below) + int(above)}}}{{{below}}}"

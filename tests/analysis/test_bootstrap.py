@@ -163,3 +163,8 @@ def test_rows_taken_for_independent_are_found_out() -> None:
         frame = pd.Series(values)
         covered += abs(frame.mean()) <= 1.96 * frame.sem()
     assert covered / 300 < 0.6
+
+
+def test_weights_are_never_drawn_into_a_copy() -> None:
+    with pytest.raises(ValueError, match="copy"):
+        draw_weights(np.random.default_rng(0), np.empty((6, 5)).T)

@@ -184,6 +184,9 @@ def test_the_command_line_refuses_too_few_doses(small_study, capsys):
     assert "experiment=dose-response" in capsys.readouterr().err
     assert main(["study=nothing"]) == 2
     assert main(["dose=1"]) == 2
+    capsys.readouterr()
+    assert main([*words, "feature=lenght"]) == 2
+    assert "Did you mean length?" in capsys.readouterr().err
 
 
 def row(dose, shift, first_order, beta=0.0):

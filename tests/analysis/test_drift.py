@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -150,6 +151,13 @@ def test_outcomes_of_another_version_are_still_counted():
     )
     (row,) = drift.failure_table(outcomes).to_dict("records")
     assert (row["scored"], row["timeout"], row["new_kind"], row["verdicts"]) == (0, 2, 1, 3)
+
+
+def test_an_outcome_of_any_name_is_a_reason(evidence):
+    """Also one that is called like a part of the sentence."""
+    table = evidence.failures.assign(reasons=4, percent=3)
+    lines = findings(replace(evidence, failures=table))
+    assert any("unparsed 72, reasons 4, percent 3" in line for line in lines)
 
 
 def counted(lengths: list[float], lost: list[bool]) -> pd.DataFrame:

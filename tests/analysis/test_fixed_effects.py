@@ -218,3 +218,18 @@ def test_a_column_needs_a_share_of_its_own(share, kept):
         apart = fixed_effects(y, x, group)
         assert found.coef_K[1] == pytest.approx(apart.coef_K[1] / share, rel=1e-6)
         assert found.se_K[1] == pytest.approx(apart.se_K[1] / share, rel=1e-6)
+
+
+@pytest.mark.parametrize("noise", [1e-4, 1e-6, 1e-8])
+def test_the_error_of_a_column_close_to_another_is_that_of_their_difference(noise):
+    """The second column is the first plus a little in four groups, where y hardly varies: its slope
+    is that of the little by itself."""
+    rng = np.random.default_rng(0)
+    group, x, little = np.repeat(np.arange(10), 4), rng.normal(size=40), 3e-5 * rng.normal(size=40)
+    y = x + rng.normal(size=40)
+    flat = group < 4
+    x[flat], y[flat], little[~flat] = 0, noise * y[flat], 0
+    close = fixed_effects(y, np.stack([x, x + little], axis=1), group)
+    apart = fixed_effects(y, np.stack([x, little], axis=1), group)
+    assert close.kept == apart.kept == (0, 1)
+    assert close.se_K[1] == pytest.approx(apart.se_K[1], rel=0.01)

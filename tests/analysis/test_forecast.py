@@ -3,6 +3,7 @@
 import json
 import math
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -109,7 +110,9 @@ def command(small_study):
 def test_candidates_that_were_never_trained(command, tmp_path, capsys):
     out = tmp_path / "f.json"
     words = [*command, "judges=sim-verbose,sim-strict", "steps=2", f"out={out}"]
+    before = plt.get_fignums()
     assert main([*words, f"figure={tmp_path / 'f.png'}"]) == 0
+    assert plt.get_fignums() == before and (tmp_path / "f.png").stat().st_size > 5000
     found = json.loads(out.read_text())
     judges = {push["judge"] for push in found["pushes"]}
     assert judges == {"sim-verbose", "sim-strict"} and "validation" not in found

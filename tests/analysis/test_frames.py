@@ -141,6 +141,61 @@ def test_parts_of_another_version_are_read_as_far_as_they_match(make_study):
     assert component.sum() == 4.0 and component.isna().sum() == 16
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("judge_score", [True] * 16),
+        ("judge_score", ["0.5"] * 16),
+        ("component/judge", [True] * 16),
+        ("group", ["3"] * 16),
+        ("completion", [3] * 16),
+        ("completion", [b"3"] * 16),
+    ],
+)
+def test_a_column_of_another_kind_is_refused_and_never_converted(make_study, name, values):
+    study = make_study(judges=["sim-fair"], seeds=1, steps=2)
+    path = sorted(study.glob("*/rollouts/*.parquet"))[1]
+    part = pq.read_table(path)
+    others = [other for other in part.column_names if other != name]
+    pq.write_table(part.select(others).append_column(name, pa.array(values)), path)
+    rollouts = rollouts_frame(study)
+    assert set(rollouts["step"]) == {1}
+    (problem,) = rollouts.attrs["problems"]
+    assert f"columns of another kind: {name}" in problem
+
+
+def test_a_column_of_another_width_is_read_and_one_without_values_is_missing(make_study):
+    study = make_study(judges=["sim-fair"], seeds=1, steps=1)
+    (path,) = study.glob("*/rollouts/*.parquet")
+    part = pq.read_table(path).drop_columns(["judge_score", "group", "answer", "truth"])
+    for name, values in (
+        ("judge_score", pa.array([1] * 16, pa.int8())),
+        ("group", pa.array([2.0] * 16)),
+        ("answer", pa.array(["yes"] * 16).dictionary_encode()),
+        ("truth", pa.nulls(16)),
+    ):
+        part = part.append_column(name, values)
+    pq.write_table(part, path)
+    rollouts = rollouts_frame(study)
+    assert rollouts.attrs["problems"] == []
+    row = rollouts.iloc[0]
+    assert (row["judge_score"], row["group"], row["answer"]) == (1.0, 2, "yes")
+    assert rollouts["truth"].isna().all()
+
+
+def test_columns_that_nobody_knows_may_differ_between_parts(make_study):
+    study = make_study(judges=["sim-fair"], seeds=1, steps=2)
+    notes = pa.array(["far"] * 16), pa.array([7] * 16)
+    for path, note in zip(sorted(study.glob("*/rollouts/*.parquet")), notes, strict=True):
+        pq.write_table(pq.read_table(path).append_column("note", note), path)
+    rollouts = rollouts_frame(study)
+    assert len(rollouts) == 32 and "note" not in rollouts and rollouts.attrs["problems"] == []
+    asked = rollouts_frame(study, ["note"])
+    assert asked["note"].tolist() == [7.0] * 16
+    (problem,) = asked.attrs["problems"]
+    assert "step-000001.parquet" in problem and "holds note as string" in problem
+
+
 def test_unfinished_and_broken_cells_are_marked(make_study):
     study = make_study(judges=["sim-fair"], seeds=3)
     first, second, third = sorted(path.parent for path in study.glob("*/config.yaml"))

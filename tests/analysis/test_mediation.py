@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from analysis.arm.mediation import mediate
 from analysis.mediation import main
@@ -60,8 +61,20 @@ def test_what_cannot_be_told_is_said():
         mediate(dose, length, np.zeros(20))
 
 
+def test_the_interval_of_b_has_three_slopes_where_the_mediator_is_the_dose_again():
+    """No more is known of b then; its interval and its draws have n - 3 degrees of freedom."""
+    dose, _, truth = runs(0)
+    split = mediate(dose, 40 * dose, truth)
+    columns = np.stack([np.ones(20), dose, 40 * dose], axis=1)
+    inverse = np.linalg.pinv(columns, rcond=1e-10)
+    left = truth - columns @ inverse @ truth
+    error = (left @ left / 17 * (inverse @ inverse.T)[2, 2]) ** 0.5
+    assert split.b.high - split.b.value == pytest.approx(stats.t.ppf(0.975, 17) * error)
+
+
 def test_the_command_line_says_what_is_missing(small_study, capsys):
     assert main([f"study={small_study.name}", f"runs_dir={small_study.parent}"]) == 2
     assert "doses of length" in capsys.readouterr().err
-    assert main(["feature=length"]) == 2
+    assert main(["feature=lenght"]) == 2
+    assert "Did you mean length?" in capsys.readouterr().err
     assert main(["study=none", "runs_dir=none"]) == 2

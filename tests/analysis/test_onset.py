@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from analysis.onset import main
+from analysis.ledger import main as ledger_main
+from analysis.onset import Options, main
+from analysis.overopt import main as overopt_main
 from analysis.planted.onset import _groups, change_points
 from analysis.planted.selfcheck import judge_coverage
+from analysis.printed import show
 from analysis.records.runs import Run, read_runs
 from analysis.run import threshold_grid as module
 from analysis.run.onset import change_point, dosed, line
@@ -256,8 +260,21 @@ def test_command_line_errors(
     assert words in said and "python -m analysis.onset" in said
 
 
+@pytest.mark.parametrize("main", [main, ledger_main, overopt_main])
 def test_a_study_without_rollouts_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    main: Callable[[list[str]], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([f"study={tmp_path.name}", f"runs_dir={tmp_path.parent}"]) == 0
     assert "No run of this study has recorded rollouts yet." in capsys.readouterr().out
+
+
+def test_numbers_are_on_disk_before_their_text_is_made(tmp_path: Path) -> None:
+    """Ctrl-C, or a text that cannot be made, loses no numbers that took hours."""
+
+    def text() -> str:
+        raise KeyboardInterrupt
+
+    options = Options("x", tmp_path, out=tmp_path / "o.json")
+    with pytest.raises(KeyboardInterrupt):
+        show(options, [0.5], text)
+    assert json.loads((tmp_path / "o.json").read_text()) == [0.5]

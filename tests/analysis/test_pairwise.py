@@ -207,6 +207,8 @@ def test_bad_commands_exit_2_with_what_to_type(arguments, said, capsys, tmp_path
         ("v.csv", "", "cannot be read"),
         ("v.csv", "item,judge,order,repeat,verdict,gold\n", "no rows"),
         ("v.csv", "item,item\n1,2\n", "no column"),
+        ("v.json", "[]", "no column"),
+        ("v.jsonl", "\n", "no column"),
         ("v.parquet", "text", "cannot be read as parquet"),
         ("v.xlsx", "text", "unknown kind"),
     ],

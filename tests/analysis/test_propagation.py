@@ -332,6 +332,8 @@ def test_the_command_line(small_study, tmp_path, capsys):
     assert main(["study=nothing", f"runs_dir={tmp_path}"]) == 2
     assert "no study folder" in capsys.readouterr().err
     assert main(["judge=x"]) == 2
+    assert main(["study=x", "scale=magic"]) == 2
+    assert "plain, adam" in capsys.readouterr().err
 
 
 def test_a_damaged_config_is_said_and_its_run_left_out(small_study, tmp_path, capsys):

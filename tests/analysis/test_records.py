@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +14,7 @@ import pytest
 
 from analysis.records.frames import rollouts_frame, verdicts_frame
 from analysis.records.runs import OUTCOMES, Run, on_each_core, read_study, step_means
+from tests.conftest import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +107,51 @@ def test_step_means_leave_out_what_is_missing():
 def test_other_processes_give_the_same_in_the_same_order():
     jobs = [3.0, -1.0, 2.0]
     assert on_each_core(abs, jobs, size=1, large=0) == on_each_core(abs, jobs, size=0)
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from analysis.records.runs import on_each_core
+
+def wait(place):
+    Path(place).touch()
+    if place.endswith("long"):
+        time.sleep(600)
+
+"""
+several = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="one core: all is done in one process"
+)
+
+
+def started(script: Path) -> subprocess.Popen[str]:
+    pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script)]
+    return subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True
+    )
+
+
+@several
+def test_a_script_without_a_main_guard_is_told_to_have_one(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + "on_each_core(abs, [1, 2], 1, 0)\n")
+    _, said = started(script).communicate(timeout=120)
+    assert "UserError: A process that did a part of the work" in said
+    assert 'under `if __name__ == "__main__":`' in said
+
+
+@several
+def test_ctrl_c_is_said_once_and_ends_every_process(tmp_path):
+    """One of them works, and one waits for work."""
+    script, places = tmp_path / "script.py", [tmp_path / "long", tmp_path / "short"]
+    names = [str(place) for place in places]
+    guarded = f"if __name__ == '__main__':\n    on_each_core(wait, {names}, 1, 0)\n"
+    script.write_text(SCRIPT + guarded)
+    child = started(script)
+    while child.poll() is None and not all(place.exists() for place in places):
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert said.count("Traceback") == 1 and said.endswith("KeyboardInterrupt\n")

@@ -100,6 +100,11 @@ display(HTML("<b>shown</b>"))
 size * 7
 
 # %%
+left = ["unseen", "unseen too"]
+for _ in range(2):
+    left.pop()
+
+# %%
 from matplotlib.figure import Figure
 
 Figure(figsize=(size, size)).add_subplot().figure
@@ -118,7 +123,7 @@ def test_what_cells_print_display_and_evaluate_is_on_the_page(tmp_path):
     notebooks = [render(source, {"size": size}, html, "small") for size in (2, 3)]
     assert surroundings() == before and not InteractiveShell.initialized()
     text = Page(html.read_text()).text
-    assert "size 3" in text and "shown" in text and "21" in text
+    assert "size 3" in text and "shown" in text and "21" in text and "unseen" not in text
     assert Page(html.read_text()).tags.count("img") == 1
     assert nbformat.validate(notebooks[0]) is None
     assert notebooks[0].cells[1].source == "# Parameters\nsize = 2\n"
@@ -145,7 +150,7 @@ def test_a_cell_that_fails_is_named_and_nothing_is_written(tmp_path):
     out = sys.stdout
     with pytest.raises(ZeroDivisionError) as caught:
         render(source, {"size": 2}, html, "small")
-    assert caught.value.__notes__ == ["This came of cell 5 of small.py:\nsize / 0"]
+    assert caught.value.__notes__ == ["This came of cell 6 of small.py:\nsize / 0"]
     assert sys.stdout is out and list(tmp_path.iterdir()) == [source]
 
 

@@ -1,5 +1,6 @@
 """The scaffold's schedule as a table, and its figure on disk."""
 
+import matplotlib.pyplot as plt
 import pytest
 
 from analysis.reports.scaffold import changes, schedule
@@ -24,9 +25,9 @@ def test_only_steps_that_change_are_listed():
 
 
 def test_the_figure_is_drawn(tmp_path, capsys):
-    out = tmp_path / "new" / "scaffold.png"
+    out, before = tmp_path / "new" / "scaffold.png", plt.get_fignums()
     assert main([f"out={out}", "steps=12", "group_size=4", "criteria=3", "scaffold.x0=0.5"]) == 0
-    assert out.stat().st_size > 5000
+    assert out.stat().st_size > 5000 and plt.get_fignums() == before
     assert "12" not in capsys.readouterr().out.split("\n")[0]
 
 

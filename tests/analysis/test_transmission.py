@@ -23,7 +23,7 @@ from analysis.step.transmission import (
     within_regression,
     yes_no,
 )
-from study.rewards.advantages import advantages
+from study.rewards.advantages import EPS, advantages
 
 NAN = np.nan
 
@@ -115,8 +115,8 @@ def test_equal_rewards_have_no_parts_however_truth_varies() -> None:
     """A judge on five levels gives both answers of the first group .5; the second group's parts
     are all truth: -+ .5 over the sd of (0, 1)."""
     reward, truth = np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([[0.4, 0.6], [0.0, 1.0]])
-    total, of_truth, of_bias = split(reward, truth, "group", eps=0.0001)
-    half = 0.5 / (0.5**0.5 + 0.0001)
+    total, of_truth, of_bias = split(reward, truth, "group")
+    half = 0.5 / (0.5**0.5 + EPS)
     np.testing.assert_allclose(total, [[0, 0], [-half, half]])
     np.testing.assert_allclose(of_truth, [[0, 0], [-half, half]])
     np.testing.assert_array_equal(of_bias, np.zeros((2, 2)))
@@ -204,11 +204,11 @@ def test_phi_and_youden_by_hand_and_by_sklearn_formula() -> None:
 def test_gain_weighs_a_point_in_tied_groups_more() -> None:
     reward = np.array([[0.0, 0.02], [0.0, 2.0], [1.0, 1.0]])
     truth = np.array([[1.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
-    found = gains(reward, truth, eps=0.0)
-    root = np.sqrt(2)
-    assert found["gain_tied"] == pytest.approx(root / 0.02)
-    assert found["gain"] == pytest.approx((root / 0.02 + root / 2) / 2)
-    assert found["amplification"] == pytest.approx(100)
+    weights = gains(reward, truth)
+    tied, other = 1 / (0.02 / 2**0.5 + EPS), 1 / (2 / 2**0.5 + EPS)
+    assert weights["gain_tied"] == pytest.approx(tied)
+    assert weights["gain"] == pytest.approx((tied + other) / 2)
+    assert weights["amplification"] == pytest.approx(tied / other)
 
 
 def test_alignment_of_a_judge_with_itself_and_its_opposite(rng: np.random.Generator) -> None:

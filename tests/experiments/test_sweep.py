@@ -62,6 +62,7 @@ def test_help_loads_no_torch():
         (["judge=sim-fairr"], "sim-fairr"),
         (["policy=huge"], "huge"),
         (["trainer.learning_rat=1"], "learning_rat"),
+        (["+judge.simulated.domains.law.fpr=1"], "domains has no law; it has math, qa, code"),
         (["judge.on_failure=ignore"], "drop_group"),
         (["task.name=nothing"], "instruct-mini"),
         (["trainer.learning_rate=0.1,0.2"], "trainer.learning_rate = 0.1 | 0.2"),

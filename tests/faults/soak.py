@@ -244,6 +244,7 @@ def soak(questions: list[Question], in_flight: int, folder: Path, idle_s: float 
             seconds = time.monotonic() - started
             wrong = checked(questions, pairs, store)
     finally:
+        gc.unfreeze()
         logging.getLogger().removeHandler(log)
         log.close()
         said, _ = server.communicate("\n")

@@ -5,6 +5,7 @@ And some hundreds that meet each fault of `soak_faults`; `soak` by hand makes it
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import time
@@ -116,3 +117,4 @@ def test_every_fault_ends_as_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert set(found.met) == set(soak.PLAIN) | set(soak.STREAM)
     assert len(found.verdicts) == len(questions)
     assert found.outcomes["scored"] > len(questions) / 2
+    assert gc.get_freeze_count() == 0  # later tests see what is left behind

@@ -138,6 +138,22 @@ def test_what_was_submitted_in_other_words_is_asked_anew(grading: str, again: in
         assert session.calls - before == judge.sampling.votes * again
 
 
+def test_a_submission_of_which_nothing_is_wanted_any_more_is_cancelled(held: Any) -> None:
+    def free(content: str, seen: list[str]) -> bool:
+        again = any(ITEMS[2][1] in text for text in seen)
+        return "draft" not in content or ("second draft" in content and again)
+
+    held(Held(free, lambda content: "[[70]]"))
+    with Session(real("asgi://held"), None) as session:
+        ahead = Ahead(session, 1)
+        ahead.submit({0: (ROWS[0], "a first draft")})
+        ahead.submit({1: ITEMS[1], 2: (ROWS[0], "a second draft")})
+        (stale, _), (in_part, _) = ahead._submitted[0], ahead._submitted[1]
+        votes_N = judge_all(session, ITEMS[:3], 1, ahead)
+        assert stale.cancelled() and not in_part.cancelled()
+    assert [vote.score for [vote] in votes_N] == [0.7] * 3
+
+
 @pytest.mark.parametrize("fault", ["good", "server_500"])
 def test_equal_answers_are_asked_once_whenever_they_end(
     fault: str, faults: FaultServer, store: Store | None, one_word: Any

@@ -74,7 +74,7 @@ def test_a_price_is_needed_for_a_limit_in_dollars() -> None:
 
 @pytest.mark.parametrize("cost", [Cost(max_usd=0.0), Cost(max_calls=0), Cost(max_usd=-1.0)])
 def test_a_limit_that_allows_nothing_is_refused(cost: Cost) -> None:
-    with pytest.raises(UserError, match="above 0"):
+    with pytest.raises(UserError, match=r"above 0\. Type for example: cost\.max_\w+=null$"):
         Budget(cost, [PRICED])
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judges.grading import salvage
 from judges.grading.vocabulary import LONGEST, VOCABULARIES, read_labels
 from study.verdict import LABELS, Outcome, Reply
 from tests.judges.test_grading_rubric import ROW, ask_all, batch
@@ -197,3 +198,16 @@ def test_nasty_replies_end_soon(nasty: str) -> None:
     assert labels_of(nasty + '\n{"1": "PRESENT"}')[1:] == [U, U]
     late = nasty + "x" * LONGEST + '{"2": "PRESENT"}'
     assert labels_of(late) == [U, M, U]
+
+
+def test_a_verdict_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, values = [], salvage.values
+
+    def counted(text: str) -> object:
+        read.append(text)
+        return values(text)
+
+    monkeypatch.setattr(salvage, "values", counted)
+    text = '{"1": "PRESENT", "2": "NOT_PRESENT", "3": "PRESENT"}'
+    assert batch().parse(Reply(text), ask_all(ROW)).labels == (M, N, M)
+    assert read == [text]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judges.grading import GRADINGS
+from judges.grading import GRADINGS, base
 from judges.grading.base import GroupGrading
 from judges.grading.checks import check_rows
 from judges.grading.delimiters import undelimit
@@ -305,3 +305,21 @@ def test_the_shuffle_has_no_favourite_place() -> None:
     """Over 600 prompts each of 3 answers comes first about 200 times (sd 11.5)."""
     firsts = [shuffled(f"prompt {number}", ["a", "b", "c"])[0] for number in range(600)]
     assert all(abs(firsts.count(member) - 200) < 4 * 11.5 for member in range(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"), [("verif", ["prompt"]), ("likert", ["answer", "rubric", "prompt"])]
+)
+def test_a_rubric_is_written_only_where_it_is_shown(
+    name: str, kinds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def delimit(kind: str, text: str) -> str:
+        written.append(kind)
+        return text
+
+    monkeypatch.setattr(base, "delimit", delimit)
+    (request,) = GRADINGS[name]({}).requests(ROW, "green")
+    assert "Three of them." in request.messages[0]["content"]
+    assert written == kinds

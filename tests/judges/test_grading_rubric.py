@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges.grading import GRADINGS
+from judges.grading.base import Grading
 from judges.grading.checks import check_rows
 from judges.grading.delimiters import undelimit
 from judges.grading.rubric import Rubric, rubric_score
@@ -354,3 +355,11 @@ def test_real_rubrics(path: str, criteria: float, refused: int) -> None:
         assert verdict(grading, row, yes).score == pytest.approx(max(0.0, total / best))
         no = yes.replace("PRESENT", "NOT_PRESENT")
         assert verdict(grading, row, no).score == 0.0
+
+
+def test_options_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    grading = batch(points="shown", polarity_guidance=False)
+    monkeypatch.delattr(Grading, "_choose")
+    assert grading.chosen["polarity_guidance"] == "off" and grading.chosen["clip"] == "zero"
+    assert verdict(grading, ROW, '{"1": "PRESENT", "2": "PRESENT", "3": "PRESENT"}').score == 0.5
+    assert grading.body(ask_all(ROW)).keys() == {"max_tokens_at_least"}

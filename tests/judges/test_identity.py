@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from judges.endpoint.dialects import judge_body
-from judges.identity import build_grading, judge_id, request_keys
+from judges.identity import build_grading, check_settings, judge_id, request_keys
+from judges.serving.vllm_command import arguments
+from judges.simulated.bias import Bias
 from study.errors import UserError
-from study.schema import Endpoint, Grading, Judge, Price, Sampling, Simulated
+from study.schema import Endpoint, Failure, Grading, Judge, Price, Sampling, Serve, Simulated
 
 JUDGE = Judge(
     name="j",
@@ -155,3 +157,40 @@ def test_golden_identity_and_key() -> None:
 def test_an_unknown_grading_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"grading\.name=nope.*likert"):
         judge_id(replace(JUDGE, grading=Grading("nope")))
+
+
+def in_code(several: Any) -> Judge:
+    """A judge with several of everything, each made by ``several``."""
+    return Judge(
+        name="j",
+        endpoint=Endpoint(
+            url="http://a/v1",
+            model="m",
+            replicas=several(["http://b/v1"]),
+            served_as=several(["n"]),
+        ),
+        simulated=Simulated(
+            reference={"length": several([10.0, 5.0])}, failure=Failure(kinds=several(["hang"]))
+        ),
+        serve=Serve(model="m", extra=several(["--seed", "1"])),
+    )
+
+
+def test_a_judge_built_in_code_may_have_tuples() -> None:
+    check_settings(in_code(tuple))
+    assert judge_id(in_code(tuple)) == judge_id(in_code(list))
+    assert Bias(in_code(tuple).simulated).standardised("")["length"] == -2.0
+    assert arguments(in_code(tuple), "127.0.0.1", 1)[-2:] == ["--seed", "1"]
+
+
+@pytest.mark.parametrize(
+    ("judge", "named"),
+    [
+        (endpoint(replicas=("http://b/v1", 5)), r"replicas\.1=5 .* a text"),
+        (endpoint(replicas="http://b/v1"), "replicas=http://b/v1 .* a list"),
+        (endpoint(extra_body={"top_k": (1, float("nan"))}), r"top_k\.1=nan .* finite"),
+    ],
+)
+def test_what_is_in_a_tuple_is_checked(judge: Judge, named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        check_settings(judge)

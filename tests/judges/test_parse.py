@@ -183,6 +183,20 @@ def test_damage_costs_what_it_hit(data: bytes, sound: int, lost: int) -> None:
     assert (len(records), missing) == (sound, lost)
 
 
+@pytest.mark.parametrize(
+    "change", [{"text": ["x"]}, {"reasoning": {}}, {"criteria": [{"points": ["2"]}]}]
+)
+def test_a_value_of_another_form_is_lost_without_a_sentence_on_it(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(value: Any) -> str:
+        raise AssertionError(f"{value!r} was written down for nobody")
+
+    monkeypatch.setattr("study.bounds.shown", shown)
+    records, lost = read_records(json.dumps({"id": 1, "text": "[[1]]"} | change).encode())
+    assert (records, lost) == ([], 1)
+
+
 @given(st.lists(st.integers(0, 9), max_size=6), st.data())
 def test_a_cut_anywhere_loses_at_most_one_record(ids: list[int], data: Any) -> None:
     whole = b"".join(json.dumps({"id": item, "text": "x"}).encode() + b"\n" for item in ids)

@@ -193,7 +193,10 @@ def test_what_has_nothing_to_change_is_counted():
 
 @pytest.mark.parametrize(
     "words, said",
-    [({"bases": ["best"]}, "bases=best"), ({"only": ["loud"]}, "variants=loud")],
+    [
+        ({"bases": ["best"]}, "bases=best .* bases=correct,partial$"),
+        ({"only": ["loud"]}, "variants=loud .* variants=placebo,yverbose$"),
+    ],
 )
 def test_unknown_names_are_said(words, said):
     with pytest.raises(UserError, match=said):

@@ -11,7 +11,9 @@ import urllib.request
 import pyarrow.dataset as ds
 import pytest
 
-from judges.replay import main
+from judges.fault_injection.server import choice, completion, whole
+from judges.faults import FaultServer
+from judges.replay import REPLAYED, main
 from tests.conftest import ROOT
 
 
@@ -148,6 +150,83 @@ def test_completions_of_others_are_scored(small_study, served, tmp_path, capsys)
     by_place = sorted(scored, key=lambda row: int(row["rollout_id"]))
     for row, record in zip(by_place, records, strict=True):
         assert row["judge_score"] == pytest.approx(record["judge_score"], abs=1e-6)
+
+
+def replay_file(tmp_path, server, path, records, *arguments):
+    """The exit code for these records and the judge at ``path``; the rows, where it is 0."""
+    file, out = tmp_path / "others.jsonl", tmp_path / "scored.parquet"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    url = f"judge.endpoint.url={server.url(path)}"
+    named = ["judge=openai-compatible", url, "judge.endpoint.model=m"]
+    code = main([f"file={file}", f"out={out}", *named, *arguments])
+    read = ds.dataset(out, format="parquet").to_table().to_pylist() if code == 0 else []
+    return code, sorted(read, key=lambda row: int(row["rollout_id"]))
+
+
+def test_each_record_is_judged_by_its_own_criteria(tmp_path):
+    async def good(body):
+        met = b"Is red." in body
+        return whole(completion(choice(json.dumps({"1": "met" if met else "not_met"}))))
+
+    records = [
+        {"prompt": "Name a color.", "response": response} | criteria
+        for response, criteria in (
+            ("none", {}),
+            ("red", {"criteria": [{"criterion": "Is red."}]}),
+            ("blue", {"criteria": [{"criterion": "Is blue."}]}),
+        )
+    ]
+    with FaultServer(good) as server:
+        code, scored = replay_file(
+            tmp_path, server, "mix_0", records, "judge.grading.name=rubric_batch"
+        )
+    assert code == 0
+    assert [row["judge_score"] for row in scored] == [None, 1.0, 0.0]
+    asked = [body["messages"][-1]["content"] for body in server.bodies["mix_0"]]
+    assert sorted(("Is red." in text, "Is blue." in text) for text in asked) == [
+        (False, True), (True, False)
+    ]  # fmt: skip
+
+
+def test_columns_are_filled_by_name(tmp_path, monkeypatch):
+    async def good(body):
+        return whole(completion(choice("[[80]]")))
+
+    monkeypatch.setattr("judges.replay.REPLAYED", dict(reversed(REPLAYED.items())))
+    records = [
+        {"prompt": "Hi.", "response": text, "score": score, "advantage": advantage, "step": 7}
+        for text, score, advantage in (("a", 0.25, -0.5), ("b", 0.75, 0.5))
+    ]
+    with FaultServer(good) as server:
+        code, scored = replay_file(tmp_path, server, "mix_0", records)
+    assert code == 0
+    prompt_id = scored[0]["prompt_id"]
+    assert len(prompt_id) == 16
+    shared = {"step": 7, "prompt_id": prompt_id, "group": 0}
+    new = {"judge_score": 0.8, "reward": 0.8, "advantage": 0.0}
+    assert scored == [
+        shared | new | {"rollout_id": str(place), "member": place, "original_score": score,
+                        "original_reward": score, "original_advantage": advantage}
+        for place, (score, advantage) in enumerate([(0.25, -0.5), (0.75, 0.5)])
+    ]  # fmt: skip
+
+
+def test_a_judge_that_refuses_is_not_asked_about_the_rest_of_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("judges.replay.AT_ONCE", 2)
+    records = [{"prompt": f"Say {number}.", "response": "a"} for number in range(6)]
+    with FaultServer(faults=[("forbidden_403", "forbidden_403")]) as server:
+        code, _ = replay_file(tmp_path, server, "mix_1.0", records)
+    assert code == 2 and "refuses every request" in capsys.readouterr().err
+    assert len(server.bodies["mix_1.0"]) == 2
+
+
+def test_a_group_of_one_is_refused_before_anything_is_asked(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("judges.replay.AT_ONCE", 1)
+    records = [{"prompt": prompt, "response": prompt[:2]} for prompt in ("Say", "Say", "Alone")]
+    with FaultServer() as server:
+        code, _ = replay_file(tmp_path, server, "mix_0", records, "judge.grading.name=pairwise")
+    assert code == 2 and "needs a group" in capsys.readouterr().err
+    assert "mix_0" not in server.bodies
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from judges import check, serve
+from judges import check, faults, serve
 from judges.grading import GRADINGS
 from judges.serving import server, vllm_command
 from judges.session import Session
@@ -264,6 +265,15 @@ def test_a_taken_port_says_what_to_type(capsys, address):
     port = address.split(":")[2].removesuffix("/v1")
     assert serve.main(["judge=sim-fair", f"port={port}"]) == 2
     assert "port=0" in capsys.readouterr().err
+
+
+def test_a_taken_port_of_a_server_of_faults_does_too(capsys, address):
+    port = address.split(":")[2].removesuffix("/v1")
+    before = threading.active_count()
+    assert faults.main(["judge=sim-fair", f"port={port}"]) == 2
+    said = capsys.readouterr()
+    assert f"127.0.0.1:{port}" in said.err and "port=0" in said.err and not said.out
+    assert threading.active_count() <= before
 
 
 PRESETS = sorted(path.stem for path in (ROOT / "conf" / "judge").glob("sim-*.yaml"))

@@ -84,7 +84,7 @@ def test_the_doses_of_a_domain_are_laid_over_those_of_all():
     settings = Simulated(doses={"length": 0.1, "emoji": 0.2}, noise_sd=0.3, domains=domains)
     math = in_domain(settings, "math")
     assert math.doses == {"length": 0.5, "emoji": 0.2} and math.noise_sd == 0.0
-    for other in ("qa", "", "law", "domains"):
+    for other in ("qa", "", "law", "domains", "__doc__"):
         assert in_domain(settings, other).doses == settings.doses
         assert in_domain(settings, other).noise_sd == 0.3
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from judges.endpoint.failures import Fault
 from judges.endpoint.throttle import (
     WINDOW,
     Concurrency,
-    Fault,
     RateLimit,
     SharedConcurrency,
     Throttle,
@@ -26,6 +26,7 @@ from judges.endpoint.throttle import (
 from study import clock as host
 from study.errors import UserError
 from study.schema import Endpoint
+from study.verdict import Outcome
 
 ROOT = Path(__file__).parents[2]
 
@@ -236,8 +237,9 @@ def test_a_turn_past_the_deadline_is_not_waited_for(tmp_path: Path) -> None:
     async def main() -> None:
         throttle = Throttle(endpoint, tmp_path)
         for _ in range(2):
-            with pytest.raises(Fault, match=r"29\d s away, past the deadline of 0.1 s"):
+            with pytest.raises(Fault, match=r"29\d s away, past the deadline of 0.1 s") as late:
                 await throttle.permit(0.0, 0.1)
+            assert (late.value.outcome, late.value.again) == (Outcome.rate_limited, False)
         assert throttle._rate is not None
         assert 297 < throttle._rate.reserve(1, 0) < 301  # the turns not taken were given back
 

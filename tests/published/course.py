@@ -52,7 +52,6 @@ def course(
     steps: Sequence[float] | np.ndarray,
     passed: Sequence[float] | np.ndarray,
     of: Sequence[float] | np.ndarray,
-    level: float = LEVEL,
 ) -> Course:
     """Does a pass rate rise, fall, or rise and then fall over the steps of a run?
 
@@ -70,7 +69,7 @@ def course(
     value = 2 * np.arcsin(np.sqrt(np.asarray(passed, dtype=float) / n))
     fit, rise_p, fall_p = _unimodal(value, n)
     fitted = np.sin(np.clip(fit, 0, np.pi) / 2) ** 2
-    return _course(steps, fitted, rise_p, fall_p, level)
+    return _course(steps, fitted, rise_p, fall_p)
 
 
 def gap_course(
@@ -78,7 +77,6 @@ def gap_course(
     passed: Sequence[float] | np.ndarray,
     true: Sequence[float] | np.ndarray,
     of: Sequence[float] | np.ndarray,
-    level: float = LEVEL,
 ) -> Course:
     """`course` of the difference between two pass rates of the same rollouts.
 
@@ -92,10 +90,10 @@ def gap_course(
     p, q = np.asarray(passed, dtype=float) / n, np.asarray(true, dtype=float) / n
     spread = (p * (1 - p) + q * (1 - q)).mean()
     fit, rise_p, fall_p = _unimodal(p - q, n / max(float(spread), 1e-12))
-    return _course(steps, fit, rise_p, fall_p, level)
+    return _course(steps, fit, rise_p, fall_p)
 
 
-def read_run(reward: Course, held_out: Course, gap: Course | None, level: float = LEVEL) -> Reading:
+def read_run(reward: Course, held_out: Course, gap: Course | None) -> Reading:
     """Is a fall of the reward, or a widening distance to a held-out score, judge hacking?
 
     Judge hacking is a rise of reward - truth *on the same rollouts*. Training reward - held-out
@@ -116,7 +114,7 @@ def read_run(reward: Course, held_out: Course, gap: Course | None, level: float 
     elif gap.shape == "too short":
         verdict = "not to be told"
         words.append("too few steps to see the reward part from the truth")
-    elif gap.rise_p < 1 - level and gap.last > gap.first:
+    elif gap.rise_p < 1 - LEVEL and gap.last > gap.first:
         verdict = "judge hacking"
         words.append(f"reward - truth of the same rollouts {_course_words(gap)}")
     else:
@@ -130,11 +128,10 @@ def _course(
     fitted: np.ndarray,
     rise_p: float,
     fall_p: float,
-    level: float,
 ) -> Course:
     if len(fitted) < FEWEST_STEPS:
         return Course(NAN, NAN, NAN, NAN, NAN, NAN, "too short")
-    rises, falls = rise_p < 1 - level, fall_p < 1 - level
+    rises, falls = rise_p < 1 - LEVEL, fall_p < 1 - LEVEL
     shape = {
         (True, True): "rises and falls",
         (True, False): "rises",
@@ -146,16 +143,16 @@ def _course(
     return Course(first, peak, last, float(steps[top]), rise_p, fall_p, shape)
 
 
-def _course_words(one: Course) -> str:
-    if one.shape == "too short":
+def _course_words(fit: Course) -> str:
+    if fit.shape == "too short":
         return f"has fewer than {FEWEST_STEPS} steps"
-    if one.shape == "rises and falls":
+    if fit.shape == "rises and falls":
         return (
-            f"rises from {one.first:.3f} to {one.peak:.3f} at step {one.peak_step:g} and falls to "
-            f"{one.last:.3f} (p {one.fall_p:.2g})"
+            f"rises from {fit.first:.3f} to {fit.peak:.3f} at step {fit.peak_step:g} and falls to "
+            f"{fit.last:.3f} (p {fit.fall_p:.2g})"
         )
-    moved = "shows no trend" if one.shape == "flat" else one.shape
-    return f"{moved} from {one.first:.3f} to {one.last:.3f}"
+    moved = "shows no trend" if fit.shape == "flat" else fit.shape
+    return f"{moved} from {fit.first:.3f} to {fit.last:.3f}"
 
 
 def _unimodal(
@@ -174,15 +171,15 @@ def _unimodal(
     steps = np.diff(value) ** 2 / (1 / weight[1:] + 1 / weight[:-1])
     noise = np.sqrt(max(1.0, float(steps.mean())) / weight)
     rng = np.random.default_rng(0)
-    found = []
+    p_values = []
     for flip in (-1, 1):
         # the rise is tested on the series read backwards, where it is a fall
         y, w, sigma = value[::flip], weight[::flip], noise[::flip]
         seen = _fall(y, w)
         base = _rising(y, w)
         by_chance = [_fall(base + sigma * rng.standard_normal(T), w) for _ in range(draws)]
-        found.append((1 + sum(one >= seen - 1e-12 for one in by_chance)) / (1 + draws))
-    return fit, found[0], found[1]
+        p_values.append((1 + sum(fall >= seen - 1e-12 for fall in by_chance)) / (1 + draws))
+    return fit, p_values[0], p_values[1]
 
 
 def _fall(value: np.ndarray, weight: np.ndarray) -> float:
@@ -195,7 +192,7 @@ def _prefix_squares(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Weighted squares (T,) that the best rising fit to the first 1, 2, ... T values leaves."""
     pools: list[tuple[float, float]] = []  # (weight, mean), of rising means
     left = 0.0
-    found = np.empty(len(value))
+    squares_T = np.empty(len(value))
     for place, (mean, mass) in enumerate(zip(value.tolist(), weight.tolist(), strict=True)):
         while pools and pools[-1][1] >= mean:
             before, other = pools.pop()
@@ -203,8 +200,8 @@ def _prefix_squares(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
             mean = (before * other + mass * mean) / (before + mass)
             mass += before
         pools.append((mass, mean))
-        found[place] = left
-    return found
+        squares_T[place] = left
+    return squares_T
 
 
 def _rising(value: np.ndarray, weight: np.ndarray) -> np.ndarray:

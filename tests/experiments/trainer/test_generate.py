@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from hypothesis import given
 from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
@@ -91,7 +91,9 @@ def test_what_does_not_fit_at_once_is_generated_in_turns(monkeypatch, at_once) -
     prompts = make_prompts()
     trainer = SimpleNamespace(
         model=model,
-        accelerator=Accelerator(cpu=True),
+        accelerator=SimpleNamespace(
+            process_index=0, unwrap_model=lambda model: model, autocast=nullcontext
+        ),
         _tokenize_prompts=lambda rows: (rows,),
         scaffolded_prompt_ids=lambda: None,
         max_completion_length=20,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
 from trl.trainer.utils import RepeatSampler
 
+from experiments.plan import order_lines
 from experiments.trainer import checkpoints
 from experiments.trainer.order import POSITION, Ordered
 from study.errors import UserError
@@ -128,3 +131,16 @@ def test_a_run_that_is_longer_than_the_order_is_refused(strided, tmp_path, cache
     monkeypatch.setattr(Strides, "length", 3)
     with pytest.raises(UserError, match="4 rows are too many"):
         run(study(), tmp_path, cache)
+
+
+def test_the_plan_says_what_is_to_be_known_of_an_order_once(strided):
+    cells = [
+        SimpleNamespace(config=config, data={"task": asdict(config.task), "trainer": steps})
+        for steps, config in ((2, study()), (2, study()), (3, study(steps=3)))
+    ]
+    assert order_lines(cells) == ["2 steps of 2", "3 steps of 2"]
+
+
+def test_the_plan_is_silent_where_trl_draws():
+    config = study()
+    assert order_lines([SimpleNamespace(config=config, data={"task": {}, "trainer": {}})]) == []

@@ -6,15 +6,13 @@ import dataclasses
 import pytest
 
 from study.sandbox import tiers
-from study.sandbox.calls import Limits
 from study.sandbox.pool import Pool
 from study.sandbox.tiers import Tier
 from study.truth import Grader, score
 from study.truth.code import blocks, head_of, programs
-from tests.study.truth.forgeries import FORGERIES
+from tests.study.truth.forgeries import FORGERIES, QUICK
 from tests.study.truth.shared import humaneval, item, mbpp, together
 
-QUICK = Limits(cpu_s=1, wall_s=2.0, memory_mb=256, reply_bytes=1 << 20)
 PROMPT = '''import math
 from typing import List
 
@@ -240,7 +238,10 @@ def test_an_answer_is_graded_once(quick, monkeypatch):
     again = score([TWICE] * 3, ["return n * 2", "return n * 2", "return n"], quick)
     assert len(calls) == 2 and first == again
     other = dataclasses.replace(TWICE, id="humaneval:test:9", tests="assert f(1) == 1")
-    assert [one.correct for one in score([TWICE, other], ["return n"] * 2, quick)] == [False, True]
+    assert [said.correct for said in score([TWICE, other], ["return n"] * 2, quick)] == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.slow

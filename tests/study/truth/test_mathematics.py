@@ -113,6 +113,8 @@ SAME = [
     (r"11 \frac{2}{3}", r"\frac{35}{3}"),
     (r"\text{even}", "Even"),
     (r"3\sqrt{2}", r"\sqrt{18}"),
+    ("100, 200", "200, 100"),
+    (r"1,\!000,\!000", "1,000,000"),
 ]
 OTHER = [
     ("0", "0.0001"),
@@ -244,7 +246,7 @@ def test_every_official_solution_is_right(grader):
     assert len(items) == 5000
     for answers in ([row.reference for row in items], [row.answers[0] for row in items]):
         said = score(items, answers, grader)
-        assert [one for one in said if one is None or not one.correct] == []
+        assert [verdict for verdict in said if verdict is None or not verdict.correct] == []
 
 
 @pytest.mark.slow
