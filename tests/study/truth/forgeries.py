@@ -12,7 +12,7 @@ from study.sandbox.calls import Limits
 from study.truth import Grader, score
 from tests.study.truth.shared import humaneval, mbpp
 
-QUICK = Limits(cpu_s=1, wall_s=2.0, memory_mb=256, reply_bytes=1 << 20)
+QUICK = Limits(cpu_s=1, wall_s=4.0, memory_mb=256, reply_bytes=1 << 20)
 
 EVERYTHING = """
     def always(self, *args, **named):
