@@ -15,6 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, overload
 
+from study import truth as rules
 from study.errors import UserError
 from study.files import sha256
 from study.rows import Missing, Row, RuleTruth, Truth, make_row
@@ -23,7 +24,6 @@ from study.tasks.datasets.item import Item
 from study.tasks.datasets.table import MANIFEST, Table, open_table
 from study.tasks.mixture import DOMAINS, Mixture, Options, Pool, given
 from study.tasks.turns import permuted
-from study.truth import Grader, Score, score
 
 HELD_OUT = ("validation", "test")
 """Splits of held-out rows; each domain gives those of the first split that it has."""
@@ -142,12 +142,12 @@ def lookup(options: Task) -> Callable[[str], Row | None]:
     return row_of
 
 
-def scores(rows: Sequence[Row], answers: Sequence[str]) -> list[Score | None]:
+def scores(rows: Sequence[Row], answers: Sequence[str]) -> list[rules.Score | None]:
     """What the rules say of each answer in full; None where that could not be had."""
     if not _GRADERS:
-        _GRADERS[""] = Grader()
+        _GRADERS[""] = rules.Grader()
         atexit.register(_GRADERS[""].close)
-    return score([row.spec["item"] for row in rows], answers, _GRADERS[""])
+    return rules.score([row.spec["item"] for row in rows], answers, _GRADERS[""])
 
 
 def truths(rows: Sequence[Row], answers: Sequence[str]) -> list[RuleTruth]:
@@ -161,11 +161,11 @@ def truths(rows: Sequence[Row], answers: Sequence[str]) -> list[RuleTruth]:
 
 
 @contextmanager
-def grading(unsafe: bool = False) -> Generator[Grader]:
+def grading(unsafe: bool = False) -> Generator[rules.Grader]:
     """Within the block, one grader scores all answers, and is ended with it. Outside, one is made
     when it is needed and ends with the process."""
     before = dict(_GRADERS)
-    with Grader(unsafe=unsafe) as grader:
+    with rules.Grader(unsafe=unsafe) as grader:
         _GRADERS[""] = grader
         try:
             yield grader
@@ -174,7 +174,7 @@ def grading(unsafe: bool = False) -> Generator[Grader]:
             _GRADERS.update(before)
 
 
-_GRADERS: dict[str, Grader] = {}
+_GRADERS: dict[str, rules.Grader] = {}
 """The grader of this process, under the empty name, where there is one."""
 
 
