@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Self
 
 from study.errors import UserError
 from study.sandbox import tiers
-from study.sandbox.calls import Limits, Result
+from study.sandbox.calls import Limits, Outcome, Result
 from study.sandbox.grader import CANDIDATE, Pair
 from study.sandbox.pool import Crew
 from study.tasks.datasets.item import Item
@@ -42,12 +44,14 @@ class Grader:
         workers: how many answers are checked at once; code takes two processes for each.
         unsafe: go on without isolation where this machine has none.
         limits: what one program may use.
+        faults: why answers are missing, and how many for each reason.
     """
 
     def __init__(self, workers: int = 2, unsafe: bool = False, limits: Limits = CANDIDATE) -> None:
         self.workers = workers
         self.unsafe = unsafe
         self.limits = limits
+        self.faults: Counter[str] = Counter()
         self._crews: dict[str, Crew] = {}
         self._memo: dict[tuple[str, bytes], Score] = {}
         self._lock = threading.Lock()
@@ -127,13 +131,14 @@ def _begin(item: Item, answer: str, runner: Grader) -> Callable[[], Score | None
         if not isinstance(comparison, Comparison):
             return lambda: comparison
         crew = runner.crew("math", mathematics.Comparer)
-        return _later(mathematics.score, item, answer, crew, comparison)
+        return _later(mathematics.score, item, answer, runner, crew.submit(comparison))
     if item.domain == "code":
         if not item.tests.strip():  # any program would pass
             return lambda: None
         tier = runner.tier
         crew = runner.crew("code", lambda: Pair(tier))
-        return _later(code.score, item, answer, crew, code.task(item, answer, runner.limits))
+        program = code.task(item, answer, runner.limits)
+        return _later(code.score, item, answer, runner, crew.submit(program))
     if item.dataset not in HERE and item.domain != "qa":
         raise UserError(
             f"{item.id} is of the domain {item.domain!r}, which has no rule. Legal are math, qa,"
@@ -144,11 +149,17 @@ def _begin(item: Item, answer: str, runner: Grader) -> Callable[[], Score | None
 
 
 def _later(
-    read: Callable[[Item, str, Result], Score | None],
+    read: Callable[[Item, str, Result], Score],
     item: Item,
     answer: str,
-    crew: Crew,
-    call: Any,
+    runner: Grader,
+    waiting: Future[Result],
 ) -> Callable[[], Score | None]:
-    waiting = crew.submit(call)
-    return lambda: read(item, answer, waiting.result())
+    def result() -> Score | None:
+        said = waiting.result()
+        if said.outcome is Outcome.SANDBOX:
+            runner.faults[said.detail] += 1
+            return None
+        return read(item, answer, said)
+
+    return result

@@ -77,10 +77,8 @@ def task(item: Item, answer: str, limits: Limits) -> Task:
     return Task(programs(item, answer), tests, function, head_of(item), item.setup, limits)
 
 
-def score(item: Item, answer: str, result: Result) -> Score | None:
-    """The score behind what the grader saw; None where a sandbox failed twice."""
-    if result.outcome is Outcome.SANDBOX:
-        return None
+def score(item: Item, answer: str, result: Result) -> Score:
+    """The score behind what the grader saw, which is more than that a sandbox failed."""
     code = answer_code(item, answer)
     if result.outcome is not Outcome.RETURNED:
         return Score(False, {}, code, Ending(result.outcome), result.detail)

@@ -166,10 +166,8 @@ class Comparer:
         self.worker.close()
 
 
-def score(item: Item, answer: str, result: Result) -> Score | None:
-    """The score behind a comparison; None where the process failed twice."""
-    if result.outcome is Outcome.SANDBOX:
-        return None
+def score(item: Item, answer: str, result: Result) -> Score:
+    """The score behind what came of a comparison."""
     expression = final_expression(answer)
     if result.outcome is Outcome.RETURNED:
         return verdict(bool(result.value), expression)

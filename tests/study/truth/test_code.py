@@ -212,6 +212,7 @@ def test_an_entry_point_may_hide_a_builtin(quick):
 )
 def test_what_cannot_be_asked_is_missing_and_not_wrong(quick, tests):
     assert grade(quick, item("mbpp", "code", entry_point="f", tests=tests), "def f(x): 1") is None
+    assert any(fault.startswith("ungradable: ") for fault in quick.faults)
     assert grade(quick, TWICE, "return 2 * n").correct
 
 
@@ -226,6 +227,7 @@ def test_a_dead_sandbox_is_missing_and_forgotten(monkeypatch):
     monkeypatch.setattr(tiers, "start", lambda tier: broken.pop() if broken else real(tier))
     with Grader(1, limits=QUICK) as runner:
         assert score([TWICE] * 2, ["return 2 * n"] * 2, runner) == [None, None]
+        assert sum(runner.faults.values()) == 1
         assert grade(runner, TWICE, "return 2 * n").correct
 
 
