@@ -77,8 +77,8 @@ CLAIMS = {str(outcome): outcome for outcome in Outcome if outcome not in SEEN}
 """Ends that a child may claim of itself."""
 
 
-def read_reply(reply: dict[str, Any], nonce: str, limits: Limits) -> Result:
-    """The result behind what the zygote saw of one child."""
+def cut_short(reply: dict[str, Any], limits: Limits) -> Result | None:
+    """How a child was ended from outside, or None where it ended by itself."""
     cpu_s = float(reply["cpu_s"])
     if reply["end"] == "overflow":
         return Result(Outcome.OVERFLOW, None, f"more than {limits.reply_bytes} bytes", cpu_s)
@@ -88,6 +88,14 @@ def read_reply(reply: dict[str, Any], nonce: str, limits: Limits) -> Result:
         if cpu_s >= 0.75 * limits.cpu_s:  # on a busy machine the kernel counts more than it reports
             return Result(Outcome.TIMEOUT, None, f"{limits.cpu_s} s of CPU time", cpu_s)
         return Result(Outcome.KILLED, None, f"signal {-reply['code']}", cpu_s)
+    return None
+
+
+def read_reply(reply: dict[str, Any], nonce: str, limits: Limits) -> Result:
+    """The result behind what the zygote saw of one child."""
+    if (result := cut_short(reply, limits)) is not None:
+        return result
+    cpu_s = float(reply["cpu_s"])
     if not reply["data"]:
         return Result(Outcome.EXITED, None, "it ended without an answer", cpu_s)
     try:
@@ -100,10 +108,10 @@ def read_reply(reply: dict[str, Any], nonce: str, limits: Limits) -> Result:
         value = loads(text) if outcome is Outcome.RETURNED else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return Result(Outcome.FORGED, None, "the bytes are not an answer", cpu_s)
-    return Result(outcome, value, "" if outcome is Outcome.RETURNED else _line(text), cpu_s)
+    return Result(outcome, value, "" if outcome is Outcome.RETURNED else one_line(text), cpu_s)
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """The begin of what untrusted code said, as one line that any file can hold."""
     return " ".join(text[:200].encode("utf-8", "replace").decode().split())
 

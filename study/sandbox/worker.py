@@ -12,8 +12,9 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from typing import Any
 
-from study.sandbox.calls import Call, Result, read_reply
+from study.sandbox.calls import Call, Limits, Result, read_reply
 from study.sandbox.inside.literal import dumps
 
 GRACE_S = 10.0
@@ -27,7 +28,7 @@ class Broken(Exception):
 
 
 class Worker:
-    """Starts ``argv`` with an empty environment and makes calls one by one. Not thread-safe."""
+    """Starts ``argv`` with ``environment`` alone and asks it one thing at a time, by one thread."""
 
     def __init__(self, argv: Sequence[str], environment: dict[str, str]) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
@@ -59,13 +60,23 @@ class Worker:
             "nonce": nonce,
             "limits": vars(call.limits),
         }
-        until = time.monotonic() + call.limits.wall_s + GRACE_S
+        reply = self.ask(request, call.limits)
         try:
-            self._send(json.dumps(request).encode() + b"\n", until)
-            reply = json.loads(self._receive(4096 + REPLY_ROOM * call.limits.reply_bytes, until))
-            self.dirty = bool(reply["dirty"])
             return read_reply(reply, nonce, call.limits)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Broken(self._why(str(error))) from error
+
+    def ask(self, request: dict[str, Any] | None, limits: Limits) -> dict[str, Any]:
+        """Send one request and return the reply to it; None is the empty line that ends a
+        conversation. Raises Broken: no reply in time, or none that can be read."""
+        until = time.monotonic() + limits.wall_s + GRACE_S
+        line = b"" if request is None else json.dumps(request).encode()
+        try:
+            self._send(line + b"\n", until)
+            reply = json.loads(self._receive(4096 + REPLY_ROOM * limits.reply_bytes, until))
+            self.dirty |= bool(reply.get("dirty"))
+            return reply
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise Broken(self._why(str(error))) from error
 
     def _send(self, data: bytes, until: float) -> None:

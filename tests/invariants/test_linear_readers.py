@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from if_verifiable.common import get_loose_transformations
@@ -22,9 +23,12 @@ from study.answers import answer_of, opened, strip_thinking
 from study.features import features
 from study.rewards.formulas import repetition
 from study.sandbox.calls import Limits, read_reply, same
+from study.sandbox.inside import border
 from study.sandbox.inside.literal import loads
 from study.schema import Repetition
 from study.tasks import instruct_mini
+from study.tasks.datasets.item import Item
+from study.truth import choice, code, mathematics, numbers, qa
 from study.verdict import Reply, Request
 
 PAIR = Request((), criteria=(0, 1), members=(0, 1))
@@ -87,7 +91,31 @@ def graded(name: str) -> Callable[[str], object]:
     return lambda text: grading.parse(Reply(text), PAIR)
 
 
+PROBLEM = Item("humaneval:test:0", "humaneval", "code", "test", "", "", "", entry_point="a")
+PROBLEM = replace(PROBLEM, code_prompt="def a():\n", choices=(("A", "word"), ("B", "1")))
+
+
+def crossing(text: str) -> None:
+    """What a candidate returns to trusted tests."""
+    try:
+        border.read(text, lambda number: number)
+    except ValueError:
+        return
+
+
+def expression(text: str) -> None:
+    """What is compared as MATH, whole and as far as it is compared at all."""
+    mathematics.final_expression(text)
+    mathematics.tidy(text)
+
+
 READERS: dict[str, Callable[[str], object]] = {
+    "crossing": crossing,
+    "numbers": numbers.final_number,
+    "expressions": expression,
+    "spans": qa.span,
+    "choices": lambda text: choice.chosen(PROBLEM.choices, text),
+    "code": lambda text: code.programs(PROBLEM, text),
     "values": any_value,
     "frames": frame,
     "answers": answer_of,
@@ -124,6 +152,8 @@ UNITS = [
     "assistantfinal", "<<<", "<<<a ", "<<<answer 0123456789abcdef>>>\n",
     "\n<<</answer 0123456789abcdef>>>", "-----BEGIN " + "PRIVATE KEY-----", "-----END ", "://",
     "://a:", "bearer ", "sk-", "what a ", "let me know if ? ", "here is my answer ", "1 yes\n",
+    "answer is ", "Answer: ", "#### ", "\\boxed{", "\\boxed", "\\frac{1}{2}", "\\text{", "$$ ",
+    "\\( ", "1,234", "3 1/2 ", "1e5", "-$", "```\n", "~~~ py\n", "def a(", "(A) ",
 ]  # fmt: skip
 """What a nasty text repeats."""
 FRONTS = ("", "[", '{"1": ', "1:", '"', "<", "9")

@@ -12,7 +12,13 @@ import cmath
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
+
+Describe = Callable[[Any], Any]
+Other = Callable[[Any, Describe], Any]
+"""What to do with a value that is no literal, or with the ``(type, parts)`` of a tag that is
+none: returns its description, or its value. The second argument does the same for a part."""
 
 
 class NotLiteral(ValueError):
@@ -30,17 +36,23 @@ SHARED = 256
 """Members of a set or dictionary that may have the same hash: each is compared with the others."""
 
 
-def dumps(value: Any) -> str:
-    """``value`` as text.
+MOST_BITS = 4096
+"""Whole numbers beyond it are written in base 16, which is read in proportion to its length."""
+
+
+def dumps(value: Any, other: Other | None = None) -> str:
+    """``value`` as text; ``other`` describes what is no literal.
     Raises NotLiteral: a type other than the built-in ones, nan, an infinite complex number, or
         nesting beyond `DEPTH`."""
-    return json.dumps(_described(value, DEPTH))
+    return json.dumps(_described(value, DEPTH, other))
 
 
-def _described(value: Any, depth: int) -> Any:
+def _described(value: Any, depth: int, other: Other | None) -> Any:
     kind = type(value)
     if depth < 0:
         raise NotLiteral("nested too deeply")
+    if kind is int and value.bit_length() > MOST_BITS:
+        return {"int": hex(value)}
     if value is None or kind in (bool, int, str) or (kind is float and not math.isnan(value)):
         return value
     if kind is bytes:
@@ -48,20 +60,26 @@ def _described(value: Any, depth: int) -> Any:
     if kind is complex and cmath.isfinite(value):
         return {"complex": [value.real, value.imag]}
     if kind is dict:
-        return {"dict": [[_described(part, depth - 1) for part in pair] for pair in value.items()]}
+        return {
+            "dict": [
+                [_described(part, depth - 1, other) for part in pair] for pair in value.items()
+            ]
+        }
     if kind in (list, tuple, set):
-        items = [_described(item, depth - 1) for item in value]
+        items = [_described(item, depth - 1, other) for item in value]
         return items if kind is list else {kind.__name__: items}
+    if other is not None:
+        return other(value, lambda part: _described(part, depth - 1, other))
     mro = type.__getattribute__(kind, "__mro__")
     subclass = any(base in BUILTIN for base in mro[1:])
     raise NotLiteral(f"{kind.__name__} is not a literal", subclass)
 
 
-def loads(text: str) -> Any:
+def loads(text: str, other: Other | None = None) -> Any:
     """The value that `dumps` wrote; two surrogates in a row are read as the character they spell.
-    Raises ValueError: anything else."""
+    ``other`` reads the tags that are none of ours. Raises ValueError: anything else."""
     try:
-        return _value(json.loads(text, parse_constant=_infinity), DEPTH)
+        return _value(json.loads(text, parse_constant=_infinity), DEPTH, other)
     except (TypeError, AttributeError, RecursionError) as error:
         raise ValueError("not a literal") from error
 
@@ -72,16 +90,18 @@ def _infinity(word: str) -> float:
     return float(word)
 
 
-def _value(data: Any, depth: int) -> Any:
+def _value(data: Any, depth: int, other: Other | None) -> Any:
     if depth < 0:
         raise ValueError("nested too deeply")
     if isinstance(data, list):
-        return [_value(item, depth - 1) for item in data]
+        return [_value(item, depth - 1, other) for item in data]
     if not isinstance(data, dict):
         return data
     ((kind, parts),) = data.items()
     if kind == "bytes":
         return parts.encode("latin-1")
+    if kind == "int" and isinstance(parts, str):
+        return int(parts, 16)
     if kind == "complex":
         real, imaginary = parts
         if type(real) is float is type(imaginary):
@@ -89,19 +109,23 @@ def _value(data: Any, depth: int) -> Any:
             if cmath.isfinite(number):
                 return number
     elif kind == "dict":
-        pairs = [(_value(key, depth - 1), _value(item, depth - 1)) for key, item in parts]
-        _check_hashes([key for key, _ in pairs])
+        pairs = [
+            (_value(key, depth - 1, other), _value(item, depth - 1, other)) for key, item in parts
+        ]
+        check_hashes([key for key, _ in pairs])
         return dict(pairs)
     elif kind in ("tuple", "set") and isinstance(parts, list):
-        items = [_value(item, depth - 1) for item in parts]
+        items = [_value(item, depth - 1, other) for item in parts]
         if kind == "tuple":
             return tuple(items)
-        _check_hashes(items)
+        check_hashes(items)
         return set(items)
+    elif other is not None:
+        return other((kind, parts), lambda part: _value(part, depth - 1, other))
     raise ValueError("not a literal")
 
 
-def _check_hashes(members: list[Any]) -> None:
+def check_hashes(members: list[Any]) -> None:
     """Refuse members that were chosen to have one hash. Raises TypeError: a member has none.
     Raises ValueError: more than ``SHARED`` have the same."""
     if max(Counter(map(hash, members)).values(), default=0) > SHARED:

@@ -1,5 +1,7 @@
 """A warm interpreter inside the sandbox: for each call it forks a child that is locked down first.
 
+A call is one request and one reply. A conversation, which a request with a ``role`` begins, goes on
+line by line between the parent and the child, child first, until an empty line of the parent's.
 A child may not fork, signal, open a socket or see the channel to the parent, so it cannot leave
 anything behind: memory goes with the process, and a touched /tmp is reported, whereupon the parent
 throws the whole sandbox away.
@@ -7,6 +9,7 @@ throws the whole sandbox away.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -18,12 +21,18 @@ import select
 import signal
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
-from study.sandbox.inside import candidate, landlock, seccomp
+from study.sandbox.inside import candidate, landlock, seccomp, tester
 
 REPLY = 3
-"""The one handle besides the three of /dev/null that a child has."""
+"""The one handle besides the three of /dev/null that a child of one call has; one that converses
+hears over the next."""
+ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "candidate": candidate.serve,
+    "tester": tester.run,
+}
 WARM = (
     "re string math json collections itertools functools datetime unicodedata heapq bisect typing"
 )
@@ -59,10 +68,18 @@ def main(options: dict[str, Any]) -> None:
     watched = options["isolation"] == "bwrap"  # elsewhere nothing can be written, or all can
     born = _touched()
     while line := requests.readline():
-        reply = _serve(json.loads(line), program)
+        request = json.loads(line)
+        if "role" in request:
+            reply = _converse(request, program, requests, replies)
+        else:
+            reply = _serve(request, program)
         reply["dirty"] = watched and _touched() != born
-        replies.write(json.dumps(reply).encode() + b"\n")
-        replies.flush()
+        _tell(replies, reply)
+
+
+def _tell(replies: BinaryIO, reply: dict[str, Any]) -> None:
+    replies.write(json.dumps(reply).encode() + b"\n")
+    replies.flush()
 
 
 def _touched() -> int:
@@ -80,6 +97,43 @@ def _serve(request: dict[str, Any], program: bytes) -> dict[str, Any]:
     limits = request["limits"]
     read, write = os.pipe()
     deadline = time.monotonic() + limits["wall_s"]
+    child = _fork(lambda: candidate.answer(request, REPLY), limits, program, write)
+    os.close(write)
+    data, end = _collect(read, deadline, limits["reply_bytes"])
+    os.close(read)
+    return _ended(child, end, data)
+
+
+def _converse(
+    request: dict[str, Any], program: bytes, requests: BinaryIO, replies: BinaryIO
+) -> dict[str, Any]:
+    """Fork a child and carry lines between it and the parent; how it ended."""
+    limits = request["limits"]
+    read, write = os.pipe()
+    hear, say = os.pipe()
+    deadline = time.monotonic() + limits["wall_s"]
+    child = _fork(lambda: ROLES[request["role"]](request), limits, program, write, hear)
+    os.close(write)
+    os.close(hear)
+    data, end = bytearray(), "line"
+    while end == "line":
+        end = _next_line(read, data, deadline, limits["reply_bytes"])
+        if end == "line":
+            line, _, rest = bytes(data).partition(b"\n")
+            data[:] = rest
+            _tell(replies, {"end": "line", "data": line.decode("utf-8", "replace")})
+            message = requests.readline()
+            if not message.strip():
+                end = "left"
+            elif not _pass_on(say, message, deadline):
+                end = "deadline"
+    os.close(read)
+    os.close(say)
+    return _ended(child, end, b"")
+
+
+def _fork(work: Callable[[], None], limits: dict[str, Any], program: bytes, *handles: int) -> int:
+    """A locked-down child that does ``work`` and ends; it has ``handles`` as 3, 4 and so on."""
     zygote = os.getpid()
     child = os.fork()
     if child == 0:
@@ -87,13 +141,15 @@ def _serve(request: dict[str, Any], program: bytes) -> dict[str, Any]:
             _die_with_parent()
             if os.getppid() != zygote:  # it had died before anything was asked for
                 os._exit(99)
-            _lock_down(limits, write, program)
-            candidate.answer(request, REPLY)
+            _lock_down(limits, handles, program)
+            work()
+            os._exit(0)
         finally:
             os._exit(99)
-    os.close(write)
-    data, end = _collect(read, deadline, limits["reply_bytes"])
-    os.close(read)
+    return child
+
+
+def _ended(child: int, end: str, data: bytes) -> dict[str, Any]:
     status, usage, killed = _reap(child, LAST_GASP_S if end == "closed" else 0.0)
     return {
         "end": end,
@@ -104,9 +160,11 @@ def _serve(request: dict[str, Any], program: bytes) -> dict[str, Any]:
     }
 
 
-def _lock_down(limits: dict[str, Any], write: int, program: bytes) -> None:
-    os.dup2(write, REPLY)
-    os.closerange(REPLY + 1, 256)
+def _lock_down(limits: dict[str, Any], handles: tuple[int, ...], program: bytes) -> None:
+    # the zygote's own channel is on 3 and 4, so that no pipe is, and none is overwritten here
+    for place, handle in enumerate(handles, REPLY):
+        os.dup2(handle, place)
+    os.closerange(REPLY + len(handles), 256)
     random.seed(0)
     memory = limits["memory_mb"] * MB
     for which, value in (
@@ -125,18 +183,45 @@ def _lock_down(limits: dict[str, Any], write: int, program: bytes) -> None:
 def _collect(read: int, deadline: float, cap: int) -> tuple[bytes, str]:
     """All that comes until the writer ends (closed), time is up (deadline) or it is too much."""
     data = bytearray()
+    end = ""
+    while not end:
+        end = _more(read, data, deadline, cap)
+    return bytes(data[:cap]), end
+
+
+def _next_line(read: int, data: bytearray, deadline: float, cap: int) -> str:
+    """Fill ``data`` until it holds a line; why it does not, or "line"."""
+    end, seen = "", 0
+    while data.find(b"\n", seen) < 0:
+        seen = len(data)
+        if end := _more(read, data, deadline, cap):
+            return end
+    return "line"
+
+
+def _more(read: int, data: bytearray, deadline: float, cap: int) -> str:
+    """Add what comes to ``data``; why there is no more to come, or nothing."""
     poll = select.poll()
     poll.register(read, select.POLLIN)
-    while True:
+    left = deadline - time.monotonic()
+    if left <= 0 or not poll.poll(left * 1000):
+        return "deadline"
+    chunk = os.read(read, 1 << 16)
+    data += chunk
+    return "closed" if not chunk else "overflow" if len(data) > cap else ""
+
+
+def _pass_on(say: int, message: bytes, deadline: float) -> bool:
+    """Write ``message`` to a child; False where it does not take it in time."""
+    poll = select.poll()
+    poll.register(say, select.POLLOUT)
+    for begin in range(0, len(message), select.PIPE_BUF):
         left = deadline - time.monotonic()
         if left <= 0 or not poll.poll(left * 1000):
-            return bytes(data), "deadline"
-        chunk = os.read(read, 1 << 16)
-        if not chunk:
-            return bytes(data), "closed"
-        data += chunk
-        if len(data) > cap:
-            return bytes(data[:cap]), "overflow"
+            return False
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which the next line will say
+            os.write(say, message[begin : begin + select.PIPE_BUF])
+    return True
 
 
 def _reap(child: int, grace_s: float) -> tuple[int, Any, bool]:

@@ -1,0 +1,154 @@
+"""What a rule says of an answer to a row of a verifiable set: `score`, in batches, with a `Grader`.
+
+Numbers, spans and choices are compared here, in linear time. Expressions and code go to children
+that can be killed. `study.truth.score.Ending` lists the words for how an answer was graded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from study.errors import UserError
+from study.sandbox import tiers
+from study.sandbox.calls import Limits, Result
+from study.sandbox.grader import CANDIDATE, Pair
+from study.sandbox.pool import Crew
+from study.tasks.datasets.item import Item
+from study.truth import choice, code, mathematics, numbers, qa
+from study.truth.mathematics import Comparison
+from study.truth.score import LONGEST, Ending, Rule, Score
+
+__all__ = ["Ending", "Grader", "Score", "score"]
+
+HERE: dict[str, Rule] = {
+    "gsm8k": numbers.score,
+    "squad2": qa.squad,
+    "hotpotqa": qa.hotpot,
+    "mmlu": choice.score,
+    "commonsenseqa": choice.score,
+}
+"""Data set -> the rule that is computed in this process. Others go by their domain."""
+MOST_REMEMBERED = 200_000
+
+
+class Grader:
+    """Owns the children that code and expressions are checked in, and remembers what they said.
+    Use it as a context, or `close` it. Children start when they are first needed.
+
+    Attributes:
+        workers: how many answers are checked at once; code takes two processes for each.
+        unsafe: go on without isolation where this machine has none.
+        limits: what one program may use.
+    """
+
+    def __init__(self, workers: int = 2, unsafe: bool = False, limits: Limits = CANDIDATE) -> None:
+        self.workers = workers
+        self.unsafe = unsafe
+        self.limits = limits
+        self._crews: dict[str, Crew] = {}
+        self._memo: dict[tuple[str, bytes], Score] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def tier(self) -> tiers.Tier:
+        """How code is isolated. Raises SandboxUnavailable: it cannot be, nor is it ``unsafe``."""
+        return tiers.find(self.unsafe)
+
+    def crew(self, name: str, start: Callable[[], Any]) -> Crew:
+        """The crew of that name, whose workers ``start`` starts."""
+        with self._lock:
+            if name not in self._crews:
+                self._crews[name] = Crew(self.workers, start)
+            return self._crews[name]
+
+    def recall(self, key: tuple[str, bytes]) -> Score | None:
+        """What was said of this item and answer before."""
+        return self._memo.get(key)
+
+    def remember(self, key: tuple[str, bytes], verdict: Score) -> None:
+        """Keep a score, and forget the oldest beyond ``MOST_REMEMBERED``."""
+        with self._lock:
+            self._memo[key] = verdict
+            if len(self._memo) > MOST_REMEMBERED:
+                del self._memo[next(iter(self._memo))]
+
+    def close(self) -> None:
+        """Finish what is queued and end every child."""
+        with self._lock:
+            crews = [self._crews.pop(name) for name in list(self._crews)]
+        for crew in crews:
+            crew.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def score(items: Sequence[Item], answers: Sequence[str], runner: Grader) -> list[Score | None]:
+    """What the rules say of N ``answers`` to N ``items``, the thinking already stripped: N scores,
+    None where a child failed twice and not the answer, or a row of code has no tests.
+
+    The same answer to the same item is checked once for the life of ``runner``.
+    Raises UserError: an item of a domain that has no rule.
+    Raises SandboxUnavailable: code cannot be isolated here, and the grader is not ``unsafe``.
+    """
+    keys = [
+        (item.id, hashlib.sha256(answer.encode("utf-8", "surrogatepass")).digest())
+        for item, answer in zip(items, answers, strict=True)
+    ]
+    waiting: dict[tuple[str, bytes], Callable[[], Score | None]] = {}
+    for key, item, answer in zip(keys, items, answers, strict=True):
+        if key not in waiting:
+            earlier = runner.recall(key)
+            waiting[key] = (
+                (lambda earlier=earlier: earlier) if earlier else _begin(item, answer, runner)
+            )
+    scores = {key: result() for key, result in waiting.items()}
+    for key, verdict in scores.items():
+        if verdict is not None:
+            runner.remember(key, verdict)
+    return [scores[key] for key in keys]
+
+
+def _begin(item: Item, answer: str, runner: Grader) -> Callable[[], Score | None]:
+    """What waits for the score of an answer."""
+    if len(answer) > LONGEST:
+        measured = ("exact", "f1") if item.domain == "qa" and not item.choices else ()
+        nothing = dict.fromkeys(measured, 0.0)
+        detail = f"{len(answer)} characters"
+        return lambda: Score(False, nothing, None, Ending.TOO_LONG, detail)
+    if item.domain == "math" and item.dataset not in HERE:
+        comparison = mathematics.compare(item, answer)
+        if not isinstance(comparison, Comparison):
+            return lambda: comparison
+        crew = runner.crew("math", mathematics.Comparer)
+        return _later(mathematics.score, item, answer, crew, comparison)
+    if item.domain == "code":
+        if not item.tests.strip():  # any program would pass
+            return lambda: None
+        tier = runner.tier
+        crew = runner.crew("code", lambda: Pair(tier))
+        return _later(code.score, item, answer, crew, code.task(item, answer, runner.limits))
+    if item.dataset not in HERE and item.domain != "qa":
+        raise UserError(
+            f"{item.id} is of the domain {item.domain!r}, which has no rule. Legal are math, qa,"
+            " code. Correct the row's type."
+        )
+    rule = HERE.get(item.dataset, choice.score if item.choices else qa.hotpot)
+    return lambda: rule(item, answer)
+
+
+def _later(
+    read: Callable[[Item, str, Result], Score | None],
+    item: Item,
+    answer: str,
+    crew: Crew,
+    call: Any,
+) -> Callable[[], Score | None]:
+    waiting = crew.submit(call)
+    return lambda: read(item, answer, waiting.result())

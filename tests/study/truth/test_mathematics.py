@@ -1,0 +1,263 @@
+"""MATH: which expression counts, what equals what, and that no expression holds up the others."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from study.sandbox.calls import Outcome
+from study.truth import Grader, score
+from study.truth.extract import last_box
+from study.truth.mathematics import Comparer, Comparison, final_expression, tidy
+from tests.study.truth.shared import item, mathematics
+
+
+@pytest.fixture(scope="module")
+def grader():
+    with Grader(2) as runner:
+        yield runner
+
+
+def gold(answer):
+    return item("math", "math", answers=(answer,))
+
+
+@pytest.mark.parametrize(
+    ("text", "box"),
+    [
+        (r"\boxed{\frac{\sqrt{3}}{2}}", r"\frac{\sqrt{3}}{2}"),
+        (r"\boxed{1} then \boxed{2}", "2"),
+        (r"\boxed{1} then \boxed{2", "1"),
+        (r"\boxed{\boxed{3}}", "3"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\fbox{4} }", "4"),
+        (r"\boxed {5}", "5"),
+        (r"so $\boxed 6$.", "6"),
+        (r"\boxed{}", ""),
+        ("{7}", None),
+    ],
+)
+def test_the_last_balanced_box(text, box):
+    assert last_box(text) == box
+
+
+@pytest.mark.parametrize(
+    ("text", "expression"),
+    [
+        (r"thus $x=2$, and \boxed{3}", "3"),
+        (r"The answer is $\frac{1}{2}$. Good.", r"\frac{1}{2}"),
+        ("The final answer is: 42", "42"),
+        ("One sees\n\\[ x = 5 \\]", " x = 5 "),
+        (r"\frac12", r"\frac12"),
+        ("x^2 + 1", "x^2 + 1"),
+        ("There are so 42 of them.", "42"),
+        ("It costs $5 and then $6.", "6"),
+        (r"8\sqrt{3} \text { square inches}", r"8\sqrt{3} \text { square inches}"),
+        (".5", ".5"),
+        ("We see it.\nx^2 + 1", "x^2 + 1"),
+        ("I do not know", None),
+        ("", None),
+    ],
+)
+def test_the_expression_that_a_text_gives(text, expression):
+    assert final_expression(text) == expression
+
+
+@pytest.mark.parametrize(
+    ("expression", "plain"),
+    [
+        (r"25\%", "25"),
+        (r"\$20", "20"),
+        (r"30^\circ", "30"),
+        (r"30^{\circ}", "30"),
+        (r"575\text{ students}", "575"),
+        ("575 students", "575"),
+        (r"12 \text{ cm}^2", "12"),
+        (r"\text{(B)}", "B"),
+        (r"1,\!000,\!000", "1000000"),
+        ("90{,}900", "90900"),
+        (r"11 \frac{2}{3}", r"\frac{35}{3}"),
+        (r"\left( 1, \dfrac{1}{2} \right)", r"( 1, \frac{1}{2} )"),
+        (r"\text{June 20}", "June 20"),
+    ],
+)
+def test_what_does_not_count_is_taken_off(expression, plain):
+    assert tidy(expression) == plain
+
+
+SAME = [
+    # what plain text comparison, or a silent parser, gets wrong
+    (r"\frac{1}{2}", r"\dfrac{1}{2}"),
+    (r"\frac{1}{2}", "0.5"),
+    (r"\frac{1}{2}", "1/2"),
+    (r"\frac12", r"\frac{2}{4}"),
+    ("(1,2)", "(1, 2)"),
+    (r"\text{A}", "A"),
+    (r"\text{(B)}", "B"),
+    (r"\frac{\sqrt{3}}{2}", r"\sqrt{3}/2"),
+    (r"25\%", "25"),
+    ("25", r"25\%"),
+    (r"\$15.48", "15.48"),
+    (r"87^\circ", "87"),
+    (r"575\text{ students}", "575"),
+    (r"18,\!107", "18107"),
+    ("x = 4", "4"),
+    ("2x+3", "3+2x"),
+    ("(x+1)(x-1)", "x^2-1"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+    (r"[-3,2]", r"[-3, 2]"),
+    (r"(-\infty, 2)\cup(3,\infty)", r"(-\infty,2) \cup (3,\infty)"),
+    ("4, -2 + 3i, -2 - 3i", "-2-3i, 4, -2+3i"),
+    (r"7, -2, \text{ and } -5", "-5, -2, 7"),
+    (r"11 \frac{2}{3}", r"\frac{35}{3}"),
+    (r"\text{even}", "Even"),
+    (r"3\sqrt{2}", r"\sqrt{18}"),
+    ("100, 200", "200, 100"),
+    (r"1,\!000,\!000", "1,000,000"),
+]
+OTHER = [
+    ("0", "0.0001"),
+    ("0", "0.0000001"),
+    ("1", "1.0005"),
+    (r"\frac{1}{3}", "0.33"),
+    ("0.0002", "0.0003"),
+    ("(1,2)", "(2,1)"),
+    ("x+1", "x-1"),
+    (r"\text{even}", "odd"),
+    (r"\text{even}", "neve"),
+    ("25", "0.25"),
+    ("12", "121"),
+    ("2", "1, 2"),
+]
+
+
+@pytest.mark.parametrize(("right", "answer"), SAME)
+def test_equal_expressions_are_right(grader, right, answer):
+    for text in (answer, f"So the result is $\\boxed{{{answer}}}$."):
+        assert score([gold(right)], [text], grader)[0].outcome == "passed"
+
+
+@pytest.mark.parametrize(("right", "answer"), OTHER)
+def test_other_expressions_are_wrong(grader, right, answer):
+    said = score([gold(right)], [f"\\boxed{{{answer}}}"], grader)[0]
+    assert (said.correct, said.outcome, said.extracted) == (False, "failed", answer)
+
+
+def test_latex_is_parsed(grader):
+    """With another antlr than its own math-verify would read no LaTeX, and say nothing of it."""
+    comparer = Comparer()
+    try:
+        pair = Comparison((r"\frac{\sqrt{12}}{4}",), r"\frac{\sqrt{3}}{2}")
+        assert comparer.call(pair).value is True
+    finally:
+        comparer.close()
+
+
+SLOW = [r"9^{9^{9^{9^{9}}}}", r"(x+y+z+w)^{40} - (x+y)^{60}", r"\sum_{n=1}^{10^{12}} \frac{1}{n^n}"]
+HOSTILE = [
+    "9**9**9**9**9",
+    r"\sqrt{" * 20 + "2" + "}" * 20,
+    r"\frac{1}{" * 90 + "2" + "}" * 90,
+    "(" * 400 + "1" + ")" * 400,
+    "+".join(f"x_{{{n}}}" for n in range(70)),
+    "{" * 900,
+    "\\" * 999,
+    "\0" * 50,
+    "\ud800",
+    "__import__('os').system('true')",
+]
+
+
+def test_a_hostile_expression_is_wrong_and_the_next_is_read(grader):
+    """Also where each of them is ended: the rows between them are read as always."""
+    answers = [text for hostile in [*SLOW, *HOSTILE] for text in (f"\\boxed{{{hostile}}}", "0.50")]
+    said = score([gold(r"\frac{1}{2}") for _ in answers], answers, grader)
+    assert all(verdict is not None for verdict in said)
+    assert {verdict.outcome for verdict in said[: 2 * len(SLOW) : 2]} == {"timeout"}
+    assert not any(verdict.correct for verdict in said[::2])
+    assert all(verdict.correct for verdict in said[1::2])
+
+
+@pytest.mark.parametrize("answer", ["", "Nothing at all", r"\boxed{}", r"\boxed{\text{}}"])
+def test_no_answer_is_wrong(grader, answer):
+    said = score([gold("3")], [answer], grader)[0]
+    assert (said.correct, said.outcome, said.extracted) == (False, "no_answer", None)
+
+
+def test_a_long_expression_is_not_compared(grader):
+    said = score([gold("3")], ["\\boxed{" + "1+" * 600 + "1}"], grader)[0]
+    assert (said.correct, said.outcome) == (False, "too_long")
+
+
+def below(process: int) -> list[int]:
+    """The children of a process."""
+    text = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(number) for number in text.split()]
+
+
+@pytest.mark.parametrize("whom", ["the child", "all of it"])
+def test_what_is_killed_from_outside_is_asked_again(whom):
+    """Only the answer's own limits are a verdict on it."""
+    with Grader(1) as runner:
+        assert score([gold("1/2")], ["0.5"], runner)[0].correct
+        (comparer,) = runner.crew("math", Comparer)._workers.values()
+        process = comparer.worker.process.pid
+        if whom == "the child":
+            (child,) = below(process)
+            os.kill(child, signal.SIGKILL)
+        else:
+            os.killpg(process, signal.SIGKILL)
+        said = score([gold("1/2"), gold("2")], ["0.50", "3.0"], runner)
+        assert [verdict.correct for verdict in said] == [True, False]
+        assert runner.crew("math", Comparer).outcomes == {Outcome.RETURNED: 3}
+
+
+def test_a_process_that_dies_twice_is_missing(monkeypatch):
+    monkeypatch.setattr("study.truth.mathematics.sys.executable", "/bin/false")
+    with Grader(1) as runner:
+        said = score([gold("1/2"), gold("2")], ["0.5", "2"], runner)
+    assert said[0] is None and said[1].correct
+
+
+def test_its_processes_end_with_it():
+    comparer = Comparer()
+    assert comparer.call(Comparison(("1",), "2")).value is False
+    children = below(comparer.worker.process.pid)
+    comparer.worker.process.stdin.close()
+    assert comparer.worker.process.wait(20) == 0 and children
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    comparer.close()
+
+
+def test_it_says_nothing_of_its_own(tmp_path):
+    """The parent reads its standard output; a warning of a library there would be an answer."""
+    comparer = Comparer()
+    try:
+        assert comparer.call(Comparison(("1/2",), r"\frac{}{")).value is False
+        assert comparer.worker.errors.tell() == 0
+    finally:
+        comparer.close()
+
+
+@pytest.mark.slow
+def test_every_official_solution_is_right(grader):
+    items = mathematics()
+    assert len(items) == 5000
+    for answers in ([row.reference for row in items], [row.answers[0] for row in items]):
+        said = score(items, answers, grader)
+        assert [verdict for verdict in said if verdict is None or not verdict.correct] == []
+
+
+@pytest.mark.slow
+def test_an_answer_of_another_problem_is_wrong(grader):
+    """Shifted by one, so that right and wrong are known without a second opinion."""
+    items = mathematics()[:400]
+    answers = [f"\\boxed{{{row.answers[0]}}}" for row in items]
+    said = score(items, [*answers[1:], answers[0]], grader)
+    for mine, verdict, theirs in zip(items, said, [*items[1:], items[0]], strict=True):
+        assert verdict is not None
+        if tidy(mine.answers[0]) == tidy(theirs.answers[0]):
+            assert verdict.correct
+    wrong = sum(not verdict.correct for verdict in said if verdict)
+    assert wrong > 380
