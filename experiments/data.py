@@ -136,7 +136,8 @@ def _verify(options: Options) -> dict[str, Any]:
 def _register(options: Options) -> dict[str, Any]:
     path = options.path or Path()
     data = options.sets("plan-c")
-    return prepare(register.parts(path), data, _folder(options, register.stem_of(path)))
+    out = _folder(options, register.stem_of(path))
+    return prepare(register.parts(path), data, out, f"register path={path.name}")
 
 
 def _draw(options: Options) -> dict[str, Any]:

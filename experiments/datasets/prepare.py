@@ -64,28 +64,34 @@ class Scan:
         return [place for place, split in enumerate(self.split) if split in splits]
 
 
-def prepare(parts: Sequence[Part], data: Data, out: Path) -> dict[str, Any]:
-    """Write the folder ``out`` and return its manifest. What was there is replaced.
+def prepare(
+    parts: Sequence[Part], data: Data, out: Path, command: str = "prepare"
+) -> dict[str, Any]:
+    """Write the folder ``out`` and return its manifest. What was there is replaced. ``command`` is
+    what makes such a folder, for whoever has to make it again.
     Raises UserError: a row that is not of its form, no test row at all, or ``out`` holds something
         that is no prepared folder, or cannot be written."""
     refuse_others(out)
     with writes("out", out):
-        return _prepare(parts, data, out)
+        return _prepare(parts, data, out, command)
 
 
-def _prepare(parts: Sequence[Part], data: Data, out: Path) -> dict[str, Any]:
+def _prepare(parts: Sequence[Part], data: Data, out: Path, command: str) -> dict[str, Any]:
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = out.parent / f".{out.name}.lock"
     held = locks.take(lock)
-    # a file that its holder has just removed locks nobody out
-    if held is None or not _is(lock, os.fstat(held.fileno())):
-        raise UserError(f"out={out} is being prepared by another process. Wait for it to end.")
+    busy = UserError(f"out={out} is being prepared by another process. Wait for it to end.")
+    if held is None:
+        raise busy
     work = out.parent / f".{out.name}.partial"
     with held:
+        # a file that its holder has just removed locks nobody out
+        if not _is(lock, os.fstat(held.fileno())):
+            raise busy
         shutil.rmtree(work, ignore_errors=True)
         try:
             (work / "test").mkdir(parents=True)
-            manifest = _write(parts, data, work)
+            manifest = _write(parts, data, work, command)
             replace_folder(work, out)
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -121,7 +127,7 @@ def replace_folder(work: Path, out: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _write(parts: Sequence[Part], data: Data, work: Path) -> dict[str, Any]:
+def _write(parts: Sequence[Part], data: Data, work: Path, command: str) -> dict[str, Any]:
     scans = [_scan(part, work) for part in sorted(parts, key=lambda part: part.name)]
     for scan in scans:
         _assign(scan, data)
@@ -134,6 +140,7 @@ def _write(parts: Sequence[Part], data: Data, work: Path) -> dict[str, Any]:
     manifest = {
         "format": FORMAT,
         "preset": data.name,
+        "command": f"python -m experiments.data {command} data={data.name}",
         "cut": data.cut,
         "validation_share": data.validation_share,
         "seed": data.seed,

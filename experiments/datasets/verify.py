@@ -38,7 +38,7 @@ def verify(folder: Path, root: Path | None = None, datasets: Sequence[str] = ())
     if wrong:
         raise UserError(
             f"{folder} is not what its manifest says: {'; '.join(wrong)}. Prepare it again:"
-            f" python -m experiments.data prepare data={table.manifest.get('preset')} out={folder}"
+            f" {table.manifest.get('command')} out={folder}"
         )
     return table.manifest
 

@@ -9,8 +9,7 @@ from study.tasks.datasets.fields import address, field
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.prompt import render
 from study.tasks.files import records, refuse
-
-BOXES = ("\\boxed", "\\fbox")
+from study.truth.extract import last_box
 
 
 def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, Item]]:
@@ -22,7 +21,7 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
         problem = field(record, "problem", str, name, where)
         solution = field(record, "solution", str, name, where)
         given = field(record, "answer", str, name, where, empty=True, default="")
-        gold = given.strip() or boxed(solution)
+        gold = given.strip() or last_box(solution)
         if not gold:
             refuse(where, "a gold without an answer", "the solution holds it in \\boxed{}")
         yield (
@@ -44,23 +43,3 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
                 },
             ),
         )
-
-
-def boxed(text: str) -> str:
-    """What stands in the last box of a solution, with all of its inner braces; empty where there
-    is no box, or it is not closed. ``\\boxed 5`` is a box too; it ends at the next dollar sign."""
-    start = max(text.rfind(box) for box in BOXES)
-    if start < 0:
-        return ""
-    place = start + len("\\boxed" if text.startswith("\\boxed", start) else "\\fbox")
-    rest = text[place:]
-    if not rest.startswith("{"):
-        return rest.partition("$")[0].strip() if rest.startswith(" ") else ""
-    depth = 0
-    for end, character in enumerate(rest):
-        escaped = end > 0 and rest[end - 1] == "\\"
-        if character in "{}" and not escaped:
-            depth += 1 if character == "{" else -1
-        if not depth:
-            return rest[1:end].strip()
-    return ""

@@ -43,6 +43,11 @@ def test_rows_of_one_type_keep_the_name_of_the_file(tmp_path, capsys):
     assert item.prompt == rows(MATH, 5)[4]["problem"] and item.answers == ("5",)
     assert item.domain == "math"
     assert run(capsys, "verify", f"path={tmp_path / 'rows'}") == manifest
+    (tmp_path / "rows" / "test" / "rows_test.jsonl").unlink()
+    assert data.main(["verify", f"path={tmp_path / 'rows'}"]) == 2
+    said = capsys.readouterr().err
+    assert "rows_test.jsonl is missing" in said
+    assert "experiments.data register path=rows.jsonl data=plan-c out=" in said
 
 
 def test_types_are_sets_of_their_own_and_keep_the_row_of_the_file(tmp_path, capsys):
