@@ -16,6 +16,7 @@ from typing import Any, Union
 
 from study import bounds
 from study.marks import field_types, judge_id, listed, run_time
+from study.vllm import Vllm
 
 MANY = 1_000_000
 """More steps, tokens or rows than any run has: a slip of the keyboard, not a plan."""
@@ -328,6 +329,7 @@ class Trainer:
     gradient_checkpointing: bool = False
     fast: bool = True
     """Compute each prompt once per group, in generation and in the update; false is TRL's way."""
+    vllm: Vllm = field(default_factory=Vllm)
 
 
 @dataclass(frozen=True)
@@ -344,6 +346,8 @@ class Sweep:
     """Cells at once; 0 takes one per CPU that this process may use."""
     threads: int = bounds.number(0, low=0, high=1024)
     """Torch threads per cell; 0 takes those CPUs / workers."""
+    accelerate: str = ""
+    """A config file of `accelerate`: each cell is trained by the processes that it asks for."""
     report: bool = True
 
 

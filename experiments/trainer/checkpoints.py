@@ -22,7 +22,10 @@ COMPLETE = "COMPLETE"
 """The manifest, written last."""
 KEEP = 2
 """Checkpoints that stay: the last one, and the one before in case the last is damaged."""
-FOR_TRAINING = ("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "entropy_ctrl")
+FOR_TRAINING = (
+    *("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "entropy_ctrl"),
+    *("pytorch_model_fsdp", "global_step", "latest", "zero_to_fp32"),  # of FSDP, of DeepSpeed
+)
 """How the files begin that only a resumed training needs; the others are the policy."""
 
 Files = dict[str, dict[str, Any]]

@@ -47,7 +47,10 @@ MAY_STAND_INSIDE = {
 HEAVY_ON_PURPOSE = {
     "experiments.trainer.grpo": "its trainer is a subclass of TRL's",
     **dict.fromkeys(
-        (f"experiments.trainer.{name}" for name in "fast generate head prefix rollouts".split()),
+        (
+            f"experiments.trainer.{name}"
+            for name in "fast generate head prefix ranks rollouts".split()
+        ),
         "a part of the trainer that works on tensors",
     ),
     "experiments.launch.preload": "a pool's first process loads torch once for all of its cells",
