@@ -124,6 +124,7 @@ def launch(folder: Path, config: Study, threads: int) -> int:
     words = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
     words += ["--config_file", str(Path(config.sweep.accelerate).absolute()), "-m"]
     words += ["experiments.train", f"cell={folder}", f"threads={max(1, threads // count)}"]
+    began = time.time()
     child = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: child.terminate())
@@ -132,8 +133,11 @@ def launch(folder: Path, config: Study, threads: int) -> int:
         return 0
     if cells.state(folder) == "running":  # by another process: these have ended
         return cells.BUSY
-    # the launcher ends with 1 whatever went wrong; the first process has recorded what
-    return read_status(folder).get("exit_code") or abs(code) or 1
+    # the launcher ends with 1 whatever went wrong; the first process has recorded what, if it came
+    # so far
+    status = read_status(folder)
+    recorded = status.get("exit_code") if status.get("ended", 0.0) >= began else None
+    return recorded or abs(code) or 1
 
 
 def count() -> int:

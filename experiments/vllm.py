@@ -17,12 +17,16 @@ from judges.serving.server import get
 from study.cells import Cell
 from study.errors import UserError
 from study.machine import gpus
-from study.schema import Judge, Study, Trainer
+from study.schema import Judge, Study
 
 
-def trl_options(trainer: Trainer) -> dict[str, Any]:
-    """Arguments of `GRPOConfig`; none where vLLM draws nothing."""
-    vllm = trainer.vllm
+def trl_options(config: Study) -> dict[str, Any]:
+    """Arguments of `GRPOConfig`; none where vLLM draws nothing.
+
+    A scaffold that is removed before the update parts the two probabilities of a completion on
+    purpose, so they are then not weighed against each other.
+    """
+    trainer, vllm = config.trainer, config.trainer.vllm
     if vllm.mode == "none":
         return {}
     options = {
@@ -32,7 +36,8 @@ def trl_options(trainer: Trainer) -> dict[str, Any]:
         "vllm_gpu_memory_utilization": vllm.gpu_memory,
         "vllm_tensor_parallel_size": vllm.tensor_parallel,
         "vllm_max_model_length": vllm.max_model_length or None,
-        "vllm_importance_sampling_correction": True,
+        "vllm_importance_sampling_correction": config.scaffold.name == "none"
+        or config.scaffold.keep,
     }
     if trainer.loss_type == "vespo":  # it weighs whole completions itself
         options["vllm_importance_sampling_mode"] = "token_truncate"

@@ -77,7 +77,7 @@ def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:
         report_to="none",
         log_completions=False,
         dataloader_pin_memory=False,
-        **trl_options(trainer),
+        **trl_options(config),
     )
 
 

@@ -18,7 +18,7 @@ from experiments.trainer.generate import Sampling, generate, merged, uniforms
 from experiments.trainer.grpo import grpo_config
 from study.errors import UserError
 from study.identity import identifying
-from study.schema import Policy, Study, Sweep, Trainer
+from study.schema import Policy, Scaffold, Study, Sweep, Trainer
 from study.vllm import Vllm
 from tests.invariants.test_grpo import run, study
 
@@ -36,7 +36,7 @@ def cell(config: Study) -> Any:
 
 
 def test_nothing_is_asked_without_it(tmp_path) -> None:
-    assert vllm.trl_options(Trainer()) == {}
+    assert vllm.trl_options(Study()) == {}
     assert not grpo_config(study(), tmp_path).use_vllm
 
 
@@ -52,6 +52,19 @@ def test_trl_is_asked_by_its_own_names(tmp_path) -> None:
     assert beside.vllm_importance_sampling_correction
     # TRL refuses any other with this loss
     assert beside.vllm_importance_sampling_mode == "token_truncate"
+
+
+@pytest.mark.parametrize(
+    ("scaffold", "weighed"),
+    [
+        (Scaffold(), True),
+        (Scaffold(name="ruscarl"), False),
+        (Scaffold(name="ruscarl", keep=True), True),
+    ],
+)
+def test_what_a_scaffold_parts_is_not_weighed(scaffold, weighed) -> None:
+    options = vllm.trl_options(dataclasses.replace(asking(mode="colocate"), scaffold=scaffold))
+    assert options["vllm_importance_sampling_correction"] is weighed
 
 
 def test_an_address_and_a_share_of_memory_are_no_identity() -> None:
