@@ -120,12 +120,19 @@ def launch(folder: Path, config: Study, threads: int) -> int:
     Args:
         threads: torch threads of all of them.
     """
-    count = processes_of(config).count
+    asked = processes_of(config)
     words = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
     words += ["--config_file", str(Path(config.sweep.accelerate).absolute()), "-m"]
-    words += ["experiments.train", f"cell={folder}", f"threads={max(1, threads // count)}"]
+    words += ["experiments.train", f"cell={folder}", f"threads={max(1, threads // asked.count)}"]
+    # accelerate numbers CPUs, and torch does not load what was saved from cpu:0
+    variables = {"ACCELERATE_TORCH_DEVICE": "cpu"} if asked.on_cpu else {}
     began = time.time()
-    child = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
+    child = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | variables,
+        preexec_fn=end_with_parent,
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: child.terminate())
     code = child.wait()
