@@ -10,18 +10,16 @@ the tensors that a Llama-like layer keeps for backward: where it does not fit, o
 
 from __future__ import annotations
 
-import contextlib
 import json
-import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.processes import processes_of
 from study.cells import Cell
 from study.errors import UserError
 from study.files import say
-from study.machine import memory
+from study.machine import gpus, memory
 from study.schema import Study
 
 GIB = 2**30
@@ -82,8 +80,9 @@ def read_shape(folder: Path) -> Shape | None:
 
 
 def step_memory(shape: Shape, config: Study, prompt_tokens: int = PROMPT_TOKENS) -> dict[str, int]:
-    """Bytes by part: weights, training, generation, update. The peak is the first two and the
-    larger of the last two. With ``trainer.fast`` generation takes as many rows at once as fit.
+    """Bytes of a process by part: weights, training, generation, update. The peak is the first two
+    and the larger of the last two. With ``trainer.fast`` generation takes as many rows at once as
+    fit; vLLM has memory of its own.
 
     Args:
         prompt_tokens: of each prompt.
@@ -104,10 +103,12 @@ def step_memory(shape: Shape, config: Study, prompt_tokens: int = PROMPT_TOKENS)
         tokens = trainer.micro_batch * length
         logits = 4 * tokens * min(shape.vocabulary, 32768)
     kept = tokens * _kept_per_token(shape, trainer.gradient_checkpointing) * size
+    asked = processes_of(config)
+    generation = cache * (1 if trainer.fast else rollouts) + merged
     return {
-        "weights": copies * shape.weights * size,
-        "training": trained * size * (1 + ADAM_STATES),
-        "generation": cache * (1 if trainer.fast else rollouts) + merged,
+        "weights": copies * shape.weights * size // asked.weights_in,
+        "training": trained * size * (1 + ADAM_STATES) // asked.training_in,
+        "generation": generation if trainer.vllm.mode == "none" else 0,
         "update": kept + logits,
     }
 
@@ -149,15 +150,18 @@ def check_memory(todo: Sequence[Cell], refuse: bool = True) -> None:
         if shape is None or not available:
             continue
         parts = step_memory(shape, config)
-        if peak(parts) <= available:
+        vllm = config.trainer.vllm
+        left = available * (1 - vllm.gpu_memory if vllm.mode == "colocate" else 1)
+        if peak(parts) <= left:
             continue
         told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
+        taken = f", of which vLLM takes {(available - left) / GIB:.1f}" if left < available else ""
         text = (
             f"A step of policy={config.policy.name} takes about {peak(parts) / GIB:.1f} GiB"
             f" ({told}; prompts of {PROMPT_TOKENS} tokens), and {device} has"
-            f" {available / GIB:.1f} GiB. {_remedy(config, parts)}"
+            f" {available / GIB:.1f} GiB{taken}. {_remedy(config, parts)}"
         )
-        if refuse and parts["weights"] + parts["training"] > available:
+        if refuse and parts["weights"] + parts["training"] > left:
             raise UserError(text)
         say(text)
 
@@ -183,11 +187,6 @@ def _remedy(config: Study, parts: dict[str, int]) -> str:
 
 def _device() -> tuple[str, int]:
     """Where a policy is trained, in words, and its bytes: the first GPU, else main memory."""
-    if shutil.which("nvidia-smi"):
-        query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            asked = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-            name, _, mib = asked.stdout.partition("\n")[0].rpartition(",")
-            if asked.returncode == 0 and mib.strip().isdecimal():
-                return f"the GPU {name.strip()}", int(mib) * 2**20
+    for name, size in gpus():
+        return f"the GPU {name}", size
     return "this machine", memory()

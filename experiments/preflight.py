@@ -13,7 +13,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from experiments.memory import check_memory
 from experiments.policies.load import check_policy
+from experiments.processes import check_processes, processes_of
 from experiments.track.store import tracking_uri
+from experiments.vllm import check_options, check_vllm
 from judges.budget import check_limits
 from judges.grading import GRADINGS
 from judges.grading.checks import check_rows
@@ -145,7 +147,9 @@ def check_names(config: Study) -> None:
                 f"{key}={name} is not known. Legal are {', '.join(sorted(legal))}. "
                 f"Type for example: {key}={next(iter(legal))}"
             )
-    check_batch(config.trainer)
+    processes = processes_of(config).count
+    check_batch(config.trainer, processes)
+    check_options(config, processes)
 
 
 def check_inputs(todo: Sequence[Cell]) -> None:
@@ -234,6 +238,18 @@ def _unwritable(runs_dir: Path, why: str | None) -> UserError:
     )
 
 
+def check_machine(todo: Sequence[Cell], elsewhere: bool) -> None:
+    """The GPUs, packages and servers are there that the cells are trained by.
+
+    Args:
+        todo: the cells that are about to be trained.
+        elsewhere: another launcher runs them, perhaps on other machines.
+    """
+    if not elsewhere:
+        check_processes(todo)
+    check_vllm(todo, elsewhere)
+
+
 def preflight(todo: Sequence[Cell]) -> None:
     """Every judge of the sweep answers, with its key, before anything is trained."""
     for judge in {judge_id(judge): judge for judge in judges_of(todo)}.values():
@@ -275,19 +291,40 @@ def check_launcher(arguments: Sequence[str]) -> None:
         ) from error
 
 
-def check_batch(trainer: Trainer) -> None:
-    """Refuse a micro-batch that does not divide the P * G rollouts of a step, and a schedule that
-    cannot end at the learning rate."""
+def check_batch(trainer: Trainer, processes: int = 1) -> None:
+    """Refuse a micro-batch that does not divide the P * G rollouts of a step, processes that cannot
+    share them evenly, and a schedule that cannot end at the learning rate."""
     rollouts = trainer.prompts_per_step * trainer.group_size
+    step = (
+        f"the {rollouts} rollouts of a step (prompts_per_step={trainer.prompts_per_step} x "
+        f"group_size={trainer.group_size})"
+    )
     if rollouts % trainer.micro_batch:
         raise UserError(
-            f"trainer.micro_batch={trainer.micro_batch} does not divide the {rollouts} rollouts "
-            f"of a step (prompts_per_step={trainer.prompts_per_step} x "
-            f"group_size={trainer.group_size}). Type a divisor, for example: "
-            f"trainer.micro_batch={trainer.group_size}"
+            f"trainer.micro_batch={trainer.micro_batch} does not divide {step}. Type a divisor, "
+            f"for example: trainer.micro_batch={trainer.group_size}"
+        )
+    if rollouts % processes:
+        raise UserError(
+            f"The {processes} processes of sweep.accelerate do not divide {step}. Type for "
+            f"example: trainer.prompts_per_step={processes} trainer.micro_batch="
+            f"{trainer.group_size}"
+        )
+    share = rollouts // processes
+    if share % rows_per_pass(trainer, processes):
+        raise UserError(
+            f"trainer.micro_batch={trainer.micro_batch} does not divide the {share} rollouts that "
+            f"each of the {processes} processes has of {step}. Type a divisor, for example: "
+            f"trainer.micro_batch={share}"
         )
     if trainer.lr_scheduler == "polynomial" and trainer.learning_rate <= 1e-7:
         raise UserError(
             f"trainer.learning_rate={trainer.learning_rate} is not above the 1e-7 at which "
             "trainer.lr_scheduler=polynomial ends. Type trainer.lr_scheduler=linear"
         )
+
+
+def rows_per_pass(trainer: Trainer, processes: int) -> int:
+    """Rollouts per forward and backward pass of each process."""
+    share = trainer.prompts_per_step * trainer.group_size // processes
+    return min(trainer.micro_batch, share)

@@ -23,6 +23,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from experiments import processes
+from experiments.follow import follow
 from experiments.policies.load import cache_of, load_policy
 from experiments.scorer import Scorer
 from experiments.track.runs import RunLog
@@ -62,6 +64,8 @@ def run_cell(folder: Path, threads: int = 1) -> int:
     process, 5 (`cells.REFUSED`) key, account or model refused by an endpoint, 74 the disk is full
     or may only be read.
     """
+    if processes.rank():
+        return follow(folder, threads)
     if not cells.is_done(folder):
         lock = cells.lock(folder, wait_s=2.0)
         if lock is None:
@@ -70,6 +74,8 @@ def run_cell(folder: Path, threads: int = 1) -> int:
         with lock:
             if not cells.is_done(folder):  # by another process, while this one waited
                 return _run_held(folder, threads)
+        if processes.count() > 1:
+            return cells.BUSY  # an end that the launcher passes on to the other processes
     lost = "" if (folder / "policy").is_dir() else ", though its policy folder was taken away since"
     print(f"the cell {folder.name} is done{lost}: nothing is trained or written", flush=True)
     return 0
@@ -78,6 +84,8 @@ def run_cell(folder: Path, threads: int = 1) -> int:
 def _run_held(folder: Path, threads: int) -> int:
     """Run a cell whose lock this process holds; its end is on record when this returns."""
     started, before = time.time(), 0.0
+    if processes.count() > 1:
+        processes.leave_with_launcher()
     code, state, problem = 1, "failed", ""
     handlers = _take_signals(dict.fromkeys(STOPPING, _terminate))
     try:
@@ -159,6 +167,10 @@ def train(cell: Cell, threads: int) -> None:
     folder = cell.dir / "checkpoints"
     checkpoint, step = checkpoints.resume(folder, cell.id, steps)
     cells.set_status(cell.dir, step=step)
+    if processes.count() > 1:
+        from experiments.trainer.ranks import shared
+
+        shared((checkpoint, step))  # the others wait for it
     recorder = Recorder(cell.dir, step)
     rules = None
     with ExitStack() as stack:
@@ -179,6 +191,10 @@ def train(cell: Cell, threads: int) -> None:
             learn(cell, threads, checkpoint, recorder, log, rules, heart)
         heart.phase("saving")
         checkpoints.save_policy(checkpoints.path_of(folder, steps), cell.dir / "policy")
+    if processes.count() > 1:
+        from experiments.trainer.ranks import leave
+
+        leave()
 
 
 def learn(

@@ -1,8 +1,12 @@
-"""CPUs and memory that this process may use: in a container or a job less than the machine has."""
+"""CPUs, GPUs and memory that this process may use: in a container or a job less than the machine
+has."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 
@@ -14,6 +18,19 @@ def cpus(root: Path = Path("/")) -> int:
     except AttributeError:  # not on Linux
         allowed = os.cpu_count() or 1
     return max(1, min([allowed, *(int(quota) for quota in _quotas(root))]))
+
+
+def gpus() -> list[tuple[str, int]]:
+    """Name and bytes of each GPU that NVIDIA's own tool lists; none where it is not there."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    lines: list[str] = []
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        asked = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+        lines = asked.stdout.splitlines() if asked.returncode == 0 else []
+    named = [line.rpartition(",") for line in lines]
+    return [(name.strip(), int(mib) * 2**20) for name, _, mib in named if mib.strip().isdecimal()]
 
 
 def memory(root: Path = Path("/")) -> int:

@@ -18,6 +18,7 @@ from study import bounds
 from study.marks import field_types, judge_id, listed, run_time
 from study.simulated import Failure as Failure
 from study.simulated import Simulated as Simulated
+from study.vllm import Vllm
 
 Options = TypeVar("Options")
 MANY = 1_000_000
@@ -304,6 +305,7 @@ class Trainer:
     gradient_checkpointing: bool = False
     fast: bool = True
     """Compute each prompt once per group, in generation and in the update; false is TRL's way."""
+    vllm: Vllm = field(default_factory=Vllm)
 
 
 @dataclass(frozen=True)
@@ -320,6 +322,8 @@ class Sweep:
     """Cells at once; 0 takes one per CPU that this process may use."""
     threads: int = bounds.number(0, low=0, high=1024)
     """Torch threads per cell; 0 takes those CPUs / workers."""
+    accelerate: str = ""
+    """A config file of `accelerate`: each cell is trained by the processes that it asks for."""
     report: bool = True
 
 

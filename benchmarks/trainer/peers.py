@@ -52,13 +52,15 @@ def smollm2(scale: float = 1.0) -> PreTrainedModel:
 
 
 def qwen25(size: str) -> PreTrainedModel:
-    """Qwen2.5-1.5B's or -7B's shape with random weights in bfloat16, made where it will stay."""
-    hidden, layers, heads, inner, tied = {
-        "1.5B": (1536, 28, 12, 8960, True),
-        "7B": (3584, 28, 28, 18944, False),
+    """Qwen2.5-1.5B's or -7B's shape with random weights in bfloat16, made where it will stay; tiny
+    is a shape of the family in float32."""
+    hidden, layers, heads, inner, tied, vocabulary = {
+        "1.5B": (1536, 28, 12, 8960, True, 151936),
+        "7B": (3584, 28, 28, 18944, False, 152064),
+        "tiny": (64, 2, 4, 128, True, len(TOKENIZER)),
     }[size]
     config = Qwen2Config(
-        vocab_size=151936 if tied else 152064,
+        vocab_size=vocabulary,
         hidden_size=hidden,
         num_hidden_layers=layers,
         num_attention_heads=heads,
@@ -71,7 +73,7 @@ def qwen25(size: str) -> PreTrainedModel:
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_dtype(torch.float32 if size == "tiny" else torch.bfloat16)
     try:
         with torch.device(device):
             return Qwen2(config)

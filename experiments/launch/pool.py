@@ -29,10 +29,12 @@ from rich.live import Live
 from rich.text import Text
 
 from experiments.preflight import judges_of
+from experiments.processes import launch
 from experiments.track.runs import mark_killed
 from experiments.train import run_cell
 from study import cells, storage
 from study.cells import Cell
+from study.errors import UserError
 from study.machine import cpus
 from study.schema import Judge, Study
 from study.screen import visible
@@ -168,6 +170,12 @@ def _child(folder: Path, threads: int, alive: Connection) -> None:
     """Body of a child: own log, own watchdog, then the cell; its exit code is the cell's."""
     redirect(folder)
     threading.Thread(target=leave_with_parent, args=(alive,), daemon=True).start()
+    config = None
+    if not cells.is_done(folder):
+        with contextlib.suppress(UserError, OSError):  # `run_cell` says it
+            config = cells.load_cell(folder).config
+    if config is not None and config.sweep.accelerate:
+        sys.exit(launch(folder, config, threads))
     sys.exit(run_cell(folder, threads))
 
 
@@ -223,7 +231,8 @@ def run_cells(todo: Sequence[Cell]) -> None:
     """Run the cells to their ends; what each came to is said, and is in its ``status.json``. Raises
     DiskTrouble where a cell met a full disk, to which the others write too."""
     config = todo[0].config
-    workers = min(config.sweep.workers or cpus(), len(todo))
+    at_once = 1 if config.sweep.accelerate else cpus()  # several processes share the GPUs
+    workers = min(config.sweep.workers or at_once, len(todo))
     threads = threads_of(config, workers)
     console = Console()
     cell_of = {cell.dir: cell for cell in todo}

