@@ -16,6 +16,7 @@ from trl import GRPOConfig
 
 from experiments.policies.tiny import tiny_tokenizer
 from experiments.trainer.grpo import RecordingTrainer
+from study.heartbeat import Heartbeat
 
 GROUP = 8
 TOKENIZER = tiny_tokenizer()
@@ -88,6 +89,7 @@ class Stub:
 
     def __init__(self, rows: int) -> None:
         self.pending = SimpleNamespace(rollouts=[{} for _ in range(rows)], metrics={})
+        self.heart = Heartbeat()
 
     def __call__(self, completion_ids: list[list[int]], **_: Any) -> list[float]:
         return [float(len(ids)) for ids in completion_ids]

@@ -28,7 +28,12 @@ DEEPEST = 30
 SHORT = 400
 """Characters of a text, or of its last line, that is an expression without a mark of one."""
 LIMITS = Limits(cpu_s=2, wall_s=60.0)
-_MATHS = re.compile(r"\$\$?([^$]{1,1000})\$|\\\(([^$\n]{1,1000}?)\\\)|\\\[([^$]{1,1000}?)\\\]")
+_MATHS = re.compile(
+    r"\$\$?([^$]{1,1000})\$"
+    r"|\\\(((?:[^$\n\\]|\\[^()\[\]]){1,1000})\\\)"
+    r"|\\\[((?:[^$\\]|\\[^()\[\]]){1,1000})\\\]"
+)
+"""Formulas; one does not hold the beginning of another, so that no text is looked through twice."""
 _WORDED = re.compile(r"\\(?:text|mbox|mathrm|textbf)\s?\{[^{}]{0,100}\}")
 _PROSE = re.compile(r"(?<!\\)\b[A-Za-z][a-z]+\s+[a-z]{2,}")
 _SAME = (

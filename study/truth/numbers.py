@@ -96,7 +96,8 @@ def numbers(text: str) -> Iterator[Number]:
             value = -value if negative else value
             if whole is not None:
                 value = whole + (value if whole >= 0 else -value)
-            yield Number(value, text[start:end], _PERCENT.match(text, end) is not None)
+            spelled_value = "-" * (value < 0) + text[start:end].lstrip("-")
+            yield Number(value, spelled_value, _PERCENT.match(text, end) is not None)
         whole, done = None, end
 
 
