@@ -6,6 +6,7 @@ process alone has a scorer.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -14,10 +15,14 @@ from accelerate.utils import broadcast_object_list, gather_object
 
 from experiments.scorer import Scorer
 
+PATIENCE = timedelta(days=1)
+"""How long the others wait for the first process, which waits for judges; one that ends is noticed
+at once, by the launcher."""
+
 
 def shared(value: Any) -> Any:
     """What the first process has as ``value``, in every process."""
-    PartialState(cpu=not torch.cuda.is_available())
+    PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
     box = [value]
     broadcast_object_list(box)
     return box[0]
