@@ -37,14 +37,13 @@ from study.compose import load_presets
 from study.errors import UserError
 from study.files import read_json, write_json, write_text
 from study.oracle import Oracle
-from study.rows import Missing, RuleTruth, Truth
+from study.rows import Missing, Row, RuleTruth, Truth
 from study.schema import Judge
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.sets import SETS
 from study.tasks.mixed import item_row
-from study.truth import Ending, Grader, Score, score
+from study.truth import Grader, score
 
-CUT_OFF = Score(False, outcome=Ending.NO_ANSWER, detail="it was cut off while it was thinking")
 NO_TRUTH = Missing("the answer has no rule truth")
 
 
@@ -75,7 +74,7 @@ def evaluate_datasets(options: Options) -> None:
     with Grader() as grader:
         graded = [_graded(part, collected, grader) for part in parts]
     if judge is not None:
-        _ask(judge, graded, collected, options.runs_dir)
+        _ask(judge, graded, options.runs_dir)
     shas = [file["sha256"] for file in collected.files]
     predictions = shas[0] if len(shas) == 1 else digest(shas)
     entries = [_entry(answers, options, judge, predictions) for answers in graded]
@@ -172,37 +171,34 @@ def _graded(part: Part, collected: Collected, grader: Grader) -> Graded:
         if not responses:
             lost.append((item.id, 0))
     print(f"{len(asked)} answers to {part.name} are graded", flush=True)
-    whole = [(item, text) for item, _, text, _ in asked if text is not None]
-    items, texts = [item for item, _ in whole], [text for _, text in whole]
-    scores = iter(score(items, texts, grader))
+    items, texts = [item for item, *_ in asked], [text for _, _, text, _ in asked]
+    scores = score(items, texts, grader)
     answers = [
-        Answer(item, sample, CUT_OFF if text is None else next(scores), tokens)
-        for item, sample, text, tokens in asked
+        Answer(item, sample, told, text, tokens)
+        for (item, sample, text, tokens), told in zip(asked, scores, strict=True)
     ]
     scored = {answer.item.id: answer.item for answer in answers if answer.score is not None}
     constant = baselines.constant(list(scored.values()), part.whole, grader)
     return Graded(part, answers, lost, constant)
 
 
-def _ask(judge: Judge, graded: Sequence[Graded], collected: Collected, runs_dir: Path) -> None:
-    """Give every answer that the rule could score the judge's score."""
-    truths: dict[tuple[str, str], RuleTruth] = {}
+def _ask(judge: Judge, graded: Sequence[Graded], runs_dir: Path) -> None:
+    """Give every answer that the rule could score the judge's score. One that was cut off while it
+    was thinking is put to no judge: it would pass for an empty one, which may be right."""
+    truths: dict[tuple[str, str | None], RuleTruth] = {}
     rows = {}
     asked = []
     for of_set in graded:
         for place, answer in enumerate(of_set.answers):
-            if answer.score is None:
+            if answer.score is None or answer.text is None:
                 continue
             row = rows.setdefault(answer.item.id, item_row(answer.item, answer.item.split))
-            responses = collected.responses[answer.item.id]
-            text = next(each.text for each in responses if each.sample == answer.sample)
             correct = answer.score.correct
-            truth = Truth(float(correct), (correct,))
-            truths[row.prompt_id, answer_of(text or "") or ""] = truth
-            asked.append((of_set.answers, place, row, text or ""))
+            truths[row.prompt_id, answer.text] = Truth(float(correct), (correct,))
+            asked.append((of_set.answers, place, row, answer.text))
     by_prompt = {row.prompt_id: row for row in rows.values()}
 
-    def told(rows: Sequence[Any], answers: Sequence[str]) -> list[RuleTruth]:
+    def told(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
         pairs = zip(rows, answers, strict=True)
         return [truths.get((row.prompt_id, answer), NO_TRUTH) for row, answer in pairs]
 

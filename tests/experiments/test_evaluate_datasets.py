@@ -424,6 +424,20 @@ def test_a_judge_is_measured_against_the_rule(evaluate, tmp_path):
     ]
 
 
+def test_no_judge_is_asked_about_what_was_cut_off(evaluate, tmp_path):
+    """Of squad2's row 2 an empty answer is right, and one that was cut off beside it is not."""
+    texts = ["<think>hm</think>", "<think>well", "", "a river"]
+    lines = [prediction("squad2", 2, text, sample=n) for n, text in enumerate(texts)]
+    words = ["judge=sim-fair", f"runs_dir={tmp_path / 'runs'}", "allow_missing=true"]
+    _, result = evaluate(lines, *words)
+    found = entry(result, "squad2")
+    table = {key: found["confusion"][key] for key in ("tp", "fp", "fn", "tn", "cut_off")}
+    assert table == {"tp": 2, "fp": 0, "fn": 0, "tn": 1, "cut_off": 1}
+    assert found["confusion"]["unscored"] == 0
+    assert [line["correct"] for line in items(found)[:4]] == [True, False, True, False]
+    assert items(found)[1]["verdict"] is None
+
+
 def test_a_fair_judge_says_what_the_rule_says(evaluate, tmp_path):
     lines = [line for name in PLAIN for line in right(name, wrong=1)]
     _, result = evaluate(lines, "judge=sim-fair", f"runs_dir={tmp_path / 'runs'}")

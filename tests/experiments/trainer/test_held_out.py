@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +18,9 @@ from study.answers import answer_of
 from study.errors import UserError
 from study.records import parts, recorded, step_of
 from study.schema import Task, Trainer
-from study.tasks import instruct_mini
+from study.tasks import TASKS, instruct_mini, mixed
+from study.tasks.datasets.item import Item
+from study.tasks.mixed import item_row
 from study.truth import Score
 from study.verify import unsound
 from tests.invariants.test_grpo import TASK, run, study
@@ -170,6 +174,31 @@ def test_full_scores_of_a_task_are_on_record(tmp_path, cache, monkeypatch):
         *("passed", "no_answer", "missing", "no_answer")
     ]
     assert items(tmp_path, 0)[2]["correct"] is None
+
+
+def held_out_rows(rows, task, folder, monkeypatch):
+    """What evaluates these rows of ``task``, without a trainer to ask."""
+    monkeypatch.setattr(TASKS[task], "rows", lambda options, split: rows)
+    config = dataclasses.replace(study(), task=Task(name=task))
+    namespace = SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False)
+    scorer, recorder = SimpleNamespace(config=config), SimpleNamespace(folder=folder)
+    return held_out.HeldOut(namespace, scorer, recorder, print)
+
+
+def test_an_answer_that_was_cut_off_is_wrong_where_none_would_be_right(tmp_path, monkeypatch):
+    """SQuAD 2.0's questions without an answer: "" is right, and no answer yet is not."""
+    texts = ["<think>hm</think>", "<think>well, I wonder", "<think>hm</think> the mill"]
+    fields = {"answerable": False, "prompt": "Who?", "question": "Who?"}
+    item = Item("squad2:dev:0", "squad2", "qa", "dev", "", **fields)
+    rows = [item_row(item, "dev")] * 2
+    part = replace(item, answers=("The old mill",), answerable=True)
+    evaluation = held_out_rows([*rows, item_row(part, "dev")], "mixed", tmp_path, monkeypatch)
+    with mixed.grading():
+        scored = evaluation._items(texts)
+    assert [line["correct"] for line in scored] == [True, False, False]
+    assert [line["score"] for line in scored] == [1.0, 0.0, pytest.approx(2 / 3)]  # the F1
+    assert [line["outcome"] for line in scored] == ["passed", "no_answer", "failed"]
+    assert summary(scored)["eval/squad2/f1"] == pytest.approx(5 / 9)
 
 
 def test_the_summary_by_hand():
