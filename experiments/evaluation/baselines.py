@@ -152,16 +152,17 @@ class Table:
         return entry | {"votes": k, "tokens": tokens, "file": str(other.path)}
 
     def _best(self) -> dict[str, Any] | None:
-        """Who picks a right sample of each row: of this evaluation where it has several, else of
-        self-consistency's."""
+        """Who picks a right one of as many samples as every row has: of this evaluation where that
+        is several, else of self-consistency's."""
         several = list(self.votes.values())
         other = self.here
-        if max(map(len, several), default=0) < 2:
+        if min(map(len, several), default=0) < 2:
             if (answers := self._answers("sc", self.here.model)) is None:
                 return None
             other, several = answers
-        k = max(map(len, several))
-        return shown(best_of(several), several) | {"k": k, "file": str(other.path)}
+        k = min(map(len, several))
+        best = best_of([votes[:k] for votes in several])
+        return shown(best, several) | {"k": k, "file": str(other.path)}
 
     def _command(self, label: str, **words: Any) -> dict[str, Any]:
         """A baseline that is not there, and what to type for it."""

@@ -93,18 +93,28 @@ def choose_rows(
 
 
 def _selected(items: list[Item], options: Options) -> list[Item]:
-    """The first ``limit`` rows; or ``limit`` of them, spread over what is asked by facility
-    location. Where there are more rows than that takes, it chooses among `MOST` at random."""
+    """The first ``limit`` rows; or ``limit`` of them, at random or spread over what is asked by
+    facility location. Where there are more rows than that takes, it chooses among `MOST` at random.
+    Raises UserError: facility location is to choose more than `MOST`."""
     limit = options.limit
     if limit is None or limit >= len(items):
         return items
     if options.select is None:
         return items[:limit]
-    for method, count in (("random", MOST), (options.select, limit)):
-        if count < len(items):
-            places = choose([item.question for item in items], count, method, seed=options.seed)
-            items = [items[place] for place in places]
-    return items
+    if options.select == "facility" and len(items) > MOST:
+        if limit > MOST:
+            raise UserError(
+                f"select=facility chooses {MOST} rows at most, and limit={limit}. Type"
+                f" limit={MOST} or less, or select=random."
+            )
+        items = _drawn(items, MOST, "random", options.seed)
+    return _drawn(items, limit, options.select, options.seed)
+
+
+def _drawn(items: list[Item], count: int, method: str, seed: int) -> list[Item]:
+    """``count`` of the rows, in their order."""
+    places = choose([item.question for item in items], count, method, seed=seed)
+    return [items[place] for place in places]
 
 
 @dataclass(frozen=True)

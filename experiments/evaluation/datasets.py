@@ -27,7 +27,7 @@ from experiments.evaluation.metrics import (
 )
 from experiments.evaluation.options import Options
 from experiments.evaluation.predictions import given, matched, read_predictions
-from experiments.evaluation.results import guard, track, write_result
+from experiments.evaluation.results import guard, track, write_in_study, write_result
 from experiments.evaluation.rubric import differs, grade, trained_under
 from judges.grading.checks import check_rows
 from judges.identity import build_grading
@@ -35,9 +35,11 @@ from study.answers import answer_of
 from study.cli import print_table
 from study.compose import load_presets
 from study.errors import UserError
-from study.files import read_json, write_json, write_text
+from study.files import read_json, write_text
+from study.machine import cpus
 from study.oracle import Oracle
 from study.rows import Missing, Row, RuleTruth, Truth
+from study.sandbox import tiers
 from study.schema import Judge
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.sets import SETS
@@ -61,24 +63,24 @@ class Graded:
 def evaluate_datasets(options: Options) -> None:
     """Collect answers to the rows of verifiable sets, score them by rule, and write the result."""
     options = _with_defaults(options)
-    source_of(options)  # options that do not fit are said before data that are missing
+    source = source_of(options)  # options that do not fit are said before data that are missing
     judge = load_presets(options.judge, overrides=options.overrides)[0] if options.judge else None
     trained = trained_under(options)
     same = None
     if judge is not None and trained is not None:
         same = not differs(judge, trained, options)
+    untrained = None if source is None else _untrained(options, source.model)
     parts, collected = _collected(options, judge)
-    if judge is not None:
-        rows = [item_row(item, item.split) for part in parts for item in part.rows]
-        check_rows(build_grading(judge), rows)
-    with Grader() as grader:
+    unsafe = options.sandbox == "unsafe"
+    with Grader(workers=max(2, cpus()), unsafe=unsafe) as grader:
         graded = [_graded(part, collected, grader) for part in parts]
+        faults = dict(grader.faults)
     if judge is not None:
         _ask(judge, graded, options.runs_dir)
     shas = [file["sha256"] for file in collected.files]
     predictions = shas[0] if len(shas) == 1 else digest(shas)
     entries = [_entry(answers, options, judge, predictions) for answers in graded]
-    _add_baselines(entries, graded, options, collected.model)
+    _add_baselines(entries, graded, options, collected.model, untrained)
     hashes = [entry["hashes"]["data"] for entry in entries]
     result: dict[str, Any] = {
         "evaluation": options.what,
@@ -95,6 +97,8 @@ def evaluate_datasets(options: Options) -> None:
         "seed": options.seed,
         "responses": collected.files,
         "n_beside": collected.beside,
+        "faults": faults,
+        "sandbox": str(tiers.find(unsafe)) if any(map(_is_code, parts)) else None,
     }
     if judge is not None:
         grading = {"name": judge.grading.name, **judge.grading.options}
@@ -103,7 +107,7 @@ def evaluate_datasets(options: Options) -> None:
         result |= {"generation": collected.settings, "n_truncated": collected.truncated}
     write_result(options.out, result)
     if place := _place_in_study(options):
-        write_json(place, result)
+        write_in_study(place, result)
     _show(result, options.out)
     track(options, options.what, _numbers(result), {**result, "dataset": result["data"]})
 
@@ -126,12 +130,28 @@ def _with_defaults(options: Options) -> Options:
     return options
 
 
+def _is_code(part: Part) -> bool:
+    return part.domain == "code"
+
+
+def _check(parts: Sequence[Part], options: Options, judge: Judge | None) -> None:
+    """Refuse, before anything is generated, what could not be graded.
+    Raises UserError: rows that the judge's grading does not take.
+    Raises SandboxUnavailable: code that cannot be isolated here."""
+    if judge is not None:
+        rows = [item_row(item, item.split) for part in parts for item in part.rows]
+        check_rows(build_grading(judge), rows)
+    if any(map(_is_code, parts)):
+        tiers.find(options.sandbox == "unsafe")
+
+
 def _collected(options: Options, judge: Judge | None) -> tuple[list[Part], Collected]:
     """The rows to evaluate, and the answers to them by id."""
     name = None if judge is None else judge.name
     if options.predictions is None:
         sets = chosen.load_sets(options.datasets or chosen.default_sets(), options.root)
         parts = chosen.choose_rows(sets, {}, options)
+        _check(parts, options, judge)
         rows = [item for part in parts for item in part.rows]
         prompts = {item.id: chosen.asked(item, options.method) for item in rows}
         turns = {text: [{"role": "user", "content": text}] for text in prompts.values()}
@@ -150,6 +170,7 @@ def _collected(options: Options, judge: Judge | None) -> tuple[list[Part], Colle
         if item.split not in splits.setdefault(item.dataset, []):
             splits[item.dataset].append(item.split)
     parts = chosen.choose_rows(sets, splits, options)
+    _check(parts, options, judge)
     collected = given(lines, pairs, parts, options.predictions, options.allow_missing)
     guard(options.out, collected.model, options.what, name)
     return parts, collected
@@ -257,13 +278,16 @@ def _write_items(graded: Graded, out: Path, predictions: str, judged: bool) -> P
 
 
 def _add_baselines(
-    entries: Sequence[dict[str, Any]], graded: Sequence[Graded], options: Options, model: str | None
+    entries: Sequence[dict[str, Any]],
+    graded: Sequence[Graded],
+    options: Options,
+    model: str | None,
+    untrained: tuple[str, dict[str, Any]] | None,
 ) -> None:
     """Add to each set what its accuracy is to be compared with."""
     place = _place_in_study(options)
     folders = [options.out.parent, *([place.parent] if place else [])]
     elsewhere = baselines.others(folders, [options.out.resolve(), *([place] if place else [])])
-    untrained = _untrained(options, model)
     for entry, of_set in zip(entries, graded, strict=True):
         part = of_set.part
         here = Evaluated(
@@ -275,13 +299,18 @@ def _add_baselines(
         entry["baselines"] = {"constant": of_set.constant, **table.rows()}
 
 
-def _untrained(options: Options, model: str | None) -> tuple[str, dict[str, Any]] | None:
-    """The model that was trained, as results name it, and the words of a command that asks it."""
-    if options.run is not None:
-        source = source_of(replace(options, checkpoint=0))
+def _untrained(options: Options, model: str) -> tuple[str, dict[str, Any]] | None:
+    """The model that was trained, as results name it, and the words of a command that asks it about
+    the same rows. A cell's own command leaves out what the cell was trained on."""
+    run, trained = options.run, trained_under(options) if options.adapter else None
+    if trained is not None and (Path(trained["place"]) / "config.yaml").is_file():
+        run = Path(trained["place"])
+    if run is not None:
+        words: dict[str, Any] = {"run": run, "checkpoint": 0, "adapter": None, "model": None}
+        source = source_of(replace(options, **words))
         assert source is not None
-        return source.model, {"checkpoint": 0}
-    if options.adapter is not None and model is not None:
+        return source.model, words
+    if options.adapter is not None:
         config = read_json(options.adapter / "adapter_config.json")
         base = options.model or config.get("base_model_name_or_path")
         return model.partition(" + ")[0], {"adapter": None, "model": base}
@@ -340,6 +369,8 @@ def _show(result: Mapping[str, Any], target: Path) -> None:
             }
         )
     print_table(lines, f"{result['model'] or 'answers of a file'}, by rule")
+    for reason, count in result["faults"].items():
+        print(f"{count} unscored: {reason}")
     for name, value in {**result["domains"], **result["averages"]}.items():
         print(f"{name:<10} {_share(value)}")
     commands = {

@@ -54,11 +54,6 @@ class HeldOut(TrainerCallback):
         recorder: Recorder,
         on_line: Callable[[dict[str, Any]], None],
     ) -> None:
-        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-            raise UserError(
-                f"trainer.eval_steps={scorer.config.trainer.eval_steps} asks a policy whose weights"
-                " are whole in one process, and these are spread. Type trainer.eval_steps=0"
-            )
         self.trainer, self.scorer, self.recorder = trainer, scorer, recorder
         self.on_line, self.folder, self.config = on_line, recorder.folder, scorer.config
         self.task = task_module(self.config.task.name)

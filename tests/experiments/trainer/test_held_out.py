@@ -180,9 +180,8 @@ def held_out_rows(rows, task, folder, monkeypatch):
     """What evaluates these rows of ``task``, without a trainer to ask."""
     monkeypatch.setattr(TASKS[task], "rows", lambda options, split: rows)
     config = dataclasses.replace(study(), task=Task(name=task))
-    namespace = SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False)
     scorer, recorder = SimpleNamespace(config=config), SimpleNamespace(folder=folder)
-    return held_out.HeldOut(namespace, scorer, recorder, print)
+    return held_out.HeldOut(None, scorer, recorder, print)
 
 
 def test_an_answer_that_was_cut_off_is_wrong_where_none_would_be_right(tmp_path, monkeypatch):
@@ -260,6 +259,16 @@ def test_the_summary_by_hand():
 def test_evaluations_that_cannot_be_are_refused(trainer, task, words):
     with pytest.raises(UserError, match=words):
         check_held_out(dataclasses.replace(study(), trainer=trainer, task=task))
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
+def test_weights_that_are_spread_are_not_evaluated(kind, tmp_path):
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(f"distributed_type: {kind}\nnum_processes: 2\n")
+    config = study(eval_steps=4)
+    config = replace(config, sweep=replace(config.sweep, accelerate=str(file)))
+    with pytest.raises(UserError, match=rf"{kind} spreads them\. Type trainer\.eval_steps=0"):
+        check_held_out(config)
 
 
 def test_evaluations_that_can_be_are_not():
