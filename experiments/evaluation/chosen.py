@@ -39,8 +39,8 @@ class Part:
     whole: tuple[Item, ...]
     """All of the split."""
     trained_on: int | None
-    """Rows left out because the policy was trained on them; None where its training is not known.
-    """
+    """Rows left out because the policy was trained on them, or may yet be; None where its training
+    is not known, or not all of it."""
 
     @property
     def domain(self) -> str:
@@ -87,7 +87,7 @@ def choose_rows(
                     f" Leave it out: type datasets= with the others."
                 )
             rows = tuple(_selected(unseen, options))
-            trained = None if seen is None else len(whole) - len(unseen)
+            trained = len(whole) - len(unseen) if seen is not None and seen.whole else None
             chosen.append(Part(name, split, rows, whole, trained))
     return chosen
 
@@ -128,6 +128,8 @@ class Seen:
     """The prepared folder whose train rows it drew from."""
     datasets: tuple[str, ...]
     """The sets of the folder that it drew from; none for all."""
+    whole: bool = True
+    """Whether this is all; else what it may yet draw is not known."""
 
     def holds(self, item: Item) -> bool:
         """Whether the row, or one with the same prompt, was trained on."""
@@ -158,7 +160,7 @@ def trained_on(options: Options) -> Seen | None:
         columns = read_part(path, ("item", "prompt")).to_pydict()
         ids.update(name for name in columns.get("item", ()) if name)
         prompts.update(columns["prompt"])
-    table, datasets = None, ()
+    table, datasets, whole = None, (), True
     try:
         task = read_yaml(cell / "config.yaml")["task"]
         if task["name"] == "mixed":
@@ -169,7 +171,8 @@ def trained_on(options: Options) -> Seen | None:
         return None
     except UserError as error:
         say(f"What {cell} was trained on is told by its records alone: {error}")
-    return Seen(frozenset(ids), frozenset(prompts), table, datasets)
+        whole = False
+    return Seen(frozenset(ids), frozenset(prompts), table, datasets, whole)
 
 
 def asked(item: Item, method: str | None) -> str:

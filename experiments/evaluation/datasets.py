@@ -236,10 +236,6 @@ def _entry(
     part, answers = graded.part, graded.answers
     measured: Measured = measure(answers, part.dataset, part.domain, options.method)
     tokens = [answer.tokens for answer in answers if answer.tokens is not None]
-    golds = (
-        json.dumps([item.id, item.prompt, item.answers, item.answerable, item.setup, item.tests])
-        for item in part.rows
-    )
     return {
         "dataset": part.dataset,
         "domain": part.domain,
@@ -256,11 +252,18 @@ def _entry(
         "tokens": sum(tokens) / len(tokens) if tokens else None,
         "hashes": {
             "prompt": digest(chosen.asked(item, options.method) for item in part.rows),
-            "data": digest(golds),
+            "data": digest(map(_data, part.rows)),
+            "split": digest(map(_data, part.whole)),
             "predictions": predictions,
         },
         "items": str(_write_items(graded, options.out, predictions, judge is not None)),
     }
+
+
+def _data(item: Item) -> str:
+    """What is asked in a row and how it is scored."""
+    fields = [item.id, item.prompt, item.answers, item.answerable, item.setup, item.tests]
+    return json.dumps(fields)
 
 
 def _write_items(graded: Graded, out: Path, predictions: str, judged: bool) -> Path:
@@ -292,7 +295,7 @@ def _add_baselines(
         part = of_set.part
         here = Evaluated(
             *(options.out.resolve(), model, options.method, part.dataset, part.split),
-            *(entry["tokens"], Path(entry["items"])),
+            *(entry["tokens"], Path(entry["items"]), entry["hashes"]["split"]),
         )
         votes = {row[0].item.id: votes_of(row) for row in by_row(of_set.answers)}
         table = baselines.Table(options, here, votes, elsewhere, untrained)

@@ -18,6 +18,7 @@ from analysis.statistics.estimate import Estimate
 from analysis.statistics.proportions import clustered_share, wilson, youden_j
 from study.tasks.datasets.item import Item
 from study.truth import Score
+from study.truth.votes import ballot
 
 PASS_AT = (5, 10)
 MAJORITY_AT = 8
@@ -72,7 +73,8 @@ def missing(outcome: str, detail: str) -> dict[str, Any]:
 class Vote:
     """What a vote needs of one answer."""
 
-    extracted: str | None
+    ballot: str | None
+    """As `study.truth.votes.ballot` has it."""
     correct: bool
 
 
@@ -157,7 +159,11 @@ def by_row(graded: Sequence[Answer]) -> list[list[Answer]]:
 
 def votes_of(answers: Sequence[Answer]) -> list[Vote]:
     """The answers as votes; none of them is without a score."""
-    return [Vote(each.score.extracted, each.score.correct) for each in answers if each.score]
+    return [
+        Vote(ballot(each.item.dataset, each.item.domain, each.score.extracted), each.score.correct)
+        for each in answers
+        if each.score
+    ]
 
 
 def rate(credits: Sequence[Sequence[float]]) -> Estimate:
@@ -188,11 +194,11 @@ def pass_at(k: int, votes: Sequence[Vote]) -> float:
 def elected(votes: Sequence[Vote]) -> bool:
     """Whether the answer that occurs most often is right; of several, the one given first. A text
     without an answer has no vote, and a row without votes is wrong."""
-    counts = Counter(vote.extracted for vote in votes if vote.extracted is not None)
+    counts = Counter(vote.ballot for vote in votes if vote.ballot is not None)
     if not counts:
         return False
     ((winner, _),) = counts.most_common(1)
-    return next(vote.correct for vote in votes if vote.extracted == winner)
+    return next(vote.correct for vote in votes if vote.ballot == winner)
 
 
 def majority(rows: Sequence[Sequence[Vote]], k: int) -> Estimate:

@@ -107,7 +107,7 @@ def test_right_and_wrong_answers_give_their_share(evaluate, isolated, tmp_path):
     interval = wilson(15, 20)
     assert found["ci95"]["accuracy"] == pytest.approx([interval.low, interval.high])
     assert found["judge"] is None and found["confusion"] is None
-    assert set(found["hashes"]) == {"prompt", "data", "predictions"}
+    assert set(found["hashes"]) == {"prompt", "data", "split", "predictions"}
     read_items = items(found)
     assert [line["id"] for line in read_items] == [f"gsm8k:test:{row}" for row in range(20)]
     keys = {"id", "sample", "correct", "score", "extracted", "outcome", "detail"}
@@ -254,6 +254,37 @@ def test_samples_vote_and_are_clustered_by_row(evaluate):
     assert high - low == pytest.approx(alone.high - alone.low)  # rows differ by less than samples
     assert found["baselines"]["oracle_best_of_k"]["accuracy"] == 1.0
     assert [line["sample"] for line in items(found)[:8]] == list(range(8))
+
+
+def test_answers_vote_by_what_they_say_and_not_by_their_spelling(evaluate):
+    """Of each row the right answer has three spellings, and one wrong answer stands there twice."""
+    spellings = {
+        "gsm8k": ("7", ["0", "0", "7", "7.0", "$7", "a", "b", "c"]),
+        "squad2": ("", ["a river", "a river", "Mara Voss", "mara voss.", "the Mara Voss", *"bcd"]),
+        "math": (0, ["9", "9", r"\frac12", r"\frac{1}{2}", r"\dfrac{1}{2}", "a", "b", "c"]),
+    }
+    lines = [
+        prediction(name, 0, text, sample=n)
+        for name, (_, texts) in spellings.items()
+        for n, text in enumerate(texts)
+    ]
+    _, result = evaluate(lines, "allow_missing=true")
+    for name in spellings:
+        metrics = entry(result, name)["metrics"]
+        assert metrics["accuracy"] == 3 / 8 and metrics["maj@8"] == 1.0, name
+
+
+def test_an_earlier_result_on_other_problems_is_no_baseline(evaluate, root, capsys):
+    """Ids count the rows of a file, and do not say which file."""
+    lines = [line | {"model": "m"} for line in right("gsm8k")]
+    evaluate(lines, "method=direct", out="direct.json")
+    for changed in (False, True):
+        if changed:
+            path = root / "gsm8k" / "test.jsonl"
+            path.write_text(path.read_text().replace("Ann", "Bea"))
+        _, result = evaluate(lines, "method=cot", out="cot.json")
+        direct = entry(result, "gsm8k")["baselines"]["direct"]
+        assert (direct["accuracy"] is None) is changed
 
 
 def test_code_has_pass_at_k(evaluate, isolated):
@@ -770,6 +801,18 @@ def test_rows_that_a_run_may_yet_draw_are_not_scored(evaluate, cell, root, tmp_p
             assert not scored & trained
             assert found["n_trained_on"] == size - len(scored)
             assert len(scored | {n for n in trained if n.startswith(found["dataset"])}) == size
+
+
+def test_what_a_run_may_yet_draw_is_not_known_without_its_folder(evaluate, cell, capsys):
+    config = yaml.safe_load((cell / "config.yaml").read_text())
+    config["task"] = {"name": "mixed", "path": "moved/away", "options": {}}
+    (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    words = [f"run={cell}", "max_tokens=2", "track=false", "datasets=gsm8k", "limit=4"]
+    _, result = evaluate(None, *words)
+    found = entry(result, "gsm8k")
+    assert found["n_trained_on"] is None
+    assert [line["id"] for line in items(found)] == [f"gsm8k:test:{n}" for n in (0, 1, 2, 4)]
+    assert "told by its records alone" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_run_is_not_graded_by_the_judge_that_trained_it(evaluate, cell, tmp_path, capsys):
