@@ -195,6 +195,11 @@ def check_held_out(config: Study) -> None:
             "trainer.keep_steps=true keeps the policies of evaluated steps, and"
             " trainer.eval_steps=0 evaluates none. Type for example trainer.eval_steps=10"
         )
+    if every and (kind := processes_of(config).kind) in ("FSDP", "DEEPSPEED"):
+        raise UserError(
+            f"trainer.eval_steps={every} asks a policy whose weights are whole in one process, and"
+            f" {kind} spreads them. Type trainer.eval_steps=0"
+        )
     if every and task.name in FILE_TASKS:
         raise UserError(
             f"trainer.eval_steps={every} scores held-out rows by rule, and task={task.name} has no"

@@ -182,7 +182,13 @@ class Scorer:
                 if self.rules is not None:
                     rules_N = self.rules.check(rows, said_N)
             with _timed(seconds, "truth"):
-                truths_N = self.oracle.truths(rows, said_N)
+                truths_N = self.oracle.truths(rows, answers_N)
+                if any(judge.judge.simulated for judge in (self.acting, *self.shadows)):
+                    # judges are shown "" of these, and what a simulated one says must be known
+                    cut = [
+                        row for row, answer in zip(rows, answers_N, strict=True) if answer is None
+                    ]
+                    self.oracle.truths(cut, [""] * len(cut))
             lengths_N = map(len, completion_ids)
             inputs_N = [
                 self._inputs(*rollout)

@@ -17,7 +17,7 @@ from study.rows import Missing, Row, RuleTruth, prompt_id
 MOST = 65_536
 """Answers whose truth is remembered; the oldest goes first."""
 Key = tuple[str, bytes]
-"""Prompt id, and hash of the answer."""
+"""Prompt id, and hash of the answer; empty for an answer of None."""
 
 
 class Oracle:
@@ -25,14 +25,15 @@ class Oracle:
 
     Args:
         row_of: prompt id -> its row; None for a prompt that is not in the task.
-        truths: (N rows, N answers without thinking) -> what the rules say of each.
+        truths: (N rows, N answers without thinking) -> what the rules say of each. An answer of
+            None was cut off while it was thinking, which an empty one was not.
         waits: whether ``truths`` waits for other processes, so that no event loop may call it.
     """
 
     def __init__(
         self,
         row_of: Callable[[str], Row | None],
-        truths: Callable[[Sequence[Row], Sequence[str]], Sequence[RuleTruth]],
+        truths: Callable[[Sequence[Row], Sequence[str | None]], Sequence[RuleTruth]],
         waits: bool = False,
     ) -> None:
         self.row_of = row_of
@@ -41,12 +42,12 @@ class Oracle:
         self._memo: dict[Key, RuleTruth] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, prompt_text: str, answer: str) -> RuleTruth:
+    def __call__(self, prompt_text: str, answer: str | None) -> RuleTruth:
         """What the rules say of one answer; None for a prompt that is not in the task."""
         row = self.row_of(prompt_id(prompt_text))
         return None if row is None else self.truths([row], [answer])[0]
 
-    def truths(self, rows: Sequence[Row], answers: Sequence[str]) -> list[RuleTruth]:
+    def truths(self, rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
         """What the rules say of each of N answers, its thinking already stripped.
 
         A truth that could not be had is asked for again the next time, all others once.
@@ -65,7 +66,9 @@ class Oracle:
                 del self._memo[key]
         return truths
 
-    def remembered(self, rows: Sequence[Row], answers: Sequence[str]) -> list[RuleTruth] | None:
+    def remembered(
+        self, rows: Sequence[Row], answers: Sequence[str | None]
+    ) -> list[RuleTruth] | None:
         """As `truths`, without waiting for anybody; None where one of them is not known yet."""
         memo = self._memo
         try:
@@ -74,8 +77,12 @@ class Oracle:
             return None
 
 
-def _keys(rows: Sequence[Row], answers: Sequence[str]) -> list[Key]:
+def _keys(rows: Sequence[Row], answers: Sequence[str | None]) -> list[Key]:
     return [
-        (row.prompt_id, hashlib.blake2b(answer.encode("utf-8", "surrogatepass")).digest())
+        (row.prompt_id, b"" if answer is None else _hash(answer))
         for row, answer in zip(rows, answers, strict=True)
     ]
+
+
+def _hash(answer: str) -> bytes:
+    return hashlib.blake2b(answer.encode("utf-8", "surrogatepass")).digest()

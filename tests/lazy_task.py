@@ -16,7 +16,7 @@ DOMAINS = ("math", "qa", "code")
 LOST = "the grader is gone"
 MADE: list[int] = []
 """Place of every row that was made."""
-ASKED: list[list[str]] = []
+ASKED: list[list[str | None]] = []
 """The answers of every batch of truths."""
 
 
@@ -46,10 +46,10 @@ def rows(options: Task, split: str) -> Sums:
     return Sums(options.train_rows if split == "train" else options.eval_rows)
 
 
-def truths(rows: Sequence[Row], answers: Sequence[str]) -> list[RuleTruth]:
+def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
     """Right is the sum and nothing else; an answer that says so has no truth, or no rule."""
     ASKED.append(list(answers))
-    special: dict[str, RuleTruth] = {"lost": Missing(LOST), "no rule": None}
+    special: dict[str | None, RuleTruth] = {"lost": Missing(LOST), "no rule": None}
     return [
         special[answer]
         if answer in special

@@ -23,6 +23,7 @@ from study.tasks.datasets.item import Item
 from study.tasks.datasets.sets import SETS
 from study.tasks.files import records
 from study.truth import Grader, score
+from study.truth.votes import ballot
 
 SAMPLES, TEMPERATURE = 8, 0.7
 """Of self-consistency, where nothing else is typed (Wang et al. 2023 sample at 0.7)."""
@@ -42,6 +43,8 @@ class Evaluated:
     tokens: float | None
     """Mean number of tokens of an answer."""
     items: Path
+    rows: str
+    """Hash of all rows of the split, evaluated or not: ids alone do not tell data from data."""
 
 
 def others(folders: Iterable[Path], without: Iterable[Path]) -> list[Evaluated]:
@@ -59,7 +62,7 @@ def others(folders: Iterable[Path], without: Iterable[Path]) -> list[Evaluated]:
             for entry in result["datasets"]:
                 tokens = None if entry["tokens"] is None else float(entry["tokens"])
                 place = (entry["dataset"], entry["split"], tokens, Path(entry["items"]))
-                sets.append(Evaluated(*who, *place))
+                sets.append(Evaluated(*who, *place, entry["hashes"]["split"]))
         except (UserError, KeyError, TypeError, ValueError):
             continue
     return sets
@@ -73,8 +76,10 @@ def votes_on(evaluated: Evaluated, ids: Sequence[str]) -> list[list[Vote]] | Non
         for _, line in records(evaluated.items):
             answers = rows.setdefault(line["id"], [])
             if line["correct"] is not None:
-                text = line["extracted"]
-                answers.append(Vote(None if text is None else str(text), bool(line["correct"])))
+                text = None if line["extracted"] is None else str(line["extracted"])
+                dataset = evaluated.dataset
+                name = ballot(dataset, SETS[dataset].domain, text)
+                answers.append(Vote(name, bool(line["correct"])))
     except (UserError, KeyError, TypeError):
         return None
     return [rows[name] for name in ids] if rows.keys() >= set(ids) else None
@@ -122,9 +127,10 @@ class Table:
         here = self.here
         if (method, model) == (here.method, here.model):
             return (here, list(self.votes.values())) if self.votes else None
-        wanted = (method, model, here.dataset, here.split)
+        wanted = (method, model, here.dataset, here.split, here.rows)
         for other in self.elsewhere if model is not None else ():
-            if (other.method, other.model, other.dataset, other.split) == wanted:
+            what = (other.dataset, other.split, other.rows)
+            if (other.method, other.model, *what) == wanted:
                 votes = votes_on(other, list(self.votes))
                 if votes and any(votes):
                     return other, [answers for answers in votes if answers]
@@ -152,16 +158,17 @@ class Table:
         return entry | {"votes": k, "tokens": tokens, "file": str(other.path)}
 
     def _best(self) -> dict[str, Any] | None:
-        """Who picks a right sample of each row: of this evaluation where it has several, else of
-        self-consistency's."""
+        """Who picks a right one of as many samples as every row has: of this evaluation where that
+        is several, else of self-consistency's."""
         several = list(self.votes.values())
         other = self.here
-        if max(map(len, several), default=0) < 2:
+        if min(map(len, several), default=0) < 2:
             if (answers := self._answers("sc", self.here.model)) is None:
                 return None
             other, several = answers
-        k = max(map(len, several))
-        return shown(best_of(several), several) | {"k": k, "file": str(other.path)}
+        k = min(map(len, several))
+        best = best_of([votes[:k] for votes in several])
+        return shown(best, several) | {"k": k, "file": str(other.path)}
 
     def _command(self, label: str, **words: Any) -> dict[str, Any]:
         """A baseline that is not there, and what to type for it."""

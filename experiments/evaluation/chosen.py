@@ -39,8 +39,8 @@ class Part:
     whole: tuple[Item, ...]
     """All of the split."""
     trained_on: int | None
-    """Rows left out because the policy was trained on them; None where its training is not known.
-    """
+    """Rows left out because the policy was trained on them, or may yet be; None where its training
+    is not known, or not all of it."""
 
     @property
     def domain(self) -> str:
@@ -87,24 +87,34 @@ def choose_rows(
                     f" Leave it out: type datasets= with the others."
                 )
             rows = tuple(_selected(unseen, options))
-            trained = None if seen is None else len(whole) - len(unseen)
+            trained = len(whole) - len(unseen) if seen is not None and seen.whole else None
             chosen.append(Part(name, split, rows, whole, trained))
     return chosen
 
 
 def _selected(items: list[Item], options: Options) -> list[Item]:
-    """The first ``limit`` rows; or ``limit`` of them, spread over what is asked by facility
-    location. Where there are more rows than that takes, it chooses among `MOST` at random."""
+    """The first ``limit`` rows; or ``limit`` of them, at random or spread over what is asked by
+    facility location. Where there are more rows than that takes, it chooses among `MOST` at random.
+    Raises UserError: facility location is to choose more than `MOST`."""
     limit = options.limit
     if limit is None or limit >= len(items):
         return items
     if options.select is None:
         return items[:limit]
-    for method, count in (("random", MOST), (options.select, limit)):
-        if count < len(items):
-            places = choose([item.question for item in items], count, method, seed=options.seed)
-            items = [items[place] for place in places]
-    return items
+    if options.select == "facility" and len(items) > MOST:
+        if limit > MOST:
+            raise UserError(
+                f"select=facility chooses {MOST} rows at most, and limit={limit}. Type"
+                f" limit={MOST} or less, or select=random."
+            )
+        items = _drawn(items, MOST, "random", options.seed)
+    return _drawn(items, limit, options.select, options.seed)
+
+
+def _drawn(items: list[Item], count: int, method: str, seed: int) -> list[Item]:
+    """``count`` of the rows, in their order."""
+    places = choose([item.question for item in items], count, method, seed=seed)
+    return [items[place] for place in places]
 
 
 @dataclass(frozen=True)
@@ -118,6 +128,8 @@ class Seen:
     """The prepared folder whose train rows it drew from."""
     datasets: tuple[str, ...]
     """The sets of the folder that it drew from; none for all."""
+    whole: bool = True
+    """Whether this is all; else what it may yet draw is not known."""
 
     def holds(self, item: Item) -> bool:
         """Whether the row, or one with the same prompt, was trained on."""
@@ -148,7 +160,7 @@ def trained_on(options: Options) -> Seen | None:
         columns = read_part(path, ("item", "prompt")).to_pydict()
         ids.update(name for name in columns.get("item", ()) if name)
         prompts.update(columns["prompt"])
-    table, datasets = None, ()
+    table, datasets, whole = None, (), True
     try:
         task = read_yaml(cell / "config.yaml")["task"]
         if task["name"] == "mixed":
@@ -159,7 +171,8 @@ def trained_on(options: Options) -> Seen | None:
         return None
     except UserError as error:
         say(f"What {cell} was trained on is told by its records alone: {error}")
-    return Seen(frozenset(ids), frozenset(prompts), table, datasets)
+        whole = False
+    return Seen(frozenset(ids), frozenset(prompts), table, datasets, whole)
 
 
 def asked(item: Item, method: str | None) -> str:

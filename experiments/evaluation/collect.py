@@ -47,6 +47,7 @@ class Collected:
     beside: int
     """Responses to prompts that are not evaluated."""
     truncated: int
+    """Of the responses to prompts that are evaluated, those that ran into ``max_tokens``."""
     settings: dict[str, Any] | None
     """How the responses were generated; None for a file that was given."""
 
@@ -115,10 +116,10 @@ def collect(
                     " response per prompt."
                 )
             lines[key] = response.line
-            truncated += response.fields.get("stop") == "length"
             if key not in wanted:
                 beside += 1
             else:
+                truncated += response.fields.get("stop") == "length"
                 sample = len(answered[key]) if source is None else number
                 answered[key].append(replace(response, sample=sample))
     model = models.pop()
@@ -171,8 +172,9 @@ def complete(collected: Collected, chosen: int, path: Path, allowed: bool) -> No
     if not answered:
         raise UserError(f"{path} has no response that could be scored.")
     if answered < chosen and not allowed:
-        again = "" if collected.settings is None else "; the same command asks for them again"
-        again = f" {failed} could not be generated{again}." if failed else ""
+        again = f" {failed} could not be generated; the same command asks for them again."
+        again = f" Answers of null: {failed}." if collected.settings is None else again
+        again = again if failed else ""
         raise UserError(
             f"{path} answers {answered} of {chosen} prompts.{again} Type allow_missing=true to"
             " score those that are there; the result then says how many are missing."

@@ -27,7 +27,7 @@ from experiments.evaluation.metrics import (
 )
 from experiments.evaluation.options import Options
 from experiments.evaluation.predictions import given, matched, read_predictions
-from experiments.evaluation.results import guard, track, write_result
+from experiments.evaluation.results import guard, track, write_in_study, write_result
 from experiments.evaluation.rubric import differs, grade, trained_under
 from judges.grading.checks import check_rows
 from judges.identity import build_grading
@@ -35,16 +35,17 @@ from study.answers import answer_of
 from study.cli import print_table
 from study.compose import load_presets
 from study.errors import UserError
-from study.files import read_json, write_json, write_text
+from study.files import read_json, write_text
+from study.machine import cpus
 from study.oracle import Oracle
-from study.rows import Missing, RuleTruth, Truth
+from study.rows import Missing, Row, RuleTruth, Truth
+from study.sandbox import tiers
 from study.schema import Judge
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.sets import SETS
 from study.tasks.mixed import item_row
-from study.truth import Ending, Grader, Score, score
+from study.truth import Grader, score
 
-CUT_OFF = Score(False, outcome=Ending.NO_ANSWER, detail="it was cut off while it was thinking")
 NO_TRUTH = Missing("the answer has no rule truth")
 
 
@@ -62,24 +63,24 @@ class Graded:
 def evaluate_datasets(options: Options) -> None:
     """Collect answers to the rows of verifiable sets, score them by rule, and write the result."""
     options = _with_defaults(options)
-    source_of(options)  # options that do not fit are said before data that are missing
+    source = source_of(options)  # options that do not fit are said before data that are missing
     judge = load_presets(options.judge, overrides=options.overrides)[0] if options.judge else None
     trained = trained_under(options)
     same = None
     if judge is not None and trained is not None:
         same = not differs(judge, trained, options)
+    untrained = None if source is None else _untrained(options, source.model)
     parts, collected = _collected(options, judge)
-    if judge is not None:
-        rows = [item_row(item, item.split) for part in parts for item in part.rows]
-        check_rows(build_grading(judge), rows)
-    with Grader() as grader:
+    unsafe = options.sandbox == "unsafe"
+    with Grader(workers=max(2, cpus()), unsafe=unsafe) as grader:
         graded = [_graded(part, collected, grader) for part in parts]
+        faults = dict(grader.faults)
     if judge is not None:
-        _ask(judge, graded, collected, options.runs_dir)
+        _ask(judge, graded, options.runs_dir)
     shas = [file["sha256"] for file in collected.files]
     predictions = shas[0] if len(shas) == 1 else digest(shas)
     entries = [_entry(answers, options, judge, predictions) for answers in graded]
-    _add_baselines(entries, graded, options, collected.model)
+    _add_baselines(entries, graded, options, collected.model, untrained)
     hashes = [entry["hashes"]["data"] for entry in entries]
     result: dict[str, Any] = {
         "evaluation": options.what,
@@ -96,6 +97,8 @@ def evaluate_datasets(options: Options) -> None:
         "seed": options.seed,
         "responses": collected.files,
         "n_beside": collected.beside,
+        "faults": faults,
+        "sandbox": str(tiers.find(unsafe)) if any(map(_is_code, parts)) else None,
     }
     if judge is not None:
         grading = {"name": judge.grading.name, **judge.grading.options}
@@ -104,7 +107,7 @@ def evaluate_datasets(options: Options) -> None:
         result |= {"generation": collected.settings, "n_truncated": collected.truncated}
     write_result(options.out, result)
     if place := _place_in_study(options):
-        write_json(place, result)
+        write_in_study(place, result)
     _show(result, options.out)
     track(options, options.what, _numbers(result), {**result, "dataset": result["data"]})
 
@@ -127,12 +130,28 @@ def _with_defaults(options: Options) -> Options:
     return options
 
 
+def _is_code(part: Part) -> bool:
+    return part.domain == "code"
+
+
+def _check(parts: Sequence[Part], options: Options, judge: Judge | None) -> None:
+    """Refuse, before anything is generated, what could not be graded.
+    Raises UserError: rows that the judge's grading does not take.
+    Raises SandboxUnavailable: code that cannot be isolated here."""
+    if judge is not None:
+        rows = [item_row(item, item.split) for part in parts for item in part.rows]
+        check_rows(build_grading(judge), rows)
+    if any(map(_is_code, parts)):
+        tiers.find(options.sandbox == "unsafe")
+
+
 def _collected(options: Options, judge: Judge | None) -> tuple[list[Part], Collected]:
     """The rows to evaluate, and the answers to them by id."""
     name = None if judge is None else judge.name
     if options.predictions is None:
         sets = chosen.load_sets(options.datasets or chosen.default_sets(), options.root)
         parts = chosen.choose_rows(sets, {}, options)
+        _check(parts, options, judge)
         rows = [item for part in parts for item in part.rows]
         prompts = {item.id: chosen.asked(item, options.method) for item in rows}
         turns = {text: [{"role": "user", "content": text}] for text in prompts.values()}
@@ -151,6 +170,7 @@ def _collected(options: Options, judge: Judge | None) -> tuple[list[Part], Colle
         if item.split not in splits.setdefault(item.dataset, []):
             splits[item.dataset].append(item.split)
     parts = chosen.choose_rows(sets, splits, options)
+    _check(parts, options, judge)
     collected = given(lines, pairs, parts, options.predictions, options.allow_missing)
     guard(options.out, collected.model, options.what, name)
     return parts, collected
@@ -172,37 +192,34 @@ def _graded(part: Part, collected: Collected, grader: Grader) -> Graded:
         if not responses:
             lost.append((item.id, 0))
     print(f"{len(asked)} answers to {part.name} are graded", flush=True)
-    whole = [(item, text) for item, _, text, _ in asked if text is not None]
-    items, texts = [item for item, _ in whole], [text for _, text in whole]
-    scores = iter(score(items, texts, grader))
+    items, texts = [item for item, *_ in asked], [text for _, _, text, _ in asked]
+    scores = score(items, texts, grader)
     answers = [
-        Answer(item, sample, CUT_OFF if text is None else next(scores), tokens)
-        for item, sample, text, tokens in asked
+        Answer(item, sample, told, text, tokens)
+        for (item, sample, text, tokens), told in zip(asked, scores, strict=True)
     ]
     scored = {answer.item.id: answer.item for answer in answers if answer.score is not None}
     constant = baselines.constant(list(scored.values()), part.whole, grader)
     return Graded(part, answers, lost, constant)
 
 
-def _ask(judge: Judge, graded: Sequence[Graded], collected: Collected, runs_dir: Path) -> None:
-    """Give every answer that the rule could score the judge's score."""
-    truths: dict[tuple[str, str], RuleTruth] = {}
+def _ask(judge: Judge, graded: Sequence[Graded], runs_dir: Path) -> None:
+    """Give every answer that the rule could score the judge's score. One that was cut off while it
+    was thinking is put to no judge: it would pass for an empty one, which may be right."""
+    truths: dict[tuple[str, str | None], RuleTruth] = {}
     rows = {}
     asked = []
     for of_set in graded:
         for place, answer in enumerate(of_set.answers):
-            if answer.score is None:
+            if answer.score is None or answer.text is None:
                 continue
             row = rows.setdefault(answer.item.id, item_row(answer.item, answer.item.split))
-            responses = collected.responses[answer.item.id]
-            text = next(each.text for each in responses if each.sample == answer.sample)
             correct = answer.score.correct
-            truth = Truth(float(correct), (correct,))
-            truths[row.prompt_id, answer_of(text or "") or ""] = truth
-            asked.append((of_set.answers, place, row, text or ""))
+            truths[row.prompt_id, answer.text] = Truth(float(correct), (correct,))
+            asked.append((of_set.answers, place, row, answer.text))
     by_prompt = {row.prompt_id: row for row in rows.values()}
 
-    def told(rows: Sequence[Any], answers: Sequence[str]) -> list[RuleTruth]:
+    def told(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
         pairs = zip(rows, answers, strict=True)
         return [truths.get((row.prompt_id, answer), NO_TRUTH) for row, answer in pairs]
 
@@ -219,10 +236,6 @@ def _entry(
     part, answers = graded.part, graded.answers
     measured: Measured = measure(answers, part.dataset, part.domain, options.method)
     tokens = [answer.tokens for answer in answers if answer.tokens is not None]
-    golds = (
-        json.dumps([item.id, item.prompt, item.answers, item.answerable, item.setup, item.tests])
-        for item in part.rows
-    )
     return {
         "dataset": part.dataset,
         "domain": part.domain,
@@ -239,11 +252,18 @@ def _entry(
         "tokens": sum(tokens) / len(tokens) if tokens else None,
         "hashes": {
             "prompt": digest(chosen.asked(item, options.method) for item in part.rows),
-            "data": digest(golds),
+            "data": digest(map(_data, part.rows)),
+            "split": digest(map(_data, part.whole)),
             "predictions": predictions,
         },
         "items": str(_write_items(graded, options.out, predictions, judge is not None)),
     }
+
+
+def _data(item: Item) -> str:
+    """What is asked in a row and how it is scored."""
+    fields = [item.id, item.prompt, item.answers, item.answerable, item.setup, item.tests]
+    return json.dumps(fields)
 
 
 def _write_items(graded: Graded, out: Path, predictions: str, judged: bool) -> Path:
@@ -261,31 +281,39 @@ def _write_items(graded: Graded, out: Path, predictions: str, judged: bool) -> P
 
 
 def _add_baselines(
-    entries: Sequence[dict[str, Any]], graded: Sequence[Graded], options: Options, model: str | None
+    entries: Sequence[dict[str, Any]],
+    graded: Sequence[Graded],
+    options: Options,
+    model: str | None,
+    untrained: tuple[str, dict[str, Any]] | None,
 ) -> None:
     """Add to each set what its accuracy is to be compared with."""
     place = _place_in_study(options)
     folders = [options.out.parent, *([place.parent] if place else [])]
     elsewhere = baselines.others(folders, [options.out.resolve(), *([place] if place else [])])
-    untrained = _untrained(options, model)
     for entry, of_set in zip(entries, graded, strict=True):
         part = of_set.part
         here = Evaluated(
             *(options.out.resolve(), model, options.method, part.dataset, part.split),
-            *(entry["tokens"], Path(entry["items"])),
+            *(entry["tokens"], Path(entry["items"]), entry["hashes"]["split"]),
         )
         votes = {row[0].item.id: votes_of(row) for row in by_row(of_set.answers)}
         table = baselines.Table(options, here, votes, elsewhere, untrained)
         entry["baselines"] = {"constant": of_set.constant, **table.rows()}
 
 
-def _untrained(options: Options, model: str | None) -> tuple[str, dict[str, Any]] | None:
-    """The model that was trained, as results name it, and the words of a command that asks it."""
-    if options.run is not None:
-        source = source_of(replace(options, checkpoint=0))
+def _untrained(options: Options, model: str) -> tuple[str, dict[str, Any]] | None:
+    """The model that was trained, as results name it, and the words of a command that asks it about
+    the same rows. A cell's own command leaves out what the cell was trained on."""
+    run, trained = options.run, trained_under(options) if options.adapter else None
+    if trained is not None and (Path(trained["place"]) / "config.yaml").is_file():
+        run = Path(trained["place"])
+    if run is not None:
+        words: dict[str, Any] = {"run": run, "checkpoint": 0, "adapter": None, "model": None}
+        source = source_of(replace(options, **words))
         assert source is not None
-        return source.model, {"checkpoint": 0}
-    if options.adapter is not None and model is not None:
+        return source.model, words
+    if options.adapter is not None:
         config = read_json(options.adapter / "adapter_config.json")
         base = options.model or config.get("base_model_name_or_path")
         return model.partition(" + ")[0], {"adapter": None, "model": base}
@@ -344,6 +372,8 @@ def _show(result: Mapping[str, Any], target: Path) -> None:
             }
         )
     print_table(lines, f"{result['model'] or 'answers of a file'}, by rule")
+    for reason, count in result["faults"].items():
+        print(f"{count} unscored: {reason}")
     for name, value in {**result["domains"], **result["averages"]}.items():
         print(f"{name:<10} {_share(value)}")
     commands = {

@@ -18,6 +18,7 @@ from analysis.statistics.estimate import Estimate
 from analysis.statistics.proportions import clustered_share, wilson, youden_j
 from study.tasks.datasets.item import Item
 from study.truth import Score
+from study.truth.votes import ballot
 
 PASS_AT = (5, 10)
 MAJORITY_AT = 8
@@ -35,25 +36,31 @@ class Answer:
     sample: int
     score: Score | None
     """None where the rule could not be run."""
+    text: str | None = ""
+    """Without its thinking; None where it was cut off before it began."""
     tokens: int | None = None
     verdict: float | None = None
     """The judge's score; None without a judge, and where it gave none."""
 
     @property
     def record(self) -> dict[str, Any]:
-        """A line of the file of items; ``score`` is the F1 where the set has one."""
+        """A line of the file of items."""
         line: dict[str, Any] = {"id": self.item.id, "sample": self.sample}
         if self.score is None:
             reason = "the rule could not be run"
             return line | missing("unscored", reason)
-        correct = self.score.correct
-        return line | {
-            "correct": correct,
-            "score": self.score.values.get("f1", float(correct)),
-            "extracted": self.score.extracted,
-            "outcome": str(self.score.outcome),
-            "detail": self.score.detail,
-        }
+        return line | columns(self.score)
+
+
+def columns(score: Score) -> dict[str, Any]:
+    """The columns of an answer with a score; ``score`` is the F1 where the set has one."""
+    return {
+        "correct": score.correct,
+        "score": score.values.get("f1", float(score.correct)),
+        "extracted": score.extracted,
+        "outcome": str(score.outcome),
+        "detail": score.detail,
+    }
 
 
 def missing(outcome: str, detail: str) -> dict[str, Any]:
@@ -66,7 +73,8 @@ def missing(outcome: str, detail: str) -> dict[str, Any]:
 class Vote:
     """What a vote needs of one answer."""
 
-    extracted: str | None
+    ballot: str | None
+    """As `study.truth.votes.ballot` has it."""
     correct: bool
 
 
@@ -151,7 +159,11 @@ def by_row(graded: Sequence[Answer]) -> list[list[Answer]]:
 
 def votes_of(answers: Sequence[Answer]) -> list[Vote]:
     """The answers as votes; none of them is without a score."""
-    return [Vote(each.score.extracted, each.score.correct) for each in answers if each.score]
+    return [
+        Vote(ballot(each.item.dataset, each.item.domain, each.score.extracted), each.score.correct)
+        for each in answers
+        if each.score
+    ]
 
 
 def rate(credits: Sequence[Sequence[float]]) -> Estimate:
@@ -182,11 +194,11 @@ def pass_at(k: int, votes: Sequence[Vote]) -> float:
 def elected(votes: Sequence[Vote]) -> bool:
     """Whether the answer that occurs most often is right; of several, the one given first. A text
     without an answer has no vote, and a row without votes is wrong."""
-    counts = Counter(vote.extracted for vote in votes if vote.extracted is not None)
+    counts = Counter(vote.ballot for vote in votes if vote.ballot is not None)
     if not counts:
         return False
     ((winner, _),) = counts.most_common(1)
-    return next(vote.correct for vote in votes if vote.extracted == winner)
+    return next(vote.correct for vote in votes if vote.ballot == winner)
 
 
 def majority(rows: Sequence[Sequence[Vote]], k: int) -> Estimate:
@@ -204,11 +216,13 @@ def judged(graded: Sequence[Answer]) -> dict[str, Any]:
 
     Counts, TPR and FPR over all of them (intervals as in `rate`), Youden's J of the two, and
     ``accuracy``: the share that the judge calls right, which is what would be reported without a
-    rule. ``unscored`` has no verdict and enters none of them.
+    rule. ``unscored`` has no verdict and enters none of them; neither does ``cut_off``, of which
+    there was nothing to show to the judge.
     """
     table: Counter[tuple[bool, bool]] = Counter()
     calls: dict[str, dict[bool, list[float]]] = {}
-    for answer in graded:
+    shown = [each for each in graded if each.score is not None and each.text is not None]
+    for answer in shown:
         if answer.score is not None and answer.verdict is not None:
             passed, right = answer.verdict >= THRESHOLD, answer.score.correct
             table[passed, right] += 1
@@ -221,7 +235,8 @@ def judged(graded: Sequence[Answer]) -> dict[str, Any]:
         "fp": table[True, False],
         "fn": table[False, True],
         "tn": table[False, False],
-        "unscored": sum(each.score is not None and each.verdict is None for each in graded),
+        "unscored": sum(each.verdict is None for each in shown),
+        "cut_off": sum(each.score is not None and each.text is None for each in graded),
         **{name: each.value for name, each in rates.items()},
         "ci95": {name: [each.low, each.high] for name, each in rates.items()},
     }

@@ -54,6 +54,12 @@ class Options:
         legal=Choice(("facility", "random")),
         only=VERIFIED,
     )
+    sandbox: str = option(
+        "how answers that are programs are run; unsafe goes on where nothing isolates them",
+        "auto",
+        Choice(("auto", "unsafe")),
+        only=VERIFIED,
+    )
     task: str | None = option("preset of the task; healthbench has its own", only=GRADED)
     judge: str = preset("judge", "", only=JUDGED)
     samples: int = option("answers to each prompt", 1, Number(low=1), only=JUDGED)

@@ -48,7 +48,8 @@ def read_predictions(path: Path) -> list[Line]:
         if text is not None:
             # a lone half of a pair, which JSON can write and UTF-8 cannot
             text = text.encode("utf-8", "replace").decode("utf-8")
-        lines.append((where, dataset, str(name), Response("", text, len(lines), record, sample)))
+        place = int(number.rpartition(" ")[2])
+        lines.append((where, dataset, str(name), Response("", text, place, record, sample)))
     if not lines:
         raise UserError(f"predictions={path} holds no prediction; {SHAPE}.")
     return lines

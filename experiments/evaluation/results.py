@@ -57,13 +57,39 @@ def write_result(target: Path, result: Mapping[str, Any]) -> None:
     """
     judge = result.get("judge", {}).get("name")
     before = guard(target, result["model"], result["evaluation"], judge)
-    if before and result["model"] is None:
-        (path, sha), (new_path, _) = _file_of(before), _file_of(result)
-        if path != new_path:
-            aside = target.with_name(f"{target.stem}.{sha[:8]}{target.suffix}")
-            write_json(aside, before)
-            print(f"{target} held the result of {path}; it is now {aside}")
+    if before and result["model"] is None and _file_of(before)[0] != _file_of(result)[0]:
+        _set_aside(target, before)
     write_json(target, dict(result))
+
+
+def write_in_study(target: Path, result: Mapping[str, Any]) -> None:
+    """Write a result of verifiable sets where its study looks for it.
+
+    One over more rows by the same model stays there. Any other that is not of the same model, rows
+    and judge is kept beside the new one, under a name with the hash of its responses.
+    """
+    before = read_json(target)
+    if before and before["model"] == result["model"]:
+        rows, fewer = (sum(entry["n"] for entry in each["datasets"]) for each in (before, result))
+        if fewer < rows:
+            print(f"{target} keeps its result over {rows} rows; this one is over {fewer}.")
+            return
+    if before and _about(before) != _about(result):
+        _set_aside(target, before)
+    write_json(target, dict(result))
+
+
+def _about(result: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The model, the rows and the judge of a result of verifiable sets."""
+    return result["model"], result["data"]["digest"], result.get("judge")
+
+
+def _set_aside(target: Path, before: Mapping[str, Any]) -> None:
+    """Keep the result in ``target`` beside it."""
+    path, sha = _file_of(before)
+    aside = target.with_name(f"{target.stem}.{sha[:8]}{target.suffix}")
+    write_json(aside, dict(before))
+    print(f"{target} held the result of {path}; it is now {aside}")
 
 
 def _file_of(result: Mapping[str, Any]) -> tuple[str, str]:

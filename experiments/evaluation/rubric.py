@@ -79,7 +79,7 @@ def evaluate_rubric(options: Options) -> None:
     # no rule can tell of prompts from a file, which may have none to train on
     truth = (lambda *_: None) if task_module(task.name) is prompts else oracle(task)
     texts = answers.texts
-    asked = [(row, text) for row in rows.chosen for text in texts.get(row.prompt_id, ())]
+    asked = [(row, answer_of(text)) for row in rows.chosen for text in texts.get(row.prompt_id, ())]
     graded = grade(judge, truth, asked, options.runs_dir)
     criteria = [[row.prompt_id, *((c.text, c.points) for c in row.criteria)] for row in rows.chosen]
     digest = hashlib.blake2b(json.dumps(criteria).encode(), digest_size=8).hexdigest()
@@ -180,12 +180,11 @@ def held_out(task: Task, split: str, options: Options) -> Rows:
 def grade(
     judge: Judge,
     truth: Callable[[str, str], RuleTruth],
-    responses: Sequence[tuple[Row, str]],
+    pairs: Sequence[tuple[Row, str | None]],
     runs_dir: Path,
 ) -> list[Graded]:
-    """The votes of ``judge`` on every response to a row. ``truth`` is for simulated judges: (prompt
-    text, answer) -> what the rules say."""
-    pairs = [(row, answer_of(text)) for row, text in responses]
+    """The votes of ``judge`` on every answer to a row, None for one that was cut off while it was
+    thinking. ``truth`` is for simulated judges: (prompt text, answer) -> what the rules say."""
     runs_dir.mkdir(parents=True, exist_ok=True)
     with Store(runs_dir / "verdicts.db") as store, Session(judge, store, truth) as session:
         session.check()

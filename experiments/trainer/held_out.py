@@ -19,6 +19,7 @@ import torch
 from transformers import GenerationConfig, TrainerCallback
 from trl.trainer.utils import pad
 
+from experiments.evaluation.metrics import columns
 from experiments.policies.tiny import whole_folder
 from experiments.scorer import Scorer
 from experiments.trainer import checkpoints
@@ -53,11 +54,6 @@ class HeldOut(TrainerCallback):
         recorder: Recorder,
         on_line: Callable[[dict[str, Any]], None],
     ) -> None:
-        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-            raise UserError(
-                f"trainer.eval_steps={scorer.config.trainer.eval_steps} asks a policy whose weights"
-                " are whole in one process, and these are spread. Type trainer.eval_steps=0"
-            )
         self.trainer, self.scorer, self.recorder = trainer, scorer, recorder
         self.on_line, self.folder, self.config = on_line, recorder.folder, scorer.config
         self.task = task_module(self.config.task.name)
@@ -97,7 +93,7 @@ class HeldOut(TrainerCallback):
     def _items(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         """What the rules say of each row's answer, as JSON; ``correct`` is null where they could
         not tell."""
-        answers = [answer_of(text) or "" for text in texts]
+        answers = [answer_of(text) for text in texts]
         items = []
         for row, text, told in zip(self.rows, texts, self._told(answers), strict=True):
             place = {
@@ -109,19 +105,12 @@ class HeldOut(TrainerCallback):
             items.append(place | told | {"completion": text})
         return items
 
-    def _told(self, answers: Sequence[str]) -> list[dict[str, Any]]:
+    def _told(self, answers: Sequence[str | None]) -> list[dict[str, Any]]:
         if hasattr(self.task, "scores"):
             return [
                 _missing("the grader failed")
                 if told is None
-                else {
-                    "correct": told.correct,
-                    "score": float(told.correct),
-                    "values": told.values,
-                    "extracted": told.extracted,
-                    "outcome": told.outcome,
-                    "detail": told.detail,
-                }
+                else columns(told) | {"values": told.values}
                 for told in self.task.scores(self.rows, answers)
             ]
         truths = self.task.truths(self.rows, answers)

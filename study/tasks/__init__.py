@@ -4,7 +4,8 @@
     a sequence of rows. One that is no list or tuple is read row by row, when a row is wanted.
 ``truths(rows, answers)``
     what the rules say of each answer, in one batch: a ``Truth``, ``Missing`` where something failed
-    that should have told it, None where no rule can tell.
+    that should have told it, None where no rule can tell. An answer of None was cut off while it
+    was thinking.
 ``truth(row, answer)``
     where a truth needs no other process: that of one answer.
 ``lookup(options)``

@@ -148,9 +148,9 @@ def truth(row: Row, answer: str) -> Truth:
     return Truth(contents * relevance * constraints, seen, relevance)
 
 
-def truths(rows: Sequence[Row], answers: Sequence[str]) -> list[Truth]:
-    """`truth` of each answer."""
-    return [truth(row, answer) for row, answer in zip(rows, answers, strict=True)]
+def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[Truth]:
+    """`truth` of each answer; one that was cut off is worth as much as nothing."""
+    return [truth(row, answer or "") for row, answer in zip(rows, answers, strict=True)]
 
 
 def rows(options: Task, split: str) -> list[Row]:

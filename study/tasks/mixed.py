@@ -142,7 +142,7 @@ def lookup(options: Task) -> Callable[[str], Row | None]:
     return row_of
 
 
-def scores(rows: Sequence[Row], answers: Sequence[str]) -> list[rules.Score | None]:
+def scores(rows: Sequence[Row], answers: Sequence[str | None]) -> list[rules.Score | None]:
     """What the rules say of each answer in full; None where that could not be had."""
     if not _GRADERS:
         _GRADERS[""] = rules.Grader()
@@ -150,7 +150,7 @@ def scores(rows: Sequence[Row], answers: Sequence[str]) -> list[rules.Score | No
     return rules.score([row.spec["item"] for row in rows], answers, _GRADERS[""])
 
 
-def truths(rows: Sequence[Row], answers: Sequence[str]) -> list[RuleTruth]:
+def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
     """Whether each answer is right: a truth of one check."""
     return [
         Missing("the grader failed")

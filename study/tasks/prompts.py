@@ -91,7 +91,7 @@ def truth(row: Row, answer: str) -> Truth | None:
     return None
 
 
-def truths(rows: Sequence[Row], answers: Sequence[str]) -> list[None]:
+def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[None]:
     """`truth` of each answer."""
     return [None for _ in zip(rows, answers, strict=True)]
 

@@ -93,16 +93,19 @@ class Grader:
         self.close()
 
 
-def score(items: Sequence[Item], answers: Sequence[str], runner: Grader) -> list[Score | None]:
+def score(
+    items: Sequence[Item], answers: Sequence[str | None], runner: Grader
+) -> list[Score | None]:
     """What the rules say of N ``answers`` to N ``items``, the thinking already stripped: N scores,
-    None where a child failed twice and not the answer, or a row of code has no tests.
+    None where a child failed twice and not the answer, or a row of code has no tests. An answer of
+    None is one that was cut off while it was thinking: it is wrong, also where "" is right.
 
     The same answer to the same item is checked once for the life of ``runner``.
     Raises UserError: an item of a domain that has no rule.
     Raises SandboxUnavailable: code cannot be isolated here, and the grader is not ``unsafe``.
     """
     keys = [
-        (item.id, hashlib.sha256(answer.encode("utf-8", "surrogatepass")).digest())
+        (item.id, b"" if answer is None else _hash(answer))
         for item, answer in zip(items, answers, strict=True)
     ]
     waiting: dict[tuple[str, bytes], Callable[[], Score | None]] = {}
@@ -119,13 +122,22 @@ def score(items: Sequence[Item], answers: Sequence[str], runner: Grader) -> list
     return [scores[key] for key in keys]
 
 
-def _begin(item: Item, answer: str, runner: Grader) -> Callable[[], Score | None]:
+def _hash(answer: str) -> bytes:
+    return hashlib.sha256(answer.encode("utf-8", "surrogatepass")).digest()
+
+
+def _unread(item: Item, outcome: Ending, detail: str) -> Score:
+    """The score of an answer that no rule looks at."""
+    measured = ("exact", "f1") if item.domain == "qa" and not item.choices else ()
+    return Score(False, dict.fromkeys(measured, 0.0), None, outcome, detail)
+
+
+def _begin(item: Item, answer: str | None, runner: Grader) -> Callable[[], Score | None]:
     """What waits for the score of an answer."""
+    if answer is None:
+        return lambda: _unread(item, Ending.NO_ANSWER, "it was cut off while it was thinking")
     if len(answer) > LONGEST:
-        measured = ("exact", "f1") if item.domain == "qa" and not item.choices else ()
-        nothing = dict.fromkeys(measured, 0.0)
-        detail = f"{len(answer)} characters"
-        return lambda: Score(False, nothing, None, Ending.TOO_LONG, detail)
+        return lambda: _unread(item, Ending.TOO_LONG, f"{len(answer)} characters")
     if item.domain == "math" and item.dataset not in HERE:
         comparison = mathematics.compare(item, answer)
         if not isinstance(comparison, Comparison):

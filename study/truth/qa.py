@@ -29,6 +29,11 @@ def _official() -> ModuleType:
     return squad_metrics
 
 
+def normalised(answer: str) -> str:
+    """An answer in the form in which both sets compare it."""
+    return _official().normalize_answer(answer)
+
+
 def span(answer: str) -> str:
     """The span that ``answer`` gives: what a box holds, what stands in the line behind the last
     "Answer:", or in the sentence behind the last "answer is", else all of it. Of several candidates

@@ -107,7 +107,7 @@ def test_right_and_wrong_answers_give_their_share(evaluate, isolated, tmp_path):
     interval = wilson(15, 20)
     assert found["ci95"]["accuracy"] == pytest.approx([interval.low, interval.high])
     assert found["judge"] is None and found["confusion"] is None
-    assert set(found["hashes"]) == {"prompt", "data", "predictions"}
+    assert set(found["hashes"]) == {"prompt", "data", "split", "predictions"}
     read_items = items(found)
     assert [line["id"] for line in read_items] == [f"gsm8k:test:{row}" for row in range(20)]
     keys = {"id", "sample", "correct", "score", "extracted", "outcome", "detail"}
@@ -152,7 +152,7 @@ def test_a_row_is_named_by_its_id_its_index_or_its_sets_own_id(evaluate, isolate
 def test_null_is_missing_and_not_wrong(evaluate, capsys):
     lines = [*right("gsm8k", wrong=4)[:-1], prediction("gsm8k", 19, None)]
     assert evaluate(lines) == (2, None)
-    assert "answers 19 of 20 prompts. 1 could not be generated." in capsys.readouterr().err
+    assert "answers 19 of 20 prompts. Answers of null: 1. Type" in capsys.readouterr().err
     code, result = evaluate(lines, "allow_missing=true")
     found = entry(result, "gsm8k")
     assert code == 0 and found["metrics"]["accuracy"] == pytest.approx(15 / 19)
@@ -178,13 +178,16 @@ def test_nothing_but_nulls_is_an_error(evaluate, capsys):
     assert "no response that could be scored" in capsys.readouterr().err
 
 
-def test_a_truth_that_cannot_be_had_is_unscored(evaluate, monkeypatch):
+def test_a_truth_that_cannot_be_had_is_unscored(evaluate, monkeypatch, capsys):
     """A grader whose children died twice says None."""
     whole = datasets.score
     monkeypatch.setattr(
         datasets,
         "score",
-        lambda rows, texts, grader: [None, *whole(rows[1:], texts[1:], grader)],
+        lambda rows, texts, grader: (
+            grader.faults.update({"killed from outside": 1})
+            or [None, *whole(rows[1:], texts[1:], grader)]
+        ),
     )
     _, result = evaluate(right("gsm8k", wrong=1))
     found = entry(result, "gsm8k")
@@ -196,6 +199,42 @@ def test_a_truth_that_cannot_be_had_is_unscored(evaluate, monkeypatch):
     )
     assert found["metrics"]["accuracy"] == 1.0
     assert items(found)[0]["correct"] is None and items(found)[0]["outcome"] == "unscored"
+    assert result["faults"] == {"killed from outside": 1}
+    assert "1 unscored: killed from outside" in capsys.readouterr().out
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """A machine where nothing isolates code."""
+    monkeypatch.setattr(tiers, "try_tier", lambda tier, bwrap=None: "refused")
+    tiers.find.cache_clear()
+    yield
+    tiers.find.cache_clear()
+
+
+def test_what_cannot_be_graded_is_refused_before_it_is_generated(evaluate, bare, capsys):
+    with serving(lambda prompt, body: "    return x\n") as (url, seen):
+        words = [f"endpoint={url}", "model=m"]
+        assert evaluate(None, *words, "datasets=gsm8k,humaneval") == (2, None)
+        assert "sandbox=unsafe" in capsys.readouterr().err
+        rubric = ["judge=sim-fair", "judge.grading.name=rubric"]
+        assert evaluate(None, *words, "datasets=gsm8k", *rubric) == (2, None)
+        assert seen == []
+
+
+def test_code_is_evaluated_without_isolation_where_that_is_typed(evaluate, bare):
+    code, result = evaluate(right("humaneval"), "sandbox=unsafe")
+    assert code == 0 and result["sandbox"] == "unsafe"
+    assert entry(result, "humaneval")["metrics"]["accuracy"] == 1.0
+
+
+def test_the_best_of_uneven_samples_is_of_as_many_as_every_row_has(evaluate):
+    lines = [prediction("squad2", 2, "a river", sample=n) for n in range(2)]
+    texts = ["a river", "a hill", ""]
+    lines += [prediction("squad2", 3, text, sample=n) for n, text in enumerate(texts)]
+    _, result = evaluate(lines, "allow_missing=true")
+    best = entry(result, "squad2")["baselines"]["oracle_best_of_k"]
+    assert (best["k"], best["accuracy"], best["n"]) == (2, 0.0, 2)
 
 
 def test_samples_vote_and_are_clustered_by_row(evaluate):
@@ -215,6 +254,37 @@ def test_samples_vote_and_are_clustered_by_row(evaluate):
     assert high - low == pytest.approx(alone.high - alone.low)  # rows differ by less than samples
     assert found["baselines"]["oracle_best_of_k"]["accuracy"] == 1.0
     assert [line["sample"] for line in items(found)[:8]] == list(range(8))
+
+
+def test_answers_vote_by_what_they_say_and_not_by_their_spelling(evaluate):
+    """Of each row the right answer has three spellings, and one wrong answer stands there twice."""
+    spellings = {
+        "gsm8k": ("7", ["0", "0", "7", "7.0", "$7", "a", "b", "c"]),
+        "squad2": ("", ["a river", "a river", "Mara Voss", "mara voss.", "the Mara Voss", *"bcd"]),
+        "math": (0, ["9", "9", r"\frac12", r"\frac{1}{2}", r"\dfrac{1}{2}", "a", "b", "c"]),
+    }
+    lines = [
+        prediction(name, 0, text, sample=n)
+        for name, (_, texts) in spellings.items()
+        for n, text in enumerate(texts)
+    ]
+    _, result = evaluate(lines, "allow_missing=true")
+    for name in spellings:
+        metrics = entry(result, name)["metrics"]
+        assert metrics["accuracy"] == 3 / 8 and metrics["maj@8"] == 1.0, name
+
+
+def test_an_earlier_result_on_other_problems_is_no_baseline(evaluate, root, capsys):
+    """Ids count the rows of a file, and do not say which file."""
+    lines = [line | {"model": "m"} for line in right("gsm8k")]
+    evaluate(lines, "method=direct", out="direct.json")
+    for changed in (False, True):
+        if changed:
+            path = root / "gsm8k" / "test.jsonl"
+            path.write_text(path.read_text().replace("Ann", "Bea"))
+        _, result = evaluate(lines, "method=cot", out="cot.json")
+        direct = entry(result, "gsm8k")["baselines"]["direct"]
+        assert (direct["accuracy"] is None) is changed
 
 
 def test_code_has_pass_at_k(evaluate, isolated):
@@ -371,6 +441,16 @@ def test_limit_and_select_choose_rows(evaluate):
     assert len(set(hashes)) == 2
 
 
+def test_more_rows_than_facility_location_takes(evaluate, monkeypatch, capsys):
+    monkeypatch.setattr(chosen, "MOST", 4)
+    _, result = evaluate(right("gsm8k"), "limit=10", "select=random")
+    assert entry(result, "gsm8k")["n"] == 10
+    _, result = evaluate(right("gsm8k"), "limit=3", "select=facility", out="f.json")
+    assert entry(result, "gsm8k")["n"] == 3
+    assert evaluate(right("gsm8k"), "limit=10", "select=facility", out="g.json") == (2, None)
+    assert "Type limit=4 or less, or select=random." in capsys.readouterr().err
+
+
 def test_the_same_command_gives_the_same_result(evaluate):
     _, first = evaluate(right("hotpotqa", 1))
     _, second = evaluate(right("hotpotqa", 1))
@@ -424,6 +504,20 @@ def test_a_judge_is_measured_against_the_rule(evaluate, tmp_path):
     ]
 
 
+def test_no_judge_is_asked_about_what_was_cut_off(evaluate, tmp_path):
+    """Of squad2's row 2 an empty answer is right, and one that was cut off beside it is not."""
+    texts = ["<think>hm</think>", "<think>well", "", "a river"]
+    lines = [prediction("squad2", 2, text, sample=n) for n, text in enumerate(texts)]
+    words = ["judge=sim-fair", f"runs_dir={tmp_path / 'runs'}", "allow_missing=true"]
+    _, result = evaluate(lines, *words)
+    found = entry(result, "squad2")
+    table = {key: found["confusion"][key] for key in ("tp", "fp", "fn", "tn", "cut_off")}
+    assert table == {"tp": 2, "fp": 0, "fn": 0, "tn": 1, "cut_off": 1}
+    assert found["confusion"]["unscored"] == 0
+    assert [line["correct"] for line in items(found)[:4]] == [True, False, True, False]
+    assert items(found)[1]["verdict"] is None
+
+
 def test_a_fair_judge_says_what_the_rule_says(evaluate, tmp_path):
     lines = [line for name in PLAIN for line in right(name, wrong=1)]
     _, result = evaluate(lines, "judge=sim-fair", f"runs_dir={tmp_path / 'runs'}")
@@ -434,7 +528,7 @@ def test_a_fair_judge_says_what_the_rule_says(evaluate, tmp_path):
 
 
 @contextmanager
-def serving(reply):
+def serving(reply, end="stop"):
     """(address, prompts so far) of a chat endpoint that answers ``reply(prompt, body)``."""
     seen: list[str] = []
 
@@ -444,7 +538,7 @@ def serving(reply):
             prompt = body["messages"][0]["content"]
             seen.append(prompt)
             message = {"role": "assistant", "content": reply(prompt, body)}
-            choice = {"message": message, "finish_reason": "stop", "index": 0}
+            choice = {"message": message, "finish_reason": end, "index": 0}
             usage = {"prompt_tokens": 1, "completion_tokens": len(message["content"].split())}
             data = json.dumps({"choices": [choice], "usage": usage}).encode()
             self.send_response(200)
@@ -525,6 +619,13 @@ def test_another_choice_of_rows_keeps_the_answers_that_are_there(evaluate, root)
             code, result = evaluate(None, *words, *more)
             assert code == 0 and entry(result, "gsm8k")["n"] == int(more[0][6:])
     assert len(seen) == 16 and result["n_beside"] == 8
+
+
+def test_only_answers_that_are_evaluated_count_as_truncated(evaluate, root):
+    with serving(solver(root), end="length") as (url, _):
+        words = ["datasets=gsm8k", f"endpoint={url}", "model=m"]
+        truncated = [evaluate(None, *words, f"limit={n}")[1]["n_truncated"] for n in (6, 4)]
+    assert truncated == [6, 4]
 
 
 def test_prompts_of_a_method_have_hashes_of_their_own(root):
@@ -620,6 +721,34 @@ def test_a_run_is_not_scored_on_what_it_was_trained_on(evaluate, cell):
     assert made["model"].startswith("base@") and result["model"] != made["model"]
 
 
+def test_a_studys_result_is_not_lost_to_a_smaller_or_another_one(evaluate, cell):
+    words = [f"run={cell}", "max_tokens=2", "track=false"]
+    folder = cell.parent / "results" / "evaluation"
+    place = folder / "cell-step-40_results.json"
+    _, whole = evaluate(None, *words, "datasets=gsm8k", "limit=4")
+    evaluate(None, *words, "datasets=gsm8k", "limit=2", out="small.json")
+    assert json.loads(place.read_text()) == whole and len(list(folder.iterdir())) == 1
+    _, other = evaluate(None, *words, "datasets=hotpotqa", out="other.json")
+    assert json.loads(place.read_text()) == other
+    (aside,) = set(folder.iterdir()) - {place}
+    assert json.loads(aside.read_text()) == whole
+    evaluate(None, *words, "datasets=hotpotqa", out="other.json")
+    assert len(list(folder.iterdir())) == 2  # the same again is no other
+
+
+def test_the_untrained_model_of_a_runs_adapter_is_asked_as_the_runs(cell, root, tmp_path):
+    """So that it leaves out the same rows."""
+    adapter = cell / "checkpoint-3"
+    adapter.mkdir()
+    words = ["datasets", f"adapter={adapter}", f"data.root={root}", f"out={tmp_path / 'o.json'}"]
+    options = main.read([*words, "limit=5"])
+    model, changed = datasets._untrained(options, "base@1 + checkpoint-3")
+    assert model.startswith("base@")
+    command = baselines.typed(options, "untrained", changed)
+    read = main.read(shlex.split(command)[3:])
+    assert (read.run, read.checkpoint, read.adapter, read.limit) == (cell, 0, None, 5)
+
+
 def test_a_tracked_runs_numbers_are_metrics_of_its_model(evaluate, cell, runs):
     uri = f"sqlite:///{runs / 'mlflow.db'}"
     client = load_mlflow().MlflowClient(tracking_uri=uri)
@@ -672,6 +801,18 @@ def test_rows_that_a_run_may_yet_draw_are_not_scored(evaluate, cell, root, tmp_p
             assert not scored & trained
             assert found["n_trained_on"] == size - len(scored)
             assert len(scored | {n for n in trained if n.startswith(found["dataset"])}) == size
+
+
+def test_what_a_run_may_yet_draw_is_not_known_without_its_folder(evaluate, cell, capsys):
+    config = yaml.safe_load((cell / "config.yaml").read_text())
+    config["task"] = {"name": "mixed", "path": "moved/away", "options": {}}
+    (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    words = [f"run={cell}", "max_tokens=2", "track=false", "datasets=gsm8k", "limit=4"]
+    _, result = evaluate(None, *words)
+    found = entry(result, "gsm8k")
+    assert found["n_trained_on"] is None
+    assert [line["id"] for line in items(found)] == [f"gsm8k:test:{n}" for n in (0, 1, 2, 4)]
+    assert "told by its records alone" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_run_is_not_graded_by_the_judge_that_trained_it(evaluate, cell, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """A run that stops for want of verdicts says why, and keeps what it had paid for."""
 
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,8 +13,8 @@ from study.errors import UserError
 from study.oracle import Oracle
 from study.records import MISSING, Recorder, parts
 from study.rewards.failure import REASON, TooManyMissing, remedy, too_many_missing
-from study.rows import make_row
-from study.schema import Endpoint, Judge, Study, Trainer
+from study.rows import Truth, make_row
+from study.schema import Endpoint, Judge, Simulated, Study, Trainer
 from study.verdict import Outcome, Verdict
 
 KEY = "sk-test-0123456789abcdef0123456789abcdef"
@@ -82,6 +83,34 @@ class Session:
 
 class State:
     global_step = 2
+
+
+def test_the_truth_of_what_was_cut_off_is_not_that_of_an_empty_answer():
+    def empty(rows, answers):
+        return [Truth(float(answer == "")) for answer in answers]
+
+    config = Study(judge=Session.judge, trainer=Trainer(group_size=2))
+    texts = [[{"content": text}] for text in ("<think>a</think>", "<think>b")]
+    for simulated in (None, Simulated()):
+        session = Session()
+        session.judge = replace(Session.judge, on_failure="unscored", max_unscored_frac=1.0)
+        session.judge = replace(session.judge, simulated=simulated)
+        asked = Oracle({ROW.prompt_id: ROW}.get, empty)
+        scorer = Scorer(config, asked, session)
+        scorer([None] * 2, texts, [[1]] * 2, [ROW.prompt_id] * 2, State())
+        assert [rollout["truth"] for rollout in scorer.pending.rollouts] == [1.0, 0.0]
+        assert [rollout["answer"] for rollout in scorer.pending.rollouts] == ["", None]
+
+
+def test_what_a_simulated_judge_is_shown_is_known_before_it_is_asked():
+    asked = Oracle({ROW.prompt_id: ROW}.get, lambda rows, answers: [Truth(0.0)] * len(rows))
+    session = Session()
+    session.judge = replace(Session.judge, simulated=Simulated())
+    config = Study(judge=session.judge, trainer=Trainer(group_size=1))
+    Scorer(config, asked, session)(
+        [None], [[{"content": "<think>b"}]], [[1]], [ROW.prompt_id], State()
+    )
+    assert asked.remembered([ROW], [""]) is not None
 
 
 @pytest.mark.parametrize("policy", ["unscored", "abort"])

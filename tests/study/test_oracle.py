@@ -55,6 +55,15 @@ def test_what_is_no_text_for_utf8_is_an_answer_too():
     assert asked("one", "one \ud800").score == 1.0
 
 
+def test_what_was_cut_off_is_not_an_empty_answer():
+    def empty(rows, answers):
+        return [Truth(float(answer == "")) for answer in answers]
+
+    asked = Oracle(BY_ID.get, empty)
+    assert asked.truths([ROWS[0]] * 2, ["", None]) == [Truth(1.0), Truth(0.0)]
+    assert asked.remembered([ROWS[0]] * 2, [None, ""]) == [Truth(0.0), Truth(1.0)]
+
+
 def test_a_prompt_that_is_not_in_the_task_has_no_truth():
     assert Oracle(BY_ID.get, Rule())("three", "three") is None
     assert prompt_id("three") not in BY_ID

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +18,9 @@ from study.answers import answer_of
 from study.errors import UserError
 from study.records import parts, recorded, step_of
 from study.schema import Task, Trainer
-from study.tasks import instruct_mini
+from study.tasks import TASKS, instruct_mini, mixed
+from study.tasks.datasets.item import Item
+from study.tasks.mixed import item_row
 from study.truth import Score
 from study.verify import unsound
 from tests.invariants.test_grpo import TASK, run, study
@@ -172,6 +176,30 @@ def test_full_scores_of_a_task_are_on_record(tmp_path, cache, monkeypatch):
     assert items(tmp_path, 0)[2]["correct"] is None
 
 
+def held_out_rows(rows, task, folder, monkeypatch):
+    """What evaluates these rows of ``task``, without a trainer to ask."""
+    monkeypatch.setattr(TASKS[task], "rows", lambda options, split: rows)
+    config = dataclasses.replace(study(), task=Task(name=task))
+    scorer, recorder = SimpleNamespace(config=config), SimpleNamespace(folder=folder)
+    return held_out.HeldOut(None, scorer, recorder, print)
+
+
+def test_an_answer_that_was_cut_off_is_wrong_where_none_would_be_right(tmp_path, monkeypatch):
+    """SQuAD 2.0's questions without an answer: "" is right, and no answer yet is not."""
+    texts = ["<think>hm</think>", "<think>well, I wonder", "<think>hm</think> the mill"]
+    fields = {"answerable": False, "prompt": "Who?", "question": "Who?"}
+    item = Item("squad2:dev:0", "squad2", "qa", "dev", "", **fields)
+    rows = [item_row(item, "dev")] * 2
+    part = replace(item, answers=("The old mill",), answerable=True)
+    evaluation = held_out_rows([*rows, item_row(part, "dev")], "mixed", tmp_path, monkeypatch)
+    with mixed.grading():
+        scored = evaluation._items(texts)
+    assert [line["correct"] for line in scored] == [True, False, False]
+    assert [line["score"] for line in scored] == [1.0, 0.0, pytest.approx(2 / 3)]  # the F1
+    assert [line["outcome"] for line in scored] == ["passed", "no_answer", "failed"]
+    assert summary(scored)["eval/squad2/f1"] == pytest.approx(5 / 9)
+
+
 def test_the_summary_by_hand():
     def item(dataset, domain, correct, **values):
         score = None if correct is None else float(correct)
@@ -231,6 +259,16 @@ def test_the_summary_by_hand():
 def test_evaluations_that_cannot_be_are_refused(trainer, task, words):
     with pytest.raises(UserError, match=words):
         check_held_out(dataclasses.replace(study(), trainer=trainer, task=task))
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
+def test_weights_that_are_spread_are_not_evaluated(kind, tmp_path):
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(f"distributed_type: {kind}\nnum_processes: 2\n")
+    config = study(eval_steps=4)
+    config = replace(config, sweep=replace(config.sweep, accelerate=str(file)))
+    with pytest.raises(UserError, match=rf"{kind} spreads them\. Type trainer\.eval_steps=0"):
+        check_held_out(config)
 
 
 def test_evaluations_that_can_be_are_not():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.truth import Grader, score
 from study.truth.choice import chosen
 from study.truth.choice import score as choice
 from study.truth.qa import hotpot, span, squad
@@ -41,6 +42,16 @@ def test_squad_scores_as_the_official_script(answers, predicted, exact, f1):
 def test_a_gold_beside_an_unanswerable_question_does_not_count():
     assert squad(gold("France", answerable=False), "").correct
     assert not squad(gold("France", answerable=False), "France").correct
+
+
+def test_what_was_cut_off_while_thinking_is_wrong_even_where_nothing_is_right():
+    rows = [gold(answerable=False), item("gsm8k", "math", answers=("1",))]
+    with Grader() as grader:
+        for _ in range(2):  # told, and remembered
+            (nothing, _), (cut, number) = (score(rows, [text] * 2, grader) for text in ("", None))
+            assert nothing.correct and (cut.correct, cut.outcome) == (False, "no_answer")
+            assert cut.values == {"exact": 0.0, "f1": 0.0} and number.values == {}
+            assert "cut off" in cut.detail and number.outcome == "no_answer"
 
 
 def official_hotpot(predicted: str, right: str) -> tuple[float, float]:
