@@ -28,7 +28,7 @@ from study import locks
 from study.cli import writes
 from study.errors import UserError
 from study.files import sha256, sync_files, write_json
-from study.tasks.datasets.item import Item
+from study.tasks.datasets.item import Item, short_answer
 from study.tasks.datasets.preset import Data
 from study.tasks.datasets.table import FORMAT, MANIFEST, ROWS, SCHEMA, SPLITS, batch
 
@@ -65,7 +65,10 @@ class Scan:
 
 
 def prepare(
-    parts: Sequence[Part], data: Data, out: Path, command: str = "prepare"
+    parts: Sequence[Part],
+    data: Data,
+    out: Path,
+    command: str = "python -m experiments.data prepare",
 ) -> dict[str, Any]:
     """Write the folder ``out`` and return its manifest. What was there is replaced. ``command`` is
     what makes such a folder, for whoever has to make it again.
@@ -140,7 +143,7 @@ def _write(parts: Sequence[Part], data: Data, work: Path, command: str) -> dict[
     manifest = {
         "format": FORMAT,
         "preset": data.name,
-        "command": f"python -m experiments.data {command} data={data.name}",
+        "command": command,
         "cut": data.cut,
         "validation_share": data.validation_share,
         "seed": data.seed,
@@ -340,13 +343,12 @@ def _write_tests(scans: Sequence[Scan], work: Path) -> dict[str, Any]:
 def _short(record: dict[str, Any]) -> dict[str, Any]:
     """A row in the short form ``{problem, answer, type}`` with its id and, of several answers,
     all."""
-    answers = record["answers"]
     return {
         "id": record["id"],
         "dataset": record["dataset"],
         "domain": record["domain"],
         "problem": record["prompt"],
-        "answer": record["reference"] if record["domain"] == "code" else next(iter(answers), ""),
+        "answer": short_answer(record["domain"], record["reference"], record["answers"]),
         "type": record["domain"],
-        "answers": answers,
+        "answers": record["answers"],
     }

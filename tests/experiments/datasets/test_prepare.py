@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -260,6 +261,26 @@ def test_what_was_changed_is_said(case, root, tmp_path, capsys):
     assert said in refused(capsys, "verify", *words)
     if case == "rows":
         assert "it has no math" in refused(capsys, "verify", *words, "datasets=gsm8k,math")
+
+
+def test_the_remedy_makes_the_same_folder_again(root, tmp_path, capsys):
+    out = tmp_path / "rows of mine"
+    typed = ["datasets=gsm8k,mbpp", f"data.root={root}", "data.cut=[2,1]"]
+    manifest = run(capsys, "prepare", "data=plan-c", *typed, f"out={out}")
+    assert str(root) not in json.dumps(manifest)
+    (out / "test" / "gsm8k_test.jsonl").unlink()
+    said = refused(capsys, "verify", f"path={out}", f"data.root={root}")
+    words = shlex.split(said.partition("Type: python -m experiments.data ")[2])
+    assert run(capsys, *words) == manifest == run(capsys, "verify", f"path={out}")
+
+
+def test_a_folder_without_a_manifest_is_made_of_the_preset_that_names_it(tmp_path, capsys):
+    (tmp_path / "plan-c").mkdir()
+    said = refused(capsys, "verify", f"path={tmp_path / 'plan-c'}")
+    assert f"prepare data=plan-c out={tmp_path / 'plan-c'}" in said
+    (tmp_path / "mine").mkdir()
+    said = refused(capsys, "verify", f"path={tmp_path / 'mine'}")
+    assert "prepare data=PRESET out=" in said and "(PRESET: official, plan-c)" in said
 
 
 def test_a_killed_run_leaves_what_the_next_one_mends(root, tmp_path, capsys):

@@ -47,7 +47,17 @@ def test_rows_of_one_type_keep_the_name_of_the_file(tmp_path, capsys):
     assert data.main(["verify", f"path={tmp_path / 'rows'}"]) == 2
     said = capsys.readouterr().err
     assert "rows_test.jsonl is missing" in said
-    assert "experiments.data register path=rows.jsonl data=plan-c out=" in said
+    assert f"experiments.data register path={path} data=plan-c out=" in said
+
+
+def test_rows_that_are_not_cut_are_refused(tmp_path, capsys):
+    path = roots.lines(tmp_path / "rows.jsonl", rows(MATH, 18))
+    words = ["register", f"path={path}", "data=official", f"out={tmp_path / 'rows'}"]
+    assert data.main(words) == 2
+    assert "data.cut=[] is not legal: it must be two numbers such as [5,1]" in (
+        capsys.readouterr().err
+    )
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_types_are_sets_of_their_own_and_keep_the_row_of_the_file(tmp_path, capsys):
