@@ -36,6 +36,8 @@ BATCH = 1024
 """Rows that are held as items at once."""
 TOGETHER = 16 << 20
 """Bytes of a record batch of the finished table."""
+CROSSING = ("group_in_test", "context_in_test", "repeated")
+"""Why a row is left out before near-duplicates are looked for."""
 
 
 @dataclass
@@ -68,10 +70,10 @@ def prepare(
     parts: Sequence[Part],
     data: Data,
     out: Path,
-    command: str = "python -m experiments.data prepare",
+    command: str = "",
 ) -> dict[str, Any]:
     """Write the folder ``out`` and return its manifest. What was there is replaced. ``command`` is
-    what makes such a folder, for whoever has to make it again.
+    what makes such a folder but for ``out=``, for whoever has to make it again; it may be empty.
     Raises UserError: a row that is not of its form, no test row at all, or ``out`` holds something
         that is no prepared folder, or cannot be written."""
     refuse_others(out)
@@ -231,9 +233,6 @@ def _assign(scan: Scan, data: Data) -> None:
 def _clean(scans: Sequence[Scan]) -> list[dict[str, str]]:
     """Leave out what would leak from one split into another; some pairs that nearly repeat each
     other."""
-    examples = []
-    for domain in sorted({scan.part.domain for scan in scans}):
-        examples += _near([scan for scan in scans if scan.part.domain == domain])
     for scan in scans:
         tests = scan.at(TEST)
         groups = {scan.groups[place] for place in tests}
@@ -247,23 +246,31 @@ def _clean(scans: Sequence[Scan]) -> list[dict[str, str]]:
                 scan.split[place] = "context_in_test"
             elif number in again:
                 scan.split[place] = "repeated"
+    examples = []
+    for domain in sorted({scan.part.domain for scan in scans}):
+        examples += _near([scan for scan in scans if scan.part.domain == domain])
     return examples[:10]
 
 
 def _near(scans: Sequence[Scan]) -> Iterator[dict[str, str]]:
-    """Leave out the rows of one domain that nearly repeat a held-out one, each with that one."""
+    """Leave out the rows of one domain that nearly repeat a held-out one, each with that one.
+
+    Rows that are left out already are counted here where they nearly repeat a test row. No other
+    row is compared with them: `verify` does not see them either.
+    """
     rows = {
-        name: [(scan, place) for scan in scans for place in scan.at(name)]
-        for name in (TEST, VALIDATION, TRAIN)
+        name: [(scan, place) for scan in scans for place in scan.at(*splits)]
+        for name, splits in {**{name: (name,) for name in SPLITS}, "out": CROSSING}.items()
     }
     questions = {
-        name: [scan.questions[place] for scan, place in some] for name, some in rows.items()
+        name: [scan.questions[place] for scan, place in members] for name, members in rows.items()
     }
-    for (name, number), (held, other) in near.crossing(questions):
-        scan, place = rows[name][number]
-        like, there = rows[held][other]
-        scan.split[place] = "near_duplicates"
-        yield {"left_out": scan.ids[place], "like": like.ids[there]}
+    for sides in ((TEST, "out"), (TEST, VALIDATION, TRAIN)):
+        for (name, number), (held, other) in near.crossing({key: questions[key] for key in sides}):
+            scan, place = rows[name][number]
+            like, like_place = rows[held][other]
+            scan.split[place] = "near_duplicates"
+            yield {"left_out": scan.ids[place], "like": like.ids[like_place]}
 
 
 def _counts(scan: Scan) -> dict[str, int]:

@@ -255,7 +255,7 @@ def again(folder: Path, root: Path | None = None) -> str:
     command = None
     with contextlib.suppress(UserError):
         command = read_json(folder / MANIFEST).get("command")
-    if not isinstance(command, str):
+    if not command or not isinstance(command, str):
         name = folder.name if folder.name in preset_names("data") else "PRESET"
         command = f"python -m experiments.data prepare data={name}"
     if root:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from experiments import data
+from experiments.datasets import split
 from study import locks
 from study.tasks.datasets import sets
 from study.tasks.datasets.table import SPLITS, open_table
@@ -155,6 +156,22 @@ def test_a_passage_and_titles_of_the_test_rows_are_not_trained_on(copy, tmp_path
     assert manifest["datasets"]["hotpotqa"]["left_out"] == {"group_in_test": 1}
 
 
+def test_a_row_stays_that_repeats_only_one_that_is_left_out(copy, tmp_path, capsys):
+    dev, train = roots.hotpotqa("dev"), roots.hotpotqa("train")
+    train[0] |= {"supporting_facts": dev[0]["supporting_facts"], "answer": "the same"}
+    train[1] |= {"question": f"{train[0]['question']} Please", "answer": "the same"}
+    roots.whole(copy / "hotpotqa" / "hotpot_train_v1.1.json", train)
+    groups = ("hotpotqa:dev Ada | dev apples", "hotpotqa:train Bo | train boats")
+    seed = next(
+        n for n in range(99) if split.rank(groups[0], n) < 2**63 <= split.rank(groups[1], n)
+    )
+    words = ["data=official", "datasets=hotpotqa", f"data.root={copy}", f"out={tmp_path / 'rows'}"]
+    words += ["data.validation_share=0.5", f"data.seed={seed}"]
+    manifest = run(capsys, "prepare", *words)
+    assert manifest["datasets"]["hotpotqa"]["left_out"] == {"group_in_test": 1}
+    assert run(capsys, "verify", *words) == manifest
+
+
 def test_plan_c_keeps_near_duplicates_on_one_side(copy, tmp_path, capsys):
     rows = roots.gsm8k("train")
     again = [row | {"question": row["question"].replace("many", "MANY")} for row in rows]
@@ -176,6 +193,11 @@ BROKEN = {
     "unknown preset": (["data=plan-d"], "The presets are official, plan-c"),
     "unknown key": (["data.rood=x"], "The settings do not fit"),
     "wrong value": (["data.validation_share=2"], "data.validation_share=2.0 is not legal"),
+    "no such domain": (["data.domains.maths=5"], "data.domains=maths is not legal: it must be one"),
+    "no weight": (
+        ["data.domains={math: 0, qa: 0, code: 0}"],
+        "a weight above 0 for one domain or more",
+    ),
     "half a cut": (["data.cut=[5]"], "data.cut=[5] is not legal"),
     "no folder": (["data.root=/nowhere"], "data.root=/nowhere is not a folder"),
     "both": (["task=prompts"], "task= and data= are two kinds of rows"),
