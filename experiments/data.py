@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.datasets import prompt_files, register
-from experiments.datasets.download import download
+from experiments.datasets.download import completed, download
 from experiments.datasets.draw import draw
 from experiments.datasets.parts import part
 from experiments.datasets.prepare import prepare
@@ -134,7 +134,7 @@ def _prepare(options: Options) -> dict[str, Any]:
     if options.task:
         return prompt_files.prepare(options.loaded_task(), options.out or Path())
     data = options.sets()
-    parts = [part(name, data) for name in data.datasets]
+    parts = [part(name, completed(name, data)) for name in data.datasets]
     return prepare(parts, data, _folder(options, data.name), _command(options, data))
 
 

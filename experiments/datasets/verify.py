@@ -32,9 +32,11 @@ def verify(folder: Path, root: Path | None = None, datasets: Sequence[str] = ())
     """
     table = open_table(folder)
     try:
-        wrong = list(_differences(table, root, datasets))
+        wrong = list(_differences(table, root))
     except (KeyError, TypeError, AttributeError) as error:
         wrong = [f"{MANIFEST} is not whole ({error!r} is missing or of another kind)"]
+    wrong += [f"it has no {name}" for name in datasets if name not in table.domains]
+    wrong += [*_crossing(table.columns), *_near(table)]
     if wrong:
         raise UserError(
             f"{folder} is not what its manifest says: {'; '.join(wrong)}. {again(folder, root)}"
@@ -42,15 +44,13 @@ def verify(folder: Path, root: Path | None = None, datasets: Sequence[str] = ())
     return table.manifest
 
 
-def _differences(table: Table, root: Path | None, datasets: Sequence[str]) -> list[str]:
+def _differences(table: Table, root: Path | None) -> list[str]:
+    """What differs from the manifest."""
     return [
-        *(f"it has no {name}" for name in datasets if name not in table.domains),
         *_files(table),
         *_prompts(table.manifest),
         *changed_sources(table.manifest, root),
         *_counts(table),
-        *_crossing(table.columns),
-        *_near(table),
     ]
 
 

@@ -147,7 +147,7 @@ class Table:
 
     def place(self, name: str) -> int | None:
         """Place of the row with this id, or with this id of its set's own; None where there is
-        none."""
+        none. An id of its own that a train row repeats is the test row's."""
         dataset, _, rest = name.partition(":")
         _, _, number = rest.partition(":")
         if dataset in self.domains and number.isascii() and number.isdecimal() and len(number) < 10:
@@ -186,7 +186,8 @@ class Table:
     @functools.cached_property
     def _aliases(self) -> dict[str, int]:
         names = self.columns["alias"].to_pylist()
-        return {name: place for place, name in enumerate(names) if name}
+        places = range(len(names) - 1, -1, -1)  # test rows come first, and have the last word
+        return {names[place]: place for place in places if names[place]}
 
 
 def open_table(folder: str | Path) -> Table:

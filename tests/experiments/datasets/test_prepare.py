@@ -17,6 +17,7 @@ import pytest
 
 from experiments import data
 from experiments.datasets import split
+from experiments.datasets.verify import verify
 from study import locks
 from study.tasks.datasets import sets
 from study.tasks.datasets.table import SPLITS, open_table
@@ -25,6 +26,14 @@ from tests.conftest import ROOT
 from tests.study.tasks.datasets import roots
 
 SHARED = data_folder()
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """A set that has no file is not fetched."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
 needs_rows = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no data folder {SHARED}")
 
 
@@ -154,6 +163,16 @@ def test_a_passage_and_titles_of_the_test_rows_are_not_trained_on(copy, tmp_path
     manifest = run(capsys, "prepare", *words, f"out={tmp_path / 'rows'}")
     assert manifest["datasets"]["squad2"]["left_out"] == {"context_in_test": 2}
     assert manifest["datasets"]["hotpotqa"]["left_out"] == {"group_in_test": 1}
+
+
+def test_an_own_id_that_a_train_row_repeats_is_the_test_rows(copy, tmp_path, capsys):
+    squad = roots.squad2("train")
+    squad["data"][1]["paragraphs"][0]["qas"][1]["id"] = "dev-0-0-a"
+    roots.whole(copy / "squad2" / "train-v2.0.json", squad)
+    words = ["data=official", "datasets=squad2", f"data.root={copy}", f"out={tmp_path / 'rows'}"]
+    run(capsys, "prepare", *words)
+    assert sum(row["alias"] == "dev-0-0-a" for row in frame(tmp_path / "rows")) == 2
+    assert open_table(tmp_path / "rows").by_id("dev-0-0-a").id == "squad2:dev:0"
 
 
 def test_a_row_stays_that_repeats_only_one_that_is_left_out(copy, tmp_path, capsys):
@@ -294,6 +313,14 @@ def test_the_remedy_makes_the_same_folder_again(root, tmp_path, capsys):
     said = refused(capsys, "verify", f"path={out}", f"data.root={root}")
     words = shlex.split(said.partition("Type: python -m experiments.data ")[2])
     assert run(capsys, *words) == manifest == run(capsys, "verify", f"path={out}")
+
+
+def test_a_fault_of_ours_is_not_told_as_a_damaged_manifest(root, tmp_path, capsys, monkeypatch):
+    words = ["data=official", "datasets=mbpp", f"data.root={root}", f"out={tmp_path / 'rows'}"]
+    run(capsys, "prepare", *words)
+    monkeypatch.setattr("experiments.datasets.near.crossing", lambda sides: sides["none"])
+    with pytest.raises(KeyError, match="none"):
+        verify(tmp_path / "rows")
 
 
 def test_a_folder_without_a_manifest_is_made_of_the_preset_that_names_it(tmp_path, capsys):

@@ -107,6 +107,14 @@ WRONG = {
         [MATH, MATH | {"answer": "6"}],
         "line 2: found the problem of line 1 with anot",
     ),
+    "two programs": (
+        [CODE, CODE | {"answer": CODE["answer"].replace("2 *", "2  *")}],
+        "line 2: found the problem of line 1 with another answer",
+    ),
+    "other tests": (
+        [CODE, CODE | {"tests": "assert double(3) == 6"}],
+        "line 2: found the problem of line 1 with another answer",
+    ),
     "an id again": ([QA, QA | {"problem": "Other?"}], "line 2: found the id q1 of line 1 again"),
     "a number again": ([QA | {"id": 7}, QA | {"id": 7, "problem": "Other?"}], "the id 7 of line 1"),
     "tests of nothing": (
@@ -131,6 +139,8 @@ def test_a_row_that_is_not_of_the_form_is_refused(case, tmp_path, capsys):
     ("name", "said"),
     [
         ("gsm8k.jsonl", "the name of the file=gsm8k is not legal"),
+        ("plan-c.jsonl", "the name of the file=plan-c is not legal"),
+        ("raw.jsonl", "the name of the file=raw is not legal"),
         ("my rows.jsonl", "it must be a plain name"),
         ("rows.csv", "is not a file that ends in .jsonl or .jsonl.gz"),
     ],
