@@ -45,8 +45,8 @@ class Scan:
     """What stays in memory of one set, one entry a row in the order of its files.
 
     ``split`` is the prepared split, or the reason why a row is left out. ``joined`` is by how many
-    there are fewer groups since rows that nearly repeat each other are one, ``untested`` the number
-    of programs that no test can check.
+    there are fewer groups since rows that nearly repeat each other are one, ``untested`` the
+    places of programs that no test can check.
     """
 
     part: Part
@@ -59,7 +59,7 @@ class Scan:
     prompts: list[int] = field(default_factory=list)
     split: list[str] = field(default_factory=list)
     joined: int = 0
-    untested: int = 0
+    untested: set[int] = field(default_factory=set)
 
     def at(self, *splits: str) -> list[int]:
         """Places of the rows of some splits."""
@@ -197,7 +197,8 @@ def _remember(scan: Scan, item: Item) -> None:
     compared = (item.question, item.answers, item.context, item.entry_point)
     scan.questions.append(near.question(*compared))
     scan.split.append(scan.part.fate(item))
-    scan.untested += item.domain == "code" and not item.tests
+    if item.domain == "code" and not item.tests:
+        scan.untested.add(len(scan.ids) - 1)
 
 
 def _unwritable(chunk: Sequence[tuple[str, Item]]) -> UserError:
@@ -290,7 +291,7 @@ def _entry(scan: Scan) -> dict[str, Any]:
         "groups": len({scan.groups[place] for place in kept}),
     }
     if scan.untested:
-        entry["without_tests"] = scan.untested
+        entry["without_tests"] = len(scan.untested.intersection(kept))
     if any(question.context for question in scan.questions):
         entry["without_context"] = sum(not scan.questions[place].context for place in kept)
     return entry

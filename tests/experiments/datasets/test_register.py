@@ -93,7 +93,7 @@ def test_a_number_may_stand_without_quotes_and_repeats_are_merged(tmp_path, caps
 
 def test_programs_without_tests_are_counted(tmp_path, capsys):
     bare = [{key: row[key] for key in row if key != "tests"} for row in rows(CODE, 11)]
-    path = roots.lines(tmp_path / "mine.jsonl", [*bare, *rows(CODE, 12)[11:]])
+    path = roots.lines(tmp_path / "mine.jsonl", [*bare, *rows(CODE, 12)[11:], bare[3]])
     manifest = run(capsys, "register", f"path={path}", f"out={tmp_path / 'rows'}")
     assert manifest["datasets"]["mine"]["without_tests"] == 11
 
