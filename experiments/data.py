@@ -19,6 +19,7 @@ the rows that a run of task=mixed draws from such a folder, step by step, and in
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.datasets import prompt_files, register
-from experiments.datasets.download import download
+from experiments.datasets.download import completed, download
 from experiments.datasets.draw import draw
 from experiments.datasets.parts import part
 from experiments.datasets.prepare import prepare
-from experiments.datasets.verify import verify
+from experiments.datasets.verify import changed_sources, verify
+from study import bounds
 from study.bounds import MOST_SEED, Choice, Number
 from study.cli import check_place, command, option, overrides, preset, word
 from study.compose import load_presets
@@ -40,6 +42,7 @@ from study.schema import MANY, Task
 from study.tasks import prompts
 from study.tasks.datasets.preset import DOWNLOADED, Data, load_data
 from study.tasks.datasets.sets import SETS
+from study.tasks.datasets.table import read_manifest
 from study.tasks.where import task_path
 
 BY_TASK = ("prepare", "describe")
@@ -65,7 +68,9 @@ class Options:
     out: Path | None = option(
         "folder of the rows, default data/PRESET; with task= or draw a JSONL file", only=BY_DATA
     )
-    path: Path | None = option("prepared file or folder, or the rows to register", only=BY_DATA)
+    path: Path | None = option(
+        "prepared file or folder, or the rows to register", only=("verify", "register", "draw")
+    )
     steps: int = option("steps of the run", legal=Number(1, high=MANY), required=True, only=DRAWN)
     prompts_per_step: int = option(
         "prompts of a step", legal=Number(1, high=MANY), required=True, only=DRAWN
@@ -77,6 +82,8 @@ class Options:
         """Refuse what does not go together."""
         if self.task and self.data:
             raise UserError("task= and data= are two kinds of rows. Give one of them.")
+        if self.task and self.datasets:
+            raise UserError("datasets= belongs to data=, and task= has rows of one kind. Drop it.")
         if self.what == "describe" and not self.task:
             raise UserError("experiments.data describe needs task= (preset of the task).")
         if self.what == "prepare" and not (self.task or self.data):
@@ -97,6 +104,10 @@ class Options:
             )
         if self.what == "draw" and self.out:
             check_place("out", self.out)
+        if self.what == "draw" and self.typed("task.path="):
+            raise UserError(
+                "task.path= has no meaning with draw. Give the prepared folder as path=."
+            )
         wanted = "task." if self.task else ("data.", "task.") if self.what == "draw" else "data."
         for typed in self.overrides:
             if not typed.lstrip("+~").startswith(wanted):
@@ -104,13 +115,14 @@ class Options:
 
     def sets(self, default: str = "official") -> Data:
         """The preset of verifiable sets, with what was typed over it."""
-        return load_data(self.data or default, self._typed("data."), self.datasets)
+        return load_data(self.data or default, self.typed("data."), self.datasets)
 
     def loaded_task(self) -> Task:
         """The preset of a task, with what was typed over it."""
-        return load_presets("sim-fair", self.task or "mixed", self._typed("task."))[1]
+        return load_presets("sim-fair", self.task or "mixed", self.typed("task."))[1]
 
-    def _typed(self, beginning: str) -> list[str]:
+    def typed(self, beginning: str) -> list[str]:
+        """The settings that were typed and begin so."""
         return [text for text in self.overrides if text.lstrip("+~").startswith(beginning)]
 
 
@@ -122,7 +134,8 @@ def _prepare(options: Options) -> dict[str, Any]:
     if options.task:
         return prompt_files.prepare(options.loaded_task(), options.out or Path())
     data = options.sets()
-    return prepare([part(name, data) for name in data.datasets], data, _folder(options, data.name))
+    parts = [part(name, completed(name, data)) for name in data.datasets]
+    return prepare(parts, data, _folder(options, data.name), _command(options, data))
 
 
 def _verify(options: Options) -> dict[str, Any]:
@@ -136,20 +149,50 @@ def _verify(options: Options) -> dict[str, Any]:
 def _register(options: Options) -> dict[str, Any]:
     path = options.path or Path()
     data = options.sets("plan-c")
+    if not data.cut:
+        wanted = "two numbers such as [5,1]: registered rows are one file, which is cut"
+        bounds.refuse("data.cut", "[]", wanted)
     out = _folder(options, register.stem_of(path))
-    return prepare(register.parts(path), data, out, f"register path={path.name}")
+    return prepare(register.parts(path), data, out, _command(options, data))
 
 
 def _draw(options: Options) -> dict[str, Any]:
     folder = options.path or Path("data") / options.data
     if options.path is None and not folder.exists():
         print(f"data={options.data} is prepared in {folder} first", file=sys.stderr)
-        _prepare(replace(options, out=folder))
+        _prepare(replace(options, what="prepare", out=folder, datasets=[]))
+    elif typed := options.typed("data."):
+        _check_prepared(folder, typed, options.sets().root)
     task = replace(options.loaded_task(), path=str(folder))
     if options.datasets:
         task = replace(task, options={**task.options, "datasets": options.datasets})
     assert options.out is not None, "it was asked for"
     return draw(task, options.steps, options.prompts_per_step, options.seed, options.out)
+
+
+def _check_prepared(folder: Path, typed: list[str], root: str | None) -> None:
+    """Raises UserError: a prepared folder was made with other settings, or from other files."""
+    manifest = read_manifest(folder)
+    words = shlex.split(manifest.get("command", ""))
+    wrong = [text for text in typed if text not in words and not _is_root(text)]
+    wrong += changed_sources(manifest, Path(root).expanduser()) if root else []
+    if wrong:
+        raise UserError(
+            f"{folder} is prepared already, and not so: {'; '.join(wrong)}. Leave data. settings"
+            " out, or prepare another folder and give it as path=."
+        )
+
+
+def _command(options: Options, data: Data) -> str:
+    """What makes such a folder again, but for ``out=`` and the place of the official files."""
+    words = [options.what, *([f"path={options.path}"] if options.path else []), f"data={data.name}"]
+    words += [f"datasets={','.join(options.datasets)}"] if options.datasets else []
+    words += ["data.root=DIR" if _is_root(text) else text for text in options.typed("data.")]
+    return f"python -m experiments.data {shlex.join(words)}"
+
+
+def _is_root(text: str) -> bool:
+    return text.lstrip("+").startswith("data.root=")
 
 
 def _describe(options: Options) -> dict[str, Any]:

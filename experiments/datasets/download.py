@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ import httpx
 from huggingface_hub import HfApi, constants, set_client_factory
 
 from study.cli import writes
+from study.errors import UserError
 from study.files import first_line, say, sha256, sync, write_json
 from study.tasks.datasets import sets
-from study.tasks.datasets.preset import SOURCE, Data
+from study.tasks.datasets.preset import DOWNLOADED, SOURCE, Data
 
 HUB_SECONDS = 5
 """How long the hub may take to begin an answer."""
+NOT_GIVEN = (OSError, ValueError, RuntimeError, httpx.HTTPError)
+"""What is raised where the hub does not answer, or does not give what it is asked for."""
 
 
 class Client(httpx.Client):
@@ -42,7 +46,6 @@ def download(data: Data, out: Path) -> dict[str, Any]:
     A set that the hub does not give is looked for in the data folder.
     Raises UserError: neither has it.
     """
-    set_client_factory(lambda: Client(follow_redirects=True, timeout=None))
     taken: dict[str, Any] = {}
     closed = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else ""
     for name in data.datasets:
@@ -51,7 +54,7 @@ def download(data: Data, out: Path) -> dict[str, Any]:
                 raise ConnectionError(closed)
             revision = _revision(sets.source(name).hub["repository"])
             paths = _fetch(name, revision, out)
-        except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:
+        except NOT_GIVEN as error:
             root = data.folder(name)
             if isinstance(error, ConnectionError | httpx.TransportError):
                 closed = closed or first_line(error)
@@ -67,8 +70,31 @@ def download(data: Data, out: Path) -> dict[str, Any]:
     return taken
 
 
+def completed(name: str, data: Data) -> Data:
+    """The settings under which a set's files are there: ``data``, or with the files that the hub
+    has given below `DOWNLOADED`. It is asked where the data folder has none of them.
+    Raises UserError: neither has them."""
+    root = data.folder(name)
+    try:
+        sets.located(name, root)
+        return data
+    except UserError as lacking:
+        repository = sets.source(name).hub["repository"]
+        try:
+            if constants.HF_HUB_OFFLINE:
+                raise ConnectionError("HF_HUB_OFFLINE is set")
+            revision = _revision(repository)
+            say(f"{root} holds no file of {name}: the hub gives {repository}, into {DOWNLOADED}.")
+            _fetch(name, revision, DOWNLOADED)
+        except NOT_GIVEN as error:
+            why = first_line(error)
+            raise UserError(f"{lacking} The hub did not give it either ({why}).") from error
+    return replace(data, root=None)
+
+
 def _revision(repository: str) -> str:
     """The newest commit of a repository. Raises OSError or httpx.HTTPError: no answer."""
+    set_client_factory(lambda: Client(follow_redirects=True, timeout=None))
     commit = HfApi().dataset_info(repository, timeout=HUB_SECONDS).sha
     if not commit:
         raise OSError(f"{repository} has no commit")
@@ -80,19 +106,20 @@ def _fetch(name: str, revision: str, out: Path) -> dict[str, Path]:
     from datasets import load_dataset
 
     known = sets.source(name)
-    paths = {}
+    paths = {split: out / known.files[split][0] for split in known.hub["splits"]}
+    source = next(iter(paths.values())).with_name(f"{name}{SOURCE}")
+    with writes("out", out):
+        source.unlink(missing_ok=True)
     for split, there in known.hub["splits"].items():
-        path = out / known.files[split][0]
         parts = [
             load_dataset(known.hub["repository"], config, split=there, revision=revision)
             for config in known.hub["configs"]
         ]
         rows = (dict(row) for part in parts for row in part)
         with writes("out", out):
-            _replace(path, FORMS.get(name, _lines)(rows))
-        paths[split] = path
-    source = next(iter(paths.values())).with_name(f"{name}{SOURCE}")
-    write_json(source, {"repository": known.hub["repository"], "revision": revision})
+            _replace(paths[split], FORMS.get(name, _lines)(rows))
+    with writes("out", out):
+        write_json(source, {"repository": known.hub["repository"], "revision": revision})
     return paths
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from study.errors import UserError
 from study.files import sha256, write_json, writing
 from study.schema import Task
-from study.tasks.datasets.item import Item
+from study.tasks.datasets.item import Item, short_answer
 from study.tasks.datasets.table import MANIFEST
 from study.tasks.mixed import Order
 
@@ -65,7 +65,7 @@ def _line(item: Item) -> dict[str, str]:
         "dataset": item.dataset,
         "domain": item.domain,
         "problem": item.prompt,
-        "answer": item.reference or next(iter(item.answers), ""),
+        "answer": short_answer(item.domain, item.reference, item.answers),
         "type": item.domain,
     }
 

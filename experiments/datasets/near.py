@@ -1,8 +1,10 @@
 """Questions that are nearly the same, by MinHash (Broder 1997) over their words and word pairs.
 
 A signature of `PERMUTATIONS` minima is cut into `BANDS` bands. Two questions that agree in a band
-are compared, word by word: their Jaccard similarity is exact, and only which pairs are compared is
-left to the signatures. A pair at the threshold of 0.8 is compared with probability 0.998.
+and share what gives one away (`marks`) are compared, word by word: their Jaccard similarity is
+exact, and only which pairs are compared is left to the signatures. A pair at the threshold of 0.8
+is compared with probability 0.998, unless more than `BUCKET` questions agree in those bands and
+share the same answer, passage or text.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from study.tasks.datasets.fields import address
 PERMUTATIONS, BANDS = 80, 16
 THRESHOLD = 0.8
 """Jaccard similarity from which two questions are nearly the same."""
-BUCKET = 8
-"""Questions of one band that are kept to compare with: equal templates would else take time in
-proportion to the square of their number."""
+BUCKET = 32
+"""Questions of one band and one answer, passage or text that are kept to compare with: equal
+templates of one answer would else take time in proportion to the square of their number."""
 _WORD = re.compile(r"\w+")
 
 
@@ -55,6 +57,13 @@ def leaks(one: Question, other: Question) -> bool:
     return shared or not (one.answers or other.answers) or address(one.text) == address(other.text)
 
 
+def marks(row: Question) -> set[tuple[str, str]]:
+    """What gives a question away: each two that `leaks` says of have one of these in common."""
+    shared = {("answer", answer) for answer in row.answers}
+    shared.add(("context", row.context) if row.context else ("text", address(row.text)))
+    return shared if row.answers or row.context else shared | {("unanswered", "")}
+
+
 def shingles(text: str) -> frozenset[str]:
     """The words and the pairs of neighbouring words of a text; of one without words, the text."""
     words = _WORD.findall(text.lower()) or [text]
@@ -85,26 +94,32 @@ class Seen:
 
     def __init__(self) -> None:
         self._rows: list[Question] = []
-        self._buckets: list[dict[int, list[int]]] = [{} for _ in range(BANDS)]
+        self._buckets: dict[int, tuple[int, ...]] = {}
 
     def add(self, row: Question, bands: list[int]) -> None:
         """Compare what comes later with this row, too; its place is the number of those before."""
-        for bucket, band in zip(self._buckets, bands, strict=True):
-            members = bucket.setdefault(band, [])
+        place = (len(self._rows),)
+        for key in _keys(row, bands):
+            members = self._buckets.get(key, ())
             if len(members) < BUCKET:
-                members.append(len(self._rows))
+                self._buckets[key] = members + place
         self._rows.append(row)
 
     def like(self, row: Question, bands: list[int]) -> Iterator[int]:
         """Places of the rows that are nearly the same and that give each other away."""
         near: set[int] = set()
-        for bucket, band in zip(self._buckets, bands, strict=True):
-            near.update(bucket.get(band, ()))
+        for key in _keys(row, bands):
+            near.update(self._buckets.get(key, ()))
         words = shingles(row.text) if near else frozenset()
         for place in sorted(near):
             other = self._rows[place]
             if similarity(words, shingles(other.text)) >= THRESHOLD and leaks(row, other):
                 yield place
+
+
+def _keys(row: Question, bands: list[int]) -> Iterator[int]:
+    """The buckets of a row. Two that should differ may be one: that costs a comparison."""
+    return (hash((*pair, mark)) for mark in marks(row) for pair in enumerate(bands))
 
 
 def pairs(rows: Sequence[Question]) -> Iterator[tuple[int, int]]:

@@ -28,7 +28,7 @@ from study import locks
 from study.cli import writes
 from study.errors import UserError
 from study.files import sha256, sync_files, write_json
-from study.tasks.datasets.item import Item
+from study.tasks.datasets.item import Item, short_answer
 from study.tasks.datasets.preset import Data
 from study.tasks.datasets.table import FORMAT, MANIFEST, ROWS, SCHEMA, SPLITS, batch
 
@@ -36,6 +36,8 @@ BATCH = 1024
 """Rows that are held as items at once."""
 TOGETHER = 16 << 20
 """Bytes of a record batch of the finished table."""
+CROSSING = ("group_in_test", "context_in_test", "repeated")
+"""Why a row is left out before near-duplicates are looked for."""
 
 
 @dataclass
@@ -43,8 +45,8 @@ class Scan:
     """What stays in memory of one set, one entry a row in the order of its files.
 
     ``split`` is the prepared split, or the reason why a row is left out. ``joined`` is by how many
-    there are fewer groups since rows that nearly repeat each other are one, ``untested`` the number
-    of programs that no test can check.
+    there are fewer groups since rows that nearly repeat each other are one, ``untested`` the
+    places of programs that no test can check.
     """
 
     part: Part
@@ -57,7 +59,7 @@ class Scan:
     prompts: list[int] = field(default_factory=list)
     split: list[str] = field(default_factory=list)
     joined: int = 0
-    untested: int = 0
+    untested: set[int] = field(default_factory=set)
 
     def at(self, *splits: str) -> list[int]:
         """Places of the rows of some splits."""
@@ -65,10 +67,13 @@ class Scan:
 
 
 def prepare(
-    parts: Sequence[Part], data: Data, out: Path, command: str = "prepare"
+    parts: Sequence[Part],
+    data: Data,
+    out: Path,
+    command: str = "",
 ) -> dict[str, Any]:
     """Write the folder ``out`` and return its manifest. What was there is replaced. ``command`` is
-    what makes such a folder, for whoever has to make it again.
+    what makes such a folder but for ``out=``, for whoever has to make it again; it may be empty.
     Raises UserError: a row that is not of its form, no test row at all, or ``out`` holds something
         that is no prepared folder, or cannot be written."""
     refuse_others(out)
@@ -140,7 +145,7 @@ def _write(parts: Sequence[Part], data: Data, work: Path, command: str) -> dict[
     manifest = {
         "format": FORMAT,
         "preset": data.name,
-        "command": f"python -m experiments.data {command} data={data.name}",
+        "command": command,
         "cut": data.cut,
         "validation_share": data.validation_share,
         "seed": data.seed,
@@ -192,7 +197,8 @@ def _remember(scan: Scan, item: Item) -> None:
     compared = (item.question, item.answers, item.context, item.entry_point)
     scan.questions.append(near.question(*compared))
     scan.split.append(scan.part.fate(item))
-    scan.untested += item.domain == "code" and not item.tests
+    if item.domain == "code" and not item.tests:
+        scan.untested.add(len(scan.ids) - 1)
 
 
 def _unwritable(chunk: Sequence[tuple[str, Item]]) -> UserError:
@@ -228,9 +234,6 @@ def _assign(scan: Scan, data: Data) -> None:
 def _clean(scans: Sequence[Scan]) -> list[dict[str, str]]:
     """Leave out what would leak from one split into another; some pairs that nearly repeat each
     other."""
-    examples = []
-    for domain in sorted({scan.part.domain for scan in scans}):
-        examples += _near([scan for scan in scans if scan.part.domain == domain])
     for scan in scans:
         tests = scan.at(TEST)
         groups = {scan.groups[place] for place in tests}
@@ -244,23 +247,31 @@ def _clean(scans: Sequence[Scan]) -> list[dict[str, str]]:
                 scan.split[place] = "context_in_test"
             elif number in again:
                 scan.split[place] = "repeated"
+    examples = []
+    for domain in sorted({scan.part.domain for scan in scans}):
+        examples += _near([scan for scan in scans if scan.part.domain == domain])
     return examples[:10]
 
 
 def _near(scans: Sequence[Scan]) -> Iterator[dict[str, str]]:
-    """Leave out the rows of one domain that nearly repeat a held-out one, each with that one."""
+    """Leave out the rows of one domain that nearly repeat a held-out one, each with that one.
+
+    Rows that are left out already are counted here where they nearly repeat a test row. No other
+    row is compared with them: `verify` does not see them either.
+    """
     rows = {
-        name: [(scan, place) for scan in scans for place in scan.at(name)]
-        for name in (TEST, VALIDATION, TRAIN)
+        name: [(scan, place) for scan in scans for place in scan.at(*splits)]
+        for name, splits in {**{name: (name,) for name in SPLITS}, "out": CROSSING}.items()
     }
     questions = {
-        name: [scan.questions[place] for scan, place in some] for name, some in rows.items()
+        name: [scan.questions[place] for scan, place in members] for name, members in rows.items()
     }
-    for (name, number), (held, other) in near.crossing(questions):
-        scan, place = rows[name][number]
-        like, there = rows[held][other]
-        scan.split[place] = "near_duplicates"
-        yield {"left_out": scan.ids[place], "like": like.ids[there]}
+    for sides in ((TEST, "out"), (TEST, VALIDATION, TRAIN)):
+        for (name, number), (held, other) in near.crossing({key: questions[key] for key in sides}):
+            scan, place = rows[name][number]
+            like, like_place = rows[held][other]
+            scan.split[place] = "near_duplicates"
+            yield {"left_out": scan.ids[place], "like": like.ids[like_place]}
 
 
 def _counts(scan: Scan) -> dict[str, int]:
@@ -280,7 +291,7 @@ def _entry(scan: Scan) -> dict[str, Any]:
         "groups": len({scan.groups[place] for place in kept}),
     }
     if scan.untested:
-        entry["without_tests"] = scan.untested
+        entry["without_tests"] = len(scan.untested.intersection(kept))
     if any(question.context for question in scan.questions):
         entry["without_context"] = sum(not scan.questions[place].context for place in kept)
     return entry
@@ -340,13 +351,12 @@ def _write_tests(scans: Sequence[Scan], work: Path) -> dict[str, Any]:
 def _short(record: dict[str, Any]) -> dict[str, Any]:
     """A row in the short form ``{problem, answer, type}`` with its id and, of several answers,
     all."""
-    answers = record["answers"]
     return {
         "id": record["id"],
         "dataset": record["dataset"],
         "domain": record["domain"],
         "problem": record["prompt"],
-        "answer": record["reference"] if record["domain"] == "code" else next(iter(answers), ""),
+        "answer": short_answer(record["domain"], record["reference"], record["answers"]),
         "type": record["domain"],
-        "answers": answers,
+        "answers": record["answers"],
     }

@@ -12,10 +12,12 @@ from pathlib import Path
 
 from experiments.datasets.parts import Part
 from study import bounds
+from study.compose import preset_names
 from study.errors import UserError
 from study.tasks.datasets import code, prompt
 from study.tasks.datasets.fields import address, field
 from study.tasks.datasets.item import Item
+from study.tasks.datasets.preset import DOWNLOADED
 from study.tasks.datasets.sets import SETS
 from study.tasks.files import records, refuse
 
@@ -36,7 +38,8 @@ def parts(path: Path) -> list[Part]:
             " object {problem, answer, type} in each line."
         )
     stem = stem_of(path)
-    bounds.check("the name of the file", stem, bounds.Name(reserved=tuple(SETS)))
+    taken = (*SETS, *preset_names("data"), DOWNLOADED.name)
+    bounds.check("the name of the file", stem, bounds.Name(reserved=taken))
     types = list(dict.fromkeys(kind for _, kind, _ in _typed(path)))
     if not types:
         raise UserError(f"path={path} holds no rows. Give one JSON object per line.")
@@ -128,7 +131,7 @@ def _own_id(record: dict, where: str) -> str:
 def _repeats(path: Path) -> frozenset[int]:
     """The rows whose problem has come before with the same answer.
     Raises UserError: it has come before with another one, or an id stands twice."""
-    seen: dict[tuple[str, str], tuple[str, str]] = {}
+    seen: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {}
     ids: dict[str, str] = {}
     repeats = set()
     for row, (where, kind, record) in enumerate(_typed(path)):
@@ -138,9 +141,11 @@ def _repeats(path: Path) -> frozenset[int]:
             refuse(where, f"the id {own} of {ids[own]} again", "ids differ")
         key = (kind, address(f"{item.context or ''}\n{item.question}"))
         answer = " ".join(_answer(record, where).lower().split())
-        before, given = seen.setdefault(key, (line, answer))
-        if given != answer:
-            refuse(where, f"the problem of {before} with another answer", "a problem has one")
+        right = (item.reference, item.tests) if kind == "code" else (answer,)
+        before, right_before = seen.setdefault(key, (line, right))
+        if right_before != right:
+            wanted = "a problem has one answer, and of code the same tests"
+            refuse(where, f"the problem of {before} with another answer", wanted)
         if before != line:
             repeats.add(row)
     return frozenset(repeats)

@@ -13,7 +13,7 @@ from experiments.datasets import near
 from study.errors import UserError
 from study.files import sha256
 from study.tasks.datasets import prompt
-from study.tasks.datasets.table import MANIFEST, ROWS, Table, open_table
+from study.tasks.datasets.table import MANIFEST, ROWS, Table, again, open_table
 
 SIDES = ("test", "validation", "train")
 """Each may repeat nothing of those before it."""
@@ -32,26 +32,25 @@ def verify(folder: Path, root: Path | None = None, datasets: Sequence[str] = ())
     """
     table = open_table(folder)
     try:
-        wrong = list(_differences(table, root, datasets))
+        wrong = list(_differences(table, root))
     except (KeyError, TypeError, AttributeError) as error:
         wrong = [f"{MANIFEST} is not whole ({error!r} is missing or of another kind)"]
+    wrong += [f"it has no {name}" for name in datasets if name not in table.domains]
+    wrong += [*_crossing(table.columns), *_near(table)]
     if wrong:
         raise UserError(
-            f"{folder} is not what its manifest says: {'; '.join(wrong)}. Prepare it again:"
-            f" {table.manifest.get('command')} out={folder}"
+            f"{folder} is not what its manifest says: {'; '.join(wrong)}. {again(folder, root)}"
         )
     return table.manifest
 
 
-def _differences(table: Table, root: Path | None, datasets: Sequence[str]) -> list[str]:
+def _differences(table: Table, root: Path | None) -> list[str]:
+    """What differs from the manifest."""
     return [
-        *(f"it has no {name}" for name in datasets if name not in table.domains),
         *_files(table),
         *_prompts(table.manifest),
-        *_sources(table.manifest, root),
+        *changed_sources(table.manifest, root),
         *_counts(table),
-        *_crossing(table.columns),
-        *_near(table),
     ]
 
 
@@ -73,7 +72,8 @@ def _prompts(manifest: dict[str, Any]) -> Iterator[str]:
                 yield f"the prompt {name} has changed"
 
 
-def _sources(manifest: dict[str, Any], root: Path | None) -> Iterator[str]:
+def changed_sources(manifest: dict[str, Any], root: Path | None) -> Iterator[str]:
+    """What differs in ``root``, a data folder, from the files that a folder was prepared from."""
     files = [file for entry in manifest["datasets"].values() for file in entry["files"].values()]
     for file in files if root else ():
         path = root / file["name"]

@@ -135,22 +135,26 @@ def _elements(path: Path) -> Iterator[tuple[str, Any]]:
     decode = json.JSONDecoder().raw_decode
     with opened(path) as file:
         decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        text, place, number, ended = "", 0, 0, False
+        text, place, number, ended, closed = "", 0, 0, False, False
         while True:
             while place < len(text) and text[place] in _SPACE:
                 place += 1
             mark = text[place : place + 1]
             problem = ""
-            if mark == "]" and number:
-                return
-            if mark and mark != ("," if number else "["):
+            if mark and closed:
+                problem = f"{short(text[place : place + 20])} after the end of the list"
+            elif mark == "]" and number:
+                closed, place = True, place + 1
+                continue
+            elif mark and mark != ("," if number else "["):
                 problem = f"{short(text[place : place + 20])} after {number} rows"
             elif mark:
                 start = place + 1
                 while start < len(text) and text[start] in _SPACE:
                     start += 1
                 if not number and text[start : start + 1] == "]":
-                    return
+                    closed, place = True, start + 1
+                    continue
                 try:
                     value, end = decode(text, start)
                     # a number may go on behind the end of what has been read
@@ -163,6 +167,8 @@ def _elements(path: Path) -> Iterator[tuple[str, Any]]:
                     yield f"row {number}", value
                     place = end
                     continue
+            if ended and closed and not mark:
+                return
             if ended and not problem:
                 problem = "the end of the file"
             if problem:

@@ -151,12 +151,15 @@ def scores(rows: Sequence[Row], answers: Sequence[str | None]) -> list[rules.Sco
 
 
 def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth]:
-    """Whether each answer is right: a truth of one check."""
+    """Whether each answer is right: a truth of one check; None of a program that no test can
+    check."""
     return [
-        Missing("the grader failed")
-        if told is None
-        else Truth(float(told.correct), (told.correct,))
-        for told in scores(rows, answers)
+        Truth(float(told.correct), (told.correct,))
+        if told is not None
+        else Missing("the grader failed")
+        if row.domain != "code" or row.spec["item"].tests.strip()
+        else None
+        for row, told in zip(rows, scores(rows, answers), strict=True)
     ]
 
 

@@ -1,8 +1,8 @@
 """Which row of which set a run draws at which position: a pure function of options and seed.
 
 Domains take turns by their weights, the sets of a domain by theirs, and a set gives its rows in an
-order that its name and the seed pick. Nothing is duplicated, shuffled or kept: position 10,000 is
-the same whether a run came there at once or was resumed on the way.
+order that its name and the seed pick. No row is duplicated or shuffled: position 10,000 is the
+same whether a run came there at once or was resumed on the way.
 """
 
 from __future__ import annotations

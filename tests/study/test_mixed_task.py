@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -125,8 +126,18 @@ def test_truths_are_one_check_each(task):
 
 def test_a_grader_that_fails_makes_truths_missing(task, monkeypatch):
     monkeypatch.setattr(mixed.rules, "score", lambda items, answers, runner: [None] * len(items))
-    rows = mixed.rows(task, "train")[:2]
+    rows = [mixed.rows(task, "train")[0], next(iter(code_rows(task)))]
     assert all(isinstance(truth, Missing) for truth in mixed.truths(rows, ["1", "2"]))
+
+
+def code_rows(task):
+    return (row for row in mixed.rows(task, "train") if row.domain == "code")
+
+
+def test_of_a_program_without_tests_no_rule_can_tell(task):
+    item = replace(next(code_rows(task)).spec["item"], tests=" ")
+    with mixed.grading(unsafe=True):
+        assert mixed.truths([mixed.item_row(item, "train")], [item.reference]) == [None]
 
 
 def test_the_grader_of_a_block_is_ended_with_it():

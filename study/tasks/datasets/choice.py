@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from study.tasks.datasets.item import Item
 from study.tasks.datasets.prompt import render
 from study.tasks.files import records, refuse, short
 
-LETTERS = "ABCDEFGH"
+LETTERS = string.ascii_uppercase
 FORM = "choices are {letter: text}, {label: [...], text: [...]}, [{label, text}] or a list of text"
 
 
@@ -32,7 +33,7 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
         gold = record.get("answer", record.get("answerKey"))
         if isinstance(gold, int) and not isinstance(gold, bool) and 0 <= gold < len(choices):
             gold = choices[gold][0]
-        if gold not in dict(choices):
+        if not isinstance(gold, str) or gold not in dict(choices):
             problem = f"a gold without an answer: {short(gold)} is none of its choices"
             refuse(where, problem, "answer is the letter of a choice")
         subject = field(record, "subject", str, name, where) if name == "mmlu" else ""
@@ -66,13 +67,15 @@ def _choices(
         value = {letter: record[letter] for letter in LETTERS if letter in record}
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
         labels = value.get("label")
-        pairs = list(zip(labels, value["text"], strict=False)) if isinstance(labels, list) else []
+        same = isinstance(labels, list) and len(labels) == len(value["text"])
+        pairs = list(zip(labels, value["text"], strict=True)) if same else []
     elif isinstance(value, Mapping):
         pairs = list(value.items())
     elif isinstance(value, list) and all(isinstance(choice, Mapping) for choice in value):
         pairs = [(choice.get("label"), choice.get("text")) for choice in value]
     elif isinstance(value, list):
-        pairs = list(zip(LETTERS, value, strict=False))
+        some = len(value) <= len(LETTERS)
+        pairs = list(zip(LETTERS[: len(value)], value, strict=True)) if some else []
     else:
         field(record, "choices", list, name, where)
         pairs = []

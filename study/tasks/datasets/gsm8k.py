@@ -9,6 +9,7 @@ from study.tasks.datasets.fields import address, field
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.prompt import render
 from study.tasks.files import records, refuse
+from study.truth.numbers import final_number
 
 
 def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, Item]]:
@@ -20,8 +21,8 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
         question = field(record, "question", str, name, where)
         solution = field(record, "answer", str, name, where)
         gold = solution.rpartition("####")[2].strip() if "####" in solution else ""
-        if not gold:
-            refuse(where, "a gold without an answer", "the answer stands behind ####")
+        if final_number(gold) is None:
+            refuse(where, "a gold without an answer", "the answer is a number behind ####")
         yield (
             where,
             Item(

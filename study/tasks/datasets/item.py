@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +27,10 @@ class Item:
         code_prompt: HumanEval's prompt: imports, helpers and the head of the function.
         tests: test code.
         setup: code before the tests: MBPP's ``test_setup_code``.
-        reference: a right program.
+        reference: a right program, or a worked solution where the source has one.
         alias: the set's own id, where that is no number.
         choices: (label, text) of each choice.
-        meta: what the source says of the row besides: level, type, licence, revision.
+        meta: what the source says of the row besides: level and type, or a task's number.
     """
 
     id: str
@@ -50,3 +51,9 @@ class Item:
     alias: str = ""
     choices: tuple[tuple[str, str], ...] = ()
     meta: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+def short_answer(domain: str, reference: str, answers: Sequence[str]) -> str:
+    """The answer of a row's short form ``{problem, answer, type}``: the program where tests decide,
+    else the first right answer; empty where "no answer" is right."""
+    return reference if domain == "code" else next(iter(answers), "")

@@ -15,6 +15,7 @@ from study.compose import CONF, preset_names
 from study.errors import UserError
 from study.schema import freeze, schema
 from study.tasks.datasets.sets import SETS
+from study.tasks.mixture import DOMAINS
 from study.tasks.where import data_folder
 
 DOWNLOADED = Path("data") / "raw"
@@ -45,7 +46,7 @@ class Data:
     mbpp: str = bounds.choice("full", "full", "sanitised")
     """All 974 tasks of MBPP, or the 427 of its sanitised half."""
     domains: dict[str, float] = field(
-        default_factory=lambda: {"math": 4.0, "qa": 3.0, "code": 3.0},
+        default_factory=lambda: dict(DOMAINS),
         metadata={"legal": bounds.Number(low=0)},
     )
     """Weights of the domains where rows are drawn; the sets of a domain share its weight."""
@@ -92,6 +93,10 @@ def load_data(name: str, overrides: Sequence[str] = (), datasets: Sequence[str] 
         )
     if not data.datasets:
         bounds.refuse("data.datasets", "[]", "the names of one set or more, such as [gsm8k,math]")
+    for domain in data.domains:
+        bounds.check("data.domains", domain, bounds.Choice(tuple(DOMAINS)))
+    if not any(data.domains.values()):
+        bounds.refuse("data.domains", data.domains, "a weight above 0 for one domain or more")
     if len(data.cut) not in (0, 2):
         bounds.refuse("data.cut", data.cut, "empty, or two numbers such as [5,1]")
     return data

@@ -6,9 +6,11 @@ The folder holds ``manifest.json``, ``rows.arrow`` (Arrow IPC, sorted by split, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import mmap
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -16,6 +18,7 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
+from study.compose import preset_names
 from study.errors import UserError
 from study.files import read_json
 from study.rows import prompt_id
@@ -111,11 +114,11 @@ class Table:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self.columns = pa.ipc.open_file(pa.py_buffer(self._map)).read_all()
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise UserError(f"{folder / ROWS} is not whole: {error}. {_again(folder)}") from error
+            raise UserError(f"{folder / ROWS} is not whole: {error}. {again(folder)}") from error
         if self.columns.schema != SCHEMA or len(self.columns) != total:
             raise UserError(
                 f"{folder / ROWS} holds {len(self.columns)} rows, and {MANIFEST} says {total}, or"
-                f" other columns. {_again(folder)}"
+                f" other columns. {again(folder)}"
             )
 
     def __len__(self) -> int:
@@ -144,7 +147,7 @@ class Table:
 
     def place(self, name: str) -> int | None:
         """Place of the row with this id, or with this id of its set's own; None where there is
-        none."""
+        none. An id of its own that a train row repeats is the test row's."""
         dataset, _, rest = name.partition(":")
         _, _, number = rest.partition(":")
         if dataset in self.domains and number.isascii() and number.isdecimal() and len(number) < 10:
@@ -183,7 +186,8 @@ class Table:
     @functools.cached_property
     def _aliases(self) -> dict[str, int]:
         names = self.columns["alias"].to_pylist()
-        return {name: place for place, name in enumerate(names) if name}
+        places = range(len(names) - 1, -1, -1)  # test rows come first, and have the last word
+        return {names[place]: place for place in places if names[place]}
 
 
 def open_table(folder: str | Path) -> Table:
@@ -201,7 +205,7 @@ def _opened(path: Path, _: tuple[int, ...]) -> Table:
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path / MANIFEST} is not whole ({error!r} is missing or of another kind)."
-            f" {_again(path)}"
+            f" {again(path)}"
         ) from error
 
 
@@ -210,12 +214,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     manifest = read_json(folder / MANIFEST)
     if not manifest or not (folder / ROWS).is_file():
         raise UserError(
-            f"{folder} is not a prepared folder with {MANIFEST} and {ROWS}. {_again(folder)}"
+            f"{folder} is not a prepared folder with {MANIFEST} and {ROWS}. {again(folder)}"
         )
     if manifest.get("format") != FORMAT:
         raise UserError(
             f"{folder} was prepared in format {manifest.get('format')}, and this is {FORMAT}."
-            f" {_again(folder)}"
+            f" {again(folder)}"
         )
     return manifest
 
@@ -246,5 +250,16 @@ def _item(record: dict[str, Any]) -> Item:
     return Item(**{key: value for key, value in record.items() if key not in ("row", "prompt_id")})
 
 
-def _again(folder: Path) -> str:
-    return f"Type: python -m experiments.data prepare data=official out={folder}"
+def again(folder: Path, root: Path | None = None) -> str:
+    """What to type for a prepared folder to be made anew: the command that its manifest has, else
+    that of the preset whose name it bears. ``root`` is the data folder, where that is told."""
+    command = None
+    with contextlib.suppress(UserError):
+        command = read_json(folder / MANIFEST).get("command")
+    if not command or not isinstance(command, str):
+        name = folder.name if folder.name in preset_names("data") else "PRESET"
+        command = f"python -m experiments.data prepare data={name}"
+    if root:
+        command = command.replace("data.root=DIR", shlex.quote(f"data.root={root}"))
+    presets = f" (PRESET: {', '.join(preset_names('data'))})" if "PRESET" in command else ""
+    return f"Type: {command} {shlex.quote(f'out={folder}')}{presets}"

@@ -163,16 +163,63 @@ def hub_rows() -> dict[str, dict[str, list[dict]]]:
     }
 
 
+def hub(monkeypatch, without=""):
+    """Replace the two calls of the hub; ``without`` is a split that it does not give."""
+    rows = hub_rows()
+
+    def load_dataset(repository, config, split, revision):
+        if split == without:
+            raise ConnectionError("closed half way")
+        return Dataset.from_list(rows[repository.split("/")[1]][split])
+
+    monkeypatch.setattr(download, "_revision", lambda repository: "c0ffee")
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+
+
+def test_a_set_without_files_is_prepared_from_the_hub(tmp_path, monkeypatch, root, capsys):
+    monkeypatch.chdir(tmp_path)
+    hub(monkeypatch)
+    roots.lines(tmp_path / "root" / "mbpp" / "mbpp.jsonl", roots.mbpp())
+    words = ["prepare", "data=plan-c", "datasets=gsm8k,mbpp", "data.root=root"]
+    assert data.main(words) == 0
+    printed = capsys.readouterr()
+    assert printed.err == (
+        "root holds no file of gsm8k: the hub gives openai/gsm8k, into data/raw.\n"
+    )
+    entries = json.loads(printed.out)["datasets"]
+    assert (entries["gsm8k"]["revision"], entries["gsm8k"]["rows"]["train"]) == ("c0ffee", 17)
+    assert entries["mbpp"]["revision"].startswith("sha256:")
+    fetched = sets.reported("gsm8k", tmp_path / "data" / "raw")
+    assert fetched == sets.reported("gsm8k", root)
+
+
+def test_a_set_that_neither_folder_nor_hub_has_is_one_paragraph(
+    silent, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "root").mkdir()
+    assert data.main(["prepare", "data=plan-c", "datasets=gsm8k", "data.root=root"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("root holds no file of gsm8k.") and said.count("\n") == 1
+    assert "The hub did not give it either (no answer in 0.2 s)" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["root"]
+
+
+def test_files_of_two_revisions_have_no_source(tmp_path, monkeypatch, root, capsys):
+    words = ["download", "data=official", "datasets=gsm8k", f"data.root={root}", f"out={tmp_path}"]
+    hub(monkeypatch)
+    assert data.main(words) == 0
+    source = tmp_path / "gsm8k" / "gsm8k.source.json"
+    assert source.is_file()
+    hub(monkeypatch, without="test")
+    assert data.main(words) == 0
+    assert "The hub does not answer (closed half way)" in capsys.readouterr().err
+    assert not source.exists()
+
+
 def test_what_the_hub_gives_is_laid_in_official_form(tmp_path, monkeypatch, root, capsys):
     """The hub itself stands outside: its two calls are replaced."""
-    rows = hub_rows()
-    monkeypatch.setattr(download, "_revision", lambda repository: "c0ffee")
-    monkeypatch.setattr(
-        "datasets.load_dataset",
-        lambda repository, config, split, revision: Dataset.from_list(
-            rows[repository.split("/")[1]][split]
-        ),
-    )
+    hub(monkeypatch)
     names = ["gsm8k", "squad2", "hotpotqa", "mbpp"]
     words = ["data=official", f"datasets={','.join(names)}"]
     assert data.main(["download", *words, f"out={tmp_path / 'raw'}"]) == 0

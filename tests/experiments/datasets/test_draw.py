@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -57,8 +58,15 @@ def test_lines_are_of_the_form_that_the_source_has(prepared, tmp_path, capsys):
         item = table.by_id(line["id"])
         assert item is not None and line["problem"] == item.prompt
         assert line["type"] == line["domain"] == item.domain
-        assert line["answer"] == (item.reference or next(iter(item.answers), ""))
         assert line["answer"] or not item.answerable
+    golds = {line["id"]: line["answer"] for line in lines}
+    solutions = {f"gsm8k:train:{row}": str(row + 5) for row in range(20)}
+    drawn = [name for name in golds if name in solutions]
+    assert drawn and all(golds[name] == solutions[name] for name in drawn)
+    programs = [line["answer"] for line in lines if line["domain"] == "code"]
+    assert programs and all("return" in program for program in programs)
+    boxes = [line["answer"] for line in lines if line["dataset"] == "math"]
+    assert boxes and all(re.fullmatch(r"\\frac\{\d+\}\{\d+\}", text) for text in boxes)
 
 
 def test_the_counts_are_those_of_the_lines(prepared, tmp_path):
@@ -113,6 +121,23 @@ def test_a_preset_that_is_not_prepared_is_prepared_first(prepared, tmp_path, mon
     assert data.main(["draw", *words]) == 0
     assert (tmp_path / "rows.jsonl").read_bytes() == first
     assert capsys.readouterr().err == ""
+    assert data.main(["draw", *words, "data.seed=3"]) == 2
+    assert "data/plan-c is prepared already, and not so: data.seed=3" in capsys.readouterr().err
+    roots.make(tmp_path / "other")
+    roots.lines(tmp_path / "other" / "gsm8k" / "train.jsonl", roots.gsm8k("other"))
+    words[1] = f"data.root={tmp_path / 'other'}"
+    assert data.main(["draw", *words]) == 2
+    assert "gsm8k/train.jsonl has another sha256" in capsys.readouterr().err
+
+
+def test_sets_of_a_draw_do_not_choose_what_is_prepared(prepared, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sizes = ["steps=2", "prompts_per_step=4", "out=rows.jsonl", "datasets=gsm8k"]
+    assert data.main(["draw", "data=plan-c", f"data.root={prepared / 'root'}", *sizes]) == 0
+    lines = (tmp_path / "rows.jsonl").read_text().splitlines()
+    assert {json.loads(line)["dataset"] for line in lines} == {"gsm8k"}
+    whole, folder = open_table(prepared / "plan-c"), open_table(tmp_path / "data" / "plan-c")
+    assert folder.counts == whole.counts and folder.manifest == whole.manifest
 
 
 @pytest.mark.parametrize(
@@ -122,6 +147,10 @@ def test_a_preset_that_is_not_prepared_is_prepared_first(prepared, tmp_path, mon
         (["out=rows.jsonl", "prompts_per_step=4"], "needs steps="),
         (["out=rows.jsonl", "steps=2"], "needs prompts_per_step="),
         (["out=rows.jsonl", "steps=0", "prompts_per_step=4"], "steps=0 is not legal"),
+        (
+            ["out=rows.jsonl", "steps=2", "prompts_per_step=4", "task.path=/nowhere"],
+            "task.path= has no meaning with draw",
+        ),
         (["out=info.json", "steps=2", "prompts_per_step=4"], "is the name of the counts"),
         (["out=no/rows.jsonl", "steps=2", "prompts_per_step=4"], "there is no folder"),
         (["out=rows.jsonl", "steps=9999", "prompts_per_step=4"], "The run draws 39996 rows"),

@@ -94,6 +94,31 @@ def test_a_row_of_a_later_side_repeats_one_of_any_earlier_side_and_counts_once()
     assert not list(near.crossing({"test": [one, one], "train": []}))
 
 
+def test_copies_of_single_rows_of_a_template_are_all_seen():
+    """200 held-out rows of one template, and a copy of each with one word more."""
+    template = " ".join(WORDS[:40])
+    for passages in (False, True):
+        rows = [
+            (f"{template} {number}", [str(number)], f"passage {number}" if passages else None)
+            for number in range(200)
+        ]
+        held = [question(*row) for row in rows]
+        copies = [question(f"{text} please", *rest) for text, *rest in rows]
+        assert dict(near.crossing({"test": held, "train": copies})) == {
+            ("train", number): ("test", number) for number in range(200)
+        }
+
+
+SMALL = st.builds(
+    question, st.sampled_from("ab"), st.lists(st.sampled_from("xy")), st.sampled_from([None, *"pq"])
+)
+
+
+@given(SMALL, SMALL)
+def test_what_gives_a_question_away_is_a_mark_of_both(one, other):
+    assert near.leaks(one, other) == bool(near.marks(one) & near.marks(other))
+
+
 def test_many_equal_questions_take_time_in_proportion():
     """Each is compared with a few of the others, not with all."""
     rows = [question(TEXT, ["5"], None)] * 3000

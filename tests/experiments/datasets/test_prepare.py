@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import pyarrow as pa
 import pytest
 
 from experiments import data
+from experiments.datasets import split
+from experiments.datasets.verify import verify
 from study import locks
 from study.tasks.datasets import sets
 from study.tasks.datasets.table import SPLITS, open_table
@@ -23,6 +26,14 @@ from tests.conftest import ROOT
 from tests.study.tasks.datasets import roots
 
 SHARED = data_folder()
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """A set that has no file is not fetched."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
 needs_rows = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no data folder {SHARED}")
 
 
@@ -154,6 +165,32 @@ def test_a_passage_and_titles_of_the_test_rows_are_not_trained_on(copy, tmp_path
     assert manifest["datasets"]["hotpotqa"]["left_out"] == {"group_in_test": 1}
 
 
+def test_an_own_id_that_a_train_row_repeats_is_the_test_rows(copy, tmp_path, capsys):
+    squad = roots.squad2("train")
+    squad["data"][1]["paragraphs"][0]["qas"][1]["id"] = "dev-0-0-a"
+    roots.whole(copy / "squad2" / "train-v2.0.json", squad)
+    words = ["data=official", "datasets=squad2", f"data.root={copy}", f"out={tmp_path / 'rows'}"]
+    run(capsys, "prepare", *words)
+    assert sum(row["alias"] == "dev-0-0-a" for row in frame(tmp_path / "rows")) == 2
+    assert open_table(tmp_path / "rows").by_id("dev-0-0-a").id == "squad2:dev:0"
+
+
+def test_a_row_stays_that_repeats_only_one_that_is_left_out(copy, tmp_path, capsys):
+    dev, train = roots.hotpotqa("dev"), roots.hotpotqa("train")
+    train[0] |= {"supporting_facts": dev[0]["supporting_facts"], "answer": "the same"}
+    train[1] |= {"question": f"{train[0]['question']} Please", "answer": "the same"}
+    roots.whole(copy / "hotpotqa" / "hotpot_train_v1.1.json", train)
+    groups = ("hotpotqa:dev Ada | dev apples", "hotpotqa:train Bo | train boats")
+    seed = next(
+        n for n in range(99) if split.rank(groups[0], n) < 2**63 <= split.rank(groups[1], n)
+    )
+    words = ["data=official", "datasets=hotpotqa", f"data.root={copy}", f"out={tmp_path / 'rows'}"]
+    words += ["data.validation_share=0.5", f"data.seed={seed}"]
+    manifest = run(capsys, "prepare", *words)
+    assert manifest["datasets"]["hotpotqa"]["left_out"] == {"group_in_test": 1}
+    assert run(capsys, "verify", *words) == manifest
+
+
 def test_plan_c_keeps_near_duplicates_on_one_side(copy, tmp_path, capsys):
     rows = roots.gsm8k("train")
     again = [row | {"question": row["question"].replace("many", "MANY")} for row in rows]
@@ -175,6 +212,11 @@ BROKEN = {
     "unknown preset": (["data=plan-d"], "The presets are official, plan-c"),
     "unknown key": (["data.rood=x"], "The settings do not fit"),
     "wrong value": (["data.validation_share=2"], "data.validation_share=2.0 is not legal"),
+    "no such domain": (["data.domains.maths=5"], "data.domains=maths is not legal: it must be one"),
+    "no weight": (
+        ["data.domains={math: 0, qa: 0, code: 0}"],
+        "a weight above 0 for one domain or more",
+    ),
     "half a cut": (["data.cut=[5]"], "data.cut=[5] is not legal"),
     "no folder": (["data.root=/nowhere"], "data.root=/nowhere is not a folder"),
     "both": (["task=prompts"], "task= and data= are two kinds of rows"),
@@ -260,6 +302,34 @@ def test_what_was_changed_is_said(case, root, tmp_path, capsys):
     assert said in refused(capsys, "verify", *words)
     if case == "rows":
         assert "it has no math" in refused(capsys, "verify", *words, "datasets=gsm8k,math")
+
+
+def test_the_remedy_makes_the_same_folder_again(root, tmp_path, capsys):
+    out = tmp_path / "rows of mine"
+    typed = ["datasets=gsm8k,mbpp", f"data.root={root}", "data.cut=[2,1]"]
+    manifest = run(capsys, "prepare", "data=plan-c", *typed, f"out={out}")
+    assert str(root) not in json.dumps(manifest)
+    (out / "test" / "gsm8k_test.jsonl").unlink()
+    said = refused(capsys, "verify", f"path={out}", f"data.root={root}")
+    words = shlex.split(said.partition("Type: python -m experiments.data ")[2])
+    assert run(capsys, *words) == manifest == run(capsys, "verify", f"path={out}")
+
+
+def test_a_fault_of_ours_is_not_told_as_a_damaged_manifest(root, tmp_path, capsys, monkeypatch):
+    words = ["data=official", "datasets=mbpp", f"data.root={root}", f"out={tmp_path / 'rows'}"]
+    run(capsys, "prepare", *words)
+    monkeypatch.setattr("experiments.datasets.near.crossing", lambda sides: sides["none"])
+    with pytest.raises(KeyError, match="none"):
+        verify(tmp_path / "rows")
+
+
+def test_a_folder_without_a_manifest_is_made_of_the_preset_that_names_it(tmp_path, capsys):
+    (tmp_path / "plan-c").mkdir()
+    said = refused(capsys, "verify", f"path={tmp_path / 'plan-c'}")
+    assert f"prepare data=plan-c out={tmp_path / 'plan-c'}" in said
+    (tmp_path / "mine").mkdir()
+    said = refused(capsys, "verify", f"path={tmp_path / 'mine'}")
+    assert "prepare data=PRESET out=" in said and "(PRESET: official, plan-c)" in said
 
 
 def test_a_killed_run_leaves_what_the_next_one_mends(root, tmp_path, capsys):

@@ -130,11 +130,14 @@ def test_the_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "one of download, prepare, verify, register, describe"),
+        ([], "one of download, prepare, verify, register, draw, describe"),
         (["mend"], "'mend' is not one of download, prepare, verify"),
         (["describe"], "needs task= (preset of the task"),
         (["prepare", "task=prompts"], "needs out= (JSONL file"),
-        (["describe", "task=prompts", "seed=3"], "'seed=3' is not an option of experiments.data"),
+        (["describe", "task=prompts", "hue=3"], "'hue=3' is not an option of experiments.data"),
+        (["describe", "task=prompts", "seed=3"], "seed= has no meaning with experiments.data desc"),
+        (["prepare", "task=prompts", "out=o", "path=x"], "path= has no meaning with experiments"),
+        (["prepare", "task=prompts", "out=o", "datasets=gsm8k"], "datasets= belongs to data="),
         (["verify"], "needs path= (prepared file)"),
         (["describe", "task=nonsense"], "is not a preset"),
     ],

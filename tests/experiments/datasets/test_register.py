@@ -47,7 +47,17 @@ def test_rows_of_one_type_keep_the_name_of_the_file(tmp_path, capsys):
     assert data.main(["verify", f"path={tmp_path / 'rows'}"]) == 2
     said = capsys.readouterr().err
     assert "rows_test.jsonl is missing" in said
-    assert "experiments.data register path=rows.jsonl data=plan-c out=" in said
+    assert f"experiments.data register path={path} data=plan-c out=" in said
+
+
+def test_rows_that_are_not_cut_are_refused(tmp_path, capsys):
+    path = roots.lines(tmp_path / "rows.jsonl", rows(MATH, 18))
+    words = ["register", f"path={path}", "data=official", f"out={tmp_path / 'rows'}"]
+    assert data.main(words) == 2
+    assert "data.cut=[] is not legal: it must be two numbers such as [5,1]" in (
+        capsys.readouterr().err
+    )
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_types_are_sets_of_their_own_and_keep_the_row_of_the_file(tmp_path, capsys):
@@ -83,7 +93,7 @@ def test_a_number_may_stand_without_quotes_and_repeats_are_merged(tmp_path, caps
 
 def test_programs_without_tests_are_counted(tmp_path, capsys):
     bare = [{key: row[key] for key in row if key != "tests"} for row in rows(CODE, 11)]
-    path = roots.lines(tmp_path / "mine.jsonl", [*bare, *rows(CODE, 12)[11:]])
+    path = roots.lines(tmp_path / "mine.jsonl", [*bare, *rows(CODE, 12)[11:], bare[3]])
     manifest = run(capsys, "register", f"path={path}", f"out={tmp_path / 'rows'}")
     assert manifest["datasets"]["mine"]["without_tests"] == 11
 
@@ -96,6 +106,14 @@ WRONG = {
     "two answers": (
         [MATH, MATH | {"answer": "6"}],
         "line 2: found the problem of line 1 with anot",
+    ),
+    "two programs": (
+        [CODE, CODE | {"answer": CODE["answer"].replace("2 *", "2  *")}],
+        "line 2: found the problem of line 1 with another answer",
+    ),
+    "other tests": (
+        [CODE, CODE | {"tests": "assert double(3) == 6"}],
+        "line 2: found the problem of line 1 with another answer",
     ),
     "an id again": ([QA, QA | {"problem": "Other?"}], "line 2: found the id q1 of line 1 again"),
     "a number again": ([QA | {"id": 7}, QA | {"id": 7, "problem": "Other?"}], "the id 7 of line 1"),
@@ -121,6 +139,8 @@ def test_a_row_that_is_not_of_the_form_is_refused(case, tmp_path, capsys):
     ("name", "said"),
     [
         ("gsm8k.jsonl", "the name of the file=gsm8k is not legal"),
+        ("plan-c.jsonl", "the name of the file=plan-c is not legal"),
+        ("raw.jsonl", "the name of the file=raw is not legal"),
         ("my rows.jsonl", "it must be a plain name"),
         ("rows.csv", "is not a file that ends in .jsonl or .jsonl.gz"),
     ],

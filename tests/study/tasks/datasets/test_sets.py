@@ -73,7 +73,7 @@ def test_gold_answers_and_own_ids(root):
 
 def test_groups_are_articles_titles_and_functions(root):
     groups = {name: [item.group_key for item in sets.reported(name, root)] for name in SETS}
-    assert Counter(groups["squad2"])["squad2:dev_islands"] == 4 or len(set(groups["squad2"])) == 6
+    assert Counter(groups["squad2"]) == {f"squad2:dev_{thing}": 4 for thing in roots.THINGS[10:16]}
     assert groups["hotpotqa"][0] == "hotpotqa:dev Ada | dev apples"
     assert groups["mbpp"][0] == "mbpp:weigh_apples"
     assert groups["humaneval"][1] == "humaneval:count_boats"
@@ -167,6 +167,24 @@ WRONG = {
     "no Python": ("mbpp/mbpp.jsonl", [MBPP | {"code": "def ("}], "is no Python"),
     "tests of nothing": ("mbpp/mbpp.jsonl", [MBPP | {"test_list": ["assert 1"]}], "call no"),
     "no such choice": ("mmlu/test.jsonl", [CHOICE | {"answer": 7}], "a gold without an answer"),
+    "a list as gold": ("mmlu/test.jsonl", [CHOICE | {"answer": ["A"]}], "['A'] is none of its ch"),
+    "too many choices": (
+        "mmlu/test.jsonl",
+        [CHOICE | {"choices": [str(number) for number in range(27)]}],
+        "the choices",
+    ),
+    "labels without choices": (
+        "mmlu/test.jsonl",
+        [CHOICE | {"choices": {"label": ["A", "B", "C"], "text": ["x", "y"]}}],
+        "line 1: found the choices",
+    ),
+    "gold that is no number": (
+        "gsm8k/test.jsonl",
+        [GSM8K, GSM8K | {"answer": "#### many"}],
+        "line 2: found a gold without an answer",
+    ),
+    "two lists": (HOTPOTS, packed(HOTPOT) + b"\n" + packed(HOTPOT), "after the end of the list"),
+    "text after no rows": (HOTPOTS, b"[] garbage", "row 1: found no JSON: 'garbage' after the end"),
     "one choice": ("mmlu/test.jsonl", [CHOICE | {"choices": ["a"]}], "the choices"),
 }
 
@@ -232,14 +250,25 @@ def test_paragraphs_in_a_file_of_their_own_are_found_by_the_question(tmp_path):
 VALUES = st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=5)
 
 
+def test_ten_choices_are_all_taken(tmp_path):
+    row = CHOICE | {"choices": [str(number) for number in range(10)], "answer": 9}
+    roots.lines(tmp_path / "mmlu" / "test.jsonl", [row])
+    (item,) = sets.reported("mmlu", tmp_path)
+    assert len(item.choices) == 10 and item.answers == ("J",) and "J. 9" in item.prompt
+
+
 @settings(max_examples=50)
 @given(st.lists(VALUES, max_size=6), st.integers(1, 9))
 def test_a_list_is_read_in_pieces_of_any_size(tmp_path_factory, values, size):
     path = tmp_path_factory.getbasetemp() / "list.json"
-    path.write_text(json.dumps(values, indent=size % 3 or None), encoding="utf-8")
+    text = json.dumps(values, indent=size % 3 or None)
+    path.write_text(text + " \n" * (size % 4), encoding="utf-8")
     before, files.CHUNK = files.CHUNK, size
     try:
         assert [value for _, value in files.elements(path)] == values
+        path.write_text(text + "\n" * size + "]", encoding="utf-8")
+        with pytest.raises(UserError, match="after the end of the list"):
+            list(files.elements(path))
     finally:
         files.CHUNK = before
 
