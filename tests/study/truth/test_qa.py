@@ -96,6 +96,12 @@ def test_what_hotpot_scores(right, predicted, exact, f1):
         ("Answer:", ""),
         ("The answer is Rollo. He was a Norman.", "Rollo"),
         ("so \\boxed{Rollo}", "Rollo"),
+        ("The answer is St. Louis. It lies on a river.", "St. Louis"),
+        ("the answer is **J. R. R. Tolkien**. He", "J. R. R. Tolkien**"),
+        ("The answer is Dr. Who", "Dr. Who"),
+        ("Question? Answer: U.S. Army", "U.S. Army"),
+        ("The answer is no. He was born later.", "no"),
+        ("The answer is yes! Both are.", "yes"),
     ],
 )
 def test_the_span_that_a_text_gives(answer, given):
