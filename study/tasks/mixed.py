@@ -153,10 +153,10 @@ def scores(rows: Sequence[Row], answers: Sequence[str]) -> list[rules.Score | No
 def truths(rows: Sequence[Row], answers: Sequence[str]) -> list[RuleTruth]:
     """Whether each answer is right: a truth of one check."""
     return [
-        Missing("the grader failed")
+        Missing(_GRADERS[""].lost.get(row.item, "the grader failed"))
         if told is None
         else Truth(float(told.correct), (told.correct,))
-        for told in scores(rows, answers)
+        for row, told in zip(rows, scores(rows, answers), strict=True)
     ]
 
 

@@ -13,6 +13,7 @@ from study.errors import UserError
 from study.rows import Missing, Truth
 from study.schema import Policy, Study, Task, Trainer
 from study.tasks import TASKS, mixed, oracle, order_of
+from study.tasks.datasets.item import Item
 from study.tasks.datasets.table import open_table
 from study.truth import Grader
 from tests.study.tasks.datasets import roots
@@ -127,6 +128,17 @@ def test_a_grader_that_fails_makes_truths_missing(task, monkeypatch):
     monkeypatch.setattr(mixed, "score", lambda items, answers, runner: [None] * len(items))
     rows = mixed.rows(task, "train")[:2]
     assert all(isinstance(truth, Missing) for truth in mixed.truths(rows, ["1", "2"]))
+
+
+def test_a_missing_truth_says_why(monkeypatch):
+    monkeypatch.setattr("study.truth.mathematics.sys.executable", "/bin/false")
+    untested = Item("mbpp:train:0", "mbpp", "code", "train", "", "Write f", "", entry_point="f")
+    half = Item("math:train:0", "math", "math", "train", "", "A half?", "", answers=("1/2",))
+    rows = [mixed.item_row(item, "train") for item in (untested, half)]
+    with mixed.grading() as grader:
+        tests, worker = mixed.truths(rows, ["def f(): 1", "0.5"])
+        assert tests == Missing("mbpp:train:0 has no tests")
+        assert worker == Missing(next(iter(grader.faults)))
 
 
 def test_the_grader_of_a_block_is_ended_with_it():

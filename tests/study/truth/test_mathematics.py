@@ -1,5 +1,6 @@
 """MATH: which expression counts, what equals what, and that no expression holds up the others."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from study.sandbox.calls import Outcome
-from study.truth import Grader, score
+from study.sandbox.worker import Broken
+from study.truth import Grader, equations, score
 from study.truth.extract import last_box
 from study.truth.mathematics import Comparer, Comparison, final_expression, tidy
 from tests.study.truth.shared import item, mathematics
@@ -231,6 +233,37 @@ def test_a_process_that_dies_twice_is_missing(monkeypatch):
     with Grader(1) as runner:
         said = score([gold("1/2"), gold("2")], ["0.5", "2"], runner)
     assert said[0] is None and said[1].correct
+
+
+def test_memory_that_others_filled_is_no_verdict(monkeypatch):
+    """A child's caches grow with what it is asked: only its first request may end for memory."""
+
+    def full(golds, answer):
+        if answer == "large":
+            raise MemoryError
+        return True
+
+    said = []
+    monkeypatch.setattr(equations, "equal", full)
+    monkeypatch.setattr(equations, "_say", said.append)
+
+    def serve(*answers):
+        lines = [json.dumps({"golds": [], "answer": text, "cpu_s": 2}) for text in answers]
+        monkeypatch.setattr(equations, "_lines", lambda: iter(lines))
+        said.clear()
+        return equations._serve(), [verdict["end"] for verdict in said]
+
+    assert serve("large") == (equations.SPOILT, ["memory"])
+    assert serve("1", "large") == (equations.FULL, ["compared"])
+    with pytest.raises(Broken):  # so that it is asked again, and of a new process
+        comparer = Comparer()
+        monkeypatch.setattr(
+            comparer.worker, "ask", lambda *_: {"end": "died", "code": equations.FULL}
+        )
+        try:
+            comparer.call(Comparison(("1",), "2"))
+        finally:
+            comparer.close()
 
 
 def test_its_processes_end_with_it():
