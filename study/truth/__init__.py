@@ -136,7 +136,6 @@ def _begin(item: Item, answer: str, runner: Grader) -> Callable[[], Score | None
         return _later(mathematics.score, item, answer, runner, crew.submit(comparison))
     if item.domain == "code":
         if not item.tests.strip():  # any program would pass
-            runner.lost[item.id] = f"{item.id} has no tests"
             return lambda: None
         tier = runner.tier
         crew = runner.crew("code", lambda: Pair(tier))
