@@ -7,7 +7,7 @@ from pathlib import Path
 from experiments.policies.load import cache_of, load_policy
 from experiments.processes import leave_with_launcher
 from study import cells
-from study.tasks import TASKS
+from study.tasks import task_module
 
 
 def follow(folder: Path, threads: int) -> int:
@@ -31,7 +31,7 @@ def follow(folder: Path, threads: int) -> int:
     disable_progress_bar()
     checkpoint, step = shared(None)
     if step < config.trainer.steps:
-        rows = TASKS[config.task.name].rows(config.task, "train")
+        rows = task_module(config.task.name).rows(config.task, "train")
         model, tokenizer = load_policy(config.policy, config.task, cache_of(cell))
         set_seed(config.seed)
         folder = cell.dir / "checkpoints"

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 AT_ONCE = 200
 """Coroutines that are started before replies get a turn again."""
+LAST_S = 5.0
+"""How long what runs in a loop may take to end once the loop is closed."""
 
 
 async def gather(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
@@ -103,6 +105,9 @@ class Loop:
         try:
             await self._shut()
             # Those who wait for a verdict get their `aborted` before the loop is gone.
-            await asyncio.gather(*self._jobs, return_exceptions=True)
+            if self._jobs:
+                await asyncio.wait(self._jobs, timeout=LAST_S)
+            # An interrupt may have come before anybody waited for a job, so that nobody ends it.
+            await cancel(self._jobs)
         finally:
             self._loop.stop()

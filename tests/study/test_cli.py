@@ -31,8 +31,8 @@ from study.errors import UserError
 from study.files import write_json
 
 ROOT = Path(__file__).parents[2]
-OTHERS = {"experiments.sweep", "judges.serving.vllm_cpu"}
-"""Hydra reads the one, and vLLM the other."""
+OTHERS = {"experiments.sweep", "judges.serving.vllm_cpu", "study.truth.equations"}
+"""Hydra reads the first, vLLM the second; the third is a child that reads its parent's pipe."""
 
 
 @functools.cache

@@ -125,7 +125,7 @@ def test_truths_are_one_check_each(task):
 
 
 def test_a_grader_that_fails_makes_truths_missing(task, monkeypatch):
-    monkeypatch.setattr(mixed, "score", lambda items, answers, runner: [None] * len(items))
+    monkeypatch.setattr(mixed.rules, "score", lambda items, answers, runner: [None] * len(items))
     rows = mixed.rows(task, "train")[:2]
     assert all(isinstance(truth, Missing) for truth in mixed.truths(rows, ["1", "2"]))
 
