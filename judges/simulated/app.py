@@ -102,7 +102,7 @@ class SimulatedJudge:
                 404, f"The model {body['model']!r} does not exist here.", "model_not_found"
             )
         question = read_question(body)
-        told = await self._truths.of(question.prompt, question.answers)
+        row, told = await self._truths.of(question.prompt, question.answers)
         truths = [truth for truth in told if isinstance(truth, Truth)]
         if None in told:
             raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
@@ -110,7 +110,6 @@ class SimulatedJudge:
             # A status that is not asked again: whoever finds truths has tried as often as it may.
             message = f"The rule truth could not be had: {lost.reason}"
             raise Unanswerable(424, message, "no_truth")
-        row = self._truths.row(question.prompt)
         bias = self._bias.get(row.domain if row else "", self._bias[""])
         nth = self._asked[question.content]
         self._asked[question.content] += 1

@@ -24,29 +24,24 @@ class Truths:
         self._waiting: list[tuple[Row, Sequence[str], asyncio.Future[list[RuleTruth]]]] = []
         self._work: asyncio.Task[None] | None = None
 
-    def row(self, prompt: str) -> Row | None:
-        """The row behind a prompt; None where it is not known."""
+    async def of(self, prompt: str, answers: Sequence[str]) -> tuple[Row | None, list[RuleTruth]]:
+        """The row behind a prompt, None where it is not known, and what the rules say of each
+        answer to it."""
         if not isinstance(self._oracle, Oracle):
-            return None
-        return self._oracle.row_of(prompt_id(prompt))
-
-    async def of(self, prompt: str, answers: Sequence[str]) -> list[RuleTruth]:
-        """What the rules say of each answer to a prompt."""
-        if not isinstance(self._oracle, Oracle):
-            return [self._oracle(prompt, answer) for answer in answers]
-        row = self.row(prompt)
+            return None, [self._oracle(prompt, answer) for answer in answers]
+        row = self._oracle.row_of(prompt_id(prompt))
         if row is None:
-            return [None] * len(answers)
+            return None, [None] * len(answers)
         rows = [row] * len(answers)
         if not self._oracle.waits:
-            return self._oracle.truths(rows, answers)
+            return row, self._oracle.truths(rows, answers)
         if (truths := self._oracle.remembered(rows, answers)) is not None:
-            return truths
+            return row, truths
         future = asyncio.get_running_loop().create_future()
         self._waiting.append((row, answers, future))
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._ask(self._oracle))
-        return await future
+        return row, await future
 
     async def _ask(self, oracle: Oracle) -> None:
         """Answer who waits, batch by batch."""

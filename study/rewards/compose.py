@@ -83,7 +83,8 @@ def seen(
     """(judge's score, truth) of each rollout as the reward may see them.
 
     A truth that the reward is made of, and that could not be had, is treated by the failure policy
-    as a missing score is. Where no rule can tell, there is nothing to treat.
+    as a missing score is. Where no rule can tell, there is nothing to treat. A rollout counts as
+    missing where it lacks either.
     Raises TooManyMissing: see `composed`.
     """
     limited = apply_failure_policy(list(scores), group_size, on_failure, max_unscored_frac)
@@ -97,6 +98,9 @@ def seen(
     except TooManyMissing as error:
         why = inputs[lost.index(True)].truth_missing
         raise TooManyMissing(f"{error}. The first could not be had because {why}") from error
+    either = [None if missing else score for missing, score in zip(lost, scores, strict=True)]
+    what = "verdicts or rule truths"
+    apply_failure_policy(either, group_size, "unscored", max_unscored_frac, what)
     truths = [rollout.truth if mark else mark for rollout, mark in zip(inputs, kept, strict=True)]
     return list(zip(limited, truths, strict=True))
 

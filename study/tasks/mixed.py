@@ -156,7 +156,7 @@ def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth
     return [
         Truth(float(told.correct), (told.correct,))
         if told is not None
-        else Missing("the grader failed")
+        else Missing(_GRADERS[""].lost.get(row.item, "the grader failed"))
         if row.domain != "code" or row.spec["item"].tests.strip()
         else None
         for row, told in zip(rows, scores(rows, answers), strict=True)

@@ -33,7 +33,7 @@ HERE: dict[str, Rule] = {
     "commonsenseqa": choice.score,
 }
 """Data set -> the rule that is computed in this process. Others go by their domain."""
-MOST_REMEMBERED = 200_000
+MOST_REMEMBERED = 20_000
 
 
 class Grader:
@@ -45,6 +45,7 @@ class Grader:
         unsafe: go on without isolation where this machine has none.
         limits: what one program may use.
         faults: why answers are missing, and how many for each reason.
+        lost: item id -> why the last answer to it that is missing could not be scored.
     """
 
     def __init__(self, workers: int = 2, unsafe: bool = False, limits: Limits = CANDIDATE) -> None:
@@ -52,6 +53,7 @@ class Grader:
         self.unsafe = unsafe
         self.limits = limits
         self.faults: Counter[str] = Counter()
+        self.lost: dict[str, str] = {}
         self._crews: dict[str, Crew] = {}
         self._memo: dict[tuple[str, bytes], Score] = {}
         self._lock = threading.Lock()
@@ -171,6 +173,7 @@ def _later(
         said = waiting.result()
         if said.outcome is Outcome.SANDBOX:
             runner.faults[said.detail] += 1
+            runner.lost[item.id] = said.detail
             return None
         return read(item, answer, said)
 

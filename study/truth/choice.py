@@ -19,10 +19,16 @@ def chosen(choices: tuple[tuple[str, str], ...], answer: str) -> str | None:
     """The label that ``answer`` gives, or None: looked for in the last box, behind the last "answer
     is" or "answer:", in the last line, and in all of the text. In each of these a label counts that
     stands alone, or first with a mark behind it, or the text of a choice; else the only label that
-    stands in it between marks or words."""
+    stands in it between marks or words. Where several choices are listed in lines of their own, a
+    line of the list is no answer, nor is all of the text."""
     boxed, stated = last_box(answer), after_answer(answer)
     last_line = answer.strip().rpartition("\n")[2]
-    for part in (boxed, first_sentence(stated) if stated else None, last_line, answer):
+    begin = _beginning(choices)
+    listed = {match[1].casefold() for match in begin.finditer(answer)}
+    looked = [boxed, first_sentence(stated) if stated else None, last_line, answer]
+    if len(listed) > 1:
+        looked[2:] = [] if begin.match(last_line) else [last_line]
+    for part in looked:
         if part is not None and (label := _label(choices, part)) is not None:
             return label
     return None
@@ -34,6 +40,19 @@ def _plain(text: str) -> str:
     return " ".join(text.strip(_EDGES).split()).casefold()
 
 
+def _names(choices: tuple[tuple[str, str], ...]) -> str:
+    """A pattern of the labels."""
+    return "|".join(re.escape(label) for label, _ in choices)
+
+
+def _beginning(choices: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
+    """A line that begins with a label, in either case, and a mark behind it."""
+    names = _names(choices)
+    return re.compile(
+        rf"^[ \t]{{0,8}}[(\[*_]{{0,4}}((?i:{names}))[*_]{{0,3}}[).:\]](?!\w)", re.MULTILINE
+    )
+
+
 def _label(choices: tuple[tuple[str, str], ...], part: str) -> str | None:
     labels = {label.casefold(): label for label, _ in choices}
     plain = _plain(part)
@@ -42,14 +61,17 @@ def _label(choices: tuple[tuple[str, str], ...], part: str) -> str | None:
     same = [label for label, text in choices if _plain(text) == plain]
     if len(same) == 1:
         return same[0]
-    names = "|".join(re.escape(label) for label, _ in choices)
-    first = re.match(rf"\s{{0,8}}[(\[*_]{{0,4}}({names})[*_]{{0,3}}[).:\]](?!\w)", part)
+    names, first = _names(choices), _beginning(choices).match(part.lstrip())
     marked = set(re.findall(rf"[(\[*]({names})[)\]*]", part))
+    marked |= set(re.findall(rf"[(\[]((?i:{names}))[)\]]", part))
     marked |= {first[1]} if first else set()
     if not marked:
-        alone = rf"(?<![\w'’-])({names})(?![\w'’-])(?!(?<=A) (?!is\b|because\b)[a-z])"  # noqa: RUF001
-        marked = set(re.findall(alone, part))  # an "A" before another word is an article
-    return marked.pop() if len(marked) == 1 else None
+        # an "A" before another word is an article
+        behind = r"(?![\w'’-])(?!(?<=[Aa]) (?!is\b|because\b)[a-z])"  # noqa: RUF001
+        marked = set(re.findall(rf"(?<![\w'’-])({names}){behind}", part))  # noqa: RUF001
+        marked |= set(re.findall(rf"\b(?i:option|choice) ((?i:{names})){behind}", part))
+    given = {labels[name.casefold()] for name in marked}
+    return given.pop() if len(given) == 1 else None
 
 
 def score(item: Item, answer: str) -> Score:

@@ -18,6 +18,9 @@ _FENCE = re.compile(
     r"^[ \t]{0,8}(?P<mark>`{3,8}|~{3,8})[ \t]{0,8}(?P<language>[^\s`]{0,20})[^\n]*$", re.M
 )
 
+_BODY = re.compile(r"\A\n{0,8}(?: {4}|\t)|^[ \t]*(?:return|yield)\b", re.M)
+"""How the body of a function looks: its first line is indented, or a line of it returns."""
+
 
 def blocks(text: str) -> list[str]:
     """The contents of the fenced blocks of a chat answer; the last may be without its end."""
@@ -46,12 +49,18 @@ def head_of(item: Item) -> str:
 
 
 def answer_code(item: Item, answer: str) -> str:
-    """The code in ``answer``: the last fenced block that defines the function, else the first
+    """The code in ``answer``: the last fenced block that defines the function, else what stands
+    before the first fence where that defines it, or is a body that the fence ends; else the first
     block, else all of it."""
     fenced = blocks(answer)
-    return next((code for code in reversed(fenced) if defines(code, item.entry_point)), None) or (
-        fenced[0] if fenced else answer
-    )
+    for code in reversed(fenced):
+        if defines(code, item.entry_point):
+            return code
+    if first := _FENCE.search(answer):
+        before = answer[: first.start()]
+        ends = item.code_prompt and not first["language"] and _BODY.search(before)
+        return before if ends or defines(before, item.entry_point) else fenced[0]
+    return answer
 
 
 def programs(item: Item, answer: str) -> tuple[tuple[str, ...], ...]:

@@ -39,7 +39,7 @@ def after_answer(text: str) -> str | None:
     return text[places[-1].end() :].strip() if places else None
 
 
-def first_sentence(text: str) -> str:
-    """The text up to the end of its first sentence or line."""
-    end = _SENTENCE.search(text)
+def first_sentence(text: str, ends: re.Pattern[str] = _SENTENCE) -> str:
+    """The text up to the end of its first sentence or line, which ``ends`` finds."""
+    end = ends.search(text)
     return text[: end.start()] if end else text

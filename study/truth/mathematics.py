@@ -48,9 +48,16 @@ _SAME = (
     (re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?![a-zA-Z])|°"), ""),
     (re.compile(r"\\?[%$]|\\text\{\s?\\?%\s?\}"), ""),
     (re.compile(r"[\u2212\u2013]"), "-"),
+    (re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi"),
 )
 _UNIT = re.compile(r"(?<=[\d}\s])\s?\\text\{[^{}]{0,60}\}(?:\^\{?\d\}?)?\s*$")
-_WORDS = re.compile(r"(-?\d[\d,.]*)\s+[A-Za-z]{2,20}(?:\s[A-Za-z]{2,20}){0,3}")
+_WORDS = re.compile(
+    r"(-?\d[\d,.]*)\s+(?!(?:pi|sqrt|sin|cos|tan|log|ln|or|to|and|mod|choose|million|thousand"
+    r"|hundred|dozen|factorial)\b)[A-Za-z]{2,20}(?:\s[A-Za-z]{2,20}){0,3}"
+)
+"""A number and its unit, which is no word that makes another number of it."""
+_BASE = re.compile(r"(?:[A-Za-z]=)?-?\(?[\dA-Za-z.]{1,99}\)?_\{?(\d{1,3})\}?")
+"""A number and its base, which math-verify would not read."""
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _NAMED = re.compile(r"\\(?:text|mbox)\s?\{[^{}]*[A-Za-z]{2}[^{}]*\}")
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
@@ -93,6 +100,7 @@ def tidy(expression: str) -> str:
         expression = named[1]
     if re.fullmatch(r"\([A-Za-z]\)", expression):
         expression = expression[1]
+    expression = re.sub(r"(?<=\d) +(?=\d{3}(?!\d))", "", expression)
     if _THOUSANDS.fullmatch(expression):
         expression = expression.replace(",", "")
     if mixed := _MIXED.fullmatch(expression):
@@ -103,8 +111,14 @@ def tidy(expression: str) -> str:
 
 def _squeezed(expression: str) -> str:
     """What two expressions have in common that are the same text; a word has no case."""
-    text = expression.replace(" ", "")
+    text = re.sub(r"(?<!\d) | (?!\d)", "", expression)
     return text.casefold() if re.fullmatch(r"[A-Za-z]{2,}", text) else text
+
+
+def _base(expression: str) -> str | None:
+    """The base that stands behind a number, or None."""
+    based = _BASE.fullmatch(expression.replace(" ", ""))
+    return based[1] if based else None
 
 
 def _depth(expression: str) -> int:
@@ -135,6 +149,10 @@ def compare(item: Item, answer: str) -> Score | Comparison:
         return no_answer()
     if _squeezed(mine) in map(_squeezed, golds):
         return verdict(True, expression)
+    if base := _base(mine):
+        golds = tuple(gold for gold in golds if _base(gold) == base)
+        if not golds:
+            return verdict(False, expression)
     if all(_NAMED.fullmatch(gold.strip()) for gold in item.answers):
         return verdict(False, expression)  # math-verify would multiply the letters of a word
     return Comparison(golds, mine)

@@ -24,6 +24,11 @@ _BELOW = re.compile(r"\s?/\s?(-?\d[\d,.]{0,400})", re.ASCII)
 _MIXED = re.compile(r" \d{1,9}\s?/\s?\d", re.ASCII)
 _PERCENT = re.compile(r"\s?(?:\\?%|percent)")
 _SIGN = re.compile(r"(?:^|[^\w)\]}%.])(?:-[$£€]?|[$£€]-)\Z")
+_QUANTITY = re.compile(
+    r"[^\w=]{0,12}\d[\d.,/ ]{0,400}\W{0,4}(?: (?![a-zA-Z]\b)[A-Za-z]{1,20}\b[ *]{0,4}){0,3}",
+    re.ASCII,
+)
+"""A number alone, or with words behind it that may be its unit; a letter is an unknown."""
 _REMARK = re.compile(r"\([^()]{0,300}\)")
 _FRACTION = r"\s?(-?[\d.,]{1,40})\s?"
 _LATEX = (
@@ -61,9 +66,13 @@ def final_number(text: str) -> Number | None:
 
 
 def _stated(part: str) -> Number | None:
-    """The first number of the sentence that ``part`` begins with, behind its last equals sign."""
+    """The number of the sentence that ``part`` begins with: the first behind its last equals sign,
+    or the quantity that the sentence begins with and explains ("18 = 9*2", "5 dollars = 500
+    cents")."""
     sentence = first_sentence(part.strip()[:1000])
-    for side in (sentence.rpartition("=")[2], sentence):
+    head, equals, _ = sentence.partition("=")
+    stated = head if equals and _QUANTITY.fullmatch(head) else sentence.rpartition("=")[2]
+    for side in (stated, sentence):
         if (number := next(numbers(side), None)) is not None:
             return number
     return None
@@ -76,12 +85,13 @@ def numbers(text: str) -> Iterator[Number]:
         text = pattern.sub(plain, text)
     whole: Fraction | None = None
     """What may be the whole part of a mixed number, and has been taken back."""
-    done = 0
+    done = first = 0
     for start, end in _runs(text):
         before = text[max(0, start - 4) : start]
         if start < done or before[-1:].isalnum() or before[-1:] == "_":
             continue  # the denominator of the last one, or the end of a word
         value = _value(text[start:end])
+        first = start if whole is None else first
         negative = _SIGN.search(before) is not None
         if value is not None and (below := _BELOW.match(text, end)):
             spelled = below[1].rstrip(".,")
@@ -96,7 +106,7 @@ def numbers(text: str) -> Iterator[Number]:
             value = -value if negative else value
             if whole is not None:
                 value = whole + (value if whole >= 0 else -value)
-            spelled_value = "-" * (value < 0) + text[start:end].lstrip("-")
+            spelled_value = "-" * (value < 0) + text[first:end].lstrip("-")
             yield Number(value, spelled_value, _PERCENT.match(text, end) is not None)
         whole, done = None, end
 

@@ -16,6 +16,11 @@ from study.tasks.datasets.item import Item
 from study.truth.extract import after_answer, first_sentence, last_box
 from study.truth.score import Score, verdict
 
+_SPAN_END = re.compile(
+    r"(?<!\b[A-Za-z])(?<!\b(?:St|Dr|Mr|Ms|Mt|Ft|Lt))(?<!\b(?:Mrs|Gen|Col|Sgt|Rev|Gov|Sen))"
+    r"(?<!\b(?:Prof|Capt))\.(?=\s|$|\*|\$)|[!?](?=\s|$|\*|\$)|\n"
+)
+"""The end of a sentence that gives a name; the point behind an initial or a title is none."""
 UNANSWERABLE = "unanswerable"
 """What a text may say in place of nothing, where a question has no answer."""
 CLOSED = ("yes", "no", "noanswer")
@@ -44,7 +49,7 @@ def span(answer: str) -> str:
     elif labelled:
         answer = answer[labelled[0].end() :].lstrip("\n").partition("\n")[0]
     elif (stated := after_answer(answer)) is not None:
-        answer = first_sentence(stated)
+        answer = first_sentence(stated, _SPAN_END)
     return answer.partition("|")[0].strip()
 
 

@@ -14,6 +14,7 @@ from study.errors import UserError
 from study.rows import Missing, Truth
 from study.schema import Policy, Study, Task, Trainer
 from study.tasks import TASKS, mixed, oracle, order_of
+from study.tasks.datasets.item import Item
 from study.tasks.datasets.table import open_table
 from study.truth import Grader
 from tests.study.tasks.datasets import roots
@@ -138,6 +139,14 @@ def test_of_a_program_without_tests_no_rule_can_tell(task):
     item = replace(next(code_rows(task)).spec["item"], tests=" ")
     with mixed.grading(unsafe=True):
         assert mixed.truths([mixed.item_row(item, "train")], [item.reference]) == [None]
+
+
+def test_a_missing_truth_says_why(monkeypatch):
+    monkeypatch.setattr("study.truth.mathematics.sys.executable", "/bin/false")
+    half = Item("math:train:0", "math", "math", "train", "", "A half?", "", answers=("1/2",))
+    with mixed.grading() as grader:
+        (told,) = mixed.truths([mixed.item_row(half, "train")], ["0.5"])
+        assert told == Missing(next(iter(grader.faults))) != Missing("the grader failed")
 
 
 def test_the_grader_of_a_block_is_ended_with_it():

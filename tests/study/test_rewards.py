@@ -231,6 +231,13 @@ def test_a_truth_that_could_not_be_had_is_treated_as_a_missing_verdict(reward: R
         paid(reward, lost(1, 2), "unscored", 0.25)
 
 
+def test_a_verdict_and_a_truth_that_are_missing_count_together() -> None:
+    config, scores = Study(reward=Reward(truth_weight=1.0)), [None, 0.5, 0.5, 0.5]
+    with pytest.raises(TooManyMissing, match=r"2 of 4 verdicts or rule truths.*0\.25"):
+        composed(config, lost(1), scores, 2, "unscored", 0.25)
+    assert len(composed(config, lost(0), scores, 2, "unscored", 0.25)) == 4  # of one rollout
+
+
 def test_where_no_rule_can_tell_nothing_is_missing() -> None:
     none = [dataclasses.replace(rollout, truth=None) for rollout in lost()]
     for policy in ("zero", "drop_group", "abort"):

@@ -42,7 +42,7 @@ PLAIN: dict[type, Callable[[Any], Any]] = {
 
 def write(value: Any, keep: Callable[[Any], int]) -> str:
     """``value`` as text; ``keep`` gives the number of an object that crosses as a handle.
-    Raises NotLiteral: it is nested too deeply, or ``keep`` says so."""
+    Raises NotLiteral: it is nested too deeply."""
 
     def other(value: Any, describe: Callable[[Any], Any]) -> Any:
         kind = type(value)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import types
 from typing import Any
 
 from study.sandbox.inside import border
@@ -35,7 +37,7 @@ def _call(request: dict[str, Any]) -> tuple[str, str]:
         return "memory", "while compiling"
     except (SyntaxError, ValueError, RecursionError) as error:
         return "unparsable", f"{type(error).__name__}: {error}"[:200]
-    space: dict[str, Any] = {"__name__": "untrusted"}
+    space = _namespace()
     try:
         exec(code, space)
         if request["function"] not in space:
@@ -44,6 +46,12 @@ def _call(request: dict[str, Any]) -> tuple[str, str]:
         return "returned", dumps(value)
     except BaseException as error:
         return _failure(error)
+
+
+def _namespace() -> dict[str, Any]:
+    """The names of a new module, which dataclasses and type hints look up by its own."""
+    module = sys.modules["untrusted"] = types.ModuleType("untrusted")
+    return vars(module)
 
 
 def _failure(error: BaseException) -> tuple[str, str]:
@@ -74,7 +82,7 @@ def serve(request: dict[str, Any]) -> None:
     object) and an ``act``: call, get, set or list. Each reply is ``{end, text}``, and of what was
     raised its ``kind``.
     """
-    space: dict[str, Any] = {"__name__": "untrusted"}
+    space = _namespace()
     objects: list[Any] = []
     end, text = _load(request["programs"], space)
     border.say({"end": end, "text": text})

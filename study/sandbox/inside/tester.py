@@ -50,11 +50,12 @@ class Candidate:
 
     def ask(self, target: str | int, act: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The value of one act on a name or an object of the candidate's.
-        Raises Refused: there is none. Raises Exception: what the candidate raised, by its name."""
+        Raises Refused: there is none, or ``args`` are nested too deeply.
+        Raises Exception: what the candidate raised, by its name."""
         try:
             text = border.write([args, named], _number)
-        except NotLiteral as error:
-            raise Ungradable(f"{target} is given what cannot be sent: {error}") from error
+        except NotLiteral as error:  # a value of the candidate's own, handed back to it
+            self.refuse("not_literal", str(error))
         border.say({"ask": {"target": target, "act": act, "args": text}})
         reply = next(self.lines)
         if "died" in reply:
@@ -95,7 +96,7 @@ def _exception(kind: Any, text: str) -> Exception:
 
 def _number(value: Any) -> int:
     if type(value) is not Handle:
-        raise NotLiteral(f"a {type(value).__name__}")
+        raise Ungradable(f"the tests hand on what cannot be sent: a {type(value).__name__}")
     return object.__getattribute__(value, "_target")
 
 

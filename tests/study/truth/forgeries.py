@@ -242,6 +242,13 @@ def NAME(*args, **named):
     loop.append(loop)
     return loop
 """,
+    "a list that is read and cannot be sent back": """
+def NAME(*args, **named):
+    deep = []
+    for _ in range(50):
+        deep = [deep]
+    return deep
+""",
     "a very deep list": """
 def NAME(*args, **named):
     deep = []

@@ -69,6 +69,13 @@ def grade(runner, task, answer):
         "    def factorial(n):\n        return n\n    return 2 * factorial(n)\n",
         "Here it is:\n```python\ndef f(n):\n    return 2 * n\n```\nIt doubles.",
         "```\nreturn 2 * n\n```",
+        "Double it\n```\nreturn 2 * n\n```",
+        "    return 2 * n\n```\n",
+        "return 2 * n\n```\nThat is it.\n```python\nprint(f(2))\n```",
+        "def f(n):\n    return 2 * n\n```\nThat is it.",
+        "def f(n):\n    return 2 * n\n```python\nprint(f(2))\n```",
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\n"
+        "class Two:\n    by: int = 2\ndef f(n):\n    return n * Two().by\n",
         "~~~py\ndef f(n):\n    return 2 * n",
         "```python\nprint(f(2))\n```\nand\n```python\ndef f(n):\n    return 2 * n\n```\n"
         "```python\nf(3)  # 6\n```",
@@ -259,7 +266,8 @@ def test_every_reference_passes(grader, rows):
 def test_a_forgery_never_passes(quick, name):
     """Nor is it missing: then a policy could choose not to be graded."""
     plain = item("mbpp", "code", entry_point="f", tests="assert f(2) == 4\nassert f(3) == 6")
-    for task in (TWICE, plain):
+    twice = item("mbpp", "code", entry_point="f", tests="assert f(f(2)) == 8")
+    for task in (TWICE, plain, twice):
         said = grade(quick, task, FORGERIES[name].replace("NAME", "f"))
         assert said is not None and not said.correct, said
 

@@ -1,5 +1,6 @@
 """MATH: which expression counts, what equals what, and that no expression holds up the others."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from study.sandbox.calls import Outcome
-from study.truth import Grader, score
+from study.sandbox.worker import Broken
+from study.truth import Grader, equations, score
 from study.truth.extract import last_box
 from study.truth.mathematics import Comparer, Comparison, final_expression, tidy
 from tests.study.truth.shared import item, mathematics
@@ -115,6 +117,11 @@ SAME = [
     (r"3\sqrt{2}", r"\sqrt{18}"),
     ("100, 200", "200, 100"),
     (r"1,\!000,\!000", "1,000,000"),
+    (r"10\,000", "10000"),
+    (r"2\pi", "2 pi"),
+    ("2", "2 sheep"),
+    ("2015_{9}", "2015_9"),
+    ("2015_{9}", "2015"),
 ]
 OTHER = [
     ("0", "0.0001"),
@@ -129,6 +136,14 @@ OTHER = [
     ("25", "0.25"),
     ("12", "121"),
     ("2", "1, 2"),
+    ("12", "1 2"),
+    ("2", "2 pi"),
+    ("3", "3 sin theta"),
+    ("10", "10 million"),
+    ("5", "5 or six"),
+    ("2015_{9}", "2015_{8}"),
+    ("10", "10_8"),
+    ("x_1", "x_2"),
 ]
 
 
@@ -218,6 +233,37 @@ def test_a_process_that_dies_twice_is_missing(monkeypatch):
     with Grader(1) as runner:
         said = score([gold("1/2"), gold("2")], ["0.5", "2"], runner)
     assert said[0] is None and said[1].correct
+
+
+def test_memory_that_others_filled_is_no_verdict(monkeypatch):
+    """A child's caches grow with what it is asked: only its first request may end for memory."""
+
+    def full(golds, answer):
+        if answer == "large":
+            raise MemoryError
+        return True
+
+    said = []
+    monkeypatch.setattr(equations, "equal", full)
+    monkeypatch.setattr(equations, "_say", said.append)
+
+    def serve(*answers):
+        lines = [json.dumps({"golds": [], "answer": text, "cpu_s": 2}) for text in answers]
+        monkeypatch.setattr(equations, "_lines", lambda: iter(lines))
+        said.clear()
+        return equations._serve(), [verdict["end"] for verdict in said]
+
+    assert serve("large") == (equations.SPOILT, ["memory"])
+    assert serve("1", "large") == (equations.FULL, ["compared"])
+    with pytest.raises(Broken):  # so that it is asked again, and of a new process
+        comparer = Comparer()
+        monkeypatch.setattr(
+            comparer.worker, "ask", lambda *_: {"end": "died", "code": equations.FULL}
+        )
+        try:
+            comparer.call(Comparison(("1",), "2"))
+        finally:
+            comparer.close()
 
 
 def test_its_processes_end_with_it():

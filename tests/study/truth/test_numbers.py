@@ -29,6 +29,16 @@ from tests.study.truth.shared import item, records
         ("The answer is: **$1,234.50**. 3", Fraction("1234.5")),
         ("The answer is x = 3 + 4 = 7. Not 9", 7),
         ("**Answer:** 18", 18),
+        # a quantity, and then how it comes about or what it is in other units
+        ("#### 18 = 9*2", 18),
+        ("\\boxed{15 = 5*3}", 15),
+        ("\\boxed{7 = 18 - 11}", 7),
+        ("The answer is 5 dollars = 500 cents", 5),
+        ("#### $18 USD = 16 EUR", 18),
+        ("#### 5*3 = 15", 15),
+        ("#### 20 - 5 = 15 apples, 3 each", 15),
+        ("#### 5 x = 15, 2x = 6", 6),
+        ("\\boxed{f(2) = 7}", 7),
         ("so 3, 4, 5", 5),
         ("#### none\nthe answer is 72", 72),
         # how numbers are written
@@ -63,6 +73,15 @@ from tests.study.truth.shared import item, records
 def test_the_number_that_a_text_gives(text, value):
     number = final_number(text)
     assert (number and number.value) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [("it gives 2 1/2", "2 1/2"), ("-2 1/2 cups", "-2 1/2"), ("2, 1/2", "1/2"), ("4", "4")],
+)
+def test_a_number_is_extracted_as_it_stands(text, spelled):
+    number = final_number(text)
+    assert number and number.text == spelled
 
 
 @given(st.fractions(max_denominator=999).filter(lambda value: abs(value) < 10**9))
