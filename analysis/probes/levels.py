@@ -14,7 +14,7 @@ from scipy import stats
 
 from analysis.probes.effects import NO_SPREAD, clustered_mean, prompt_sums
 from analysis.statistics import proportions
-from analysis.statistics.bootstrap import FEWEST, ratio, ratio_se, widened
+from analysis.statistics.bootstrap import FEWEST, ratio, ratio_se, resampled_sums, widened
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
 
 THRESHOLD = 0.5
@@ -97,10 +97,13 @@ def phi_interval(cells_N_4: np.ndarray, prompts_N: np.ndarray, level: float = LE
     whole = Estimate(float(phi(sums.sum(axis=0))), n=len(cells_N_4), level=level)
     if units < FEWEST:
         return whole
-    # prompts with the same table are drawn as one kind: the same law, and far fewer draws
-    kinds, counts = np.unique(sums, axis=0, return_counts=True)
     rng = np.random.default_rng(0)
-    drawn = phi(rng.multinomial(units, counts / units, REPLICATES) @ kinds)
+    kinds, counts = np.unique(sums, axis=0, return_counts=True)
+    if len(kinds) * 10 < units:
+        # many prompts with the same table are drawn as one kind: the same law, far fewer draws
+        drawn = phi(rng.multinomial(units, counts / units, REPLICATES) @ kinds)
+    else:
+        drawn = phi(resampled_sums(sums, REPLICATES, rng))
     drawn = drawn[np.isfinite(drawn)]
     # without spread (all right, all wrong) a bootstrap knows nothing of what was not drawn
     if len(drawn) <= REPLICATES / 2 or np.ptp(drawn) <= NO_SPREAD:
