@@ -10,13 +10,12 @@ from analysis.external.confusion import check_judged
 from analysis.external.tables import KINDS, read_table
 from analysis.printed import with_problems
 from analysis.statistics.estimate import LEVEL
-from analysis.step.confusion import by_domain, numbers, recorded, render
+from analysis.step.confusion import recorded, report
 from analysis.step.transmission import THRESHOLD
 from study.bounds import Number
 from study.cli import StudyOptions, command, option, output, writes
 from study.errors import UserError
 from study.files import write_json
-from study.screen import visible
 
 
 @dataclass(frozen=True)
@@ -44,19 +43,11 @@ def main(options: Options) -> int:
     else:
         answers = recorded(options.folder)
         problems = answers.attrs["problems"]
-    pooled = by_domain(answers, options.threshold, options.level)
-    lines, result = render(*pooled), numbers(*pooled)
-    if options.study and answers["by_judge"].nunique() > 1:
-        result["judges"] = {}
-        for name, part in answers.groupby("by_judge", sort=True):
-            rates = by_domain(part, options.threshold, options.level)
-            result["judges"][name] = numbers(*rates)
-            lines += [f"\n{visible(str(name))}", *render(*rates)]
+    result, lines = report(answers, options.threshold, options.level)
     source = {"study": options.study} if options.study else {"table": str(options.table)}
     chosen = source | {"threshold": options.threshold, "level": options.level}
     with writes("out", options.out):
         write_json(options.out, {"options": chosen, **result, "problems": problems})
-    lines.append(f"\nIntervals at {options.level:.3g}; the unit is the item.")
     print(with_problems(lines, problems))
     return 0
 

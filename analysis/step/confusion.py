@@ -219,7 +219,23 @@ def recorded(study_dir: Path) -> pd.DataFrame:
     return frame
 
 
-def numbers(rates: dict[str, Judged], differ: RatesDiffer) -> dict[str, Any]:
+def report(
+    answers: pd.DataFrame, threshold: float = THRESHOLD, level: float = LEVEL
+) -> tuple[dict[str, Any], list[str]]:
+    """What `by_domain` says, for JSON and as lines of text; where by_judge names several judges,
+    of all together and then, as ``judges``, of each. Raises UserError: as `by_domain`."""
+    pooled = by_domain(answers, threshold, level)
+    result, lines = _numbers(*pooled), _render(*pooled)
+    if "by_judge" in answers and answers["by_judge"].nunique() > 1:
+        result["judges"] = {}
+        for name, part in answers.groupby("by_judge", sort=True):
+            rates = by_domain(part, threshold, level)
+            result["judges"][str(name)] = _numbers(*rates)
+            lines += [f"\n{visible(str(name))}", *_render(*rates)]
+    return result, [*lines, f"\nIntervals at {level:.3g}; the unit is the item."]
+
+
+def _numbers(rates: dict[str, Judged], differ: RatesDiffer) -> dict[str, Any]:
     """What `by_domain` found, for JSON."""
     test = {each.name: getattr(differ, each.name) for each in fields(differ)}
     told = {
@@ -228,7 +244,7 @@ def numbers(rates: dict[str, Judged], differ: RatesDiffer) -> dict[str, Any]:
     return {"domains": {name: each.row() for name, each in rates.items()}, "rates_differ": told}
 
 
-def render(rates: dict[str, Judged], differ: RatesDiffer) -> list[str]:
+def _render(rates: dict[str, Judged], differ: RatesDiffer) -> list[str]:
     """The table, a line a domain, then the test and what is missing."""
     names = ("n", "unscored", "tp", "fp", "fn", "tn")
     lines = {}
