@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtr
 
 from analysis.arm.crossjudge import inflation, matrix
 from analysis.arm.ranking import rank
@@ -25,6 +26,7 @@ from analysis.records.runs import Run
 from analysis.statistics.agreement import cohen_kappa, icc_family, krippendorff_alpha
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.proportions import confusion, rogan_gladen
+from analysis.step.confusion import judged, rates_differ
 from judges.probes import Source, Variant, mini, variants
 from judges.probes.asking import ask
 from study.schema import Judge, Sampling, Simulated, Task
@@ -124,6 +126,34 @@ def binary(rng: np.random.Generator, count: int) -> dict[str, Trials]:
         "Youden J, 300 items": trials(TPR - FPR, (rate.youden_j for rate in rates)),
         "Rogan-Gladen, 300 items": trials(prevalence, corrected),
     }
+
+
+APART, ALIKE, ALONE = 1.0, 0.3, 0.8
+"""How far good and bad answers lie apart, and the SDs of a prompt's own part and of an answer's."""
+_SPREAD = (ALIKE**2 + ALONE**2) ** 0.5
+_HIT = float(ndtr(APART / 2 / _SPREAD))
+
+
+@replicated(
+    {"confusion TPR, over prompts": _HIT, "confusion FPR, over prompts": 1 - _HIT}
+    | {"confusion Youden J": 2 * _HIT - 1, "confusion phi": 2 * _HIT - 1}
+    | {"confusion AUC": float(ndtr(APART / _SPREAD / 2**0.5))}
+    | {"rates by domain alike, p > .05": 0.0}
+)
+def judged_answers(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
+    """Normal scores in two domains of 30 prompts, cut half-way; six answers to a prompt share a
+    part of their score and how often they are good."""
+    prompts, group = 60, 6
+    truth = (rng.random((prompts, group)) < rng.beta(4, 4, (prompts, 1))).astype(float)
+    score = APART * truth + rng.normal(0, ALIKE, (prompts, 1)) + rng.normal(0, ALONE, truth.shape)
+    item = np.repeat(np.arange(prompts), group)
+    domain = np.where(item % 2, "odd", "even")
+    answers = pd.DataFrame(
+        {"item": item, "domain": domain, "judge": score.ravel(), "truth": truth.ravel()}
+    )
+    rates = judged(answers, APART / 2)
+    differ = silent(rates_differ(answers, APART / 2).p)
+    return rates.tpr, rates.fpr, rates.youden_j, rates.phi, rates.auc, differ
 
 
 SHARED = 1 / (1 + 0.7**2)
@@ -256,8 +286,8 @@ def inflated(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 
 
 CHECKS = (
-    *(simulated_probes, equivalence, rare_flips, profile_rates, rates_at_the_end, binary, raters),
-    *(models, order, order_by_prompt, places, inflated),
+    *(simulated_probes, equivalence, rare_flips, profile_rates, rates_at_the_end, binary),
+    *(judged_answers, raters, models, order, order_by_prompt, places, inflated),
 )
 FAILING = (many_items,)
 """Rows outside their band, and so not in the table: an approximation (McGraw and Wong's) that few

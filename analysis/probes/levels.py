@@ -15,7 +15,7 @@ from scipy import stats
 from analysis.probes.effects import NO_SPREAD, clustered_mean, prompt_sums
 from analysis.statistics import proportions
 from analysis.statistics.bootstrap import FEWEST, ratio, ratio_se, resampled_sums, widened
-from analysis.statistics.estimate import NAN, Estimate
+from analysis.statistics.estimate import LEVEL, NAN, Estimate
 
 THRESHOLD = 0.5
 """Judge and truth call a text good from this score on."""
@@ -74,7 +74,7 @@ def rates(scores: pd.DataFrame, threshold: float = THRESHOLD) -> pd.DataFrame:
             "TPR": tpr,
             "FPR": fpr,
             "Youden J": proportions.youden_j(tpr, fpr),
-            "phi": _phi_interval(cells, prompts),
+            "phi": phi_interval(cells, prompts),
         }
         rows += [{"judge": judge, "measure": name} | rate.row() for name, rate in measures.items()]
     return pd.DataFrame(rows, columns=["judge", "measure", "value", *ENDS])
@@ -88,19 +88,27 @@ def phi(cells: np.ndarray) -> np.ndarray:
         return np.where(product > 0, (tp * tn - fp * fn) / np.sqrt(product), np.nan)
 
 
-def _phi_interval(cells_N_4: np.ndarray, prompts_N: np.ndarray) -> Estimate:
+def phi_interval(cells_N_4: np.ndarray, prompts_N: np.ndarray, level: float = LEVEL) -> Estimate:
+    """`phi` of the summed tables of N texts with a bootstrap interval over prompts; none for fewer
+    than `FEWEST` prompts, nor where the resampled values have no spread."""
     _, codes = np.unique(prompts_N, return_inverse=True)
-    units = int(codes.max()) + 1
+    units = int(codes.max(initial=-1)) + 1
     sums = np.stack([np.bincount(codes, column, units) for column in cells_N_4.T], axis=1)
-    whole = Estimate(float(phi(sums.sum(axis=0))), n=len(cells_N_4))
+    whole = Estimate(float(phi(sums.sum(axis=0))), n=len(cells_N_4), level=level)
     if units < FEWEST:
         return whole
-    drawn = phi(resampled_sums(sums, REPLICATES, np.random.default_rng(0)))
+    rng = np.random.default_rng(0)
+    kinds, counts = np.unique(sums, axis=0, return_counts=True)
+    if len(kinds) * 10 < units:
+        # many prompts with the same table are drawn as one kind: the same law, far fewer draws
+        drawn = phi(rng.multinomial(units, counts / units, REPLICATES) @ kinds)
+    else:
+        drawn = phi(resampled_sums(sums, REPLICATES, rng))
     drawn = drawn[np.isfinite(drawn)]
     # without spread (all right, all wrong) a bootstrap knows nothing of what was not drawn
     if len(drawn) <= REPLICATES / 2 or np.ptp(drawn) <= NO_SPREAD:
         return whole
-    tail = widened(units)
+    tail = widened(units, level)
     low, high = map(float, np.quantile(drawn, [tail, 1 - tail]))
     return replace(whole, low=low, high=high)
 

@@ -74,14 +74,14 @@ def step_noise(
     return steps, means, errors, noise
 
 
-def widened(units: int) -> float:
+def widened(units: int, level: float = LEVEL) -> float:
     """Lower tail probability whose percentile interval fits a t interval over ``units``.
 
     Phi(-sqrt(n / (n - 1)) t), t the upper quantile with n - 1 degrees of freedom: the expanded
     percentile interval of Hesterberg (2015, The American Statistician 69(4)). Plain percentiles
     are too narrow by sqrt((n - 1) / n) and by the difference between t and the normal.
     """
-    t = special.stdtrit(units - 1, (1 + LEVEL) / 2)
+    t = special.stdtrit(units - 1, (1 + level) / 2)
     return float(special.ndtr(-((units / (units - 1)) ** 0.5) * t))
 
 

@@ -23,8 +23,8 @@ class Estimate:
     n: int = 0
     unit: str = ""
     """What ``n`` counts: run, prompt, item."""
-    level: float = field(default=LEVEL, init=False)
-    """Share of such intervals that hold the truth: the same for all."""
+    level: float = field(default=LEVEL, kw_only=True)
+    """Share of such intervals that hold the truth: the same down a table."""
     note: str = ""
     """Why there is no interval, or why not to trust it; empty where nothing is wrong."""
 

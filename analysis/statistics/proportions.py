@@ -1,7 +1,7 @@
 """A binary judge against a binary truth: rates, Youden J, phi, AUC and the corrected prevalence.
 
 A rate that the data cannot give is NaN with the reason in words, never the 0 or 1 that a formula
-happens to leave. Every interval is at the 95 % level.
+happens to leave. Intervals are at the 95 % level unless told otherwise.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ from analysis.statistics.bootstrap import ratio, ratio_se
 from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
 
 Scores = Sequence[float] | np.ndarray
-NORMAL = float(ndtri((1 + LEVEL) / 2))
-"""The two-sided normal quantile: 1.96."""
+
+
+def normal(level: float = LEVEL) -> float:
+    """The two-sided normal quantile: 1.96 at .95."""
+    return float(ndtri((1 + level) / 2))
+
+
+NORMAL = normal()
 
 
 @dataclass(frozen=True)
@@ -36,25 +42,27 @@ class Confusion:
     phi: Estimate
 
 
-def wilson(successes: float, n: float) -> Estimate:
+def wilson(successes: float, n: float, level: float = LEVEL) -> Estimate:
     """A proportion with Wilson's interval; NaN for n = 0.
 
     ``successes`` may be fractional (a half credit) and ``n`` an effective number of units: the
     binomial variance is the largest that credits in [0, 1] can have, so the interval is safe.
     """
     if n <= 0:
-        return Estimate(NAN, note="no units")
-    z2 = NORMAL**2
+        return Estimate(NAN, note="no units", level=level)
+    z2 = normal(level) ** 2
     share = min(max(successes / n, 0.0), 1.0)
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = (z2 * (share * (1 - share) / n + z2 / (4 * n * n))) ** 0.5 / (1 + z2 / n)
     # at a share of 0 or 1 the limit is that share itself; rounding must not move it
     low = 0.0 if share == 0 else max(centre - half, 0.0)
     high = 1.0 if share == 1 else min(centre + half, 1.0)
-    return Estimate(share, low, high, int(n))
+    return Estimate(share, low, high, int(n), level=level)
 
 
-def clustered_wilson(share: float, variance: float, n: int, clusters: int) -> Estimate:
+def clustered_wilson(
+    share: float, variance: float, n: int, clusters: int, level: float = LEVEL
+) -> Estimate:
     """A mean of ``n`` credits in ``clusters``, with Wilson's interval at as many independent ones.
 
     That many would have the same ``variance``, at most ``n``; where all credits are 0 or all 1, a
@@ -64,10 +72,10 @@ def clustered_wilson(share: float, variance: float, n: int, clusters: int) -> Es
     if 0 < share < 1:
         # values that only cancel out inside clusters are no reason for more than all of them
         effective = min(share * (1 - share) / variance, n) if variance > 0 else n
-    return replace(wilson(share * effective, effective), value=share)
+    return replace(wilson(share * effective, effective, level), value=share)
 
 
-def clustered_share(sums_C_2: np.ndarray, n: int) -> Estimate:
+def clustered_share(sums_C_2: np.ndarray, n: int, level: float = LEVEL) -> Estimate:
     """A ratio of sums over C clusters with the Wilson interval of as many independent credits.
 
     Their number is that which would be as uncertain as the clusters are (`ratio_se`), at most
@@ -79,35 +87,66 @@ def clustered_share(sums_C_2: np.ndarray, n: int) -> Estimate:
     """
     total = np.asarray(sums_C_2, dtype=float).reshape(-1, 2).sum(axis=0)
     if total[1] <= 0:
-        return Estimate(NAN, note="no units")
+        return Estimate(NAN, note="no units", level=level)
     share, clusters = float(ratio(total)), len(sums_C_2)
     if clusters == 1:
-        return wilson(share, 1)
-    return clustered_wilson(share, ratio_se(sums_C_2) ** 2, n, clusters)
+        return wilson(share, 1, level)
+    return clustered_wilson(share, ratio_se(sums_C_2) ** 2, n, clusters, level)
 
 
-def auc(score: Scores, truth: Scores) -> Estimate:
+def pooled_share(sums_C_2: np.ndarray, level: float = LEVEL) -> Estimate:
+    """`clustered_share` of 0/1 credits and their counts; Wilson's own interval on C where no
+    cluster has two. Clusters without a credit may stand among the C."""
+    sums_C_2 = sums_C_2[sums_C_2[:, 1] > 0]
+    passed, n = (int(total) for total in sums_C_2.sum(axis=0))
+    if n == len(sums_C_2):
+        return wilson(passed, n, level)
+    return replace(clustered_share(sums_C_2, n, level), n=n)
+
+
+def auc(
+    score: Scores, truth: Scores, clusters: np.ndarray | None = None, level: float = LEVEL
+) -> Estimate:
     """P(a true item scores above a false one), ties half, with DeLong's interval cut at [0, 1].
 
-    Shapes (N,), NaN is missing, truth 0 or 1. NaN unless both occur and the scores have a spread.
+    NaN unless both occur and the scores have a spread. With ``clusters`` the variance is
+    Obuchowski's (1997, Biometrics 53, 567-578), which is DeLong's where every item is a cluster of
+    its own.
+
+    Args:
+        score: (N,), NaN is missing.
+        truth: (N,), 0 or 1, NaN is missing.
+        clusters: (N,), whose items are not independent; None for none such.
     """
     s, t = complete(score, truth)
     true, false = s[t == 1], s[t == 0]
     if len(true) == 0 or len(false) == 0:
-        return Estimate(NAN, n=len(s), note="truth has one class only")
+        return Estimate(NAN, n=len(s), note="truth has one class only", level=level)
     if constant(s):
-        return Estimate(NAN, n=len(s), note="every score is the same")
+        return Estimate(NAN, n=len(s), note="every score is the same", level=level)
     ranks = rankdata(np.concatenate([true, false]))
     # share of the other class that each item beats
     beats = (ranks[: len(true)] - rankdata(true)) / len(false)
     beaten = 1 - (ranks[len(true) :] - rankdata(false)) / len(true)
     value = float(beats.mean())
-    if min(len(true), len(false)) < 2:
-        return Estimate(value, n=len(s), note="a class has one item: no interval")
-    variance = beats.var(ddof=1) / len(true) + beaten.var(ddof=1) / len(false)
-    half = NORMAL * float(variance) ** 0.5
+    codes = np.arange(len(s))
+    if clusters is not None:
+        both = ~(np.isnan(np.asarray(score, float)) | np.isnan(np.asarray(truth, float)))
+        codes = np.unique(np.asarray(clusters)[both], return_inverse=True)[1]
+    of_true, of_false = codes[t == 1], codes[t == 0]
+    kinds = len(np.unique(of_true)), len(np.unique(of_false))
+    if min(kinds) < 2:
+        unit = "item" if clusters is None else "cluster"
+        return Estimate(value, n=len(s), note=f"a class has one {unit}: no interval", level=level)
+    units = len(np.unique(codes))
+    by_true = np.bincount(of_true, beats - value, units) / len(true)
+    by_false = np.bincount(of_false, beaten - value, units) / len(false)
+    variance = by_true @ by_true * kinds[0] / (kinds[0] - 1)
+    variance += by_false @ by_false * kinds[1] / (kinds[1] - 1)
+    variance += 2 * (by_true @ by_false) * units / (units - 1)
+    half = normal(level) * max(float(variance), 0.0) ** 0.5
     note = "no spread between items: interval without width" if half == 0 else ""
-    return around(value, half, len(s), "item", note, (0.0, 1.0))
+    return replace(around(value, half, len(s), "item", note, (0.0, 1.0)), level=level)
 
 
 def confusion(verdict: Scores, truth: Scores) -> Confusion:
@@ -125,12 +164,17 @@ def confusion(verdict: Scores, truth: Scores) -> Confusion:
     return Confusion(tp, fp, fn, tn, tpr, fpr, j, _phi(tp, fp, fn, tn))
 
 
-def youden_j(tpr: Estimate, fpr: Estimate) -> Estimate:
-    """J = TPR - FPR, its interval joined from theirs (Newcombe 1998, method 10)."""
+def youden_j(tpr: Estimate, fpr: Estimate, correlation: float = 0.0) -> Estimate:
+    """J = TPR - FPR, its interval joined from theirs (Newcombe 1998, method 10; with the
+    ``correlation`` of the two estimates Zou and Donner 2008, Statistics in Medicine 27)."""
     value = tpr.value - fpr.value
-    low = value - ((tpr.value - tpr.low) ** 2 + (fpr.high - fpr.value) ** 2) ** 0.5
-    high = value + ((tpr.high - tpr.value) ** 2 + (fpr.value - fpr.low) ** 2) ** 0.5
-    return Estimate(value, low, high, tpr.n + fpr.n, "item")
+    legs = (
+        (tpr.value - tpr.low, fpr.high - fpr.value),
+        (tpr.high - tpr.value, fpr.value - fpr.low),
+    )
+    below, above = (max(a * a + b * b - 2 * correlation * a * b, 0.0) ** 0.5 for a, b in legs)
+    ends = value - below, value + above
+    return Estimate(value, *ends, tpr.n + fpr.n, "item", level=tpr.level)
 
 
 def rogan_gladen(

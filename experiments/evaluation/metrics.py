@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from analysis.statistics.estimate import Estimate
-from analysis.statistics.proportions import clustered_share, wilson, youden_j
+from analysis.statistics.proportions import clustered_share, pooled_share, wilson, youden_j
 from study.tasks.datasets.item import Item
 from study.truth import Score
 from study.truth.votes import ballot
@@ -244,11 +244,8 @@ def judged(graded: Sequence[Answer]) -> dict[str, Any]:
 
 def _pooled(credits: Sequence[Sequence[float]]) -> Estimate:
     """The share of all credits, with the interval of `rate`."""
-    present = [row for row in credits if row]
-    count = sum(map(len, present))
-    if count == len(present):
-        return wilson(sum(map(sum, present)), count)
-    return clustered_share(np.array([(sum(row), len(row)) for row in present]), count)
+    sums = [(sum(row), len(row)) for row in credits]
+    return pooled_share(np.array(sums, dtype=float).reshape(-1, 2))
 
 
 def domain_means(sets: Sequence[Mapping[str, Any]]) -> dict[str, float]:
