@@ -82,7 +82,8 @@ def _serve() -> int:
             if nth:
                 return FULL
             verdict = {"end": "memory", "equal": False}
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
         _say(verdict)
         if verdict["end"] == "memory":
             return SPOILT

@@ -255,6 +255,7 @@ def test_memory_that_others_filled_is_no_verdict(monkeypatch):
 
     assert serve("large") == (equations.SPOILT, ["memory"])
     assert serve("1", "large") == (equations.FULL, ["compared"])
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
     with pytest.raises(Broken):  # so that it is asked again, and of a new process
         comparer = Comparer()
         monkeypatch.setattr(
