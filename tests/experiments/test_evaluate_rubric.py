@@ -96,7 +96,7 @@ def test_a_response_that_could_not_be_had_is_missing_and_no_bad_answer(tmp_path,
     pairs = answers()
     given = responses(tmp_path / "r.jsonl", [*pairs[:-1], (pairs[-1][0], None)])
     assert run(tmp_path, "judge=sim-fair", given)[0] == 2
-    assert "1 could not be generated" in capsys.readouterr().err
+    assert "Answers of null: 1" in capsys.readouterr().err
     _, found = run(tmp_path, "judge=sim-fair", given, "allow_missing=true")
     assert (found["n_prompts"], found["n_missing"], found["n_failed_generation"]) == (19, 1, 1)
     alone = responses(tmp_path / "r.jsonl", pairs[:-1])
