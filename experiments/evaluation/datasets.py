@@ -41,6 +41,7 @@ from study.oracle import Oracle
 from study.rows import Missing, Row, RuleTruth, Truth
 from study.sandbox import tiers
 from study.schema import Judge
+from study.status import read_status
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.sets import SETS
 from study.tasks.mixed import item_row
@@ -327,7 +328,7 @@ def _place_in_study(options: Options) -> Path | None:
     cell = options.run.resolve()
     step = options.checkpoint
     if step is None:
-        step = read_json(cell / "status.json").get("step", 0)
+        step = read_status(cell).get("step", 0)
     method = "" if options.method == "direct" else f"-{options.method}"
     name = f"{cell.name}-step-{step}{method}_results.json"
     return cell.parent / "results" / "evaluation" / name

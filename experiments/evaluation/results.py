@@ -15,6 +15,7 @@ from experiments.evaluation.options import Options
 from experiments.track.store import load_mlflow
 from study.errors import UserError
 from study.files import first_line, read_json, write_json
+from study.status import read_status
 
 TAG = "judgedrift.model"
 """Tag of a LoggedModel that holds the label of its weights."""
@@ -118,7 +119,7 @@ def track(
         return None
     step = options.checkpoint
     if step is None:
-        step = int(read_json(cell / "status.json").get("step", 0))
+        step = int(read_status(cell).get("step", 0))
     mlflow = load_mlflow()
     try:
         client = mlflow.MlflowClient(tracking_uri=run["uri"])

@@ -9,6 +9,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from study import cells
+from study.status import read_status
 from tests.conftest import ROOT, sweep
 from tests.faults import lives
 
@@ -32,8 +33,8 @@ def wait_for_step(runs_dir, step, child):
     while time.monotonic() < limit:
         assert child.poll() is None, "the sweep ended before it could be killed"
         for folder in cells.study_cells(runs_dir / "debug"):
-            status = json.loads((folder / "status.json").read_text())
-            if status["state"] == "running" and status["step"] >= step:
+            status = read_status(folder)
+            if status.get("state") == "running" and status.get("step", 0) >= step:
                 return folder
         time.sleep(0.02)
     raise AssertionError("the cell never reached the step")
@@ -54,7 +55,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight):
     while cells.state(folder) == "running" and time.monotonic() < limit:
         time.sleep(0.05)  # an orphaned cell leaves by itself
     assert cells.state(folder) == "killed"
-    reached = json.loads((folder / "status.json").read_text())["step"]
+    reached = read_status(folder)["step"]
     assert recorded_keys(folder) <= stored_keys(tmp_path)
     before = stored_keys(tmp_path)
 
@@ -106,11 +107,11 @@ def test_two_sweeps_of_one_study_end_as_one(tmp_path, small_study, later):
             text=True,
         )
 
-    first = begin()
-    if later:
-        wait_for_step(tmp_path, 1, first)
-    second = begin()
-    said = [child.communicate(timeout=400)[0] for child in (first, second)]
+    with begin() as first:
+        if later:
+            wait_for_step(tmp_path, 1, first)
+        with begin() as second:
+            said = [child.communicate(timeout=400)[0] for child in (first, second)]
     assert first.returncode == 0, said
     assert second.returncode == 0 or "is running" in said[1], said
     folders = cells.study_cells(tmp_path / "debug")
