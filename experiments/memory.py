@@ -1,7 +1,7 @@
 """What memory a step of training takes, said before launch, and what to lower where it is short.
 
-    need = step_memory(shape_of(config), config)      # GiB by part
-    check_memory(todo)                                # says, or refuses, what does not fit
+    need = step_memory(read_shape(Path(config.policy.path)), config)   # GiB by part
+    check_memory(todo)               # says, or refuses, what does not fit
 
 Weights, gradients and moments are counted from the policy's ``config.json`` and exact: where they
 alone do not fit, the policy is refused. What generation and the update add is an estimate, from

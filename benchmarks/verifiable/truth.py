@@ -20,7 +20,7 @@ from study.truth import Grader, score
 from study.truth.equations import _parsed, equal
 from study.truth.mathematics import Comparison, compare
 from study.truth.score import Score
-from tests.study.truth.shared import humaneval, mathematics, mbpp, together
+from tests.study.truth.shared import official, together
 
 ROUNDS = 3
 
@@ -81,10 +81,10 @@ def main(words: list[str]) -> None:
     if unknown := set(words) - {"code", "math"}:
         sys.exit(f"{' '.join(sorted(unknown))}: legal are code and math")
     if "code" in (words or ["code"]):
-        tasks = [*humaneval(), *mbpp()]
+        tasks = [*official("humaneval"), *official("mbpp")]
         race("references", one_process, tasks, [task.reference for task in tasks])
     if "math" in (words or ["math"]):
-        rows = mathematics()
+        rows = official("math")
         equal_form = [f"\\boxed{{{row.answers[0].replace('frac', 'dfrac')} + 0}}" for row in rows]
         others = [f"\\boxed{{{row.answers[0]}}}" for row in [*rows[1:], rows[0]]]
         kinds = zip(rows, others, equal_form, strict=True)

@@ -4,7 +4,6 @@ official names. A hub that does not answer is said in one line, and the data fol
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
@@ -16,7 +15,7 @@ from huggingface_hub import HfApi, constants, set_client_factory
 
 from study.cli import writes
 from study.errors import UserError
-from study.files import first_line, say, sha256, sync, write_json
+from study.files import first_line, say, sha256, write_json, writing
 from study.tasks.datasets import sets
 from study.tasks.datasets.preset import DOWNLOADED, SOURCE, Data
 
@@ -116,22 +115,11 @@ def _fetch(name: str, revision: str, out: Path) -> dict[str, Path]:
             for config in known.hub["configs"]
         ]
         rows = (dict(row) for part in parts for row in part)
-        with writes("out", out):
-            _replace(paths[split], FORMS.get(name, _lines)(rows))
+        with writes("out", out), writing(paths[split]) as file:
+            file.writelines(piece.encode() for piece in FORMS.get(name, _lines)(rows))
     with writes("out", out):
         write_json(source, {"repository": known.hub["repository"], "revision": revision})
     return paths
-
-
-def _replace(path: Path, pieces: Iterable[str]) -> None:
-    """Write a file piece by piece, and put it in its place in one rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.writelines(pieces)
-        file.flush()
-        sync(file.fileno())
-    os.replace(part, path)
 
 
 def _lines(rows: Iterable[dict[str, Any]]) -> Iterator[str]:

@@ -41,8 +41,7 @@ def draw(task: Task, steps: int, prompts_per_step: int, seed: int, out: Path) ->
         for position in range(length):
             place = order.mixture.at(position)
             counts[place[:2]] += 1
-            item = order.item(position)
-            line = {"step": position // prompts_per_step + 1, **_line(item)}
+            line = {"step": position // prompts_per_step + 1, **_line(order.item(place))}
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
     info = {
         "rows": length,

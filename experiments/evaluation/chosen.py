@@ -137,13 +137,13 @@ class Seen:
             return True
         if self.table is None:
             return False
-        same = self.table.by_prompt(prompt_id(item.prompt))
-        for row in filter(None, (item, same)):
-            place = self.table.place(row.id)
-            drawn = not self.datasets or row.dataset in self.datasets
-            if place is not None and drawn and self.table.split_of(place) == "train":
-                return True
-        return False
+        places = (self.table.place(item.id), self.table.place_of_prompt(prompt_id(item.prompt)))
+        drawn_from = self.datasets or tuple(self.table.domains)
+        return any(
+            self.table.split_of(place) == "train" and self.table.at(place).dataset in drawn_from
+            for place in places
+            if place is not None
+        )
 
 
 def trained_on(options: Options) -> Seen | None:

@@ -17,13 +17,12 @@ import numpy as np
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.proportions import clustered_share, pooled_share, wilson, youden_j
 from study.tasks.datasets.item import Item
+from study.tasks.mixture import DOMAINS
 from study.truth import Score
 from study.truth.votes import ballot
 
 PASS_AT = (5, 10)
 MAJORITY_AT = 8
-WEIGHTS = {"math": 4.0, "qa": 3.0, "code": 3.0}
-"""Of the domains in the weighted average; the sets of a domain share its weight."""
 THRESHOLD = 0.5
 """Score of a judge from which it calls an answer right."""
 
@@ -257,16 +256,17 @@ def domain_means(sets: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def averages(sets: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Means of the accuracies of sets: over sets, over domains, and over domains by `WEIGHTS`. A
-    set without an accuracy is left out, and the weights of the others are scaled up."""
+    """Means of the accuracies of sets: over sets, over domains, and over domains by the weights of
+    the mixture, `DOMAINS`. A set without an accuracy is left out, and the weights of the others are
+    scaled up."""
     means, every = domain_means(sets), list(_accuracies(sets).values())
     if not means:
         return dict.fromkeys(("by_dataset", "by_domain", "weighted"))
-    total = sum(WEIGHTS[name] for name in means)
+    total = sum(DOMAINS[name] for name in means)
     return {
         "by_dataset": sum(every) / len(every),
         "by_domain": sum(means.values()) / len(means),
-        "weighted": sum(WEIGHTS[name] * mean for name, mean in means.items()) / total,
+        "weighted": sum(DOMAINS[name] * mean for name, mean in means.items()) / total,
     }
 
 

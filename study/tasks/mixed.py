@@ -22,7 +22,7 @@ from study.rows import Missing, Row, RuleTruth, Truth, make_row
 from study.schema import MANY, Task, task_options
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.table import MANIFEST, Table, open_table
-from study.tasks.mixture import DOMAINS, Mixture, Options, Pool, given
+from study.tasks.mixture import DOMAINS, Mixture, Options, Place, Pool, given
 from study.tasks.turns import permuted
 
 HELD_OUT = ("validation", "test")
@@ -80,11 +80,11 @@ class Order:
         """Indexes of the rows at ``count`` positions, fewer where all is drawn up."""
         total, end = self.mixture.total, start + count
         end = end if total is None else min(end, total)
-        return [self._index(*self.mixture.at(position)[:2]) for position in range(start, end)]
+        return [self._index(self.mixture.at(position)) for position in range(start, end)]
 
-    def item(self, position: int) -> Item:
-        """What is drawn at a position. Raises IndexError: all is drawn up."""
-        return self._rows.item(self._index(*self.mixture.at(position)[:2]))
+    def item(self, place: Place) -> Item:
+        """What a place of `mixture` holds."""
+        return self._rows.item(self._index(place))
 
     def check(self, length: int) -> None:
         """Raises UserError: a run draws ``length`` rows, and there are not so many."""
@@ -109,7 +109,8 @@ class Order:
             "next": [self._rows.item(index).id for index in self.rows(position, ahead)],
         }
 
-    def _index(self, dataset: str, row: int) -> int:
+    def _index(self, place: Place) -> int:
+        dataset, row, _ = place
         whole = self.table.counts["train"][dataset]
         if self.mixture.pools[dataset].rows < whole:
             row = permuted(row, whole, f"{self._seed} {dataset}")
@@ -132,12 +133,8 @@ def lookup(options: Task) -> Callable[[str], Row | None]:
     table = _table(options)
 
     def row_of(address: str) -> Row | None:
-        item = table.by_prompt(address)
-        if item is None:
-            return None
-        place = table.place(item.id)
-        assert place is not None, "the table has the rows that it gives"
-        return item_row(item, table.split_of(place))
+        place = table.place_of_prompt(address)
+        return None if place is None else item_row(table.at(place), table.split_of(place))
 
     return row_of
 

@@ -164,14 +164,15 @@ class Table:
         place = self.place(name)
         return None if place is None else self.at(place)
 
-    def by_prompt(self, address: str) -> Item | None:
-        """The first row whose prompt has this `study.rows.prompt_id`; None where none has."""
+    def place_of_prompt(self, address: str) -> int | None:
+        """Place of the first row whose prompt has this `study.rows.prompt_id`; None where none
+        has."""
         sought = np.uint64(int(address, 16))
         order, addresses = self._prompts
         rank = int(np.searchsorted(addresses, sought))
         if rank == len(addresses) or addresses[rank] != sought:
             return None
-        return self.at(int(order[rank]))
+        return int(order[rank])
 
     @functools.cached_property
     def _row(self) -> np.ndarray:

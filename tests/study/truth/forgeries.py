@@ -10,7 +10,7 @@ import sys
 
 from study.sandbox.calls import Limits
 from study.truth import Grader, score
-from tests.study.truth.shared import humaneval, mbpp
+from tests.study.truth.shared import official
 
 QUICK = Limits(cpu_s=1, wall_s=4.0, memory_mb=256, reply_bytes=1 << 20)
 
@@ -350,7 +350,7 @@ SLOW |= {"reads what it is asked", "deep recursion"}
 def main(words: list[str]) -> int:
     """Make every forgery; whether any got through."""
     every = int(words[0]) if words else 10
-    tasks = [*humaneval(), *mbpp()][::every]
+    tasks = [*official("humaneval"), *official("mbpp")][::every]
     through = 0
     with Grader(2, limits=QUICK) as grader:
         for name, source in FORGERIES.items():

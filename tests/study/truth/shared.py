@@ -1,22 +1,20 @@
 """Rows of the official files as items, where the data folder has them."""
 
 import functools
-import gzip
 import itertools
-import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from study.errors import UserError
 from study.sandbox.calls import Call, Limits
 from study.sandbox.grader import CANDIDATE
 from study.sandbox.pool import Pool
 from study.tasks.datasets.item import Item
+from study.tasks.datasets.sets import reported
 from study.tasks.where import data_folder
 from study.truth.code import programs
-from study.truth.extract import last_box
 
 NUMBERS = itertools.count()
 
@@ -26,63 +24,14 @@ def item(dataset: str, domain: str, **fields: Any) -> Item:
     return Item(f"{dataset}:test:{next(NUMBERS)}", dataset, domain, "test", "", "", "", **fields)
 
 
-def records(path: str) -> list[dict[str, Any]]:
-    """The rows of a file; the test is skipped where it is not there."""
-    file = data_folder() / path
-    if not file.is_file():
-        pytest.skip(f"{file} is not there")
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
 @functools.cache
-def humaneval() -> list[Item]:
-    return [
-        item(
-            "humaneval",
-            "code",
-            entry_point=row["entry_point"],
-            code_prompt=row["prompt"],
-            tests=row["test"],
-            reference=row["canonical_solution"],
-        )
-        for row in records("humaneval/HumanEval.jsonl.gz")
-    ]
-
-
-def called(program: str, test: str) -> str:
-    """The function of an MBPP program that an assertion calls."""
-    defined = re.findall(r"^def\s+(\w+)", program, re.MULTILINE)
-    return next(name for name in re.findall(r"(\w+)\s*\(", test) if name in defined)
-
-
-@functools.cache
-def mbpp() -> list[Item]:
-    return [
-        item(
-            "mbpp",
-            "code",
-            entry_point=called(row["code"], row["test_list"][0]),
-            tests="\n".join(row["test_list"]),
-            setup=row["test_setup_code"],
-            reference=row["code"],
-        )
-        for row in records("mbpp/mbpp.jsonl.gz")
-    ]
-
-
-@functools.cache
-def mathematics() -> list[Item]:
-    """The MATH test set; ``reference`` is the solution."""
-    return [
-        item(
-            "math",
-            "math",
-            answers=(last_box(row["solution"]) or "",),
-            reference=row["solution"],
-        )
-        for row in records("math/test.jsonl.gz")
-    ]
+def official(dataset: str) -> list[Item]:
+    """The rows of a set that a result is reported on; the test is skipped where they are not
+    there."""
+    try:
+        return reported(dataset, data_folder())
+    except UserError as error:
+        pytest.skip(str(error))
 
 
 def together(

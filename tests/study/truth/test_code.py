@@ -11,7 +11,7 @@ from study.sandbox.tiers import Tier
 from study.truth import Grader, score
 from study.truth.code import blocks, head_of, programs
 from tests.study.truth.forgeries import FORGERIES, QUICK
-from tests.study.truth.shared import humaneval, item, mbpp, together
+from tests.study.truth.shared import item, official, together
 
 PROMPT = '''import math
 from typing import List
@@ -254,9 +254,9 @@ def test_an_answer_is_graded_once(quick, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [humaneval, mbpp])
-def test_every_reference_passes(grader, rows):
-    tasks = rows()
+@pytest.mark.parametrize("dataset", ["humaneval", "mbpp"])
+def test_every_reference_passes(grader, dataset):
+    tasks = official(dataset)
     said = score(tasks, [task.reference for task in tasks], grader)
     assert [verdict for verdict in said if verdict is None or not verdict.correct] == []
     assert len(tasks) == {"humaneval": 164, "mbpp": 974}[tasks[0].dataset]
@@ -286,7 +286,7 @@ def test_a_forgery_never_passes(quick, name):
     ],
 )
 def test_a_forgery_passes_no_task_at_all(grader, name):
-    tasks = [*humaneval(), *mbpp()[::5]]
+    tasks = [*official("humaneval"), *official("mbpp")[::5]]
     answers = [FORGERIES[name].replace("NAME", task.entry_point) for task in tasks]
     said = score(tasks, answers, grader)
     assert [verdict for verdict in said if verdict is None or verdict.correct] == []
@@ -315,7 +315,7 @@ def mutant(source: str, turn: int) -> str:
 @pytest.mark.filterwarnings("ignore:invalid escape sequence")
 def test_honest_programs_are_graded_as_in_one_process(quick):
     """Programs of which some pass and some fail: apart, the tests say what they say together."""
-    tasks = [*humaneval()[::2], *mbpp()[::12]]
+    tasks = [*official("humaneval")[::2], *official("mbpp")[::12]]
     sources = [task.code_prompt + task.reference for task in tasks]
     answers = [mutant(source, turn) for turn, source in enumerate(sources)]
     apart = [bool(said and said.correct) for said in score(tasks, answers, quick)]

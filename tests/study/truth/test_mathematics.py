@@ -12,7 +12,7 @@ from study.sandbox.worker import Broken
 from study.truth import Grader, equations, score
 from study.truth.extract import last_box
 from study.truth.mathematics import Comparer, Comparison, final_expression, tidy
-from tests.study.truth.shared import item, mathematics
+from tests.study.truth.shared import item, official
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +289,7 @@ def test_it_says_nothing_of_its_own(tmp_path):
 
 @pytest.mark.slow
 def test_every_official_solution_is_right(grader):
-    items = mathematics()
+    items = official("math")
     assert len(items) == 5000
     for answers in ([row.reference for row in items], [row.answers[0] for row in items]):
         said = score(items, answers, grader)
@@ -299,7 +299,7 @@ def test_every_official_solution_is_right(grader):
 @pytest.mark.slow
 def test_an_answer_of_another_problem_is_wrong(grader):
     """Shifted by one, so that right and wrong are known without a second opinion."""
-    items = mathematics()[:400]
+    items = official("math")[:400]
     answers = [f"\\boxed{{{row.answers[0]}}}" for row in items]
     said = score(items, [*answers[1:], answers[0]], grader)
     for mine, verdict, theirs in zip(items, said, [*items[1:], items[0]], strict=True):

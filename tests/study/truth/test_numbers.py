@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.truth.numbers import final_number, numbers, score
-from tests.study.truth.shared import item, records
+from tests.study.truth.shared import item, official
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,9 @@ def test_numbers_are_compared_exactly(gold, answer, correct):
 
 
 def test_every_official_solution_is_right_and_off_by_one_is_wrong():
-    rows = records("gsm8k/test.jsonl.gz")
-    for row in rows:
-        gold = item("gsm8k", "math", answers=(row["answer"],))
-        assert score(gold, row["answer"]).correct
-        right = final_number(row["answer"])
+    for gold in official("gsm8k"):
+        assert score(gold, gold.reference).correct
+        right = final_number(gold.reference)
         assert right is not None
         assert score(gold, f"so \\boxed{{{right.value}}}.").correct
         assert not score(gold, str(right.value + 1)).correct

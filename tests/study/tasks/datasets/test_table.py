@@ -55,7 +55,7 @@ def test_items_come_back_as_they_were_read(folder, root):
         item = table.at(place)
         assert item == items[item.id] and item.meta == items[item.id].meta
         assert table.place(item.id) == place
-        assert table.by_prompt(prompt_id(item.prompt)) == item
+        assert table.place_of_prompt(prompt_id(item.prompt)) == place
         if item.alias:
             assert table.by_id(item.alias) == item
     reported = {item.id for name in sets.SETS for item in sets.reported(name, root)}
@@ -91,7 +91,7 @@ def test_an_unknown_id_is_not_there(folder, name):
 
 
 def test_an_unknown_prompt_is_not_there(folder):
-    assert open_table(folder).by_prompt(prompt_id("nobody asked")) is None
+    assert open_table(folder).place_of_prompt(prompt_id("nobody asked")) is None
 
 
 def test_a_table_pickles_as_its_path_and_forks(folder):
