@@ -1,0 +1,42 @@
+"""Six small sets, and a call that evaluates answers to them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from experiments.evaluate import main
+from study.sandbox import tiers
+from tests.experiments.small_sets import (
+    write_sets,
+)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_sets(tmp_path / "data")
+
+
+@pytest.fixture
+def isolated():
+    try:
+        tiers.find()
+    except tiers.SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def evaluate(root, tmp_path):
+    """(lines or options, more words) -> exit code and the result."""
+
+    def call(lines=None, *words, out="out.json"):
+        target = tmp_path / out
+        if lines is not None:
+            path = tmp_path / "predictions.jsonl"
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            words = (f"predictions={path}", *words)
+        code = main(["datasets", f"data.root={root}", f"out={target}", *words])
+        return code, json.loads(target.read_text()) if target.exists() else None
+
+    return call

@@ -1,0 +1,116 @@
+"""Answers of an endpoint: methods as each other's baselines, and an evaluation that goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from experiments.evaluate import main
+from experiments.evaluation import chosen
+from study.tasks.datasets.sets import reported
+from tests.experiments.evaluation.answering import ROOT, entry, serving, solver
+
+
+def test_methods_are_each_others_baselines(evaluate, root, capsys):
+    with serving(solver(root)) as (url, seen):
+        words = ["datasets=gsm8k", f"endpoint={url}", "model=m"]
+        code, direct = evaluate(None, *words, out="direct.json")
+        assert code == 0 and entry(direct, "gsm8k")["metrics"]["accuracy"] == 0.5
+        said = capsys.readouterr().out
+        missing = {name: each for name, each in entry(direct, "gsm8k")["baselines"].items()
+                   if each["accuracy"] is None}  # fmt: skip
+        assert set(missing) == {
+            "untrained", "chain_of_thought", "self_consistency", "oracle_best_of_k",
+        }  # fmt: skip
+        assert entry(direct, "gsm8k")["baselines"]["direct"]["accuracy"] == 0.5
+        for label in ("chain_of_thought", "self_consistency"):
+            command = missing[label]["command"]
+            assert command in said
+            assert main(shlex.split(command)[3:]) == 0
+        assert len(set(seen)) == 40
+        code, again = evaluate(None, *words, out="direct.json")
+    others = entry(again, "gsm8k")["baselines"]
+    assert others["direct"]["accuracy"] == 0.5
+    assert others["chain_of_thought"]["accuracy"] == 19 / 20
+    assert others["oracle_best_of_k"] | {"ci95": 0, "file": 0} == {
+        "accuracy": 19 / 20, "k": 8, "n": 20, "ci95": 0, "file": 0,
+    }  # fmt: skip
+    # one reasoned answer already takes more tokens than a direct one
+    assert others["self_consistency"]["votes"] == 1
+    voted = json.loads(Path(others["self_consistency"]["file"]).read_text())
+    evaluated = entry(voted, "gsm8k")
+    assert (voted["method"], evaluated["n_samples"], voted["generation"]["temperature"]) == (
+        "sc",
+        160,
+        0.7,
+    )
+    assert evaluated["metrics"]["maj@8"] == 19 / 20 > evaluated["metrics"]["accuracy"]
+    assert evaluated["baselines"]["self_consistency"]["votes"] == 8
+    assert others["constant"]["accuracy"] == 1 / 20
+    assert others["untrained"] == {"accuracy": None, "command": None}
+
+
+def test_another_choice_of_rows_keeps_the_answers_that_are_there(evaluate, root):
+    with serving(solver(root)) as (url, seen):
+        words = ["datasets=gsm8k", f"endpoint={url}", "model=m"]
+        for more in (["limit=8"], ["limit=4"], ["limit=8", "method=cot"], ["limit=8"]):
+            code, result = evaluate(None, *words, *more)
+            assert code == 0 and entry(result, "gsm8k")["n"] == int(more[0][6:])
+    assert len(seen) == 16 and result["n_beside"] == 8
+
+
+def test_only_answers_that_are_evaluated_count_as_truncated(evaluate, root):
+    with serving(solver(root), end="length") as (url, _):
+        words = ["datasets=gsm8k", f"endpoint={url}", "model=m"]
+        truncated = [evaluate(None, *words, f"limit={n}")[1]["n_truncated"] for n in (6, 4)]
+    assert truncated == [6, 4]
+
+
+def test_prompts_of_a_method_have_hashes_of_their_own(root):
+    item = reported("gsm8k", root)[0]
+    assert chosen.asked(item, "direct") == item.prompt == chosen.asked(item, None)
+    asked = chosen.asked(item, "cot")
+    assert asked.startswith(item.prompt) and "step by step" in asked
+    program = reported("mbpp", root)[0]
+    assert "block of code" in chosen.asked(program, "sc").removeprefix(program.prompt)
+
+
+def killed_after(url, root, out, answers):
+    """Start the evaluation, kill -9 it once ``answers`` responses are in its file; the file."""
+    command = [
+        *(sys.executable, "-m", "experiments.evaluate", "datasets", "datasets=gsm8k"),
+        *(f"endpoint={url}", "model=m", f"data.root={root}", f"out={out}", "concurrency=1"),
+    ]
+    file = out.with_suffix(".responses.jsonl")
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ) as child:
+        while child.poll() is None:
+            if file.exists() and file.read_bytes().count(b"\n") >= answers:
+                child.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.02)
+        assert child.wait() == -signal.SIGKILL
+    return command, file
+
+
+def test_a_killed_evaluation_goes_on(root, tmp_path):
+    out = tmp_path / "out.json"
+    whole = solver(root)
+
+    def slow(prompt, body):
+        time.sleep(0.05)
+        return whole(prompt, body)
+
+    with serving(slow) as (url, seen):
+        command, file = killed_after(url, root, out, 5)
+        assert not out.exists()
+        answered = file.read_bytes().count(b"\n")
+        before = len(seen)
+        assert main([*command[3:]]) == 0
+    assert len(seen) - before == 20 - answered
+    assert entry(json.loads(out.read_text()), "gsm8k")["n"] == 20

@@ -1,0 +1,195 @@
+"""Answers of a run: what it was trained on is left out, and its study keeps every result."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from experiments.data import main as prepare
+from experiments.evaluate import main
+from experiments.evaluation import baselines, chosen, datasets
+from experiments.evaluation.options import Options
+from experiments.track.store import load_mlflow
+from study.records import write_part
+from study.tasks.datasets.sets import reported
+from study.tasks.datasets.table import open_table
+from tests.experiments.evaluation.answering import entry, items
+
+
+@pytest.fixture
+def cell(runs, tmp_path, little):
+    """A tracked run that was trained on row 3 of gsm8k and on rows that no set has."""
+    folder = runs / "study" / "cell"
+    (folder / "rollouts").mkdir(parents=True)
+    base = tmp_path / "base"
+    shutil.copytree(little, base)
+    config = json.loads((base / "config.json").read_text()) | {"max_position_embeddings": 2048}
+    (base / "config.json").write_text(json.dumps(config))
+    shutil.copytree(base, folder / "policy")
+    config = {
+        "judge": {"name": "sim-fair", "endpoint": {"model": ""}},
+        "task": {"name": "prompts"},
+        "policy": {"path": str(base), "dtype": "float32"},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "status.json").write_text(json.dumps({"step": 40}))
+    rows = [
+        {"step": 1, "prompt": "another", "item": "gsm8k:test:3"},
+        {"step": 1, "prompt": "another", "item": None},
+    ]
+    write_part(
+        folder / "rollouts" / "step-000001.parquet",
+        rows,
+        {"step": "int32", "prompt": "string", "item": "string"},
+    )
+    return folder
+
+
+def test_a_run_is_not_scored_on_what_it_was_trained_on(evaluate, cell):
+    words = [f"run={cell}", "datasets=gsm8k,hotpotqa", "max_tokens=4", "limit=6", "track=false"]
+    code, result = evaluate(None, *words)
+    assert code == 0
+    evaluated = entry(result, "gsm8k")
+    assert (evaluated["n_trained_on"], evaluated["n"]) == (1, 6)
+    assert [line["id"] for line in items(evaluated)] == [
+        f"gsm8k:test:{n}" for n in (0, 1, 2, 4, 5, 6)
+    ]
+    assert entry(result, "hotpotqa")["n_trained_on"] == 0
+    place = cell.parent / "results" / "evaluation" / "cell-step-40_results.json"
+    assert json.loads(place.read_text()) == result
+    untrained = evaluated["baselines"]["untrained"]
+    assert untrained["accuracy"] is None and "checkpoint=0" in untrained["command"]
+    assert main(shlex.split(untrained["command"])[3:]) == 0
+    _, again = evaluate(None, *words)
+    before = entry(again, "gsm8k")["baselines"]["untrained"]
+    assert before["n"] == 6 and before["accuracy"] is not None
+    made = json.loads(Path(before["file"]).read_text())
+    assert made["model"].startswith("base@") and result["model"] != made["model"]
+
+
+def test_a_studys_result_is_not_lost_to_a_smaller_or_another_one(evaluate, cell):
+    words = [f"run={cell}", "max_tokens=2", "track=false"]
+    folder = cell.parent / "results" / "evaluation"
+    place = folder / "cell-step-40_results.json"
+    _, whole = evaluate(None, *words, "datasets=gsm8k", "limit=4")
+    evaluate(None, *words, "datasets=gsm8k", "limit=2", out="small.json")
+    assert json.loads(place.read_text()) == whole and len(list(folder.iterdir())) == 1
+    _, other = evaluate(None, *words, "datasets=hotpotqa", out="other.json")
+    assert json.loads(place.read_text()) == other
+    (aside,) = set(folder.iterdir()) - {place}
+    assert json.loads(aside.read_text()) == whole
+    evaluate(None, *words, "datasets=hotpotqa", out="other.json")
+    assert len(list(folder.iterdir())) == 2  # the same again is no other
+
+
+def test_the_untrained_model_of_a_runs_adapter_is_asked_as_the_runs(cell, root, tmp_path):
+    """So that it leaves out the same rows."""
+    adapter = cell / "checkpoint-3"
+    adapter.mkdir()
+    words = ["datasets", f"adapter={adapter}", f"data.root={root}", f"out={tmp_path / 'o.json'}"]
+    options = main.read([*words, "limit=5"])
+    model, changed = datasets._untrained(options, "base@1 + checkpoint-3")
+    assert model.startswith("base@")
+    command = baselines.typed(options, "untrained", changed)
+    read = main.read(shlex.split(command)[3:])
+    assert (read.run, read.checkpoint, read.adapter, read.limit) == (cell, 0, None, 5)
+
+
+def test_a_tracked_runs_numbers_are_metrics_of_its_model(evaluate, cell, runs):
+    uri = f"sqlite:///{runs / 'mlflow.db'}"
+    client = load_mlflow().MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("study")
+    run_id = client.create_run(experiment).info.run_id
+    tracked = {"uri": uri, "experiment_id": experiment, "run_id": run_id}
+    (cell / "mlflow.json").write_text(json.dumps(tracked))
+    words = [f"run={cell}", "datasets=hotpotqa", "max_tokens=4", "method=sc", "samples=2"]
+    code, result = evaluate(None, *words)
+    (model,) = client.search_logged_models([experiment])
+    metrics = {each.key: each.value for each in client.get_logged_model(model.model_id).metrics}
+    evaluated = entry(result, "hotpotqa")
+    assert code == 0 and model.name == "cell-step-40"
+    assert metrics["eval/datasets/hotpotqa-dev/maj_at_2"] == evaluated["metrics"]["maj@2"]
+    assert metrics["eval/datasets/averages/weighted"] == result["averages"]["weighted"]
+    place = cell.parent / "results" / "evaluation" / "cell-step-40-sc_results.json"
+    assert json.loads(place.read_text())["datasets"] == result["datasets"]
+
+
+def test_a_row_of_another_set_with_the_same_problem_was_trained_on(root):
+    """As the rows of MATH-500 are rows of MATH under other ids."""
+    (root / "math500").mkdir()
+    shutil.copy(root / "math" / "test.jsonl", root / "math500" / "test.jsonl")
+    seen = chosen.Seen(frozenset(), frozenset({reported("math", root)[1].prompt}), None, ())
+    assert [seen.holds(item) for item in reported("math500", root)] == [False, True, False]
+
+
+def test_rows_that_a_run_may_yet_draw_are_not_scored(evaluate, cell, root, tmp_path):
+    """plan-c cuts the test file where there is no other: its train rows are no held-out rows."""
+    folder = tmp_path / "prepared"
+    words = ["prepare", "data=plan-c", "datasets=gsm8k,commonsenseqa", f"data.root={root}"]
+    assert prepare([*words, f"out={folder}"]) == 0
+    table = open_table(folder)
+    train = {item.id for name in ("gsm8k", "commonsenseqa") for item in table.rows("train", name)}
+    assert 10 < len(train) < 25
+    config = yaml.safe_load((cell / "config.yaml").read_text())
+    for chosen_sets in ([], ["gsm8k"]):
+        config["task"] = {
+            "name": "mixed",
+            "path": str(folder),
+            "options": {"datasets": chosen_sets},
+        }
+        (cell / "config.yaml").write_text(yaml.safe_dump(config))
+        shutil.rmtree(cell / "rollouts", ignore_errors=True)
+        words = [f"run={cell}", "max_tokens=2", "track=false", "datasets=gsm8k,commonsenseqa"]
+        _, result = evaluate(None, *words, out=f"{len(chosen_sets)}.json")
+        trained = {name for name in train if not chosen_sets or name.startswith("gsm8k")}
+        for evaluated, size in zip(result["datasets"], (20, 5), strict=True):
+            scored = {line["id"] for line in items(evaluated)}
+            assert not scored & trained
+            assert evaluated["n_trained_on"] == size - len(scored)
+            assert len(scored | {n for n in trained if n.startswith(evaluated["dataset"])}) == size
+
+
+def test_what_a_run_may_yet_draw_is_not_known_without_its_folder(evaluate, cell, capsys):
+    config = yaml.safe_load((cell / "config.yaml").read_text())
+    config["task"] = {"name": "mixed", "path": "moved/away", "options": {}}
+    (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    words = [f"run={cell}", "max_tokens=2", "track=false", "datasets=gsm8k", "limit=4"]
+    _, result = evaluate(None, *words)
+    evaluated = entry(result, "gsm8k")
+    assert evaluated["n_trained_on"] is None
+    assert [line["id"] for line in items(evaluated)] == [f"gsm8k:test:{n}" for n in (0, 1, 2, 4)]
+    assert "told by its records alone" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_is_not_graded_by_the_judge_that_trained_it(evaluate, cell, tmp_path, capsys):
+    words = [f"run={cell}", "datasets=hotpotqa", "max_tokens=4", "track=false", "judge=sim-fair"]
+    words += [f"runs_dir={tmp_path / 'verdicts'}"]
+    assert evaluate(None, *words)[0] == 2
+    assert "same_judge=true" in capsys.readouterr().err
+    code, result = evaluate(None, *words, "same_judge=true")
+    assert code == 0 and result["same_judge"] is True
+
+
+def test_a_command_that_is_printed_can_be_typed(tmp_path):
+    """Whatever was typed, the words of a baseline's command are read without complaint."""
+    typed = ["datasets", "run=runs/a/b", "datasets=gsm8k,mbpp", "limit=5", "select=facility"]
+    typed += [
+        "data.root=some where",
+        "thinking=false",
+        f"out={tmp_path / 'o.json'}",
+        "temperature=1",
+    ]
+    options = main.read([*typed, "judge=sim-fair", "judge.sampling.votes=1", "samples=4"])
+    assert isinstance(options, Options)
+    for words in ({"method": "sc"}, {"method": "cot"}, {"checkpoint": 0}):
+        command = baselines.typed(options, "other", words)
+        read = main.read(shlex.split(command)[3:])
+        assert read.out == tmp_path / "o-other.json"
+        assert (read.limit, read.select, read.datasets) == (5, "facility", ["gsm8k", "mbpp"])
+        assert (read.root, read.thinking, read.judge) == ("some where", False, "")
+        assert (read.method, read.checkpoint) == (words.get("method"), words.get("checkpoint"))
