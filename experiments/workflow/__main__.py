@@ -6,12 +6,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.workflow import buffer_command, reward_command
+from experiments.workflow import buffer_command, prompt_command, reward_command
 from study.bounds import shown
 from study.cli import Command
 
 COMMANDS: dict[str, Command[Any]] = {
     "reward": reward_command.main,
+    "prompt": prompt_command.main,
     "buffer": buffer_command.main,
 }
 """First word -> what it does with all of the words."""

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from experiments.workflow.experience import CAP, MODES, VERSION, Buffer, Entry, Query
-from experiments.workflow.rows import name_of, number_of, object_of, rows_of, share_of, text_of
+from experiments.workflow.rows import (
+    group_key_of,
+    name_of,
+    number_of,
+    object_of,
+    rows_of,
+    share_of,
+    text_of,
+)
 from study.bounds import Choice, Number
 from study.cli import command, option, output, word
 from study.errors import UserError
@@ -58,7 +66,7 @@ def _entry(record: Mapping[str, Any], where: str) -> Entry:
         domain=text_of(record, "domain", where),
         problem=text_of(record, "problem", where),
         program=text_of(record, "program", where),
-        group_key=_group_key(record, where),
+        group_key=group_key_of(record, where),
         correct=share_of(record, "correct", where),
         verified=None if verified is None else bool(verified),
         total=number_of(record, "total", where),
@@ -74,12 +82,8 @@ def read_query(text: str) -> Query:
         id=name_of(record, "id", where),
         domain=text_of(record, "domain", where),
         problem=text_of(record, key, where),
-        group_key=_group_key(record, where),
+        group_key=group_key_of(record, where),
     )
-
-
-def _group_key(record: Mapping[str, Any], where: str) -> str | int | None:
-    return None if record.get("group_key") is None else name_of(record, "group_key", where)
 
 
 EXAMPLE = "experiments.workflow buffer rows=rows.jsonl query=problem.json mode=mmr out=buffer.json"

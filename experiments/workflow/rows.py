@@ -61,6 +61,12 @@ def name_of(record: Mapping[str, Any], key: str, where: str) -> str | int:
     return value
 
 
+def group_key_of(record: Mapping[str, Any], where: str) -> str | int | None:
+    """What the problems of one source share; None where it is null or absent.
+    Raises UserError: it is neither a text nor a whole number."""
+    return None if record.get("group_key") is None else name_of(record, "group_key", where)
+
+
 def word_of(record: Mapping[str, Any], key: str, words: tuple[str, ...], where: str) -> str:
     """One of some words. Raises UserError: it is another, or missing."""
     value = record.get(key)
