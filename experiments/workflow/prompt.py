@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -84,6 +84,16 @@ class Operator(Protocol):
     domains: Any
 
 
+@dataclass(frozen=True)
+class Example:
+    """An entry of the buffer as it is shown, and its likeness to the problem."""
+
+    entry: Entry
+    similarity: float
+    text: str
+    tokens: int
+
+
 class Prompter:
     """Makes the prompts of one form: ``Prompter(operators).prompt(problem, buffer)``."""
 
@@ -122,8 +132,9 @@ class Prompter:
                     f" before it. Give cap={cap + over} or more."
                 )
             last = list(BLOCKS).index(droppable[-1])
-            blocks[last] = _dropped(blocks[last])
-        return Prompt(_messages(blocks), tuple(blocks), tuple(examples))
+            blocks[last] = replace(blocks[last], kept=False)
+        few_shots = tuple((example.entry, example.similarity) for example in examples)
+        return Prompt(_messages(blocks), tuple(blocks), few_shots)
 
     def _of_domain(self, domain: str) -> list[Block]:
         """The blocks of a domain that no problem changes."""
@@ -142,28 +153,34 @@ class Prompter:
 
     def _examples(
         self, problem: Problem, buffer: Buffer | None, shots: int, mode: str
-    ) -> list[tuple[Entry, float]]:
+    ) -> list[Example]:
         """Examples within their cap that do not hold the problem itself."""
         if buffer is None or not shots:
             return []
         query = Query(problem.id, problem.domain, problem.prompt, problem.group_key)
-        examples = [
-            (entry, likeness)
-            for entry, likeness in buffer.retrieve(query, mode, shots)
-            if problem.prompt not in entry.problem and problem.prompt not in entry.program
-        ]
+        _, form, _ = _text("few_shots", self.form, "")
+        examples = []
+        for entry, likeness in buffer.retrieve(query, mode, shots):
+            if problem.prompt in entry.problem or problem.prompt in entry.program:
+                continue
+            text = fill(form, problem=entry.problem, program=self._fenced(entry.program))
+            examples.append(Example(entry, likeness, text, self.count(text + GAP)))
         while examples and self._few_shots(examples).tokens > BLOCKS["few_shots"]["cap"]:
             examples.pop()
         return examples
 
-    def _few_shots(self, examples: Sequence[tuple[Entry, float]]) -> Block:
-        frame, one, sha = _text("few_shots", self.form, "")
-        shown = [
-            fill(one, problem=entry.problem, program=self._fenced(entry.program))
-            for entry, _ in examples
-        ]
-        block = self._block("few_shots", fill(frame, examples=GAP.join(shown)), sha)
-        return block if shown else _dropped(block, tokens=0)
+    def _few_shots(self, examples: Sequence[Example]) -> Block:
+        frame, _, sha = _text("few_shots", self.form, "")
+        shown = GAP.join(example.text for example in examples)
+        tokens = self.count(fill(frame, examples="")) + sum(example.tokens for example in examples)
+        return Block(
+            "few_shots",
+            BLOCKS["few_shots"]["version"],
+            sha,
+            fill(frame, examples=shown),
+            tokens if examples else 0,
+            kept=bool(examples),
+        )
 
     def _problem(self, problem: Problem) -> Block:
         frame, called, sha = _text("problem", self.form, "")
@@ -213,11 +230,6 @@ def _text(block: str, form: str, domain: str) -> tuple[str, ...]:
 
 def _tokens(blocks: Sequence[Block]) -> int:
     return sum(block.tokens for block in blocks if block.kept)
-
-
-def _dropped(block: Block, tokens: int | None = None) -> Block:
-    left = block.tokens if tokens is None else tokens
-    return Block(block.id, block.version, block.sha, block.text, left, kept=False)
 
 
 def _messages(blocks: Sequence[Block]) -> tuple[dict[str, str], ...]:
