@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from analysis.step.transmission import dead_groups, known_mean, yes_no
-from study.mix import effective, realised, shares
+from study.mix import realised, shares
+from study.rewards.advantages import advantages
 
 
 def domain_metrics(
@@ -40,7 +41,7 @@ def domain_metrics(
         "nominal_share": nominal,
         "realised_share": realised(domains_N),
         "effective_share": shares(values["advantage"], domains_N),
-        "rule_effective_share": effective(values["truth"], domains_P, scale),
+        "rule_effective_share": shares(advantages(values["truth"], scale), domains_N),
     }
     metrics: dict[str, float] = {}
     for domain in sorted({*nominal, *domains_P} - {""}):

@@ -47,11 +47,11 @@ def check_reward(
 
 def _check_domains(reward: Reward, present: Sequence[str]) -> None:
     """Refuse a reward by domain that does not fit the domains ``present`` in the task's rows."""
-    paid = {name: paid_by for name, paid_by in reward.domains.items() if paid_by is not None}
+    paid = reward.domains
     if reward.name != "by-domain":
         if paid:
             raise UserError(
-                f"reward.domains={paid} says whose reward trains which domain, and reward="
+                f"reward.domains={dict(paid)} says whose reward trains which domain, and reward="
                 f"{reward.name} trains all alike. Type reward=by-domain, or leave reward.domains"
                 " out."
             )
@@ -73,8 +73,7 @@ def _check_domains(reward: Reward, present: Sequence[str]) -> None:
     if unknown := [name for name in paid if name not in present]:
         raise UserError(
             f"reward.domains names {bounds.shown(unknown[0])}, and the task's rows are of"
-            f" {', '.join(shown)}. Leave it out, or type"
-            f" reward.domains.{bounds.shown(unknown[0])}=null; for example {typed}"
+            f" {', '.join(shown)}. Type for example {typed}"
         )
     if unpaid := [name for name in shown if name not in paid]:
         raise UserError(

@@ -261,8 +261,7 @@ def test_rollouts_on_record_are_composed_with_what_was_missing() -> None:
     assert recompose(config, again, [0.5, 0.5], 2, "zero") == [0.0, None]
 
 
-DOMAINS = {"math": "rule", "qa": "judge"}
-BY_DOMAIN = Reward(name="by-domain", domains={**DOMAINS, "code": None})
+BY_DOMAIN = Reward(name="by-domain", domains={"math": "rule", "qa": "judge"})
 
 
 def of(domain: str, **parts: Any) -> RewardInputs:
@@ -333,7 +332,7 @@ QA, MATH = (dataclasses.replace(ROW, domain=domain) for domain in ("qa", "math")
     ("reward", "rows", "said"),
     [
         (Reward(name="by-domain"), [QA, MATH], "reward.domains.math=rule reward.domains.qa=rule"),
-        (Reward(name="by-domain", domains={"qa": None}), [QA], "no domain in reward.domains"),
+        (Reward(name="by-domain"), [QA], "no domain in reward.domains"),
         (BY_DOMAIN, [ROW], "the rows of the task have no domain"),
         (BY_DOMAIN, [QA, ROW], "some rows of the task have no domain"),
         (BY_DOMAIN, [QA], "reward.domains names math, and the task's rows are of qa."),
