@@ -69,6 +69,15 @@ def test_a_task_without_domains_has_no_such_metrics():
     assert domain_metrics(step, 4, "group", {}) == {}
 
 
+def test_shares_that_nobody_knows_are_absent():
+    metrics = domain_metrics(STEP, 4, "group", {})
+    assert metrics == {
+        name: value
+        for name, value in domain_metrics(STEP, 4, "group", MIX).items()
+        if "nominal" not in name and "code" not in name
+    }
+
+
 class Ordered(Mixture):
     """The lazy task's rows as a mixture of 4:3:3 would draw them."""
 
