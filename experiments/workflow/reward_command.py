@@ -28,6 +28,7 @@ from study.rewards.workflow import (
     OK,
     OUTCOMES,
     SHAPED,
+    SHARES,
     SOURCES,
     Played,
     by_source,
@@ -36,7 +37,6 @@ from study.rewards.workflow import (
 )
 from study.tasks.files import refuse
 
-SHARES = ("efficiency", "simplicity", "format", "repetition")
 Place = tuple[str | int, str | int]
 
 

@@ -35,6 +35,9 @@ SEED = {"efficiency": 0.15, "simplicity": 0.10, "format": 0.05, "repetition": -0
 """Weights of seed-additive beside that of correctness."""
 SEED_CORRECT, SEED_RIGHT, SEED_WRONG = 0.65, 10.0, -5.0
 
+SHARES = ("efficiency", "simplicity", "format", "repetition")
+"""What is measured of a program that ran, each from 0 to 1."""
+
 Terms = dict[str, float]
 """The weighted components of one reward, which is their sum."""
 
