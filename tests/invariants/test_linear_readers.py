@@ -14,6 +14,9 @@ from dataclasses import replace
 import pytest
 from if_verifiable.common import get_loose_transformations
 
+from experiments.datasets.near import shingles
+from experiments.workflow.experience import normal_form
+from experiments.workflow.tokens import by_rule
 from judges import parse
 from judges.grading import GRADINGS, delimiters, reply_format
 from judges.grading.vocabulary import largest_number, read_labels
@@ -134,6 +137,9 @@ READERS: dict[str, Callable[[str], object]] = {
     ),
     "built-in task": alphabetical,
     "log-probs": log_probs,
+    "programs": normal_form,
+    "words of programs": shingles,
+    "tokens of prompts": by_rule,
     "IFEval": get_loose_transformations,
     **{f"vocabulary {name}": rubric(name) for name in ("bool", "met")},
     **{f"grading {name}": graded(name) for name in ("likert", "listwise")},
