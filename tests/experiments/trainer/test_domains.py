@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from experiments.track.projection import points
 from experiments.trainer.domains import domain_metrics
 from study.records import recorded
 from study.schema import Judge, Reward, Task
@@ -35,6 +36,7 @@ STEP = [
 
 def test_a_step_by_hand():
     metrics = domain_metrics(STEP, 4, "group", MIX)
+    assert {point.name for point in points(1, 0, metrics)} == set(metrics)  # as MLflow has them
     assert metrics.pop("domain/math/gap") == pytest.approx(-0.25)
     assert metrics.pop("domain/qa/gap") == pytest.approx(1 / 3)  # (0 + 1 + 0) of three with both
     assert metrics.pop("domain/qa/judge") == metrics.pop("domain/qa/reward") == pytest.approx(2 / 3)
