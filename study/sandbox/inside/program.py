@@ -283,6 +283,10 @@ def _played(request: dict[str, Any], loop: Loop, line: Line) -> dict[str, Any]:
         if not isinstance(workflow, type):
             return {"end": "contract", "code": "no_class", "text": "it defines no class Workflow"}
         program = workflow("workflow", {}, request["domain"])
+        if not callable(program):
+            return {"end": "contract", "code": "no_call", "text": "Workflow has no __call__"}
+        if not inspect.iscoroutinefunction(type(program).__call__):
+            return {"end": "contract", "code": "not_async", "text": "__call__ is not async"}
         returned = loop.run_until_complete(_call(program, request))
     except BaseException as error:
         return _failed(error)
