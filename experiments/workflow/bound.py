@@ -13,8 +13,12 @@ COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 def maybe_unbound(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple[ast.Name, str]]:
-    """(use, name) of each local name that is read where some path has not bound it, each once."""
-    return _Paths(function).uses
+    """(use, name) of each local name that is read where some path has not bound it, each once; none
+    of a function that is nested too deeply to follow."""
+    try:
+        return _Paths(function).uses
+    except RecursionError:
+        return []
 
 
 class _Paths:
@@ -35,9 +39,8 @@ class _Paths:
                 outer.update(node.names)
             self.local.update(_binds(node))
         self.local -= outer | given
-        self.exits: list[Bound] = []
-        """What is bound at each break of the loops around."""
         self.loops: list[list[Bound]] = []
+        """What is bound at each break, for the loops around."""
         self.block(function.body, set())
 
     def block(self, body: list[ast.stmt], bound: Bound) -> Bound:

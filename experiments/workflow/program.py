@@ -84,9 +84,12 @@ def _sha(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def ast_sha(tree: ast.AST) -> str:
-    """SHA-256 of a program without its layout and comments."""
-    return _sha(ast.dump(tree))
+def ast_sha(tree: ast.AST) -> str | None:
+    """SHA-256 of a program without its layout and comments; None where it is nested too deeply."""
+    try:
+        return _sha(ast.dump(tree))
+    except RecursionError:
+        return None
 
 
 def outcome_of(diagnostics: list[Diagnostic]) -> Ending:
