@@ -67,6 +67,7 @@ class Script:
     def __init__(self, lines: list[dict[str, Any]]) -> None:
         self.name = "scripted"
         self.price: Price | None = Price()
+        self.lines = lines
         self._lines: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         self._used: Counter[str] = Counter()
         for line in lines:
@@ -91,6 +92,12 @@ class Script:
             tokens_in=total(reply.tokens_in for reply in replies),
             tokens_out=total(reply.tokens_out for reply in replies),
         )
+
+    def again(self) -> Script:
+        """The same script from its beginning."""
+        script = Script(self.lines)
+        script.price = self.price
+        return script
 
     def _next(self, operator: str) -> dict[str, Any]:
         name = operator if operator in self._lines else ""

@@ -125,11 +125,32 @@ class _Reader:
             self.members(node)
         elif isinstance(node, ast.Attribute):
             self.attribute(node)
+        if isinstance(node, ast.Name) and node.id in NAMES and not self.is_local(node):
+            self.say(node, "name", f"{node.id} is forbidden")
         for name in _names(node):
-            if name in NAMES or (
-                _dunder(name) and not (isinstance(node, Function) and name in DEFINED)
-            ):
+            if _dunder(name) and not (isinstance(node, Function) and name in DEFINED):
                 self.say(node, "name", f"{name} is forbidden")
+
+    def is_local(self, name: ast.Name) -> bool:
+        """Whether a name is bound in the function around it, so that it is no builtin."""
+        around: ast.AST | None = name
+        while around is not None and not isinstance(around, Function):
+            around = self.parents.get(around)
+        if around is None or name.id == "__import__":
+            return False
+        parts = list(ast.walk(around))
+        if any(isinstance(part, ast.Global | ast.Nonlocal) for part in parts):
+            return False
+        return any(
+            (isinstance(part, ast.arg) and part.arg == name.id)
+            or (
+                isinstance(part, ast.Name)
+                and part.id == name.id
+                and isinstance(part.ctx, ast.Store)
+                and not isinstance(self.parents.get(part), ast.comprehension)
+            )
+            for part in parts
+        )
 
     def module(self, node: ast.AST, name: str, alias: str | None) -> None:
         if headers.is_module(name, alias):
@@ -290,7 +311,7 @@ def _names(node: ast.AST) -> Iterator[str | None]:
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Attribute):
-        yield node.attr if _dunder(node.attr) else None
+        yield node.attr
     elif isinstance(node, Function | ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.arg | ast.keyword):
