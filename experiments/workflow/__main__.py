@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = f"{shown(words[0])!r} is not one of them" if words else "none is given"
     print(
         f"experiments.workflow needs a command, and {given}. Legal are {', '.join(COMMANDS)}."
-        f" Type for example: python -m {next(iter(COMMANDS.values())).program} {next(iter(COMMANDS))} --help",
+        f" Type for example: python -m experiments.workflow {next(iter(COMMANDS))} --help",
         file=sys.stderr,
     )
     return 2

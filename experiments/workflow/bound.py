@@ -1,5 +1,5 @@
-"""Names of a function that some path to their use does not bind: a warning, since a program may know
-more of its paths than can be seen."""
+"""Names of a function that some path to their use does not bind: a warning, since a program may
+know more of its paths than can be seen."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 Bound = set[str] | None
 """The names that are bound on every path; None where no path comes by."""
-Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
-COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def maybe_unbound(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple[ast.Name, str]]:
@@ -35,7 +35,7 @@ class _Paths:
         outer: set[str] = set()
         self.local: set[str] = set()
         for node in _inside(function.body):
-            if isinstance(node, ast.Global | ast.Nonlocal):
+            if isinstance(node, (ast.Global, ast.Nonlocal)):
                 outer.update(node.names)
             self.local.update(_binds(node))
         self.local -= outer | given
@@ -43,11 +43,12 @@ class _Paths:
         """What is bound at each break, for the loops around."""
         self.block(function.body, set())
 
-    def block(self, body: list[ast.stmt], bound: Bound) -> Bound:
+    def block(self, body: list[ast.stmt], bound: set[str]) -> Bound:
         for statement in body:
-            bound = self.statement(statement, bound)
-            if bound is None:  # what follows is never reached
+            after = self.statement(statement, bound)
+            if after is None:  # what follows is never reached
                 return None
+            bound = after
         return bound
 
     def statement(self, node: ast.stmt, bound: set[str]) -> Bound:
@@ -56,11 +57,11 @@ class _Paths:
             return _both(self.block(node.body, set(bound)), self.block(node.orelse, set(bound)))
         if isinstance(node, ast.While):
             return self.loop(node, node.test, bound)
-        if isinstance(node, ast.For | ast.AsyncFor):
+        if isinstance(node, (ast.For, ast.AsyncFor)):
             return self.loop(node, node.iter, bound)
         if isinstance(node, ast.Try):
             return self.attempt(node, bound)
-        if isinstance(node, ast.With | ast.AsyncWith):
+        if isinstance(node, (ast.With, ast.AsyncWith)):
             for item in node.items:
                 self.expression(item.context_expr, bound)
                 if item.optional_vars is not None:
@@ -76,16 +77,18 @@ class _Paths:
                     self.expression(case.guard, mine)
                 ended = self.block(case.body, mine)
                 after = ended if case is node.cases[0] else _both(after, ended)
-                sure |= case.guard is None and isinstance(case.pattern, ast.MatchAs) and (
-                    case.pattern.pattern is None
+                sure |= (
+                    case.guard is None
+                    and isinstance(case.pattern, ast.MatchAs)
+                    and (case.pattern.pattern is None)
                 )
             return after if sure else _both(after, bound)
-        if isinstance(node, Scope):
+        if isinstance(node, SCOPES):
             return bound | {getattr(node, "name", "")}
         self.expression(node, bound)
-        if isinstance(node, ast.Return | ast.Raise):
+        if isinstance(node, (ast.Return, ast.Raise)):
             return None
-        if isinstance(node, ast.Break | ast.Continue):
+        if isinstance(node, (ast.Break, ast.Continue)):
             if self.loops and isinstance(node, ast.Break):
                 self.loops[-1].append(set(bound))
             return None
@@ -134,7 +137,7 @@ class _Paths:
             return
         if isinstance(node, ast.Lambda):
             return
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
             if isinstance(node, ast.AugAssign):
                 self.read(node.target, bound)
             if node.value is not None:
@@ -153,7 +156,7 @@ class _Paths:
             else:
                 bound.discard(node.id)
             return
-        if isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
             bound.update(_binds(node))
             return
         self.children(node, bound)
@@ -183,7 +186,7 @@ def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
         if isinstance(node, COMPREHENSIONS):  # what it binds is its own
             waiting += [part.iter for part in node.generators]
             continue
-        if not isinstance(node, Scope):
+        if not isinstance(node, SCOPES):
             waiting += ast.iter_child_nodes(node)
 
 
@@ -191,12 +194,12 @@ def _binds(node: ast.AST) -> Iterator[str]:
     """The names that a node itself binds."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         yield node.id
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield node.name
-    elif isinstance(node, ast.Import | ast.ImportFrom):
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
         for alias in node.names:
             yield alias.asname or alias.name.partition(".")[0]
-    elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
+    elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
         if node.name:
             yield node.name
     elif isinstance(node, ast.MatchMapping) and node.rest:

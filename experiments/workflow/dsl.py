@@ -7,8 +7,8 @@
     [AnswerGenerate, Programmer] -> ScEnsemble -> Review ? Revise : done
 
 Steps hand on a solution, and the feedback of the last review. A loop before an ensemble makes one
-solution a turn, each from the same beginning; any other goes on with what it has made. `done` ends the program, or the part
-of a list that it stands in. The parser reads each word once.
+solution a turn, each from the same beginning; any other goes on with what it has made. `done` ends
+the program, or the part of a list that it stands in. The parser reads each word once.
 """
 
 from __future__ import annotations
@@ -203,11 +203,11 @@ def compiled(text: str, offset: int = 0) -> Program:
     return Program(source, "dsl", _Writer(names).write(steps), offset, tuple(names))
 
 
-HEAD = '''\
+HEAD = """\
 class Workflow:
     def __init__(self, name, llm_config, dataset):
         self.llm = create_llm_instance(llm_config)
-'''
+"""
 TASK = "self.task(problem, solution)"
 CALLS = {
     "Custom": ("input={task}, instruction=''", "response"),
@@ -236,12 +236,13 @@ class _Writer:
     def write(self, steps: list[Step]) -> str:
         """The source of the class."""
         main = self.method("steps", steps)
-        lines = [HEAD.rstrip("\n")]
+        lines: list[str] = [HEAD.rstrip("\n")]
         lines += [f"        self.{snake(name)} = operator.{name}(self.llm)" for name in self.names]
         lines += [
             "",
             "    def task(self, problem, solution):",
-            "        return problem + '\\n\\nSolution so far:\\n' + solution if solution else problem",
+            "        so_far = '\\n\\nSolution so far:\\n' + solution",
+            "        return problem + so_far if solution else problem",
             "",
             "    async def __call__(self, problem, entry_point=''):",
             "        solution = await self.steps(problem, entry_point, '', '')",

@@ -82,7 +82,9 @@ class Script:
             if (failure := line.get("fail") or "empty") in ("timeout", "http_500"):
                 continue
             text = line["text"] if line.get("fail") is None else ""
-            replies.append(Reply(text, "", "stop", None, line.get("tokens_in"), None, line.get("tokens_out")))
+            replies.append(
+                Reply(text, "", "stop", None, line.get("tokens_in"), None, line.get("tokens_out"))
+            )
             if text.strip():
                 break
         if not replies or failure in ("timeout", "http_500"):

@@ -41,7 +41,9 @@ _NAMED = re.compile(
 )
 _STATED = re.compile(r"\banswer(?:\s{1,8}is\b|\s{0,8}:)[\s:*_]{0,8}([^\n.;]{1,60})", re.IGNORECASE)
 _BOXED = re.compile(r"\\boxed\s{0,4}\{([^{}]{0,100})")
-_OR = re.compile(r"\A\W{0,8}(?:either\s)?\S{1,40}(?:\s\S{1,40}){0,2}(?:,?\sor\s|\s?[|;/]\s|\s?\|\s?)\S", re.I)
+_OR = re.compile(
+    r"\A\W{0,8}(?:either\s)?\S{1,40}(?:\s\S{1,40}){0,2}(?:,?\sor\s|\s?[|;/]\s|\s?\|\s?)\S", re.I
+)
 SHORT = 120
 """Characters of an answer whose lines or parts are candidates rather than steps."""
 
@@ -50,14 +52,16 @@ def literal_texts(tree: ast.AST) -> list[str]:
     """The texts of a program's own: its literals, and what stands between their placeholders."""
     texts: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
-            if not isinstance(node.value, bool):
-                texts.update(_BLANK.split(str(node.value)[:65536]))
+        value = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(value, str):
+            texts.update(_BLANK.split(value))
+        elif isinstance(value, float) or (type(value) is int and value.bit_length() < 4096):
+            texts.add(str(value))
     return sorted(filter(None, texts), key=len, reverse=True)
 
 
 def literal_share(answer: str, literals: Sequence[str], replies: Sequence[str]) -> float:
-    """The share of an answer's characters that stand in a literal of the program and in no reply."""
+    """The share of an answer's characters that stand in a literal of its program and no reply."""
     if not answer:
         return 0.0
     covered = bytearray(len(answer))

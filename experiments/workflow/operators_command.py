@@ -70,9 +70,13 @@ def main(options: Options) -> int:
     if options.out is not None:
         with writes("out", options.out):
             write_json(options.out, {"operators": table()})
-    print(markdown() if options.docs else "\n".join(
-        f"{operator.name}({', '.join(argument.name for argument in operator.arguments)})"
-        f" -> {', '.join(operator.returns)}"
-        for operator in OPERATORS.values()
-    ))
+    print(
+        markdown()
+        if options.docs
+        else "\n".join(
+            f"{operator.name}({', '.join(argument.name for argument in operator.arguments)})"
+            f" -> {', '.join(operator.returns)}"
+            for operator in OPERATORS.values()
+        )
+    )
     return 0

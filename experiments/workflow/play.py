@@ -25,7 +25,7 @@ ARGUMENTS = {
 }
 """What the child's stand-ins are made from."""
 ANSWER_BYTES = 4096
-LIMITS = Limits(cpu_s=2, wall_s=120.0, memory_mb=512, reply_bytes=1 << 20, own_s=2.0)
+LIMITS = Limits(cpu_s=1, wall_s=120.0, memory_mb=512, reply_bytes=1 << 20, own_s=2.0)
 """Of one program. It has no limit of its own while it waits for operators but the wall."""
 ENDS = {
     "returned": Ending.OK,

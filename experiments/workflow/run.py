@@ -86,7 +86,7 @@ def _record(
     tree = report.tree
     if tree is None and report.program is not None:
         tree = static.read(report.program)[0]
-    known = {
+    known: dict[str, Any] = {
         "constant": report.constant,
         "literal_share": None,
         "judge_address": None,
@@ -98,7 +98,9 @@ def _record(
         if report.program is not None:
             literals += report.program.prompts.values()
         known |= {
-            "literal_share": flags.literal_share(answer, literals, broker.replies if broker else []),
+            "literal_share": flags.literal_share(
+                answer, literals, broker.replies if broker else []
+            ),
             "judge_address": flags.judge_address(answer),
             "option_list": flags.option_list(answer),
             "echo_problem": flags.echo_problem(answer, problem.prompt),

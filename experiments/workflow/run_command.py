@@ -30,6 +30,7 @@ from study.errors import UserError
 from study.files import write_json
 from study.sandbox.conversation import Stage
 from study.schema import Price
+from study.screen import visible
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,7 @@ def main(options: Options) -> int:
         write_json(options.out, {"runs": named} if options.programs is not None else named[0])
     for record in named[:20]:
         said = f" ({record['why']})" if record["why"] else ""
-        print(
-            f"{record.get('path', record.get('id'))}: {record['outcome']}{said},"
-            f" {len(record['calls'])} operator calls"
-        )
+        name = record.get("path", record.get("id"))
+        print(visible(f"{name}: {record['outcome']}{said}, {len(record['calls'])} operator calls"))
     print(options.out)
     return 0

@@ -7,7 +7,8 @@ program that does what cannot be seen here meets the dry run.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from experiments.workflow.bound import maybe_unbound
 from experiments.workflow.operators import OPERATORS
@@ -32,6 +33,7 @@ DEFINED = ("__init__", "__call__")
 JOINERS = ("gather", "wait_for", "append", "extend", "insert", "add", "put_nowait")
 """Calls that may be given what is awaited later."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Results = frozenset[str]
 """The operators whose result a name may be."""
 
@@ -53,18 +55,37 @@ def read(program: Program) -> tuple[ast.Module | None, list[Diagnostic]]:
     return tree, sorted(reader.diagnostics)
 
 
+SMALL = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+"""Marks for reading, writing and the kind of an operation: no nodes of their own here."""
+
+
+def flat(tree: ast.AST, parents: dict[ast.AST, ast.AST] | None = None) -> list[ast.AST]:
+    """The nodes of a tree but the `SMALL` ones, each before what is in it; notes their parents."""
+    nodes = [tree]
+    for node in nodes:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            items = value if type(value) is list else (value,)
+            for item in items:
+                if isinstance(item, ast.AST) and not isinstance(item, SMALL):
+                    nodes.append(item)
+                    if parents is not None:
+                        parents[item] = node
+    return nodes
+
+
 def nodes_of(tree: ast.AST) -> int:
-    """Nodes of a tree, without the marks for reading, writing and the kind of an operation."""
-    small = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
-    return sum(not isinstance(node, small) for node in ast.walk(tree))
+    """How many nodes a tree has; see `flat`."""
+    return len(flat(tree))
 
 
 def made(tree: ast.AST) -> list[str]:
     """The operators that a program makes, in order and each once."""
     names = [
         (node.lineno, node.col_offset, node.func.attr)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and _is_operator(node.func)
+        for node in flat(tree)
+        if isinstance(node, ast.Call)
+        and _is_operator(node.func)
         and isinstance(node.func, ast.Attribute)
     ]
     return list(dict.fromkeys(name for _, _, name in sorted(names)))
@@ -80,7 +101,7 @@ def _is_operator(node: ast.AST) -> bool:
 
 
 def _dunder(name: str | None) -> bool:
-    return bool(name) and len(name or "") > 4 and str(name)[:2] == "__" == str(name)[-2:]
+    return name is not None and name[:2] == "__" == name[-2:] and len(name) > 4
 
 
 class _Reader:
@@ -90,13 +111,10 @@ class _Reader:
         self.asyncio = {"asyncio"}
         """Names of the module asyncio."""
         self.parents: dict[ast.AST, ast.AST] = {}
-        self.nodes = list(ast.walk(tree))
-        if (size := nodes_of(tree)) > MOST_NODES:
-            self.say(tree, "size", f"{size} nodes; at most {MOST_NODES}")
+        self.nodes = flat(tree, self.parents)
+        if len(self.nodes) > MOST_NODES:
+            self.say(tree, "size", f"{len(self.nodes)} nodes; at most {MOST_NODES}")
             return
-        for node in self.nodes:
-            for child in ast.iter_child_nodes(node):
-                self.parents[child] = node
         for node in self.nodes:
             self.forbidden(node)
         classes = [
@@ -107,7 +125,7 @@ class _Reader:
         else:
             self.contract(classes[-1])
         for function in self.nodes:
-            if isinstance(function, Function):
+            if isinstance(function, FUNCTIONS):
                 for node, name in maybe_unbound(function):
                     self.say(node, "maybe_unbound", f"some path does not bind {name}")
 
@@ -127,19 +145,20 @@ class _Reader:
             self.attribute(node)
         if isinstance(node, ast.Name) and node.id in NAMES and not self.is_local(node):
             self.say(node, "name", f"{node.id} is forbidden")
-        for name in _names(node):
-            if _dunder(name) and not (isinstance(node, Function) and name in DEFINED):
+        names = NAMED.get(type(node))
+        for name in names(node) if names else ():
+            if _dunder(name) and not (isinstance(node, FUNCTIONS) and name in DEFINED):
                 self.say(node, "name", f"{name} is forbidden")
 
     def is_local(self, name: ast.Name) -> bool:
         """Whether a name is bound in the function around it, so that it is no builtin."""
         around: ast.AST | None = name
-        while around is not None and not isinstance(around, Function):
+        while around is not None and not isinstance(around, FUNCTIONS):
             around = self.parents.get(around)
         if around is None or name.id == "__import__":
             return False
         parts = list(ast.walk(around))
-        if any(isinstance(part, ast.Global | ast.Nonlocal) for part in parts):
+        if any(isinstance(part, (ast.Global, ast.Nonlocal)) for part in parts):
             return False
         return any(
             (isinstance(part, ast.arg) and part.arg == name.id)
@@ -179,7 +198,7 @@ class _Reader:
             and node.attr not in OF_ASYNCIO
         ):
             self.say(node, "import", f"asyncio.{node.attr} is forbidden")
-        if isinstance(node.ctx, ast.Store | ast.Del):
+        if isinstance(node.ctx, (ast.Store, ast.Del)):
             root: ast.AST = node
             while isinstance(root, ast.Attribute):
                 root = root.value
@@ -189,7 +208,7 @@ class _Reader:
     # the contract
 
     def contract(self, workflow: ast.ClassDef) -> None:
-        methods = {node.name: node for node in workflow.body if isinstance(node, Function)}
+        methods = {node.name: node for node in workflow.body if isinstance(node, FUNCTIONS)}
         self.attributes: dict[str, Results] = {}
         """What __init__ and others make: name -> operators; empty for what is none."""
         for node in self.nodes:
@@ -212,8 +231,9 @@ class _Reader:
                 name.id
                 for node in workflow.body
                 for name in ast.walk(node)
-                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
-                and not isinstance(node, Function)
+                if isinstance(name, ast.Name)
+                and isinstance(name.ctx, ast.Store)
+                and not isinstance(node, FUNCTIONS)
             ),
             *(node.name for node in workflow.body if isinstance(node, ast.ClassDef)),
         }
@@ -280,7 +300,7 @@ class _Reader:
     def assigned(self, function: Function) -> None:
         """Note what a method puts into self."""
         me = _first(function)
-        for node in ast.walk(function):
+        for node in flat(function):
             if (
                 isinstance(node, ast.Attribute)
                 and isinstance(node.ctx, ast.Store)
@@ -290,7 +310,7 @@ class _Reader:
                 parent = self.parents[node]
                 if isinstance(parent, ast.AugAssign):
                     continue
-                value = parent.value if isinstance(parent, ast.Assign | ast.AnnAssign) else None
+                value = parent.value if isinstance(parent, (ast.Assign, ast.AnnAssign)) else None
                 of = frozenset[str]()
                 if isinstance(value, ast.Call) and _is_operator(value.func):
                     assert isinstance(value.func, ast.Attribute)
@@ -306,26 +326,24 @@ def _first(function: Function) -> str:
     return arguments[0].arg if arguments else ""
 
 
-def _names(node: ast.AST) -> Iterator[str | None]:
-    """The identifiers that stand in a node itself."""
-    if isinstance(node, ast.Name):
-        yield node.id
-    elif isinstance(node, ast.Attribute):
-        yield node.attr
-    elif isinstance(node, Function | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.arg | ast.keyword):
-        yield node.arg
-    elif isinstance(node, ast.alias):
-        yield node.asname
-    elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
-        yield node.name
-    elif isinstance(node, ast.Global | ast.Nonlocal):
-        yield from node.names
-    elif isinstance(node, ast.MatchMapping):
-        yield node.rest
-    elif isinstance(node, ast.MatchClass):
-        yield from node.kwd_attrs
+NAMED: dict[type, Callable[[Any], Iterable[str | None]]] = {
+    ast.Name: lambda node: (node.id,),
+    ast.Attribute: lambda node: (node.attr,),
+    ast.FunctionDef: lambda node: (node.name,),
+    ast.AsyncFunctionDef: lambda node: (node.name,),
+    ast.ClassDef: lambda node: (node.name,),
+    ast.arg: lambda node: (node.arg,),
+    ast.keyword: lambda node: (node.arg,),
+    ast.alias: lambda node: (node.asname,),
+    ast.ExceptHandler: lambda node: (node.name,),
+    ast.MatchAs: lambda node: (node.name,),
+    ast.MatchStar: lambda node: (node.name,),
+    ast.Global: lambda node: node.names,
+    ast.Nonlocal: lambda node: node.names,
+    ast.MatchMapping: lambda node: (node.rest,),
+    ast.MatchClass: lambda node: node.kwd_attrs,
+}
+"""Kind of node -> the identifiers that stand in it itself."""
 
 
 class _Method:
@@ -336,7 +354,7 @@ class _Method:
     ) -> None:
         self.reader, self.function, self.known, self.inherits = reader, function, known, inherits
         self.me = _first(function)
-        self.nodes = list(ast.walk(function))
+        self.nodes = flat(function)
         self.single: dict[str, Results | None] = {}
         """Name -> operators whose result it holds; None where it may be anything."""
         self.many: dict[str, Results | None] = {}
@@ -368,16 +386,18 @@ class _Method:
             and isinstance(function.value, ast.Name)
             and function.value.id == self.me
         ):
-            return next(iter(self.reader.attributes.get(function.attr, ()) & OPERATORS.keys()), None)
+            return next(
+                iter(self.reader.attributes.get(function.attr, ()) & OPERATORS.keys()), None
+            )
         return None
 
     def attribute(self, node: ast.Attribute) -> None:
         value = node.value
         if isinstance(value, ast.Name) and value.id == self.me and self.me:
-            if isinstance(node.ctx, ast.Load) and node.attr not in self.known and not self.inherits:
-                if not _dunder(node.attr):
-                    what = f"self.{node.attr} is never made"
-                    self.reader.say(node, "unknown_attribute", what)
+            unknown = node.attr not in self.known and not self.inherits
+            if unknown and isinstance(node.ctx, ast.Load) and not _dunder(node.attr):
+                what = f"self.{node.attr} is never made"
+                self.reader.say(node, "unknown_attribute", what)
         elif (
             isinstance(value, ast.Attribute)
             and isinstance(value.value, ast.Name)
@@ -416,7 +436,7 @@ class _Method:
                 parts = [node.value]
             elif isinstance(node, ast.Call) and _last(node.func) in JOINERS:
                 parts = [*node.args, *(keyword.value for keyword in node.keywords)]
-            elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
                 parts = [node.iter]
             elif isinstance(node, ast.Return) and node.value is not None:
                 parts = [node.value] if self.function.name != "__call__" else []
@@ -426,24 +446,35 @@ class _Method:
 
     def awaited(self, node: ast.Call, name: str, awaited: set[str]) -> None:
         parent = self.reader.parents[node]
-        while isinstance(parent, ast.IfExp | ast.NamedExpr):
+        while isinstance(parent, (ast.IfExp, ast.NamedExpr)):
             parent = self.reader.parents[parent]
         wrong = isinstance(
             parent,
-            ast.Expr | ast.Subscript | ast.Attribute | ast.BinOp | ast.BoolOp | ast.Compare
-            | ast.UnaryOp | ast.FormattedValue | ast.If | ast.While | ast.For,
+            (
+                ast.Expr,
+                ast.Subscript,
+                ast.Attribute,
+                ast.BinOp,
+                ast.BoolOp,
+                ast.Compare,
+                ast.UnaryOp,
+                ast.FormattedValue,
+                ast.If,
+                ast.While,
+                ast.For,
+            ),
         )
-        if isinstance(parent, ast.Return | ast.Tuple):
+        if isinstance(parent, (ast.Return, ast.Tuple)):
             wrong = self.function.name == "__call__" and (
                 isinstance(parent, ast.Return)
                 or isinstance(self.reader.parents[parent], ast.Return)
             )
-        elif isinstance(parent, ast.Assign | ast.AnnAssign):
+        elif isinstance(parent, (ast.Assign, ast.AnnAssign)):
             targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
             names = [target.id for target in targets if isinstance(target, ast.Name)]
             wrong = len(names) == len(targets) and not awaited & set(names)
             wrong |= any(isinstance(target, ast.Tuple) for target in targets)
-        elif isinstance(parent, ast.Call | ast.keyword):
+        elif isinstance(parent, (ast.Call, ast.keyword)):
             call = parent if isinstance(parent, ast.Call) else self.reader.parents[parent]
             function = _last(call.func) if isinstance(call, ast.Call) else ""
             wrong = self.called(call) is not None or function in ("str", "len", "int", "float")
@@ -469,7 +500,7 @@ class _Method:
         return None
 
     def gathered(self, value: ast.AST | None) -> list[str | None]:
-        """The operators of ``await gather(...)``, one for each argument; empty for anything else."""
+        """The operators of ``await gather(...)``, one for each argument; else none."""
         if not isinstance(value, ast.Await) or not isinstance(value.value, ast.Call):
             return []
         call = value.value
@@ -478,7 +509,7 @@ class _Method:
         calls: list[str | None] = []
         for item in call.args:
             inner = item.value if isinstance(item, ast.Starred) else item
-            if isinstance(inner, ast.ListComp | ast.GeneratorExp):
+            if isinstance(inner, (ast.ListComp, ast.GeneratorExp)):
                 calls.append(self.called(inner.elt))
             elif isinstance(inner, ast.List):
                 calls += [self.called(element) for element in inner.elts]
@@ -508,19 +539,25 @@ class _Method:
                         explained.add(element)
                         _merge(self.single, element.id, None if name is None else frozenset([name]))
         for node in self.nodes:
-            if isinstance(node, ast.For | ast.comprehension):
-                if isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Name):
-                    explained.add(node.target)
-                    _merge(self.single, node.target.id, self.many.get(node.iter.id))
+            if (
+                isinstance(node, (ast.For, ast.comprehension))
+                and isinstance(node.target, ast.Name)
+                and isinstance(node.iter, ast.Name)
+            ):
+                explained.add(node.target)
+                _merge(self.single, node.target.id, self.many.get(node.iter.id))
         for node in self.nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 if node not in explained:
                     self.single[node.id] = self.many[node.id] = None
             elif isinstance(node, ast.arg):
                 self.single[node.arg] = self.many[node.arg] = None
-            elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                if isinstance(node.value, ast.Name):  # a program may add a key of its own
-                    self.single[node.value.id] = None
+            elif (
+                isinstance(node, ast.Subscript)
+                and isinstance(node.ctx, ast.Store)
+                and isinstance(node.value, ast.Name)
+            ):  # a program may add a key of its own
+                self.single[node.value.id] = None
 
     def key(self, node: ast.Subscript) -> None:
         index = node.slice

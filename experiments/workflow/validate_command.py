@@ -26,6 +26,7 @@ from study.bounds import Choice
 from study.cli import command, option, output, word, writes
 from study.files import write_json
 from study.sandbox.conversation import Stage
+from study.screen import visible
 
 AT_ONCE = 2
 """Programs that are looked at together; each runs in all stub worlds at once."""
@@ -48,9 +49,7 @@ async def reports(given: Sequence[Given], form: str | None, domain: str | None) 
     places = asyncio.Semaphore(AT_ONCE)
 
     async def look(item: Given) -> Report:
-        problem = dataclasses.replace(
-            STAND_IN, domain=item.domain or domain or STAND_IN.domain
-        )
+        problem = dataclasses.replace(STAND_IN, domain=item.domain or domain or STAND_IN.domain)
         async with places:
             return await validate(item.text, stage, item.form or form, item.prompts, problem)
 
@@ -69,9 +68,9 @@ def main(options: Options) -> int:
     counts = Counter(row["outcome"] for row in rows)
     with writes("out", options.out):
         write_json(options.out, {"programs": rows, "counts": counts})
-    for row in rows[:20]:
-        wrong = [line for line in row["diagnostics"] if line["level"] == "error"]
-        said = f": line {wrong[0]['line']}, {wrong[0]['code']}: {wrong[0]['message']}" if wrong else ""
-        print(f"{row.get('path', row.get('id'))}: {row['outcome']}{said}".encode().decode("utf-8", "replace"))
+    for row, report in list(zip(rows, found, strict=True))[:20]:
+        wrong = next((line for line in report.diagnostics if line.level == "error"), None)
+        said = f": line {wrong.line}, {wrong.code}: {wrong.message}" if wrong else ""
+        print(visible(f"{row.get('path', row.get('id'))}: {row['outcome']}{said}"))
     print(f"{', '.join(f'{n} {outcome}' for outcome, n in counts.items())}. {options.out}")
     return 0

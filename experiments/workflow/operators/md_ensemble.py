@@ -6,7 +6,14 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from experiments.workflow.operators.base import LETTERS, Argument, Desk, Operator, lettered, place_of
+from experiments.workflow.operators.base import (
+    LETTERS,
+    Argument,
+    Desk,
+    Operator,
+    lettered,
+    place_of,
+)
 
 VOTES = 5
 

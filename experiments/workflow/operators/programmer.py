@@ -9,7 +9,12 @@ from study.truth.code import blocks, defines
 
 ROUNDS = 3
 FUNCTION = "workflow_output"
-CALL = f"\n\ndef {FUNCTION}():\n    value = solve()\n    return None if value is None else str(value)\n"
+CALL = f"""
+
+def {FUNCTION}():
+    value = solve()
+    return None if value is None else str(value)
+"""
 """Makes a text of what ``solve`` returns, whatever it is."""
 
 
@@ -26,7 +31,9 @@ async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dic
         if output is not None:
             return {"code": code, "output": output}
         wrong = wrong or "solve() returned nothing"
-        feedback = f"\n\nYour last program:\n```python\n{code}\n```\nIt failed: {wrong}\nCorrect it."
+        feedback = (
+            f"\n\nYour last program:\n```python\n{code}\n```\nIt failed: {wrong}\nCorrect it."
+        )
     return {"code": code, "error": wrong}
 
 
@@ -36,10 +43,10 @@ OPERATOR = Operator(
     arguments=(Argument("problem"), Argument("analysis", required=False, default="None")),
     results={"code": "str", "output": "str"},
     prompt=(
-        "Write a self-contained Python program that computes the answer to the problem. It defines a"
-        " function solve() without arguments, which returns the answer as a number or a text. Only"
-        " the standard library is there; no plots, no files, no input.\n\nProblem:\n{problem}\n\n"
-        "Analysis:\n{analysis}\n\nReturn one ```python block.{feedback}"
+        "Write a self-contained Python program that computes the answer to the problem. It defines"
+        " a function solve() without arguments, which returns the answer as a number or a text."
+        " Only the standard library is there; no plots, no files, no input.\n\n"
+        "Problem:\n{problem}\n\nAnalysis:\n{analysis}\n\nReturn one ```python block.{feedback}"
     ),
     play=play,
     domains=("math", "qa"),

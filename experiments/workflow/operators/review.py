@@ -22,7 +22,9 @@ async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dic
     prompt = operator.asked(**arguments)
     reply = spoken(await desk.ask(prompt))
     if (result := said(reply)) is None:
-        again = f"{prompt}\n\nYour last reply had no True or False between the tags. Reply once more."
+        again = (
+            f"{prompt}\n\nYour last reply had no True or False between the tags. Reply once more."
+        )
         reply = spoken(await desk.ask(again)) or reply
         result = said(reply)
     tagged = field_of("feedback", reply)

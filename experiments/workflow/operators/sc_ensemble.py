@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from experiments.workflow.operators.base import LETTERS, Argument, Desk, Operator, lettered, place_of
+from experiments.workflow.operators.base import (
+    LETTERS,
+    Argument,
+    Desk,
+    Operator,
+    lettered,
+    place_of,
+)
 from study.truth.code import blocks
 from study.truth.extract import after_answer, last_box
 from study.truth.numbers import final_number
@@ -66,9 +73,9 @@ OPERATOR = Operator(
     ),
     results={"response": "str"},
     prompt=(
-        "Several solutions of one problem are given under letters. Choose the one whose final answer"
-        " is the most consistent with the others.\n\nProblem:\n{problem}\n\n{solutions}\n\nPut its"
-        " letter, and nothing else, between <solution_letter> and </solution_letter>."
+        "Several solutions of one problem are given under letters. Choose the one whose final"
+        " answer is the most consistent with the others.\n\nProblem:\n{problem}\n\n{solutions}"
+        "\n\nPut its letter, and nothing else, between <solution_letter> and </solution_letter>."
     ),
     play=play,
     max_tokens=512,

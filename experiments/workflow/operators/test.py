@@ -48,9 +48,9 @@ OPERATOR = Operator(
     ),
     results={"result": "bool", "solution": "str"},
     prompt=(
-        "A solution of a problem fails a test. Reflect on why, and write a better one.\n\nProblem:\n"
-        "{problem}\n\nSolution:\n```python\n{solution}\n```\n\nWhat happened:\n{wrong}\n\nReturn"
-        " the whole code of {entry_point}, with its imports, in one ```python block."
+        "A solution of a problem fails a test. Reflect on why, and write a better one.\n\n"
+        "Problem:\n{problem}\n\nSolution:\n```python\n{solution}\n```\n\nWhat happened:\n{wrong}"
+        "\n\nReturn the whole code of {entry_point}, with its imports, in one ```python block."
     ),
     play=play,
     domains=("code",),

@@ -1,4 +1,4 @@
-"""Imports of workflow programs that stand for names the runtime gives them: AFlow's and MetaGPT's."""
+"""Imports of workflow programs, AFlow's and MetaGPT's, that stand for names they are given."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Loop(asyncio.SelectorEventLoop):
     def _make_self_pipe(self) -> None:
         self._ssock, self._csock = map(_End, os.pipe())
         self._internal_fds = getattr(self, "_internal_fds", 0) + 1
-        self._add_reader(self._ssock.fileno(), self._read_from_self)  # ty: ignore[unresolved-attribute]
+        self._add_reader(self._ssock.fileno(), self._read_from_self)  # ty: ignore[missing-attribute]
 
 
 class Line:
