@@ -305,7 +305,7 @@ def legal(name: Any, arguments: Any) -> bool:
         elif kind == "int":
             fits = type(value) is int
         else:
-            fits = type(value) is str or (value is None and declared[key].default is None)
+            fits = type(value) is str or (value is None and kind == "str | None")
         if not fits:
             return False
     return True

@@ -41,9 +41,7 @@ _NAMED = re.compile(
 )
 _STATED = re.compile(r"\banswer(?:\s{1,8}is\b|\s{0,8}:)[\s:*_]{0,8}([^\n.;]{1,60})", re.IGNORECASE)
 _BOXED = re.compile(r"\\boxed\s{0,4}\{([^{}]{0,100})")
-_OR = re.compile(
-    r"\A\W{0,8}(?:either\s)?\S{1,40}(?:\s\S{1,40}){0,2}(?:,?\sor\s|\s?[|;/]\s|\s?\|\s?)\S", re.I
-)
+_OR = re.compile(r",? or | ?\| ?| / ")
 SHORT = 120
 """Characters of an answer whose lines or parts are candidates rather than steps."""
 
@@ -94,7 +92,8 @@ def option_list(answer: str) -> bool:
     items = [line for line in lines if _LISTED.match(line)]
     if len(items) > 1 and len(items) >= len(lines) - 1 and all(len(item) <= 60 for item in items):
         return True
-    return len(plain) <= SHORT and _OR.match(plain) is not None
+    parts = [part for part in _OR.split(plain.removeprefix("either ")) if part.strip(" {}$")]
+    return len(plain) <= SHORT and len(parts) > 1 and all(len(part.split()) <= 3 for part in parts)
 
 
 def echo_problem(answer: str, problem: str) -> bool:
