@@ -159,7 +159,8 @@ def test_lines_of_a_script_are_used_in_order_and_by_operator(box):
         )
     )
     (box / "script.jsonl").write_text(
-        '{"text": "1"}\n{"operator": "Review", "text": "True <feedback>R</feedback>"}\n{"text": "2"}\n'
+        '{"text": "1"}\n{"operator": "Review", "text": "True <feedback>R</feedback>"}\n'
+        '{"text": "2"}\n'
     )
     words = [f"program={box / 'graph.py'}", f"problem={box / 'problem.json'}"]
     result = run(box, "run", *words, f"script={box / 'script.jsonl'}")

@@ -191,7 +191,8 @@ def test_three_equal_calls_are_three_draws_and_come_again_the_same(theatre):
 def test_an_executor_that_is_down_ends_the_run_where_nothing_can_catch_it(theatre, failure):
     body = (
         "for _ in range(3):\n    try:\n        r = await self.custom(problem, 'a')\n"
-        "        return r['response'], 0\n    except BaseException:\n        pass\nreturn 'caught', 0"
+        "        return r['response'], 0\n"
+        "    except BaseException:\n        pass\nreturn 'caught', 0"
     )
     record = theatre.run(program(body), {"fail": failure})
     assert (record["outcome"], record["answer"]) == ("operator_error", None)
