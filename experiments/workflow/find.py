@@ -2,7 +2,7 @@
 
 Thinking is taken out. Of the fenced blocks exactly one must hold ``class Workflow`` or parse as
 DSL. Where nothing is fenced the text itself is the program; a class begins with the first import,
-from or class at the begin of a line.
+from or class at the begin of a line, or with the constants and functions before it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def _bare(text: str, form: str | None) -> tuple[str, str, int]:
     """Form, text and place of a program without fences. Raises Refused: there is none."""
     begin = _BEGIN.search(text)
     if begin is not None and form != "dsl":
-        return "python", text[begin.start() :], begin.start()
+        at = 0 if _is_code(text[: begin.start()]) else begin.start()
+        return "python", text[at:], at
     if form == "python" or not text.strip():
         raise Refused(1, "no_program", "there is no class Workflow, and nothing is imported")
     if form is None and "->" not in text and "[" not in text:
@@ -84,6 +85,23 @@ def _bare(text: str, form: str | None) -> tuple[str, str, int]:
                 raise Refused(1, "no_program", message) from None
             raise
     return "dsl", text, 0
+
+
+def _is_code(text: str) -> bool:
+    """Whether what stands before the first import, from or class belongs to the program: only
+    comments, constants and functions, of which prose is none."""
+    if not text.strip() or len(text) > MOST_BYTES:
+        return False
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    kinds = (ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.AsyncFunctionDef)
+    return all(
+        isinstance(node, kinds)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        for node in body
+    )
 
 
 def _is_whole(text: str) -> bool:

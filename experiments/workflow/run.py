@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -45,10 +46,9 @@ async def execute(
         played, broker = await perform(report.program, problem, executor, stage, workshop, budget)
         return _record(report, played, broker, problem, stage, began)
     try:
-        program = find(completion, form)
+        program = dataclasses.replace(find(completion, form), prompts=dict(prompts or {}))
     except Refused:
         return _record(await validation, None, None, problem, stage, began)
-    object.__setattr__(program, "prompts", dict(prompts or {}))
     report, (played, broker) = await asyncio.gather(
         validation, perform(program, problem, executor, stage, workshop, budget)
     )

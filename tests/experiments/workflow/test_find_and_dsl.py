@@ -33,6 +33,8 @@ def refused(text, form=None):
         (PYTHON, PYTHON, 0),
         (f"import json\n{PYTHON}", f"import json\n{PYTHON}", 0),
         (f"Here is a program:\n\n{PYTHON}", PYTHON, 2),
+        (f"Sure\n{PYTHON}", PYTHON, 1),
+        (f"# mine\nTURNS = 3\n\n{PYTHON}", f"# mine\nTURNS = 3\n\n{PYTHON}", 0),
         (f"Here:\n```python\n{PYTHON}```\nIt is good.", PYTHON, 2),
         (f"<think>\nclass Workflow: no\n</think>\n```\n{PYTHON}```", PYTHON, 4),
         (f"```python\nprint(1)\n```\n\n```py\n{PYTHON}```", PYTHON, 5),

@@ -13,11 +13,11 @@ from experiments.workflow.find import find
 from experiments.workflow.play import play
 from experiments.workflow.problem import Problem, make_problem
 from experiments.workflow.run import execute, perform
-from study.sandbox import conversation
+from study.sandbox import conversation, tiers
 from study.sandbox.worker import Broken
 from study.schema import Price
 from study.verdict import Reply
-from tests.experiments.workflow.theatre import SUM, opened, program, script
+from tests.experiments.workflow.theatre import SUM, Theatre, opened, program, script
 
 theatre = pytest.fixture(scope="module")(opened)
 TOKENS = {"tokens_in": 10, "tokens_out": 1}
@@ -426,6 +426,18 @@ def test_no_environment_is_there_and_a_patched_operator_is_its_own(theatre):
     record = theatre.run(program(body), "x", checked=False)
     assert (record["outcome"], record["calls"]) == ("ok", [])
     assert theatre.run(program(body), "x")["outcome"] == "forbidden"
+
+
+@pytest.mark.parametrize("tier", [tiers.Tier.BWRAP, tiers.Tier.LANDLOCK])
+def test_programs_run_on_each_tier(tier):
+    if wrong := tiers.try_tier(tier):
+        pytest.skip(f"no {tier} here: {wrong}")
+    stands = Theatre(tier)
+    record = stands.run(program(CHAINS), {"text": "True"} | TOKENS)
+    assert (record["outcome"], record["sandbox"]) == ("ok", str(tier))
+    body, outcome = ADVERSARIES["socket"]
+    assert stands.run(program(body), "x", checked=False)["outcome"] == outcome
+    stands.close()
 
 
 def test_programs_in_flight_do_not_meet(theatre):
