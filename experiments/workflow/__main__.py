@@ -6,11 +6,21 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.workflow import buffer_command, prompt_command, reward_command
+from experiments.workflow import (
+    buffer_command,
+    operators_command,
+    prompt_command,
+    reward_command,
+    run_command,
+    validate_command,
+)
 from study.bounds import shown
 from study.cli import Command
 
 COMMANDS: dict[str, Command[Any]] = {
+    "operators": operators_command.main,
+    "validate": validate_command.main,
+    "run": run_command.main,
     "reward": reward_command.main,
     "prompt": prompt_command.main,
     "buffer": buffer_command.main,
@@ -31,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = f"{shown(words[0])!r} is not one of them" if words else "none is given"
     print(
         f"experiments.workflow needs a command, and {given}. Legal are {', '.join(COMMANDS)}."
-        f" Type for example: python -m {next(iter(COMMANDS.values())).program} reward --help",
+        f" Type for example: python -m experiments.workflow {next(iter(COMMANDS))} --help",
         file=sys.stderr,
     )
     return 2
