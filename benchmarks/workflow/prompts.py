@@ -15,8 +15,9 @@ from typing import Any
 
 from benchmarks.race import read_sizes, seconds
 from experiments.workflow.experience import CAP, MODES, Buffer, Entry, Query
-from experiments.workflow.prompt import Problem, Prompter, declared
-from experiments.workflow.rows import DOMAINS
+from experiments.workflow.operators.base import DOMAINS
+from experiments.workflow.problem import Problem
+from experiments.workflow.prompt import Prompter
 
 PROGRAM = """class Workflow:
     def __init__(self, name, llm_config, dataset):
@@ -59,7 +60,7 @@ def main() -> None:
     for mode in MODES:
         ms = median(lambda text, mode=mode: buffer.retrieve(Query(None, "qa", text), mode))
         print(f"retrieval by {mode:<10} {ms:.2f} ms")
-    prompter = Prompter(declared())
+    prompter = Prompter()
     for name, shown in (("without examples", None), ("with retrieval", buffer)):
         ms = median(lambda text, shown=shown: prompter.prompt(Problem("q", "qa", text), shown))
         print(f"prompt {name:<17} {ms:.2f} ms")

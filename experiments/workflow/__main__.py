@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from importlib import import_module
 
-from experiments.workflow import (
-    buffer_command,
-    operators_command,
-    prompt_command,
-    reward_command,
-    run_command,
-    validate_command,
-)
 from study.bounds import shown
-from study.cli import Command
 
-COMMANDS: dict[str, Command[Any]] = {
-    "operators": operators_command.main,
-    "validate": validate_command.main,
-    "run": run_command.main,
-    "reward": reward_command.main,
-    "prompt": prompt_command.main,
-    "buffer": buffer_command.main,
-}
-"""First word -> what it does with all of the words."""
+COMMANDS = ("operators", "validate", "run", "reward", "prompt", "buffer")
+"""First words; each command is a module of its name, which is loaded when it is asked for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = next((text for text in words if text in COMMANDS), "")
     if name:
-        return COMMANDS[name](words)
+        return import_module(f"experiments.workflow.{name}_command").main(words)
     usage = f"python -m experiments.workflow {'|'.join(COMMANDS)} KEY=VALUE ..."
     if {"-h", "--help"} & set(words):
         print(f"usage: {usage}\n\n{__doc__}")
@@ -41,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = f"{shown(words[0])!r} is not one of them" if words else "none is given"
     print(
         f"experiments.workflow needs a command, and {given}. Legal are {', '.join(COMMANDS)}."
-        f" Type for example: python -m experiments.workflow {next(iter(COMMANDS))} --help",
+        f" Type for example: python -m experiments.workflow {COMMANDS[0]} --help",
         file=sys.stderr,
     )
     return 2

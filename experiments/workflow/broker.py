@@ -12,7 +12,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from random import Random
 from typing import Any, Self
 
@@ -20,6 +19,7 @@ from experiments.workflow.executor import Down, Executor, Question, total
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.operators.base import Operator
 from experiments.workflow.problem import Problem
+from study.endings import Ending
 from study.sandbox import tiers
 from study.sandbox.calls import Call, Limits, Outcome, Result
 from study.sandbox.grader import Pair, Task
@@ -31,23 +31,6 @@ COMPUTE = Limits(cpu_s=2, wall_s=10.0, memory_mb=512, reply_bytes=16384)
 TESTED = Limits(cpu_s=2, wall_s=10.0, memory_mb=512, reply_bytes=1 << 20)
 LONGEST_OUTPUT = 4096
 """Characters of what computed code returned that a program is given."""
-
-
-class Ending(StrEnum):
-    """How a rollout ended: one of these. The last two say nothing of the program."""
-
-    OK = "ok"
-    SYNTAX_ERROR = "syntax_error"
-    FORBIDDEN = "forbidden"
-    CONTRACT_ERROR = "contract_error"
-    DRY_RUN_ERROR = "dry_run_error"
-    RUNTIME_ERROR = "runtime_error"
-    TIMEOUT = "timeout"
-    MEMORY = "memory"
-    OUTPUT_LIMIT = "output_limit"
-    BUDGET_EXCEEDED = "budget_exceeded"
-    OPERATOR_ERROR = "operator_error"
-    SANDBOX_ERROR = "sandbox_error"
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.workflow.experience import CAP, MODES, VERSION, Buffer, Entry, Query
+from experiments.workflow.problem import read_problem
 from experiments.workflow.rows import (
     group_key_of,
     name_of,
     number_of,
-    object_of,
     rows_of,
     share_of,
     text_of,
@@ -73,26 +73,13 @@ def _entry(record: Mapping[str, Any], where: str) -> Entry:
     )
 
 
-def read_query(text: str) -> Query:
-    """The problem that ``query=`` names.
-    Raises UserError: there is no such file, or it is not of the form."""
-    where, record = object_of(text, "query")
-    key = "prompt" if "prompt" in record or "problem" not in record else "problem"
-    return Query(
-        id=name_of(record, "id", where),
-        domain=text_of(record, "domain", where),
-        problem=text_of(record, key, where),
-        group_key=group_key_of(record, where),
-    )
-
-
 EXAMPLE = "experiments.workflow buffer rows=rows.jsonl query=problem.json mode=mmr out=buffer.json"
 
 
 @command(EXAMPLE, __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 built and asked, 2 for a user's error."""
-    query = read_query(options.query)
+    query = Query.of(read_problem(options.query, "query"))
     buffer = read_buffer(options.rows, "rows", options.verified, options.quantile)
     retrieved = buffer.retrieve(query, options.mode, options.k)
     result = {

@@ -22,6 +22,7 @@ from scipy.stats import rankdata
 
 from experiments.datasets.near import THRESHOLD, shingles
 from experiments.selection import facility_location
+from experiments.workflow.problem import Problem
 from study.rewards.workflow import RIGHT
 from study.tasks.datasets.fields import address
 
@@ -77,6 +78,11 @@ class Query:
     domain: str
     problem: str
     group_key: str | int | None = None
+
+    @classmethod
+    def of(cls, problem: Problem) -> Query:
+        """The query for a problem."""
+        return cls(problem.id, problem.domain, problem.prompt, problem.group_key)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Protocol
 
 from experiments.workflow.experience import Buffer, Entry, Query
+from experiments.workflow.operators import OPERATORS
+from experiments.workflow.operators.base import Operator
+from experiments.workflow.problem import Problem
 from experiments.workflow.tokens import by_rule
 from judges.grading.delimiters import fill
 from study.errors import UserError
@@ -25,7 +26,6 @@ from study.tables import table
 FOLDER = Path(__file__).with_name("prompts")
 BLOCKS = table(__file__)
 """Block -> its version, cap and files, in the order of a prompt."""
-FORMS = ("python", "dsl")
 SYSTEM = ("role", "contract", "operators", "rules")
 """Blocks of the first message; the others are the second."""
 DROPPABLE = ("rules", "domain")
@@ -33,17 +33,6 @@ DROPPABLE = ("rules", "domain")
 SHOTS = 3
 GAP = "\n\n"
 """Between two blocks; counted with the one before it."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What the policy may know of a problem."""
-
-    id: str | int
-    domain: str
-    prompt: str
-    group_key: str | int | None = None
-    entry_point: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,18 +61,6 @@ class Prompt:
         return sum(block.tokens for block in self.blocks if block.kept)
 
 
-class Operator(Protocol):
-    """What of an operator's declaration a policy is told."""
-
-    name: str
-    about: str
-    arguments: Any
-    """Each with name, type and required."""
-    results: Any
-    """Key -> type, but for ok and error."""
-    domains: Any
-
-
 @dataclass(frozen=True)
 class Example:
     """An entry of the buffer as it is shown, and its likeness to the problem."""
@@ -95,15 +72,15 @@ class Example:
 
 
 class Prompter:
-    """Makes the prompts of one form: ``Prompter(operators).prompt(problem, buffer)``."""
+    """Makes the prompts of one form: ``Prompter().prompt(problem, buffer)``."""
 
     def __init__(
         self,
-        operators: Sequence[Operator],
         form: str = "python",
         count: Callable[[str], int] = by_rule,
+        operators: Collection[Operator] = OPERATORS.values(),
     ) -> None:
-        """``operators`` as `declared` has them; ``count`` says how many tokens a text has."""
+        """``count`` says how many tokens a text has."""
         self.operators, self.form, self.count = operators, form, count
         self._fixed: dict[str, list[Block]] = {}
 
@@ -157,10 +134,9 @@ class Prompter:
         """Examples within their cap that do not hold the problem itself."""
         if buffer is None or not shots:
             return []
-        query = Query(problem.id, problem.domain, problem.prompt, problem.group_key)
         _, form, _ = _text("few_shots", self.form, "")
         examples = []
-        for entry, likeness in buffer.retrieve(query, mode, shots):
+        for entry, likeness in buffer.retrieve(Query.of(problem), mode, shots):
             if problem.prompt in entry.problem or problem.prompt in entry.program:
                 continue
             text = fill(form, problem=entry.problem, program=self._fenced(entry.program))
@@ -197,15 +173,6 @@ class Prompter:
         while fence in program:
             fence += "`"
         return f"{fence}python\n{program}\n{fence}"
-
-
-def declared() -> list[Operator]:
-    """The operators as a policy is told of them."""
-    listed = table(str(Path(__file__).with_name("declared.py")))["operators"]
-    return [
-        SimpleNamespace(**one, arguments=[SimpleNamespace(**two) for two in arguments])
-        for one, arguments in ((one, one.pop("arguments")) for one in listed)
-    ]
 
 
 def _line(operator: Operator, form: str) -> str:

@@ -9,21 +9,19 @@ line breaks. Under cap= the examples go first, one by one, then domain, then rul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from experiments.workflow.buffer_command import read_buffer
 from experiments.workflow.experience import MODES
-from experiments.workflow.prompt import FORMS, SHOTS, Problem, Prompter, declared
-from experiments.workflow.rows import DOMAINS, group_key_of, name_of, object_of, text_of, word_of
+from experiments.workflow.find import FORMS
+from experiments.workflow.problem import read_problem
+from experiments.workflow.prompt import SHOTS, Prompter
 from experiments.workflow.tokens import by_rule, by_tokenizer
 from study.bounds import Choice, Number
 from study.cli import command, option, output, word
 from study.files import write_json
 from study.schema import MANY
-from study.tasks.files import refuse
 
 
 @dataclass(frozen=True)
@@ -39,35 +37,13 @@ class Options:
     out: Path = output("JSON file for the result", required=True)
 
 
-def read_problem(text: str) -> Problem:
-    """The problem that ``problem=`` names.
-    Raises UserError: there is no such file, or it is not of the form."""
-    where, record = object_of(text, "problem")
-    return problem_of(record, where)
-
-
-def problem_of(record: Mapping[str, Any], where: str) -> Problem:
-    """A problem from its record; what a policy may not see is not looked at.
-    Raises UserError: the record is not of the form."""
-    entry_point = record.get("entry_point") or ""
-    if not isinstance(entry_point, str) or (entry_point and not entry_point.isidentifier()):
-        refuse(where, "an entry_point that is no name", "entry_point is the name of a function")
-    return Problem(
-        id=name_of(record, "id", where),
-        domain=word_of(record, "domain", DOMAINS, where),
-        prompt=text_of(record, "prompt", where),
-        group_key=group_key_of(record, where),
-        entry_point=entry_point,
-    )
-
-
 @command("experiments.workflow prompt problem=problem.json out=prompt.json", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 made, 2 for a user's error."""
     problem = read_problem(options.problem)
     buffer = read_buffer(options.buffer, "buffer") if options.buffer else None
     count = by_tokenizer(options.tokenizer) if options.tokenizer else by_rule
-    prompter = Prompter(declared(), options.form, count)
+    prompter = Prompter(options.form, count)
     prompt = prompter.prompt(problem, buffer, options.cap, options.shots, options.mode)
     blocks = [
         {

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from study.errors import UserError
-from study.files import first_line
-from study.tasks.files import document, records, refuse, short
-
-DOMAINS = ("math", "code", "qa")
+from study.tasks.files import records, refuse, short
 
 
 def rows_of(path: Path, key: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -24,25 +20,6 @@ def rows_of(path: Path, key: str) -> list[tuple[str, Mapping[str, Any]]]:
     if not rows:
         raise UserError(f"{key}={path} holds no rows. Give one JSON object per line.")
     return rows
-
-
-def object_of(text: str, key: str) -> tuple[str, dict[str, Any]]:
-    """(where, the JSON object) that ``key=TEXT`` names: a file, or the object itself.
-    Raises UserError: there is no such file, or it holds no object."""
-    if text.lstrip().startswith("{"):
-        where = f"{key}="
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            refuse(where, f"no whole JSON: {first_line(error)}", "give one JSON object")
-    else:
-        where, path = f"{key}={text}", Path(text)
-        if not path.is_file():
-            raise UserError(f"{where} is not a file. Give a file with one JSON object.")
-        value = document(path)
-    if not isinstance(value, dict):
-        refuse(where, short(value), "give one JSON object")
-    return where, value
 
 
 def text_of(record: Mapping[str, Any], key: str, where: str, empty: bool = False) -> str:

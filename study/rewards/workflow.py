@@ -13,15 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-OK = "ok"
-INFRASTRUCTURE = ("operator_error", "sandbox_error")
-"""Outcomes that no program is to blame for: masked."""
-OUTCOMES = (
-    OK,
-    *("syntax_error", "contract_error", "forbidden", "dry_run_error", "runtime_error"),
-    *("timeout", "memory", "output_limit", "budget_exceeded"),
-    *INFRASTRUCTURE,
-)
+from study.endings import INFRASTRUCTURE, Ending
+
+OK = Ending.OK
+OUTCOMES = tuple(Ending)
 """What a rollout's program came to; each has exactly one."""
 SOURCES = ("judge", "rule", "judge-first", "rule-first")
 """Whose verdict says that an answer is right; of two, the second where the first has none."""
@@ -47,7 +42,7 @@ class Played:
     """One rollout after its program was executed.
 
     Attributes:
-        outcome: one of `OUTCOMES`.
+        outcome: one of `OUTCOMES`; of `INFRASTRUCTURE` it is masked.
         correct: how right the answer is by the source in use, from 0 to 1; None without a verdict.
         efficiency, simplicity, format: from 0 to 1, 1 is best.
         repetition: from 0 to 1, 0 is best.

@@ -172,7 +172,7 @@ READERS: dict[str, Callable[[str], object]] = {
     ),
     "built-in task": alphabetical,
     "log-probs": log_probs,
-    "programs": normal_form,
+    "normal forms of programs": normal_form,
     "words of programs": shingles,
     "tokens of prompts": by_rule,
     "IFEval": get_loose_transformations,

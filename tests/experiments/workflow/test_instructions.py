@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.workflow.instructions import _TABLE, PARAMETERS, instruction
-from experiments.workflow.prompt import declared
+from experiments.workflow.operators import OPERATORS
 
 HINTS = {"math": "Compute.", "qa": "Quote."}
 
@@ -35,4 +35,4 @@ def test_the_table_overrides_what_a_request_has():
     for entry in entries:
         assert set(entry) <= {"text", "parameters"}
         assert set(entry.get("parameters", {})) <= set(PARAMETERS)
-    assert set(_TABLE["operators"]) <= {operator.name for operator in declared()}
+    assert set(_TABLE["operators"]) <= set(OPERATORS)

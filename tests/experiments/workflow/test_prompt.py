@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.workflow import static
 from experiments.workflow.experience import Buffer, Entry
-from experiments.workflow.prompt import BLOCKS, FORMS, Problem, Prompter, declared
-from experiments.workflow.rows import DOMAINS
+from experiments.workflow.find import FORMS, find
+from experiments.workflow.operators import OPERATORS
+from experiments.workflow.operators.base import DOMAINS
+from experiments.workflow.problem import Problem
+from experiments.workflow.prompt import BLOCKS, Prompter
 from experiments.workflow.tokens import by_rule
 from study.errors import UserError
 
@@ -52,7 +56,7 @@ def buffer_of(n, length=8):
 
 
 BUFFER = buffer_of(6)
-PROMPTERS = {form: Prompter(declared(), form) for form in FORMS}
+PROMPTERS = {form: Prompter(form) for form in FORMS}
 
 
 @settings(max_examples=1000, deadline=None)
@@ -138,7 +142,7 @@ def test_the_texts_keep_to_their_caps_and_name_what_the_domain_has(form, domain)
         assert len(block.sha) == 64 and block.version >= 1
     assert prompt.blocks[5].kept is False and prompt.blocks[5].tokens == 0
     listed = prompt.blocks[2].text
-    for operator in declared():
+    for operator in OPERATORS.values():
         assert (f"- {operator.name}" in listed) == (domain in operator.domains)
 
 
@@ -160,7 +164,7 @@ def test_a_hash_changes_with_its_text_alone():
     other = PROMPTERS["python"].prompt(Problem("r", "math", "Two?", entry_point="f"))
     shas = [[block.sha for block in prompt.blocks] for prompt in (first, other)]
     assert shas[0] == shas[1]
-    fewer = Prompter(declared()[:1]).prompt(Problem("q", "math", "One?"))
+    fewer = Prompter(operators=list(OPERATORS.values())[:1]).prompt(Problem("q", "math", "One?"))
     changed = [a != b for a, b in zip(shas[0], [b.sha for b in fewer.blocks], strict=True)]
     assert [name for name, new in zip(ORDER, changed, strict=True) if new] == ["operators"]
 
@@ -216,11 +220,12 @@ def test_a_tokenizer_counts_in_place_of_the_rule(commands):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"domain": "law"}, "domain is one of math, code, qa"),
-        ({"prompt": ""}, "prompt is a text"),
-        ({"prompt": None}, "prompt is a text"),
-        ({"entry_point": "a b"}, "entry_point is the name of a function"),
-        ({"id": 1.5}, "id is a text or a whole number"),
+        ({"domain": "law"}, "domain is 'law'"),
+        ({"prompt": ""}, "prompt is empty"),
+        ({"prompt": None}, "prompt is none and should be a text"),
+        ({"entry_point": 3}, "entry_point is 3"),
+        ({"id": 1.5}, "id is 1.5"),
+        ({"group_key": []}, "group_key is neither"),
     ],
 )
 def test_a_problem_that_does_not_fit(commands, changed, said):
@@ -234,6 +239,19 @@ def test_files_that_do_not_fit(commands):
     said = commands.refused("prompt", problem, f"tokenizer={commands.folder}")
     assert "cannot be read as a tokenizer" in said
     assert "no tokenizer.json" in commands.refused("prompt", problem, "tokenizer=gone")
-    assert "give one json object" in commands.refused("prompt", "problem={}{").lower()
+    assert "is not JSON" in commands.refused("prompt", "problem={}{")
     listed = commands.json("list.json", [PROBLEM])
-    assert "give one json object" in commands.refused("prompt", f"problem={listed}").lower()
+    assert "is a JSON list" in commands.refused("prompt", f"problem={listed}")
+
+
+def test_the_examples_of_the_contract_are_programs():
+    shown = {form: PROMPTERS[form].prompt(Problem("q", "qa", "Q?")) for form in FORMS}
+    program = find(shown["python"].blocks[1].text)
+    tree, diagnostics = static.read(program)
+    assert (
+        program.form == "python" and diagnostics == [] and static.made(tree) == ["AnswerGenerate"]
+    )
+    for line in ("[AnswerGenerate, Custom] -> ScEnsemble", "Custom -> Review ? Revise : done"):
+        assert find(line, "dsl").operators
+    for piece in ("Review ? Revise : done", "-> ScEnsemble", ") * 2", "[A, B]"):
+        assert piece in shown["dsl"].blocks[1].text
