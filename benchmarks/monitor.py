@@ -60,7 +60,9 @@ def metrics_line(step: int, began: float, draw: random.Random) -> str:
     metrics = {name: draw.random() for name in NAMES}
     if step % 10 == 0:
         metrics |= {f"eval/averages/{domain}": draw.random() for domain in DOMAINS}
-    return json.dumps({"step": step, "time_ms": int(1000 * (began + 10 * step)), "metrics": metrics})
+    return json.dumps(
+        {"step": step, "time_ms": int(1000 * (began + 10 * step)), "metrics": metrics}
+    )
 
 
 def lay(study_dir: Path, count: int, steps: int, draw: random.Random) -> list[Path]:
@@ -126,10 +128,8 @@ def share_of_a_core(words: list[str], folders: list[Path], steps: int, seconds: 
     )
     os.close(theirs)
     threading.Thread(target=drained, args=(ours,), daemon=True).start()
-    began = step = 0.0
     end = time.monotonic() + seconds + 4
-    used, since = 0.0, 0.0
-    place = 0
+    used, since, place = 0.0, 0.0, 0
     while time.monotonic() < end:
         tick = time.monotonic()
         for folder in folders:

@@ -133,10 +133,10 @@ class Watch:
                 self._said[view.cell] = changed
                 print(visible(line(view, now)))
             for alarm in view.alarms:
-                key = f"{alarm.cell} {alarm.kind} {alarm.since}"
+                key = f"{alarm.cell} {alarm.kind} {alarm.since_step}"
                 if key not in self._said:
                     self._said[key] = ()
-                    print(visible(f"ALARM  {alarm.cell}  {alarm.text()}").replace("\n", " "))
+                    print(visible(f"ALARM  {alarm.cell}  {alarm.said()} Type: {alarm.type}"))
         for note in self._new_notes():
             print(note)
         if first:

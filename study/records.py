@@ -94,11 +94,11 @@ def step_line(line: bytes) -> dict[str, Any] | None:
         return None
     if not all(type(number) is int and number >= 0 for number in whole):
         return None
-    if not all(type(number) in (int, float) for number in numbers):
-        return None
-    # ints beyond what a float, Parquet or MLflow holds
-    if any(type(number) is int and abs(number) >= 1 << 63 for number in numbers):
-        return None
+    for number in numbers:
+        kind = type(number)
+        # ints beyond what a float, Parquet or MLflow holds
+        if kind is not float and (kind is not int or abs(number) >= 1 << 63):
+            return None
     return {"step": whole[0], "time_ms": whole[1], "metrics": metrics}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -52,7 +51,7 @@ def _ended(view: View, study: str) -> Alarm | None:
     ended = view.status.get("ended") if view.state == "failed" else None
     when = ended or view.status.get("beat")
     again = f"python -m experiments.train cell={shlex.quote(str(view.folder))}"
-    return Alarm("", view.state, _sentence(seen), clock(when), again)
+    return Alarm("", view.state, _sentence(seen), again, since_time=when)
 
 
 def _stalled(view: View, study: str) -> Alarm | None:
@@ -67,15 +66,15 @@ def _stalled(view: View, study: str) -> Alarm | None:
     restart = f"python -m experiments.monitor {study} restart=true"
     if not on_this_host(view):
         restart = f"ssh {shlex.quote(str(host))}, and there: {restart}"
-    return Alarm("", "stalled", seen, clock(view.status.get("beat")), restart)
+    return Alarm("", "stalled", seen, restart, since_time=view.status.get("beat"))
 
 
 def _starved(view: View, study: str) -> Alarm | None:
     most = view.config.get("judge.max_unscored_frac")
     most = float(most) if isinstance(most, int | float) else 0.5
-    shares = view.series("judge/unscored_frac")
+    shares = view.series.get("judge/unscored_frac", [])
     limit = STARVED * most
-    since = _since(shares, lambda window: statistics.fmean(window) >= max(limit, 1e-9))
+    since = _since(shares, lambda window: sum(window) / IN_A_ROW >= max(limit, 1e-9))
     if since is None:
         return None
     recent = statistics.fmean(value for _, value in shares[-IN_A_ROW:])
@@ -84,49 +83,50 @@ def _starved(view: View, study: str) -> Alarm | None:
         f" {most:.0%} of one step the cell stops."
     )
     check = f"python -m judges.check judge={shlex.quote(view.judge or 'NAME')}"
-    return Alarm("", "starved judge", seen, f"step {since}", check)
+    return Alarm("", "starved judge", seen, check, since)
 
 
 def _truncated(view: View, study: str) -> Alarm | None:
-    shares = view.series("policy/truncated_frac")
-    since = _since(shares, lambda window: statistics.fmean(window) >= TRUNCATED)
+    shares = view.series.get("policy/truncated_frac", [])
+    since = _since(shares, lambda window: sum(window) / IN_A_ROW >= TRUNCATED)
     if since is None:
         return None
     recent = statistics.fmean(value for _, value in shares[-IN_A_ROW:])
     length = view.config.get("trainer.max_completion_length")
     seen = f"{recent:.0%} of the last completions are cut off at {length or 'their'} tokens."
     double = 2 * length if isinstance(length, int) else "N"
-    longer = f"trainer.max_completion_length={double} behind the sweep of another study"
-    return Alarm("", "truncation", seen, f"step {since}", longer)
+    other = shlex.quote(f"study={view.folder.parent.name}-2")
+    longer = f"python -m experiments.sweep ... {other} trainer.max_completion_length={double}"
+    return Alarm("", "truncation", seen, longer, since)
 
 
 def _no_signal(view: View, study: str) -> Alarm | None:
     """All groups of a domain, or of a run without domains, are dead."""
     dead = {}
     for domain in view.domains:
-        series = view.series(f"domain/{domain}/frac_zero_std")
+        series = view.series.get(f"domain/{domain}/frac_zero_std", [])
         if (since := _since(series, lambda window: min(window) >= DEAD)) is not None:
             dead[domain] = since
     confusion = f"python -m analysis.confusion {study} out=confusion.json"
     if dead:
         names = " and ".join(dead)
         seen = f"in {names} all rollouts of a group get the same reward: nothing is learned there."
-        return Alarm("", "no signal", seen, f"step {min(dead.values())}", confusion)
-    series = view.series("reward/frac_zero_std")
+        return Alarm("", "no signal", seen, confusion, min(dead.values()))
+    series = view.series.get("reward/frac_zero_std", [])
     since = _since(series, lambda window: min(window) >= DEAD)
     if since is None:
         return None
     seen = "all rollouts of a group get the same reward: nothing is learned."
-    return Alarm("", "no signal", seen, f"step {since}", confusion)
+    return Alarm("", "no signal", seen, confusion, since)
 
 
 def _gap(view: View, study: str) -> Alarm | None:
-    gaps = view.series("bias/judge_minus_truth")
+    gaps = view.series.get("bias/judge_minus_truth", [])
     if (risen := rise_of_gap(gaps, view.steps or 0)) is None:
         return None
     since, usual, now = risen
     seen = f"judge - truth rose from {usual:+.2f} in the first steps to {now:+.2f}."
-    return Alarm("", "gap onset", seen, f"step {since}", f"python -m analysis.onset {study}")
+    return Alarm("", "gap onset", seen, f"python -m analysis.onset {study}", since)
 
 
 def rise_of_gap(gaps: Sequence[tuple[int, float]], steps: int) -> tuple[int, float, float] | None:
@@ -147,7 +147,7 @@ def rise_of_gap(gaps: Sequence[tuple[int, float]], steps: int) -> tuple[int, flo
         return None
     usual = statistics.fmean(first)
     limit = usual + max(RISE, RISE_SD * statistics.stdev(first))
-    since = _since(later, lambda window: statistics.fmean(window) > limit)
+    since = _since(later, lambda window: sum(window) / IN_A_ROW > limit)
     if since is None:
         return None
     return since, usual, statistics.fmean(gap for _, gap in later[-IN_A_ROW:])
@@ -165,11 +165,6 @@ def _since(
             break
         since = series[start][0]
     return since
-
-
-def clock(seconds: float | None) -> str:
-    """A time of this host's clock for people; empty where it is not known."""
-    return "" if seconds is None else time.strftime("%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _of(steps: int | None) -> str:

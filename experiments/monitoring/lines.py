@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from experiments.monitoring.alarms import clock
-from experiments.monitoring.read import View
+from experiments.monitoring.read import View, clock
 from study.status import STATES
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -43,7 +42,11 @@ def state(view: View) -> str:
 def accuracies(view: View) -> str:
     """Each domain's accuracy at the last held-out evaluation."""
     known = {name: each["accuracy"] for name, each in view.domains.items()}
-    told = [f"{name} {value:.2f}" for name, value in known.items() if value is not None]
+    told = [
+        f"{name} {value:.2f}".replace(" 0.", " .")
+        for name, value in known.items()
+        if value is not None
+    ]
     return " ".join(told) or UNKNOWN
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import statistics
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.records.arms import arm_names
-from experiments.monitoring.tail import DOMAIN, OF_DOMAIN, RECENT, Tail
+from experiments.monitoring.tail import OF_DOMAIN, RECENT, TIME, Series, Tail, of_domain
 from study import cells, locks
 from study.errors import UserError
 from study.files import Damaged, read_yaml
@@ -42,14 +43,23 @@ class Alarm:
     kind: str
     seen: str
     """What was seen, as a sentence."""
-    since: str
-    """A step or a time; empty where neither is known."""
     type: str
     """One line to type."""
+    since_step: int | None = None
+    since_time: float | None = None
+    """In seconds since 1970."""
 
-    def text(self) -> str:
-        since = f" Since {self.since}." if self.since else ""
-        return f"{self.kind}: {self.seen}{since} Type: {self.type}"
+    def said(self) -> str:
+        """What was seen, and since when, for people; times are this host's."""
+        since = "" if self.since_step is None else f" Since step {self.since_step}."
+        if self.since_time is not None:
+            since = f" Since {clock(self.since_time)}."
+        return f"{self.kind}: {self.seen}{since}"
+
+
+def clock(seconds: float) -> str:
+    """A time for people, as this host's clock shows it."""
+    return time.strftime("%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 @dataclass
@@ -85,8 +95,8 @@ class View:
     status: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved config, flat; empty where it cannot be read."""
-    lines: list[dict[str, Any]] = field(default_factory=list)
-    """Recorded steps, thinned: see `experiments.monitoring.tail`."""
+    series: dict[str, Series] = field(default_factory=dict)
+    """Metric -> recorded steps, thinned: see `experiments.monitoring.tail`."""
     sums: dict[str, float] = field(default_factory=dict)
     problem: str = ""
     """What of its files could not be read."""
@@ -100,14 +110,6 @@ class View:
     def stalled(self) -> bool:
         silent = self.beat_age_s is not None and self.beat_age_s > self.silent_limit_s
         return self.state == "running" and silent
-
-    def series(self, metric: str) -> list[tuple[int, float]]:
-        """Step and value of each kept step that has the metric."""
-        return [
-            (line["step"], line["metrics"][metric])
-            for line in self.lines
-            if metric in line["metrics"]
-        ]
 
     def as_json(self) -> dict[str, Any]:
         told = {key: getattr(self, key) for key in JSON_KEYS}
@@ -157,7 +159,6 @@ class CellReader:
         problems = [self._config_problem, *self._status_problems, self.tail.problem]
         status, flat, tail = self._status, self._flat, self.tail
         seed, beat = flat.get("seed"), status.get("beat")
-        last = tail.lines[-1]["step"] if tail.lines else 0
         view = View(
             self.folder.name,
             self.folder,
@@ -165,13 +166,13 @@ class CellReader:
             judge=str(flat["judge.name"]) if flat.get("judge.name") else None,
             seed=seed if isinstance(seed, int) else None,
             phase=str(status["phase"]) if status.get("phase") else None,
-            step=max(int(status.get("step", 0)), last),
+            step=max(int(status.get("step", 0)), tail.step),
             steps=_whole(status.get("steps")) or _whole(flat.get("trainer.steps")),
-            s_per_step=seconds_per_step(tail.lines),
+            s_per_step=seconds_per_step(tail.series),
             beat_age_s=None if beat is None else max(0.0, now - beat),
             status=status,
             config=flat,
-            lines=tail.lines,
+            series=tail.series,
             sums=dict(tail.sums),
             problem="; ".join(problem.rstrip(".") for problem in problems if problem),
         )
@@ -187,7 +188,7 @@ class CellReader:
             ("unscored", "judge/unscored_frac"),
             ("zero_std", "reward/frac_zero_std"),
         ):
-            setattr(view, key, tail.lines[-1]["metrics"].get(metric) if last else None)
+            setattr(view, key, last_value(tail, metric))
         view.domains = _domains(tail)
         if view.state == "running":
             view.tokens_per_s = _tokens_per_s(view)
@@ -290,39 +291,41 @@ def _exists(pid: Any) -> bool:
     return True
 
 
-def seconds_per_step(lines: Sequence[Mapping[str, Any]]) -> float | None:
+def last_value(tail: Tail, metric: str) -> float | None:
+    """What the last recorded step has of a metric."""
+    step, value = tail.series.get(metric, [(-1, 0.0)])[-1]
+    return value if step == tail.step else None
+
+
+def seconds_per_step(series: Mapping[str, Series]) -> float | None:
     """Median seconds from one recorded step to the next over the last ones; where there are not
     two, what the trainer measured of its one step."""
-    recent = lines[-RECENT - 1 :]
+    recent = series.get(TIME, [])[-RECENT - 1 :]
     pauses = [
-        (after["time_ms"] - before["time_ms"]) / 1000 / (after["step"] - before["step"])
-        for before, after in pairwise(recent)
-        if after["time_ms"] > before["time_ms"] > 0
+        (end - start) / (after - before)
+        for (before, start), (after, end) in pairwise(recent)
+        if end > start > 0
     ]
-    pauses = pauses or [
-        line["metrics"]["system/step_s"] for line in recent if "system/step_s" in line["metrics"]
-    ]
+    pauses = pauses or [seconds for _, seconds in series.get("system/step_s", [])]
     return statistics.median(pauses) if pauses else None
 
 
 def _tokens_per_s(view: View) -> float | None:
-    lengths = [length for _, length in view.series("policy/length_tokens")[-RECENT:]]
+    lengths = [length for _, length in view.series.get("policy/length_tokens", [])[-RECENT:]]
     sizes = [
         _whole(view.config.get(f"trainer.{name}")) for name in ("prompts_per_step", "group_size")
     ]
-    if not lengths or not view.s_per_step or None in sizes:
+    rollouts = math.prod(size or 0 for size in sizes)
+    if not lengths or not view.s_per_step or not rollouts:
         return None
-    rollouts = sizes[0] * sizes[1]  # ty: ignore[unsupported-operator]
     return statistics.fmean(lengths) * rollouts / view.s_per_step
 
 
 def _domains(tail: Tail) -> dict[str, dict[str, float | int | None]]:
     domains: dict[str, dict[str, float | int | None]] = {}
-    for line in tail.lines[-RECENT:]:
-        for metric, value in line["metrics"].items():
-            if metric.startswith(DOMAIN):
-                name, _, what = metric.removeprefix(DOMAIN).rpartition("/")
-                domains.setdefault(name, {})[what] = value
+    for metric, values in tail.series.items():
+        if (place := of_domain(metric)) is not None and values:
+            domains.setdefault(place[0], {})[place[1]] = values[-1][1]
     for name, (step, accuracy) in tail.accuracy.items():
         domains.setdefault(name, {}).update(accuracy=accuracy, accuracy_step=step)
     keys = ("accuracy", "accuracy_step", *OF_DOMAIN)

@@ -10,14 +10,18 @@ from __future__ import annotations
 import math
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from study.files import Damaged
 from study.records import METRICS, step_line, where
 
-SPREAD, RECENT = 96, 32
+SPREAD, RECENT = 48, 24
 """Steps that are kept of a long run: so many evenly spread ones, and so many of the last."""
+Series = list[tuple[int, float]]
+"""Step and value, in order of the steps."""
+TIME = "time_s"
+"""The series of the times at which steps were recorded, in seconds since 1970."""
 SUMMED = ("cost/usd", "cost/calls")
 """Metrics of which the monitor wants the sum over all steps."""
 SHOWN = (
@@ -28,7 +32,7 @@ DOMAIN, ACCURACY = "domain/", "eval/averages/"
 OF_DOMAIN = ("truth", "judge", "gap", "unscored_frac", "frac_zero_std")
 """What is shown of ``domain/NAME/...``."""
 _OVERALL = ("by_dataset", "by_domain")
-_SUMS = {name: re.compile(rb'"' + name.encode() + rb'": ([0-9.eE+-]{1,40})[,}]') for name in SUMMED}
+_SUMS = re.compile(b'"(' + "|".join(SUMMED).encode() + rb')": ([0-9.eE+-]{1,40})[,}]')
 
 
 class Tail:
@@ -39,13 +43,15 @@ class Tail:
         self._forget()
 
     def _forget(self) -> None:
-        self.lines: list[dict[str, Any]] = []
-        """Kept steps in order: step, time_ms and the finite ones of the metrics that are shown."""
+        self.series: dict[str, Series] = {}
+        """Of each metric that is shown, and of `TIME`, the kept steps in order."""
         self.sums: dict[str, float] = {}
         """Sum over all steps of each of `SUMMED` that was recorded."""
         self.accuracy: dict[str, tuple[int, float]] = {}
         """Domain -> step and accuracy of its last held-out evaluation."""
         self.problem = ""
+        self.step = 0
+        """The last one."""
         self._damaged, self._offset, self._file = 0, 0, (0, 0)
 
     def read(self) -> bool:
@@ -63,7 +69,7 @@ class Tail:
                 return False
             data = self._added()
         except FileNotFoundError:
-            had = bool(self.lines or self.problem)
+            had = bool(self.series or self.problem)
             self._forget()
             return had
         except (OSError, Damaged) as error:
@@ -71,12 +77,12 @@ class Tail:
             self.problem = f"{where(self.path)} cannot be read ({why})"
             return False
         self._offset += len(data)
-        for name, pattern in _SUMS.items():
-            if numbers := pattern.findall(data):
-                self.sums[name] = self.sums.get(name, 0.0) + sum(map(_number, numbers))
+        for name, amount in _SUMS.findall(data):
+            key = name.decode()
+            self.sums[key] = self.sums.get(key, 0.0) + _number(amount)
         for line in _thinned_text(data):
             self._add(line)
-        self.lines = thinned(self.lines)
+        self.series = {name: thinned(values) for name, values in self.series.items()}
         lost = f"{self._damaged} lines are not steps and are left out"
         self.problem = f"{where(self.path)}: {lost}" if self._damaged else ""
         return bool(data)
@@ -96,48 +102,61 @@ class Tail:
         if (content := step_line(line)) is None:
             self._damaged += 1
             return
-        metrics = {}
+        step = content["step"]
+        if step <= self.step:  # a step that is there twice counts as it was written last
+            for name, values in self.series.items():
+                self.series[name] = [each for each in values if each[0] < step]
+        self.step = step
+        self._keep(TIME, step, content["time_ms"] / 1000)
         for name, value in content["metrics"].items():
             if value is None or not math.isfinite(value):
                 continue
             if name.startswith(ACCURACY):
                 domain = name.removeprefix(ACCURACY)
                 if domain not in _OVERALL:
-                    self.accuracy[domain] = (content["step"], float(value))
-            elif name in SHOWN or (
-                name.startswith(DOMAIN) and name.rpartition("/")[2] in OF_DOMAIN
-            ):
-                metrics[name] = float(value)
-        last = self.lines[-1]["step"] if self.lines else -1
-        if content["step"] <= last:  # a step that is there twice counts as it was written last
-            self.lines = [kept for kept in self.lines if kept["step"] < content["step"]]
-        self.lines.append(content | {"metrics": metrics})
+                    self.accuracy[domain] = (step, float(value))
+            elif name in SHOWN or of_domain(name):
+                self._keep(name, step, float(value))
+
+    def _keep(self, name: str, step: int, value: float) -> None:
+        self.series.setdefault(name, []).append((step, value))
 
 
-def thinned(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines, or of more than twice as many as are wanted the first in each of `SPREAD` equal
-    stretches of steps, and the `RECENT` last."""
-    if len(lines) <= 2 * (SPREAD + RECENT):
-        return lines
-    old = lines[:-RECENT]
-    first, length = old[0]["step"], old[-1]["step"] - old[0]["step"] + 1
-    stretches: dict[int, dict[str, Any]] = {}
-    for line in old:
-        stretches.setdefault((line["step"] - first) * SPREAD // length, line)
-    return [*stretches.values(), *lines[-RECENT:]]
+@lru_cache(maxsize=4096)
+def of_domain(name: str) -> tuple[str, str] | None:
+    """The domain and what is told of it, where a metric is one of `OF_DOMAIN`."""
+    start, _, what = name.rpartition("/")
+    if not start.startswith(DOMAIN) or what not in OF_DOMAIN:
+        return None
+    return start.removeprefix(DOMAIN), what
+
+
+def thinned(values: Series) -> Series:
+    """The steps, or of more than twice as many as are wanted the first in each of `SPREAD` equal
+    stretches, and the `RECENT` last."""
+    if len(values) <= 2 * (SPREAD + RECENT):
+        return values
+    old = values[:-RECENT]
+    first, length = old[0][0], old[-1][0] - old[0][0] + 1
+    stretches: dict[int, tuple[int, float]] = {}
+    for each in old:
+        stretches.setdefault((each[0] - first) * SPREAD // length, each)
+    return [*stretches.values(), *values[-RECENT:]]
 
 
 def _thinned_text(data: bytes) -> list[bytes]:
     """Lines to parse: all, or of very many some evenly spread ones, the one with the last held-out
-    evaluation, and the last ones."""
-    lines = data.split(b"\n")[:-1]
-    if len(lines) <= 2 * (SPREAD + RECENT):
-        return lines
-    old = len(lines) - RECENT
-    places = {place * old // SPREAD for place in range(SPREAD)} | set(range(old, len(lines)))
-    if (at := data.rfind(b'"' + ACCURACY.encode())) >= 0:
-        places.add(data.count(b"\n", 0, at))
-    return [lines[place] for place in sorted(places)]
+    evaluation, and the last ones. Lines of a file are of about one length."""
+    end = len(data)
+    for _ in range(RECENT + 1):
+        end = data.rfind(b"\n", 0, max(end, 0))
+    old, last = data[: end + 1], data[end + 1 :].split(b"\n")
+    if data.count(b"\n") <= 2 * (SPREAD + RECENT):
+        return data.split(b"\n")
+    starts = {old.rfind(b"\n", 0, place * len(old) // SPREAD) + 1 for place in range(SPREAD)}
+    if (at := old.rfind(b'"' + ACCURACY.encode())) >= 0:
+        starts.add(old.rfind(b"\n", 0, at) + 1)
+    return [*(old[start : old.find(b"\n", start)] for start in sorted(starts)), *last]
 
 
 def _number(text: bytes) -> float:
