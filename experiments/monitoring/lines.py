@@ -52,7 +52,9 @@ def accuracies(view: View) -> str:
 
 def summary(totals: dict[str, Any]) -> str:
     """The study in one line."""
-    counts = [f"{totals[name]} {name}" for name in (*STATES, "stalled") if totals[name]]
+    counts = [f"{totals[name]} {name}" for name in STATES if totals[name]]
+    if totals["stalled"]:
+        counts.append(f"{totals['stalled']} of the running stalled")
     words = [f"{totals['cells']} cells: {', '.join(counts) or 'none yet'}"]
     if totals["steps"]:
         words.append(f"step {totals['step']}/{totals['steps']}")

@@ -129,7 +129,7 @@ def screen(
         counts = Counter(state(view) for view in left)
         words = ", ".join(f"{count} {name}" for name, count in counts.items())
         body += _wrapped(f"  and {len(left)} more cells: {words}", width, "dim", 1)
-    return Group(*head, *body, *foot, *told)
+    return Group(*[*head, *body, *foot, *told][:height])
 
 
 def _wrapped(words: str, width: int, style: str, most: int | None = None) -> list[Text]:
@@ -138,13 +138,13 @@ def _wrapped(words: str, width: int, style: str, most: int | None = None) -> lis
 
     lines = textwrap.wrap(
         visible(words),
-        width,
+        max(width, 20),
         subsequent_indent=4 * " ",
         max_lines=most,
         placeholder=" …",
         break_on_hyphens=False,
     )
-    return [Text(line, style, no_wrap=True) for line in lines]
+    return [Text(cut(line, width), style, no_wrap=True) for line in lines]
 
 
 KINDS = ("stalled", "failed", "killed", "starved judge", "no signal", "gap onset", "truncation")

@@ -83,8 +83,8 @@ class Tail:
         for line in _thinned_text(data):
             self._add(line)
         self.series = {name: thinned(values) for name, values in self.series.items()}
-        lost = f"{self._damaged} lines are not steps and are left out"
-        self.problem = f"{where(self.path)}: {lost}" if self._damaged else ""
+        lost = f"{where(self.path)}: lines that are not steps and are left out: {self._damaged}"
+        self.problem = lost if self._damaged else ""
         return bool(data)
 
     def _added(self) -> bytes:
