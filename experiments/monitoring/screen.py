@@ -205,7 +205,7 @@ def _table(shown: Sequence[View], names: dict[str, str], width: int) -> list[Tex
             del sizes[column]
         else:
             left -= sizes[column] + 2
-    first = min(longest, min(longest, NAME) + left)
+    first = max(1, min(longest, min(longest, NAME) + left))
     headers = [_fitted(each, each.header, sizes[each]) for each in COLUMNS if each in sizes]
     head = "  ".join(["  " + "cell".ljust(first), *headers]).rstrip()
     lines = [Text(cut(head, width), "dim", no_wrap=True)]
@@ -218,6 +218,7 @@ def _table(shown: Sequence[View], names: dict[str, str], width: int) -> list[Tex
                 style = COLOURS.get(state(view), "") if column.header == "state" else ""
                 line.append("  " + _fitted(column, texts[column][place], sizes[column]), style)
         line.rstrip()
+        line.truncate(width)
         lines.append(line)
     return lines
 
