@@ -1,11 +1,10 @@
 """Watches a study while it runs, from its records alone; nothing of the study is written.
 
-    python -m experiments.monitor study=NAME                     # until every cell is done
-    python -m experiments.monitor study=NAME once=true           # as it is now
+    python -m experiments.monitor study=NAME
     python -m experiments.monitor study=NAME show=disagreements domain=qa
 
-On a terminal it is one screen; into a pipe it prints a line for each cell that changed, or with
-json=true an object each time. docs/monitor.md says what each column and alarm means.
+It ends once every cell is done. On a terminal it is one screen; into a pipe it prints a line for
+each cell that changed, or with json=true an object each time. docs/monitor.md says what each column and alarm means.
 """
 
 from __future__ import annotations
