@@ -4,7 +4,8 @@
     python -m experiments.monitor study=NAME show=disagreements domain=qa
 
 It ends once every cell is done. On a terminal it is one screen; into a pipe it prints a line for
-each cell that changed, or with json=true an object each time. docs/monitor.md says what each column and alarm means.
+each cell that changed, or with json=true an object each time. docs/monitor.md says what each column
+and alarm means.
 """
 
 from __future__ import annotations
@@ -83,10 +84,12 @@ class Watch:
     def look(self) -> bool:
         """Read what is new; whether this was the last time."""
         self.views = self.reader.views()
+        stalled = [view for view in self.views if view.stalled and view.cell not in self._restarted]
+        if self.options.restart and stalled:
+            self._restarted |= {view.cell: restart(view) for view in stalled}
+            self.views = self.reader.views()
         for view in self.views:
             view.alarms = alarms(view, str(self.options.runs_dir))
-            if self.options.restart and view.stalled and view.cell not in self._restarted:
-                self._restarted[view.cell] = restart(view)
         done = bool(self.views) and all(view.state == "done" for view in self.views)
         return done or self.options.once
 

@@ -10,13 +10,15 @@ import sys
 import time
 from pathlib import Path
 
+from experiments.launch.surroundings import surroundings
 from experiments.monitoring.read import View, on_this_host
 from study import cells, locks
 from study.errors import UserError
 from study.files import Damaged, read_json
+from study.status import read_status
 
-STOP_S, KILLED_S = 30.0, 10.0
-"""How long a process may take to end after SIGTERM, and after SIGKILL."""
+STOP_S, KILLED_S, STARTED_S = 30.0, 10.0, 60.0
+"""How long a process may take to end after SIGTERM, to end after SIGKILL, and to start."""
 _STARTED: list[subprocess.Popen[bytes]] = []
 """Cells that go on in processes of their own; they outlive this one."""
 
@@ -59,8 +61,7 @@ def restart(view: View) -> str:
         if time.monotonic() > limit:
             return f"{view.cell}: process {pid} {how}, and another one still holds the cell."
         time.sleep(0.1)
-    child = _start(view.folder)
-    return f"{view.cell}: process {pid} {how}; process {child} goes on from the last checkpoint."
+    return f"{view.cell}: process {pid} {how}; {_start(view.folder)}"
 
 
 def _has_open(pid: int, path: Path) -> bool:
@@ -95,20 +96,28 @@ def _end(handle: int) -> str:
     return "did not end on SIGKILL"
 
 
-def _start(folder: Path) -> int:
-    """Train the cell in a process that goes on without this one, its output in the cell's log."""
+def _start(folder: Path) -> str:
+    """Train the cell in a process that goes on without this one, its output in the cell's log; says
+    so once the cell names that process as its own."""
     try:
         threads = read_json(folder / "environment.json").get("threads")
     except Damaged:
         threads = None
     words = [f"cell={folder}"] + ([f"threads={threads}"] if isinstance(threads, int) else [])
-    with (folder / "log.txt").open("ab") as log:
+    log = folder / "log.txt"
+    with log.open("ab") as file, surroundings():
         child = subprocess.Popen(
             [sys.executable, "-m", "experiments.train", *words],
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     _STARTED.append(child)
-    return child.pid
+    limit = time.monotonic() + STARTED_S
+    while child.poll() is None and time.monotonic() < limit:
+        if read_status(folder, []).get("pid") == child.pid:
+            return f"process {child.pid} goes on from the last checkpoint."
+        time.sleep(0.1)
+    end = "takes long to start" if child.returncode is None else f"ended ({child.returncode})"
+    return f"process {child.pid}, which should go on, {end}; its log: {log}"

@@ -55,9 +55,9 @@ def no_training(monkeypatch) -> list[Path]:
     """The folders of which the training was started again."""
     folders: list[Path] = []
 
-    def start(folder: Path) -> int:
+    def start(folder: Path) -> str:
         folders.append(folder)
-        return 4321
+        return "process 4321 goes on from the last checkpoint."
 
     monkeypatch.setattr(restart, "_start", start)
     return folders
@@ -133,7 +133,17 @@ def test_only_stalled_cells_are_restarted_and_each_once(tmp_path, hold, no_train
     assert no_training == [folder] and "goes on from the last checkpoint" in capsys.readouterr().out
 
 
-def test_a_trained_cell_comes_to_its_end(small_study, tmp_path, hold):
+def test_a_process_that_ends_at_once_is_said(tmp_path, hold):
+    (folder,) = lay(tmp_path, "fair")
+    holder = hold(folder)
+    view = stalled(folder, holder.pid)
+    (folder / "environment.json").write_text('{"threads": -3}')
+    said = restart.restart(view)
+    assert "which should go on, ended (2)" in said and "log.txt" in said
+    assert "threads=-3 is not legal" in (folder / "log.txt").read_text()
+
+
+def test_a_trained_cell_comes_to_its_end(small_study, tmp_path, hold, capsys):
     trained = cells.study_cells(small_study)[0]
     folder = tmp_path / "runs" / "mine" / trained.name
     shutil.copytree(trained, folder)
@@ -144,6 +154,7 @@ def test_a_trained_cell_comes_to_its_end(small_study, tmp_path, hold):
     run(folder, 2, silent_s=300, pid=holder.pid)
     typed = ["study=mine", f"runs_dir={tmp_path / 'runs'}", "restart=true", "once=true"]
     assert main(typed) == 0
+    assert f"process {holder.pid} ended on SIGTERM; process" in capsys.readouterr().out
     limit = time.monotonic() + 120
     while not cells.is_done(folder) and time.monotonic() < limit:
         time.sleep(0.2)
