@@ -18,6 +18,8 @@ from study.verdict import THRESHOLD
 
 MOST_PARTS = 256
 """Recorded steps, the newest of all cells, in which is looked."""
+ROUNDING = 0.01
+"""A judge that scores in percent says no more: what lies closer together is no disagreement."""
 LONGEST = 1_000
 """Characters that are shown of a text; of a longer one the end of the prompt and the start of
 everything else."""
@@ -114,7 +116,8 @@ class Disagreements:
             if score is None or truth is None or self.domain not in ("", row.get("domain")):
                 continue
             self.answers += 1
-            if (score >= THRESHOLD) != (truth >= THRESHOLD):
+            parted = (score >= THRESHOLD) != (truth >= THRESHOLD)
+            if parted and abs(score - truth) > ROUNDING:
                 places.append((place, score))
         if not places:
             return

@@ -61,6 +61,11 @@ def test_only_answers_on_which_they_part_newest_first(folder):
     assert search.answers == 4  # those that both have told of
 
 
+def test_a_score_that_was_rounded_over_the_threshold_is_no_disagreement(folder):
+    write(folder, 1, [("qa", 0.5, 0.4999), ("qa", 0.4, 0.6)])
+    assert found(folder) == [(1, "answer 1")]
+
+
 def test_the_words_are_those_of_the_acting_judge(folder):
     write(folder, 1, [("qa", 1.0, 0.0)], reasoning="because")
     (each,) = Disagreements(folder.parent).find(1)
