@@ -175,10 +175,11 @@ class Watch:
 
 
 def _terminal() -> bool:
-    """Whether a person sees the output at once, on something that can move its cursor."""
+    """Whether a person sees the output at once, on something that can move its cursor and draw."""
     from rich.console import Console
 
-    return sys.stdout.isatty() and not Console().is_dumb_terminal
+    console = Console()
+    return sys.stdout.isatty() and not console.is_dumb_terminal and console.encoding == "utf-8"
 
 
 def _show(options: Options) -> int:

@@ -205,6 +205,15 @@ def test_once_on_a_terminal_stays_there(runs_dir, terminal):
     assert "\x1b[?1049h" not in text and "strict s0" in text
 
 
+@pytest.mark.parametrize("changes", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "latin-1"}])
+def test_a_terminal_that_cannot_draw_gets_plain_lines(runs_dir, terminal, changes):
+    ours, theirs = terminal
+    monitor = started(runs_dir, "once=true", stdout=theirs, env={**os.environ, **changes})
+    os.close(theirs)
+    text = read_until(ours, "3 cells")
+    assert monitor.communicate(timeout=20) == (None, "") and "ALARM  lenient" in text
+
+
 def test_disagreements_are_shown(tmp_path, capsys):
     (folder,) = lay(tmp_path, "fair")
     test_disagreements.write(folder, 1, [("qa", 1.0, 0.0), ("math", 0.0, 1.0)])
