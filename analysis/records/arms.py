@@ -42,9 +42,7 @@ def arm_names(configs: Sequence[Mapping[str, Any]], factors: Sequence[str]) -> l
     return names
 
 
-def _variants(
-    configs: Sequence[Mapping[str, Any]], part: str, presets: Sequence[str]
-) -> list[str]:
+def _variants(configs: Sequence[Mapping[str, Any]], part: str, presets: Sequence[str]) -> list[str]:
     """``, key=value`` of what differs in a part of the config between cells of one preset of it."""
     settings = [
         {

@@ -147,12 +147,12 @@ def thinned(values: Series) -> Series:
 def _thinned_text(data: bytes) -> list[bytes]:
     """Lines to parse: all, or of very many some evenly spread ones, the one with the last held-out
     evaluation, and the last ones. Lines of a file are of about one length."""
-    end = len(data)
-    for _ in range(RECENT + 1):
-        end = data.rfind(b"\n", 0, max(end, 0))
-    old, last = data[: end + 1], data[end + 1 :].split(b"\n")
-    if data.count(b"\n") <= 2 * (SPREAD + RECENT):
+    ends = [len(data)]
+    while ends[-1] > 0 and len(ends) <= 2 * (SPREAD + RECENT) + 1:
+        ends.append(data.rfind(b"\n", 0, ends[-1]))
+    if ends[-1] <= 0:
         return data.split(b"\n")
+    old, last = data[: ends[RECENT + 1] + 1], data[ends[RECENT + 1] + 1 :].split(b"\n")
     starts = {old.rfind(b"\n", 0, place * len(old) // SPREAD) + 1 for place in range(SPREAD)}
     if (at := old.rfind(b'"' + ACCURACY.encode())) >= 0:
         starts.add(old.rfind(b"\n", 0, at) + 1)
