@@ -324,7 +324,7 @@ def unless_unread(work: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        if not _unread():
+        if not unread():
             raise
         # Python writes what is left in its buffer as it ends, and would complain.
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -333,7 +333,7 @@ def unless_unread(work: Callable[[], int]) -> int:
         return UNREAD
 
 
-def _unread() -> bool:
+def unread() -> bool:
     """Whether the standard output is a pipe that has lost its reader."""
     try:
         poll = select.poll()

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from experiments.launch.surroundings import surroundings
 from experiments.preflight import judges_of
 from experiments.processes import launch
 from experiments.track.runs import mark_killed
@@ -42,16 +43,6 @@ from study.status import read_status
 from study.stopping import deaf_to_terminal
 
 PRELOAD = ["experiments.launch.preload"]
-SURROUNDINGS = {
-    # Children share cores with each other and with a local judge: a thread that spins while it
-    # waits takes the core from whoever it waits for.
-    "OMP_WAIT_POLICY": "PASSIVE",
-    # A step of TRL's own frees and takes the same hundreds of megabytes again. Kept by the process,
-    # they are not given back to the kernel, which would clear every page anew.
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**40),
-}
-"""Environment of the children, where the user's own does not say otherwise."""
 ORPHANED = 75
 """Exit code of a child whose sweep is gone (EX_TEMPFAIL) and that could not end in order."""
 STOP_S = 30.0
@@ -125,18 +116,6 @@ def start_server() -> ForkServerContext:
     with surroundings(), deaf_to_terminal():  # the sweep alone tells its children to stop, once
         ensure_running()
     return context
-
-
-@contextlib.contextmanager
-def surroundings() -> Generator[None]:
-    """Within the block a process begins with `SURROUNDINGS`; a judge's server does not."""
-    added = {name: value for name, value in SURROUNDINGS.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
 
 
 def _first_free(waiting: list[Path], elsewhere: set[Path]) -> Path | None:

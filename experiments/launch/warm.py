@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from experiments.launch.pool import leave_with_parent, redirect, surroundings
+from experiments.launch.pool import leave_with_parent, redirect
+from experiments.launch.surroundings import surroundings
 from experiments.policies.load import TINY, cache_of
 from experiments.policies.tiny import build_missing, is_built
 from study.cells import Cell
