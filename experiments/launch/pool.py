@@ -35,7 +35,7 @@ from experiments.train import run_cell
 from study import cells, storage
 from study.cells import Cell
 from study.errors import UserError
-from study.machine import cpus
+from study.machine import cpus, device_variables
 from study.schema import Judge, Study
 from study.screen import visible
 from study.status import read_status
@@ -117,26 +117,32 @@ def run_pool(
     return codes
 
 
-def start_server() -> ForkServerContext:
+def start_server(device: str = "") -> ForkServerContext:
     """Let the fork server import what cells need, beside what the caller does meanwhile; one that
-    runs stays."""
+    runs stays. Its children compute on ``device``.
+    Raises UserError: as `study.machine.device_variables`."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    with surroundings(), deaf_to_terminal():  # the sweep alone tells its children to stop, once
+    # the sweep alone tells its children to stop, once
+    with surroundings(device), deaf_to_terminal():
         ensure_running()
     return context
 
 
 @contextlib.contextmanager
-def surroundings() -> Generator[None]:
-    """Within the block a process begins with `SURROUNDINGS`; a judge's server does not."""
+def surroundings(device: str = "") -> Generator[None]:
+    """Within the block a process begins with `SURROUNDINGS` and computes on ``device``; a judge's
+    server does not. Raises UserError: as `study.machine.device_variables`."""
     added = {name: value for name, value in SURROUNDINGS.items() if name not in os.environ}
+    added |= device_variables(device)
+    before = {name: os.environ[name] for name in added if name in os.environ}
     os.environ.update(added)
     try:
         yield
     finally:
         for name in added:
             del os.environ[name]
+        os.environ.update(before)
 
 
 def _first_free(waiting: list[Path], elsewhere: set[Path]) -> Path | None:
@@ -219,6 +225,7 @@ def supervise(cell: Cell) -> int:
     def say(folder: Path, code: int) -> None:
         print(f"{folder.name}: {cells.state(folder)} (exit {code})", flush=True)
 
+    start_server(cell.config.device)
     return run_pool([cell.dir], 1, threads_of(cell.config, workers=1), say)[cell.dir]
 
 

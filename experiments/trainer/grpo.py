@@ -387,9 +387,16 @@ class RecordStep(TrainerCallback):
     """
 
     def __init__(
-        self, scorer: Scorer | None, recorder: Recorder | None, on_line: Any, cell_id: str
+        self,
+        scorer: Scorer | None,
+        recorder: Recorder | None,
+        on_line: Any,
+        cell_id: str,
+        trainable: int,
     ) -> None:
         self.scorer = scorer
+        self.trainable = trainable
+        """Parameters that are trained; the metrics of the first step say it."""
         self.recorder = recorder
         self.on_line = on_line
         self.cell_id = cell_id
@@ -415,6 +422,8 @@ class RecordStep(TrainerCallback):
             for name, value in (logs or {}).items()
             if name in TRL_METRICS and value is not None
         }
+        if record.step == 1:
+            metrics["policy/trainable_parameters"] = float(self.trainable)
         line = self.recorder.write_step(record.step, record.rollouts, record.verdicts, metrics)
         self.scorer.pending = None
         self.on_line(line)
@@ -468,6 +477,10 @@ def make_trainer(
         trainer.follow(order)
     if config.trainer.eval_steps and scorer is not None and recorder is not None:
         trainer.add_callback(HeldOut(trainer, scorer, recorder, on_line))
-    trainer.record_step = RecordStep(scorer, recorder, on_line, cell_id)
+    # DeepSpeed says how many there are where the weights are cut into parts
+    weights = trainer.accelerator.unwrap_model(trainer.model).parameters()
+    trained = (weight for weight in weights if weight.requires_grad)
+    trainable = sum(getattr(weight, "ds_numel", weight.numel()) for weight in trained)
+    trainer.record_step = RecordStep(scorer, recorder, on_line, cell_id, trainable)
     trainer.add_callback(trainer.record_step)
     return trainer
