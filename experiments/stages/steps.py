@@ -228,7 +228,7 @@ def _set_aside(place: Path) -> None:
 
 
 def _evaluate(plan: Plan, cell: Cell, datasets: str) -> Step:
-    """The evaluation of one cell's policy, on sets that the user named where ``datasets`` is empty."""
+    """The evaluation of a cell; ``datasets`` is empty where the user named the sets."""
     results = plan.study_dir / "results" / "pipeline"
     out = results / f"{cell.name}.json"
     words = ["experiments.evaluate", "datasets", f"run={cell.dir}"]
