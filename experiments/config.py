@@ -140,8 +140,10 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 def _is_value(path: tuple[str, ...]) -> bool:
     """Whether the table at ``path`` is one value, such as the weights of domains."""
-    meaning = _meaning(tuple(word.lower() for word in path))
-    return meaning is not None and (meaning.get("as") == "domains" or "why" in meaning)
+    words = tuple(word.lower() for word in path)
+    if words[-1] in NEUTRAL or (meaning := _meaning(words)) is None:
+        return False
+    return meaning.get("as") == "domains" or "why" in meaning
 
 
 def _meaning(words: tuple[str, ...]) -> dict[str, Any] | None:

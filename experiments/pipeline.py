@@ -164,8 +164,8 @@ def run(plan: Plan, notes: Notes) -> int:
 
 def _do(step: Step, outcome: Outcome, notes: Notes) -> int:
     """Run one step to its end, and note it."""
-    if step.stage == "prepare" and not notes.knows(step):
-        check_folder(step)
+    if step.stage == "prepare":
+        check_folder(step, notes.command(step))
     step.again(outcome)
     notes.begin(step, outcome.reads)
     print(visible(command_line(step.words)), flush=True)
@@ -217,6 +217,8 @@ def _run_locked(plan: Plan) -> int:
 def work(options: Options) -> int:
     """Plan or run. Raises UserError: all that can be known to be wrong before anything is run."""
     plan = plan_of(options)
+    if plan.study_dir.exists() and not plan.study_dir.is_dir():
+        launch.check_settings(plan.cells)  # which says so
     notes = Notes(plan.study_dir)
     if not pending(plan, notes):
         if options.plan:

@@ -98,9 +98,9 @@ class Notes:
             raise Damaged(self.path, "does not hold the notes of a pipeline")
         self._steps: dict[str, dict[str, Any]] = steps
 
-    def knows(self, step: Step) -> bool:
-        """Whether ``step`` was begun before."""
-        return step.name in self._steps
+    def command(self, step: Step) -> tuple[str, ...]:
+        """The words by which ``step`` was begun before; none where it was not."""
+        return tuple(self._steps.get(step.name, {}).get("command", ()))
 
     def look(self, step: Step) -> Outcome:
         """Whether ``step`` is done."""

@@ -23,6 +23,8 @@ from study.tasks.datasets.table import MANIFEST, ROWS, read_manifest
 STAGES = ("download", "prepare", "train", "evaluate", "report")
 REPORT = ("report/bias_report.html", "report/summary.json")
 POLICY = "policy"
+ROOT = "data.root=DIR"
+"""How a manifest notes that the files came from a folder of the user's."""
 REPLACED = "replaced"
 """Folder for what was made before from other rows, or was damaged."""
 
@@ -148,24 +150,29 @@ def _prepare(plan: Plan, folder: Path | None) -> Step:
     )
 
 
-def check_folder(step: Step) -> None:
-    """Refuse to replace a prepared folder that somebody made with other settings.
-    Raises UserError: ``step`` would."""
+def check_folder(step: Step, before: Sequence[str]) -> None:
+    """Refuse to replace a prepared folder that was made with other settings than those of ``step``,
+    and of the words by which it was begun ``before``.
+    Raises UserError: it would be."""
     folder = Path(step.words[-1].partition("=")[2])
     if not (folder / MANIFEST).exists():
         return
-    made = set(shlex.split(read_manifest(folder).get("command", "")))
-    wanted = {
-        "data.root=DIR" if word.lstrip("+").startswith("data.root=") else word
-        for word in command_line(step.words[:-1]).split()
-    }
-    made, wanted = (words - {"data.root=DIR"} for words in (made, wanted))
-    if made != wanted:
+    made = set(shlex.split(read_manifest(folder).get("command", ""))[2:])
+    wanted = _settings(step.words)
+    made.discard(ROOT)
+    if made not in (wanted, _settings(before)):
+        theirs, ours = (" ".join(sorted(words)) for words in (made - wanted, wanted - made))
         raise UserError(
-            f"{folder} was prepared by another command ({' '.join(sorted(made - wanted)) or 'less'}"
-            f" instead of {' '.join(sorted(wanted - made)) or 'less'}), and is not replaced. Type"
-            " task.path=ANOTHER_FOLDER, or skip=download,prepare to train on it as it is."
+            f"{folder} was prepared with {theirs or 'nothing'} in place of {ours or 'nothing'}, and"
+            " is not replaced. Type task.path=ANOTHER_FOLDER, or skip=download,prepare to train on"
+            " it as it is."
         )
+
+
+def _settings(words: Sequence[str]) -> set[str]:
+    """The words of a command that prepares rows, but for where they come from and go to."""
+    bare = (word.lstrip("+") for word in words)
+    return {word for word in bare if not word.startswith(("out=", "data.root="))}
 
 
 def _train(plan: Plan, folder: Path | None) -> Step:
