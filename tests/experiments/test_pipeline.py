@@ -41,13 +41,16 @@ class Place:
         write_sets(folder / "sets")
 
     def words(self, *more: str) -> list[str]:
+        """The usual words, and ``more`` in the place of those with the same key."""
         paths = {
             "policy.path": self.folder / "little",
             "runs_dir": self.folder / "runs",
             "task.path": self.folder / "rows",
             "data.root": self.folder / "sets",
         }
-        return [*SMALL, *(f"{key}={path}" for key, path in paths.items()), *more]
+        usual = [*SMALL, *(f"{key}={path}" for key, path in paths.items())]
+        keys = {word.partition("=")[0] for word in more}
+        return [*(word for word in usual if word.partition("=")[0] not in keys), *more]
 
     def start(self, *more: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-u", "-m", "experiments.pipeline", *self.words(*more)]
@@ -269,15 +272,6 @@ def fresh(tmp_path, little) -> Place:
 )
 def test_bad_input_is_said_before_anything_is_written(fresh, capsys, monkeypatch, words, said):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    keys = {word.partition("=")[0] for word in words}
-    monkeypatch.setattr(
-        Place,
-        "words",
-        lambda self, *more, usual=Place.words: [
-            *(word for word in usual(self) if word.partition("=")[0] not in keys),
-            *more,
-        ],
-    )
     assert said in refused(fresh, capsys, *words)
 
 
