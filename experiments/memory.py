@@ -185,7 +185,7 @@ def _remedy(config: Study, parts: dict[str, int]) -> str:
     )
 
 
-def _device(asked: str) -> tuple[str, int]:
+def _device(asked: str = "") -> tuple[str, int]:
     """Where a policy is trained, in words, and its bytes: the device that was asked for, else the
     first GPU, else main memory."""
     number = device_variables(asked).get("CUDA_VISIBLE_DEVICES", "0")

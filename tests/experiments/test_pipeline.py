@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import load_file
 
 from experiments.pipeline import main
 from experiments.stages.notes import NOTES
@@ -113,6 +114,11 @@ def test_every_stage_leaves_what_it_is_for(finished):
     notes = json.loads((finished.study / NOTES).read_text())["steps"]
     assert list(notes) == ["prepare", "train", f"evaluate {finished.cell.name}", "report"]
     assert (finished.cell / "DONE").exists()
+    first, second = (finished.cell / "metrics.jsonl").read_text().splitlines()
+    adapter = load_file(finished.cell / "policy" / "adapter_model.safetensors")
+    trained = sum(weight.size for weight in adapter.values())
+    assert json.loads(first)["metrics"]["policy/trainable_parameters"] == trained
+    assert "policy/trainable_parameters" not in json.loads(second)["metrics"]
     assert (finished.study / "report" / "bias_report.html").exists()
     result = json.loads(
         (finished.study / "results" / "pipeline" / f"{finished.cell.name}.json").read_text()
