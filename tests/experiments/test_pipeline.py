@@ -273,6 +273,9 @@ def fresh(tmp_path, little) -> Place:
         (["task=instruct-mini", "task.path=null"], "draws no rows of data="),
         (["policy.path=/not/there/either"], "config.json"),
         (["study=a/b"], "a plain name"),
+        (["evaluate.limti=4"], "Did you mean limit=?"),
+        (["evaluate.limit=0"], "1 or more"),
+        (["evaluate.run=elsewhere"], "run= is given twice"),
         (["task.path=a,b"], "several folders"),
     ],
 )
