@@ -208,7 +208,7 @@ def test_damaged_records_are_set_aside_and_trained_anew(finished):
 
 @pytest.mark.slow
 def test_a_pipeline_that_is_killed_in_every_stage_comes_to_the_same_end(finished, tmp_path, little):
-    """By kill -9, as each stage's command begins, and training after its first step as well."""
+    """By kill -9, as each stage's command begins."""
     place = Place(tmp_path, little)
     for command in ("experiments.data", "experiments.sweep", "experiments.evaluate", "report"):
         child = place.start()
