@@ -108,12 +108,14 @@ def run_pool(
     return codes
 
 
-def start_server() -> ForkServerContext:
+def start_server(device: str = "") -> ForkServerContext:
     """Let the fork server import what cells need, beside what the caller does meanwhile; one that
-    runs stays."""
+    runs stays. Its children compute on ``device``.
+    Raises UserError: as `study.machine.device_variables`."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    with surroundings(), deaf_to_terminal():  # the sweep alone tells its children to stop, once
+    # the sweep alone tells its children to stop, once
+    with surroundings(device), deaf_to_terminal():
         ensure_running()
     return context
 
@@ -198,6 +200,7 @@ def supervise(cell: Cell) -> int:
     def say(folder: Path, code: int) -> None:
         print(f"{folder.name}: {cells.state(folder)} (exit {code})", flush=True)
 
+    start_server(cell.config.device)
     return run_pool([cell.dir], 1, threads_of(cell.config, workers=1), say)[cell.dir]
 
 

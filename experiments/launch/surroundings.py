@@ -6,6 +6,8 @@ import contextlib
 import os
 from collections.abc import Generator
 
+from study.machine import device_variables
+
 SURROUNDINGS = {
     # Children share cores with each other and with a local judge: a thread that spins while it
     # waits takes the core from whoever it waits for.
@@ -19,12 +21,16 @@ SURROUNDINGS = {
 
 
 @contextlib.contextmanager
-def surroundings() -> Generator[None]:
-    """Within the block a process begins with `SURROUNDINGS`; a judge's server does not."""
+def surroundings(device: str = "") -> Generator[None]:
+    """Within the block a process begins with `SURROUNDINGS` and computes on ``device``; a judge's
+    server does not. Raises UserError: as `study.machine.device_variables`."""
     added = {name: value for name, value in SURROUNDINGS.items() if name not in os.environ}
+    added |= device_variables(device)
+    before = {name: os.environ[name] for name in added if name in os.environ}
     os.environ.update(added)
     try:
         yield
     finally:
         for name in added:
             del os.environ[name]
+        os.environ.update(before)

@@ -44,7 +44,8 @@ def warming(todo: Sequence[Cell]) -> Generator[None]:
     context = multiprocessing.get_context("spawn")
     alive, keep = context.Pipe(duplex=False)
     with alive, keep:
-        with surroundings(), deaf_to_terminal(), contextlib.suppress(OSError):
+        device = todo[0].config.device
+        with surroundings(device), deaf_to_terminal(), contextlib.suppress(OSError):
             for policy, cache_dir in missing:
                 context.Process(target=_warm, args=(policy, cache_dir, alive), daemon=True).start()
         yield
