@@ -350,6 +350,9 @@ class Study:
     factors: list[str] = run_time(field(default_factory=lambda: ["judge", "seed"]))
     runs_dir: str = run_time("runs")
     plan: bool = run_time(False)
+    device: str = run_time("")
+    """Where cells are trained: cpu or cuda:N; empty takes what there is. A judge's server is not
+    moved by it."""
     seed: int = listed(bounds.seed(0))
     sandbox: str = run_time(bounds.choice("auto", "auto", "unsafe"))
     """auto refuses to run rule functions where no isolation holds; unsafe runs them and says so."""

@@ -394,8 +394,11 @@ class RecordStep(TrainerCallback):
         on_line: Any,
         cell_id: str,
         mix: Mapping[str, float],
+        trainable: int,
     ) -> None:
         self.scorer = scorer
+        self.trainable = trainable
+        """Parameters that are trained; the metrics of the first step say it."""
         self.recorder = recorder
         self.on_line = on_line
         self.cell_id = cell_id
@@ -427,6 +430,8 @@ class RecordStep(TrainerCallback):
         metrics |= domain_metrics(
             record.rollouts, trainer.group_size, trainer.scale_rewards, self.mix
         )
+        if record.step == 1:
+            metrics["policy/trainable_parameters"] = float(self.trainable)
         line = self.recorder.write_step(record.step, record.rollouts, record.verdicts, metrics)
         self.scorer.pending = None
         self.on_line(line)
@@ -481,6 +486,10 @@ def make_trainer(
     if config.trainer.eval_steps and scorer is not None and recorder is not None:
         trainer.add_callback(HeldOut(trainer, scorer, recorder, on_line))
     mix = nominal_mix(order, rows) if scorer is not None else {}
-    trainer.record_step = RecordStep(scorer, recorder, on_line, cell_id, mix)
+    # DeepSpeed says how many there are where the weights are cut into parts
+    weights = trainer.accelerator.unwrap_model(trainer.model).parameters()
+    trained = (weight for weight in weights if weight.requires_grad)
+    trainable = sum(getattr(weight, "ds_numel", weight.numel()) for weight in trained)
+    trainer.record_step = RecordStep(scorer, recorder, on_line, cell_id, mix, trainable)
     trainer.add_callback(trainer.record_step)
     return trainer
