@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments import launch
+from experiments.evaluation.options import Options as Evaluation
 from experiments.stages.notes import Notes, Outcome, Step
 from experiments.stages.steps import STAGES, Plan, check_folder, command_line, steps_of
 from experiments.sweep import cells_of
@@ -93,6 +94,8 @@ def plan_of(options: Options) -> Plan:
     wanted = set(options.stages) - set(options.skip)
     chosen = tuple(stage for stage in STAGES if stage in wanted)
     evaluation = [text.partition(EVALUATE)[2] for text in options.typed(EVALUATE)]
+    reader = command("experiments.evaluate datasets run=runs/STUDY/CELL out=FILE", "", Evaluation)
+    reader(lambda options: 0).read(["datasets", "run=CELL", "out=result.json", *evaluation])
     plan = Plan(
         cells_of(words),
         data,

@@ -298,7 +298,7 @@ class Command(Generic[T]):
             if extra.legal is not None and not extra.word:
                 notes.append(extra.legal.said())
             note = f" ({'; '.join(notes)})" if notes else ""
-            lines.append(f"  {typed}")
+            lines.append(textwrap.fill(typed, 100, initial_indent="  ", **WRAPPED))
             lines.append(textwrap.fill(f"{extra.about}{note}", 100, **INDENTED))
         head = [textwrap.fill(" ".join(usage), 100, **WRAPPED), self.about.strip()]
         return "\n\n".join([*head, "\n".join(["options:", *lines]), f"example: {self.example}"])

@@ -8,12 +8,12 @@ from study.face import lazily
 
 PARTS = {
     "check": "experiments.preflight",
-    "check_policies": "experiments.preflight",
-    "check_settings": "experiments.preflight",
-    "writable": "experiments.preflight",
     "show_plan": "experiments.plan",
     "run_study": "experiments.launch.run",
     "supervise": "experiments.launch.pool",
+    "check_policies": "experiments.preflight",
+    "check_settings": "experiments.preflight",
+    "writable": "experiments.preflight",
 }
 
 

@@ -208,7 +208,7 @@ def test_damaged_records_are_set_aside_and_trained_anew(finished):
 
 @pytest.mark.slow
 def test_a_pipeline_that_is_killed_in_every_stage_comes_to_the_same_end(finished, tmp_path, little):
-    """By kill -9, as each stage's command begins, and training after its first step as well."""
+    """By kill -9, as each stage's command begins."""
     place = Place(tmp_path, little)
     for command in ("experiments.data", "experiments.sweep", "experiments.evaluate", "report"):
         child = place.start()
@@ -273,6 +273,9 @@ def fresh(tmp_path, little) -> Place:
         (["task=instruct-mini", "task.path=null"], "draws no rows of data="),
         (["policy.path=/not/there/either"], "config.json"),
         (["study=a/b"], "a plain name"),
+        (["evaluate.limti=4"], "Did you mean limit=?"),
+        (["evaluate.limit=0"], "1 or more"),
+        (["evaluate.run=elsewhere"], "run= is given twice"),
         (["task.path=a,b"], "several folders"),
     ],
 )
