@@ -1,6 +1,7 @@
 """What a run costs, how it ends, and what a program cannot see, forge or catch."""
 
 import asyncio
+import contextlib
 import json
 import time
 
@@ -432,12 +433,11 @@ def test_no_environment_is_there_and_a_patched_operator_is_its_own(theatre):
 def test_programs_run_on_each_tier(tier):
     if wrong := tiers.try_tier(tier):
         pytest.skip(f"no {tier} here: {wrong}")
-    stands = Theatre(tier)
-    record = stands.run(program(CHAINS), {"text": "True"} | TOKENS)
-    assert (record["outcome"], record["sandbox"]) == ("ok", str(tier))
-    body, outcome = ADVERSARIES["socket"]
-    assert stands.run(program(body), "x", checked=False)["outcome"] == outcome
-    stands.close()
+    with contextlib.closing(Theatre(tier)) as stands:
+        record = stands.run(program(CHAINS), {"text": "True"} | TOKENS)
+        assert (record["outcome"], record["sandbox"]) == ("ok", str(tier))
+        body, outcome = ADVERSARIES["socket"]
+        assert stands.run(program(body), "x", checked=False)["outcome"] == outcome
 
 
 def test_programs_in_flight_do_not_meet(theatre):
