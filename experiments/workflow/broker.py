@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from experiments.workflow.executor import Down, Executor, Question, total
 from experiments.workflow.operators import OPERATORS
@@ -45,6 +45,20 @@ class Budget:
     """Of the arguments of one call."""
     at_once: int = 4
     """Operator calls that are worked on at a time; more wait."""
+
+
+class Instruction(Protocol):
+    """What layer 2 adds to the requests of one operator."""
+
+    @property
+    def text(self) -> str:
+        """Goes before the prompt; may be empty."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, float]:
+        """Settings of the request, by name."""
+        ...
 
 
 class Stop(Exception):
@@ -114,7 +128,8 @@ class Broker:
     """Does the calls of one run of one program.
 
     Attributes:
-        hint: layer 2: (operator, domain) -> a line before the prompt; None is off.
+        instruct: layer 2: (operator, domain) -> what goes before its prompt and over the executor's
+            settings; None is off.
         traces: the calls that have ended, in that order.
         replies: every text that the program was given.
         model_calls: how many were made.
@@ -124,7 +139,7 @@ class Broker:
     executor: Executor
     workshop: Workshop
     budget: Budget = field(default_factory=Budget)
-    hint: Callable[[Operator, str], str] | None = None
+    instruct: Callable[[Operator, str], Instruction] | None = None
     traces: list[Trace] = field(default_factory=list)
     replies: list[str] = field(default_factory=list)
     calls: int = 0
@@ -168,14 +183,17 @@ class Broker:
         self.model_calls += 1
         if self.model_calls > self.budget.model_calls:
             raise Stop(Ending.BUDGET_EXCEEDED, f"more than {self.budget.model_calls} model calls")
-        if self.hint is not None and (line := self.hint(operator, self.problem.domain)):
-            prompt = f"{line}\n\n{prompt}"
+        parameters: Mapping[str, float] = {}
+        if self.instruct is not None:
+            instruction = self.instruct(operator, self.problem.domain)
+            prompt = f"{instruction.text}\n\n{prompt}" if instruction.text else prompt
+            parameters = instruction.parameters
         messages = ({"role": "user", "content": prompt},)
         sample = self._asked[prompt]
         self._asked[prompt] += 1
         try:
             reply = await self.executor.ask(
-                Question(operator.name, messages, operator.max_tokens, sample)
+                Question(operator.name, messages, operator.max_tokens, sample, parameters)
             )
         except Down as error:
             raise Stop(Ending.OPERATOR_ERROR, f"{operator.name}: {error}") from error

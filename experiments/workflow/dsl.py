@@ -64,7 +64,8 @@ class _Parser:
             token = _TOKEN.match(text, place)
             if token is None:
                 self.refuse(f"unexpected {text[place:].strip()[:1]!r}", place)
-            self.tokens.append((token[0].strip(), token.end()))
+            word = token[0].strip()
+            self.tokens.append((word, token.end() - len(word)))
             place = token.end()
         self.at = 0
 

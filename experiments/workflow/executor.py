@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,12 +23,14 @@ ATTEMPTS = 3
 @dataclass(frozen=True)
 class Question:
     """One model call: who asks what, and how long the reply may be. ``sample`` is its place among
-    the same questions of its run, so that three equal ones are three draws."""
+    the same questions of its run, so that three equal ones are three draws; ``parameters`` go over
+    the executor's own settings."""
 
     operator: str
     messages: tuple[dict[str, str], ...]
     max_tokens: int
     sample: int = 0
+    parameters: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 class Down(Exception):

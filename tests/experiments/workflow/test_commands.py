@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -193,7 +192,6 @@ def test_an_endless_program_ends_and_leaves_no_process(box, name):
     (box / "graph.py").write_text(ENDLESS[name])
     words = [f"program={box / 'graph.py'}", f"problem={box / 'problem.json'}", "static=false"]
     words += [f"script={box / 'script.jsonl'}", f"out={box / 'out.json'}"]
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "experiments.workflow", "run", *words],
         cwd=ROOT,
@@ -202,7 +200,6 @@ def test_an_endless_program_ends_and_leaves_no_process(box, name):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads((box / "out.json").read_text())["outcome"] == "timeout"
-    assert time.monotonic() - began < 60
     assert left(before) == set()
 
 

@@ -1,8 +1,9 @@
 """What a run costs, how it ends, and what a program cannot see, forge or catch."""
 
 import asyncio
+import contextlib
 import json
-import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -227,6 +228,27 @@ def test_a_budget_ends_the_run(theatre, budget, why):
     assert record["outcome"] == "budget_exceeded" and why in record["why"]
 
 
+def test_layer_2_stands_before_the_prompt_and_a_program_cannot_see_it(theatre):
+    questions = []
+
+    class Listens:
+        name, price = "listens", None
+
+        async def ask(self, question):
+            questions.append(question)
+            return Reply("x", tokens_in=1, tokens_out=1)
+
+    def instruct(operator, domain):
+        return SimpleNamespace(text=f"{operator.name} of {domain}", parameters={"temperature": 0.5})
+
+    broker = Broker(SUM, Listens(), theatre.workshop, instruct=instruct)
+    work = play(find(ONE), SUM, theatre.stage, broker.call, broker.spent)
+    assert theatre.runner.run(work).answer == "x"
+    (question,) = questions
+    assert question.messages[0]["content"].startswith("Custom of math\n\na\n")
+    assert question.parameters == {"temperature": 0.5}
+
+
 def test_waiting_for_an_operator_is_not_own_time(theatre):
     class Slow:
         name, price = "slow", None
@@ -237,7 +259,7 @@ def test_waiting_for_an_operator_is_not_own_time(theatre):
 
     work = execute(ONE, SUM, Slow(), theatre.stage, theatre.workshop)
     record = theatre.runner.run(work)
-    assert record["outcome"] == "ok" and record["own_s"] < 2.0 < record["wall_s"]
+    assert record["outcome"] == "ok" and record["own_s"] < record["wall_s"] - 2.0
 
 
 def test_a_lost_sandbox_is_no_verdict_on_the_program(theatre, monkeypatch):
@@ -432,12 +454,11 @@ def test_no_environment_is_there_and_a_patched_operator_is_its_own(theatre):
 def test_programs_run_on_each_tier(tier):
     if wrong := tiers.try_tier(tier):
         pytest.skip(f"no {tier} here: {wrong}")
-    stands = Theatre(tier)
-    record = stands.run(program(CHAINS), {"text": "True"} | TOKENS)
-    assert (record["outcome"], record["sandbox"]) == ("ok", str(tier))
-    body, outcome = ADVERSARIES["socket"]
-    assert stands.run(program(body), "x", checked=False)["outcome"] == outcome
-    stands.close()
+    with contextlib.closing(Theatre(tier)) as stands:
+        record = stands.run(program(CHAINS), {"text": "True"} | TOKENS)
+        assert (record["outcome"], record["sandbox"]) == ("ok", str(tier))
+        body, outcome = ADVERSARIES["socket"]
+        assert stands.run(program(body), "x", checked=False)["outcome"] == outcome
 
 
 def test_programs_in_flight_do_not_meet(theatre):
@@ -498,9 +519,8 @@ def test_a_run_that_is_cancelled_leaves_nothing_behind(theatre):
             await asyncio.gather(task, return_exceptions=True)
             return len(stage._idle)
 
-    began = time.monotonic()
     assert theatre.runner.run(work()) == 0
-    assert Never.ended and time.monotonic() - began < 30
+    assert Never.ended
 
 
 @pytest.mark.parametrize(
