@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from experiments.workflow.executor import Down, Executor, Question, total
+from experiments.workflow.instructions import Instruction
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.operators.base import Operator
 from experiments.workflow.problem import Problem
@@ -45,20 +46,6 @@ class Budget:
     """Of the arguments of one call."""
     at_once: int = 4
     """Operator calls that are worked on at a time; more wait."""
-
-
-class Instruction(Protocol):
-    """What layer 2 adds to the requests of one operator."""
-
-    @property
-    def text(self) -> str:
-        """Goes before the prompt; may be empty."""
-        ...
-
-    @property
-    def parameters(self) -> Mapping[str, float]:
-        """Settings of the request, by name."""
-        ...
 
 
 class Stop(Exception):
@@ -129,7 +116,7 @@ class Broker:
 
     Attributes:
         instruct: layer 2: (operator, domain) -> what goes before its prompt and over the executor's
-            settings; None is off.
+            settings, as `instructions.layer2` says; None is off.
         traces: the calls that have ended, in that order.
         replies: every text that the program was given.
         model_calls: how many were made.

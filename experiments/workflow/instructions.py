@@ -2,16 +2,18 @@
 
 It depends on operator, domain and executor alone, and is applied between program and executor, so
 that a policy can neither see nor change it. It changes the world that a policy learns in, so it is
-off unless asked for; the version belongs into every record.
+off unless a broker is given it; the version belongs into every record.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
+from experiments.workflow.operators.base import Operator
 from study.tables import table
 
 _TABLE = table(__file__)
@@ -37,21 +39,16 @@ class Instruction:
         return hashlib.sha256(changes.encode()).hexdigest()
 
 
-def instruction(
-    operator: str, hints: Mapping[str, str], domain: str, executor: str, on: bool = False
-) -> Instruction:
-    """The instruction for one operator in one domain under one executor.
-
-    Args:
-        operator: its name.
-        hints: domain -> the operator's own line for it.
-        executor: name of its preset.
-        on: whether layer 2 is in use; without it nothing is changed.
-    """
-    if not on:
-        return Instruction()
-    by_operator = _TABLE["operators"].get(operator, {})
+def instruction(operator: Operator, domain: str, executor: str) -> Instruction:
+    """The instruction for one operator in one domain; ``executor`` is the name of its preset."""
+    by_operator = _TABLE["operators"].get(operator.name, {})
     by_executor = _TABLE["executors"].get(executor, {})
-    lines = (by_operator.get("text", ""), hints.get(domain, ""), by_executor.get("text", ""))
+    hint = operator.hints.get(domain, "")
+    lines = (by_operator.get("text", ""), hint, by_executor.get("text", ""))
     parameters = by_operator.get("parameters", {}) | by_executor.get("parameters", {})
     return Instruction("\n".join(filter(None, lines)), parameters)
+
+
+def layer2(executor: str) -> Callable[[Operator, str], Instruction]:
+    """What a broker takes as its ``instruct``: (operator, domain) -> instruction."""
+    return partial(instruction, executor=executor)

@@ -27,6 +27,7 @@ from experiments.config import (
     unfit,
     value_text,
 )
+from experiments.workflow.operators import OPERATORS
 from study import bounds
 from study.compose import preset_names
 from study.errors import UserError
@@ -38,10 +39,6 @@ TABLE = table(__file__)
 EXPERIMENT = "workflow-full"
 EXECUTORS = ("gpt-oss-120b", "openai-compatible", "smollm2-135m", "sim")
 """Presets of executors."""
-OPERATORS = (
-    "Custom AnswerGenerate CustomCodeGenerate ScEnsemble MdEnsemble Programmer Test Format Review"
-    " Revise"
-).split()
 PLACEHOLDERS = ("", "sk-dummy", "empty", "dummy", "none", "null", "not-needed", "sk-xxx")
 """What stands for a key in the published examples."""
 PUBLISHED = {"correctness": 0.65, "efficiency": 0.15, "simplicity": 0.10, "format": 0.05}

@@ -1,38 +1,42 @@
-"""Layer 2 changes nothing unless it is on, and then only by what it is asked with."""
+"""Layer 2 is a pure function of operator, domain and executor; a broker has none by itself."""
+
+import dataclasses
 
 import pytest
 
-from experiments.workflow.instructions import _TABLE, PARAMETERS, instruction
+from experiments.workflow.broker import Broker
+from experiments.workflow.instructions import _TABLE, PARAMETERS, instruction, layer2
 from experiments.workflow.operators import OPERATORS
 
-HINTS = {"math": "Compute.", "qa": "Quote."}
+PROGRAMMER = dataclasses.replace(
+    OPERATORS["Programmer"], hints={"math": "Compute.", "qa": "Quote."}
+)
+BARE = dataclasses.replace(OPERATORS["Custom"], hints={})
 
 
-def test_it_is_off_unless_asked_for():
-    silent = instruction("Programmer", HINTS, "math", "gpt-oss-120b")
-    assert silent.text == "" and silent.parameters == {} and silent.sha == ""
+def test_it_is_off_unless_a_broker_is_given_it():
+    (field,) = (field for field in dataclasses.fields(Broker) if field.name == "instruct")
+    assert field.default is None
 
 
 def test_operator_domain_and_executor_add_up():
-    whole = instruction("Programmer", HINTS, "math", "gpt-oss-120b", on=True)
+    whole = instruction(PROGRAMMER, "math", "gpt-oss-120b")
     assert whole.text.startswith("Compute.\nKeep your reasoning short")
     assert whole.parameters == {"temperature": 0.0, "max_tokens": 4096}
-    assert instruction("Custom", {}, "math", "another", on=True).sha == ""
-    assert instruction("Custom", HINTS, "qa", "another", on=True).text == "Quote."
+    assert instruction(BARE, "math", "another").sha == ""
+    hints = dataclasses.replace(BARE, hints={"qa": "Quote."})
+    assert instruction(hints, "qa", "another").text == "Quote."
 
 
-@pytest.mark.parametrize("change", ["operator", "domain", "executor"])
-def test_its_hash_follows_what_it_is_asked_with(change):
-    asked = {"operator": "Programmer", "domain": "math", "executor": "gpt-oss-120b"}
-    other = asked | {change: {"operator": "Custom", "domain": "qa", "executor": "x"}[change]}
-    assert instruction(hints=HINTS, on=True, **asked) == instruction(hints=HINTS, on=True, **asked)
-    shas = {instruction(hints=HINTS, on=True, **words).sha for words in (asked, other)}
-    assert len(shas) == 2
+@pytest.mark.parametrize("other", [(BARE, "math", "a"), (PROGRAMMER, "qa", "a"), (BARE, "qa", "b")])
+def test_its_hash_follows_what_it_is_asked_with(other):
+    asked = (PROGRAMMER, "math", "gpt-oss-120b")
+    assert layer2("gpt-oss-120b")(*asked[:2]) == instruction(*asked)
+    assert instruction(*asked).sha == instruction(*asked).sha != instruction(*other).sha
 
 
 def test_the_table_overrides_what_a_request_has():
-    entries = [*_TABLE["operators"].values(), *_TABLE["executors"].values()]
-    for entry in entries:
+    for entry in (*_TABLE["operators"].values(), *_TABLE["executors"].values()):
         assert set(entry) <= {"text", "parameters"}
         assert set(entry.get("parameters", {})) <= set(PARAMETERS)
     assert set(_TABLE["operators"]) <= set(OPERATORS)

@@ -7,7 +7,7 @@ import yaml
 
 from experiments.config import READERS
 from experiments.sweep import cells_of
-from experiments.workflow.overrides import OPERATORS, TABLE, WORDS, overrides
+from experiments.workflow.overrides import TABLE, WORDS, overrides
 from experiments.workflow.overrides_command import main
 from study.identity import flatten
 from study.schema import Study
@@ -265,4 +265,3 @@ def test_the_table_names_settings_and_readers_that_there_are():
             assert meaning["as"] in WORDS.readers and meaning["as"] not in READERS
         if "to" in meaning:
             assert meaning["to"] in flat
-    assert len(OPERATORS) == 10
