@@ -18,12 +18,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from experiments.datasets.near import THRESHOLD, shingles
 from experiments.selection import facility_location
 from experiments.workflow.problem import Problem
-from study.rewards.workflow import RIGHT
+from study.rewards.workflow import RIGHT, places
 from study.tasks.datasets.fields import address
 
 VERSION = 1
@@ -174,7 +173,7 @@ def _best(candidates: Sequence[Entry], quantile: float) -> list[Entry]:
         return good
     good = good[:MOST]
     _, vectors = _vectors([shingles(f"{entry.problem}\n{entry.program}") for entry in good])
-    quality = np.sqrt(rankdata([entry.total for entry in good]) / len(good))
+    quality = np.sqrt(1 - places([entry.total or 0.0 for entry in good]) / len(good))
     kernel = (vectors @ vectors.T).toarray() * np.outer(quality, quality)
     return [good[place] for place in facility_location(kernel, CAP)]
 

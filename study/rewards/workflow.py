@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from study.endings import INFRASTRUCTURE, Ending
 
@@ -80,7 +79,8 @@ def gated(group: Sequence[Played]) -> list[Terms | None]:
     right = [rollout for rollout in group if _is_right(rollout)]
     flat = len(right) == sum(_has_reward(rollout) for rollout in group)
     ranks = {
-        name: _places([getattr(rollout, name) for rollout in right], name == "repetition")
+        name: places([getattr(rollout, name) for rollout in right], name == "repetition")
+        / max(len(right) - 1, 1)
         for name in RANKED
     }
     place = iter(range(len(right)))
@@ -180,10 +180,11 @@ def _is_right(rollout: Played) -> bool:
     return rollout.outcome == OK and rollout.correct is not None and rollout.correct > RIGHT
 
 
-def _places(values: Sequence[float], low_is_best: bool) -> np.ndarray:
-    """(average rank - 1)/(m - 1) of m values, the best 0; 0 for one alone."""
+def places(values: Sequence[float], low_is_best: bool = False) -> np.ndarray:
+    """How many of m values stand before each, of ties half: average rank - 1, the best 0."""
     signed = np.asarray(values, dtype=float) * (1.0 if low_is_best else -1.0)
-    return (rankdata(signed) - 1.0) / max(len(signed) - 1, 1)
+    _, value, ties = np.unique(signed, return_inverse=True, return_counts=True)
+    return (np.cumsum(ties) - ties + (ties - 1) / 2)[value]
 
 
 def _binary(rollout: Played, verdict: float | None) -> Terms | None:

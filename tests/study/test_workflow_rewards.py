@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import rankdata
 
 from study.rewards.workflow import (
     FORMULAS,
@@ -18,6 +19,7 @@ from study.rewards.workflow import (
     by_source,
     effective_share,
     gated,
+    places,
     seed_additive,
     total,
 )
@@ -107,6 +109,12 @@ def test_a_group_of_right_answers_is_flat(shares, masked):
     group = [Played(OK, 1.0, share, 1 - share, share, share) for share in shares]
     group += [Played("operator_error", 1.0)] * masked
     assert paid(gated, group) == [1.0] * len(shares) + [None] * masked
+
+
+@given(st.lists(st.integers(-3, 3) | SHARE, max_size=12), st.booleans())
+def test_places_are_average_ranks(values, low_is_best):
+    signed = values if low_is_best else [-value for value in values]
+    assert places(values, low_is_best) == pytest.approx(rankdata(signed) - 1)
 
 
 def test_ties_share_their_rank():
