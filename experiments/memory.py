@@ -19,7 +19,7 @@ from experiments.processes import processes_of
 from study.cells import Cell
 from study.errors import UserError
 from study.files import say
-from study.machine import gpus, memory
+from study.machine import device_variables, gpus, memory
 from study.schema import Study
 
 GIB = 2**30
@@ -144,7 +144,7 @@ def check_memory(todo: Sequence[Cell], refuse: bool = True) -> None:
         json.dumps([cell.data["policy"], cell.data["trainer"]], sort_keys=True): cell.config
         for cell in todo
     }
-    device, available = _device()
+    device, available = _device(todo[0].config.device if todo else "")
     for config in config_of.values():
         shape = read_shape(Path(config.policy.path))
         if shape is None or not available:
@@ -185,8 +185,10 @@ def _remedy(config: Study, parts: dict[str, int]) -> str:
     )
 
 
-def _device() -> tuple[str, int]:
-    """Where a policy is trained, in words, and its bytes: the first GPU, else main memory."""
-    for name, size in gpus():
+def _device(asked: str = "") -> tuple[str, int]:
+    """Where a policy is trained, in words, and its bytes: the device that was asked for, else the
+    first GPU, else main memory."""
+    number = device_variables(asked).get("CUDA_VISIBLE_DEVICES", "0")
+    for name, size in gpus()[int(number) :][:1] if number.isdecimal() else []:
         return f"the GPU {name}", size
     return "this machine", memory()

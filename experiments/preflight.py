@@ -26,6 +26,7 @@ from study.cells import Cell
 from study.compose import CONF
 from study.errors import UserError
 from study.identity import flatten, identifying, left_out
+from study.machine import device_variables
 from study.marks import under
 from study.rewards.checks import check_reward, for_judge
 from study.rewards.formulas import REWARDS
@@ -34,7 +35,7 @@ from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
 from study.schema import Judge, Study, Trainer
 from study.study_file import base, read_study
-from study.tasks import FILE_TASKS, TASKS, checked, order_of, runs_code
+from study.tasks import FILE_TASKS, TASKS, checked, nominal_mix, order_of, runs_code
 from study.verify import say_problems
 
 
@@ -45,6 +46,21 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
         todo: the cells of a sweep.
         launcher: the arguments that choose another launcher than Hydra's own.
     """
+    config, study_dir = todo[0].config, todo[0].dir.parent
+    check_settings(todo)
+    if not launcher:
+        check_device(todo)
+    check_inputs(todo)
+    if launcher:
+        check_launcher(launcher)
+    else:
+        new = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
+        check_memory(new, refuse=not config.plan)
+    say_problems(study_dir, todo)
+
+
+def check_settings(todo: Sequence[Cell]) -> None:
+    """Refuse what is wrong in the settings alone, whether or not the rows are there already."""
     config, study_dir = todo[0].config, todo[0].dir.parent
     for cell in todo:
         check_names(cell.config)
@@ -59,13 +75,17 @@ def check(todo: Sequence[Cell], launcher: Sequence[str] = ()) -> None:
     check_study(study_dir, todo, config.factors)
     if config.tracking.enabled:
         tracking_uri(config.tracking, runs_dir)
-    check_inputs(todo)
-    if launcher:
-        check_launcher(launcher)
-    else:
-        new = [cell for cell in todo if cells.state(cell.dir) not in ("done", "running")]
-        check_memory(new, refuse=not config.plan)
-    say_problems(study_dir, todo)
+
+
+def check_device(todo: Sequence[Cell]) -> None:
+    """Refuse a device that is not there, or several, before anything is fetched or trained."""
+    devices = list(dict.fromkeys(cell.config.device for cell in todo))
+    if len(devices) > 1:
+        raise UserError(
+            f"device= is one for all cells of a sweep, and {','.join(devices)} are given. Type one"
+            " of them, and the other cells in a sweep of their own."
+        )
+    device_variables(devices[0])
 
 
 def check_factors(todo: Sequence[Cell]) -> None:
@@ -154,6 +174,7 @@ def check_names(config: Study) -> None:
 
 def check_inputs(todo: Sequence[Cell]) -> None:
     """Refuse prompts that cannot be read or graded, and a policy whose folder has no model."""
+    check_policies(todo)
     gradable: set[str] = set()
     rows_of: dict[str, Sequence[Row]] = {}
     for cell in todo:
@@ -162,11 +183,10 @@ def check_inputs(todo: Sequence[Cell]) -> None:
         if task not in rows_of:
             rows_of[task] = checked(TASKS[config.task.name].rows(config.task, "train"))
         rows = rows_of[task]
-        check_policy(config.policy, config.task)
-        check_reward(config.reward, config.judge, rows, config.trainer.max_completion_length)
+        mix, length = nominal_mix(order_of(config), rows), config.trainer.max_completion_length
+        check_reward(config.reward, config.judge, rows, length, mix)
         check_scaffold(config.scaffold, rows)
         check_held_out(config)
-        order_of(config)
         asked = [for_judge(row, config.reward.rules) for row in rows]
         for judge in judges_of([cell]):
             grading = dataclasses.asdict(judge.grading)
@@ -175,6 +195,12 @@ def check_inputs(todo: Sequence[Cell]) -> None:
                 check_rows(build_grading(judge), asked, size)
                 gradable.add(pair)
     sandboxed(todo)
+
+
+def check_policies(todo: Sequence[Cell]) -> None:
+    """Refuse a policy whose folder has no model, and the tiny one on a task it cannot learn."""
+    for cell in todo:
+        check_policy(cell.config.policy, cell.config.task)
     for policy in {cell.config.policy.path: cell.config.policy for cell in todo}.values():
         path = Path(policy.path)
         is_folder = len(path.parts) > 2 or path.is_absolute()  # a hub id is owner/name

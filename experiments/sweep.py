@@ -28,7 +28,7 @@ from experiments import launch
 from study import cells, stopping, storage
 from study.cells import Cell
 from study.cli import unless_unread
-from study.compose import CONF, load_judge_once, plain, unknown_key
+from study.compose import CONF, load_judge_once, opened, plain, unknown_key
 from study.errors import UserError
 from study.schema import GROUPS, Study, freeze, register
 from study.secrets import redact, refuse_arguments, refuse_config
@@ -73,14 +73,9 @@ def main() -> int:
     os.umask(0o077)
     stopping.take_signals()
     try:
-        refuse_arguments(sys.argv[1:])
-        refuse_lists(sys.argv[1:])
-        if wrong := unknown_key(sys.argv[1:]):
-            raise _uncomposable(wrong)
-        QUEUE.clear()
         elsewhere = [text for text in sys.argv[1:] if text.startswith(LAUNCHER)]
         sys.argv[1:] = [text for text in sys.argv[1:] if text not in elsewhere]
-        collect()
+        collect(elsewhere)
         if not QUEUE:
             return 0  # --help, --cfg and the like
         launch.check(QUEUE, elsewhere)
@@ -150,10 +145,32 @@ def _is_single(name: str) -> bool:
     return name in GROUPS or not any(word in str(kind) for word in ("list", "dict", "Any"))
 
 
-def collect() -> None:
-    """Queue every cell of the command line; what Hydra writes about it goes with a folder that is
-    taken away, so that nothing is written before it was checked."""
+def cells_of(arguments: Sequence[str]) -> list[Cell]:
+    """The cells of a sweep with these arguments; nothing is run or written.
+    Raises UserError: they cannot be composed, or hold what looks like a secret."""
+    before, whole = list(sys.argv), os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv[1:] = arguments
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        collect()
+        return list(QUEUE)
+    finally:
+        sys.argv[:] = before
+        os.environ.pop("HYDRA_FULL_ERROR")
+        os.environ.update({} if whole is None else {"HYDRA_FULL_ERROR": whole})
+
+
+def collect(elsewhere: Sequence[str] = ()) -> None:
+    """Queue every cell of the command line, less the arguments ``elsewhere`` that choose another
+    launcher; what Hydra writes about it goes with a folder that is taken away, so that nothing is
+    written before it was checked."""
     arguments = list(sys.argv)
+    typed = [*arguments[1:], *elsewhere]
+    refuse_arguments(typed)
+    refuse_lists(typed)
+    if wrong := unknown_key(typed):
+        raise _uncomposable(wrong)
+    QUEUE.clear()
     with tempfile.TemporaryDirectory(prefix="judgedrift-") as folder:
         places = [f"hydra.{mode}.dir='{folder}'" for mode in ("sweep", "run")]
         try:
@@ -170,6 +187,7 @@ def compose_jobs(more: Sequence[str]) -> None:
     from hydra.plugins.sweeper import Sweeper
 
     register()
+    sys.argv[1:] = opened(sys.argv[1:])
     # Composes every job a second time, half of what a plan takes. Jobs here only enqueue a cell,
     # so one that cannot be composed stops the sweep before any cell runs all the same.
     Sweeper.validate_batch_is_legal = lambda self, batch: None

@@ -40,7 +40,7 @@ from study.cli import command, option
 from study.errors import UserError
 from study.files import Damaged, write_json, write_text
 from study.heartbeat import Heartbeat
-from study.machine import cpus
+from study.machine import cpus, device_variables
 from study.records import Recorder, parts, read_part
 from study.rules import RuleRunner
 from study.sandbox.pool import Pool
@@ -336,6 +336,9 @@ class Options:
 @command("experiments.train cell=runs/quickstart/CELL", __doc__, Options)
 def main(options: Options) -> int:
     """Train the cell; exit codes are those of `run_cell`."""
+    if processes.count() == 1 and not cells.is_done(options.cell):  # several inherit it
+        with contextlib.suppress(Damaged):  # `run_cell` says it
+            os.environ.update(device_variables(cells.load_cell(options.cell).config.device))
     return run_cell(options.cell, options.threads or cpus())
 
 

@@ -65,7 +65,8 @@ class Option:
     word: bool = False
     """Whether it is given by its place, without ``key=``."""
     overrides: tuple[str, ...] = ()
-    """Beginnings of the settings that this field collects, as Hydra takes them."""
+    """Beginnings of the settings that this field collects, as Hydra takes them; one without a dot
+    at its end may be typed as it is, too."""
 
 
 def option(
@@ -98,10 +99,10 @@ def preset(group: str, default: str | None = None, only: tuple[str, ...] = ()) -
     return option(about, default, required=default is None, only=only)
 
 
-def overrides(*beginnings: str, only: tuple[str, ...] = ()) -> Any:
+def overrides(*beginnings: str, only: tuple[str, ...] = (), about: str = "") -> Any:
     """A field that collects settings such as ``judge.sampling.votes=3`` as they were typed."""
     typed = " and ".join(f"{beginning}KEY" for beginning in beginnings)
-    about = f"any setting {typed} of study/schema.py"
+    about = about or f"any setting {typed} of study/schema.py"
     return _field(Option(about, only=only, overrides=beginnings), [])
 
 
@@ -199,7 +200,7 @@ class Command(Generic[T]):
             if equals and (bare in settings or (key in texts and key in self.keys)):
                 name = bare if bare in settings else key
                 raise UserError(f"{name}= is given twice. Give it once.")
-            if equals and bare.startswith(self.beginnings):
+            if equals and self._is_setting(bare):
                 settings[bare] = argument
             elif equals and key in self.keys:
                 if not text and not self.options[self.keys[key]].empty:
@@ -233,15 +234,25 @@ class Command(Generic[T]):
             check()
         return options
 
+    def _is_setting(self, key: str) -> bool:
+        """Whether ``key`` is a setting that the command collects."""
+        whole = [name for name in self.beginnings if not name.endswith(".")]
+        inside = tuple(f"{name}{mark}" for name in whole for mark in "./")
+        dotted = tuple(name for name in self.beginnings if name.endswith("."))
+        return key in whole or key.startswith((*inside, *dotted))
+
     def _unknown(self, argument: str) -> UserError:
         key = argument.partition("=")[0].lstrip("+~-")
         start, dot, rest = key.partition(".")
-        groups = {beginning.removesuffix("."): beginning for beginning in self.beginnings}
-        nearest = difflib.get_close_matches(key, self.keys, n=1)
+        groups = {name.removesuffix("."): f"{name.removesuffix('.')}." for name in self.beginnings}
+        whole = [name for name in self.beginnings if not name.endswith(".")]
+        nearest = difflib.get_close_matches(key, [*self.keys, *whole], n=1)
         group = difflib.get_close_matches(start, groups, n=1) if dot else []
         guess = f"{nearest[0]}=" if nearest else f"{groups[group[0]]}{rest}=" if group else ""
         hint = f" Did you mean {guess}?" if guess else ""
-        legal = [f"{key}=" for key in self.keys] + [f"{start}KEY=" for start in self.beginnings]
+        legal = [f"{key}=" for key in self.keys] + [
+            f"{name}KEY=" if name.endswith(".") else f"{name}=" for name in self.beginnings
+        ]
         return UserError(
             f"{bounds.shown(argument)!r} is not an option of {self.program}.{hint} Legal are"
             f" {', '.join(legal)}."
@@ -287,7 +298,7 @@ class Command(Generic[T]):
             if extra.legal is not None and not extra.word:
                 notes.append(extra.legal.said())
             note = f" ({'; '.join(notes)})" if notes else ""
-            lines.append(f"  {typed}")
+            lines.append(textwrap.fill(typed, 100, initial_indent="  ", **WRAPPED))
             lines.append(textwrap.fill(f"{extra.about}{note}", 100, **INDENTED))
         head = [textwrap.fill(" ".join(usage), 100, **WRAPPED), self.about.strip()]
         return "\n\n".join([*head, "\n".join(["options:", *lines]), f"example: {self.example}"])
@@ -298,7 +309,10 @@ class Command(Generic[T]):
             choices = extra.legal.words if isinstance(extra.legal, bounds.Choice) else ()
             return "|".join(choices) or name.upper()
         if extra.overrides:
-            return " ".join(f"{beginning}KEY=VALUE" for beginning in extra.overrides)
+            return " ".join(
+                f"{name}KEY=VALUE" if name.endswith(".") else f"{name}[.KEY]=VALUE"
+                for name in extra.overrides
+            )
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)] or [hint]
         words = {int: "WHOLE_NUMBER", float: "NUMBER", bool: "true|false", Path: "PATH"}
         text = words.get(kinds[0], "TEXT")
@@ -324,7 +338,7 @@ def unless_unread(work: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        if not _unread():
+        if not unread():
             raise
         # Python writes what is left in its buffer as it ends, and would complain.
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -333,7 +347,7 @@ def unless_unread(work: Callable[[], int]) -> int:
         return UNREAD
 
 
-def _unread() -> bool:
+def unread() -> bool:
     """Whether the standard output is a pipe that has lost its reader."""
     try:
         poll = select.poll()

@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
+
+from study.errors import UserError
+
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 
 
 def cpus(root: Path = Path("/")) -> int:
@@ -31,6 +36,34 @@ def gpus() -> list[tuple[str, int]]:
         lines = asked.stdout.splitlines() if asked.returncode == 0 else []
     named = [line.rpartition(",") for line in lines]
     return [(name.strip(), int(mib) * 2**20) for name, _, mib in named if mib.strip().isdecimal()]
+
+
+def device_variables(device: str) -> dict[str, str]:
+    """Environment of a process that computes on ``device``: cpu, cuda:N, or cuda for the first GPU;
+    empty for whatever there is. GPUs are counted as the process would: among those that
+    CUDA_VISIBLE_DEVICES names, where it is set, else as NVIDIA's own tool lists them.
+    Raises UserError: no such device here; the message says what is."""
+    if not device:
+        return {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    listed = [str(number) for number in range(len(gpus()))]
+    if visible is not None:
+        listed = [name.strip() for name in visible.split(",") if name.strip()] if listed else []
+    here = ", ".join(["cpu", *(f"cuda:{place}" for place in range(len(listed)))])
+    if not _DEVICE.fullmatch(device):
+        raise UserError(
+            f"device={device[:80]} is not a device: one is cpu, or cuda:N for GPU N. Here are"
+            f" {here}. Type for example device=cpu"
+        )
+    if device == "cpu":
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    place = int(device.partition(":")[2] or 0)
+    if place >= len(listed):
+        raise UserError(
+            f"device={device} is not there. This machine has {here}. Type one of these as device=,"
+            " or leave device= out."
+        )
+    return {"CUDA_VISIBLE_DEVICES": listed[place], "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def memory(root: Path = Path("/")) -> int:

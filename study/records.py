@@ -76,15 +76,15 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        if (step_line := _step_line(line)) is None:
+        if (content := step_line(line)) is None:
             problems.append(f"{where(path)} line {number} is not a step and was left out")
         else:
-            steps[step_line["step"]] = step_line
+            steps[content["step"]] = content
     return list(steps.values()), problems
 
 
-def _step_line(line: bytes) -> dict[str, Any] | None:
-    """A line as the recorder writes it, or None."""
+def step_line(line: bytes) -> dict[str, Any] | None:
+    """A line of ``metrics.jsonl`` as the recorder writes it (step, time_ms, metrics), or None."""
     try:
         content = json.loads(line)
         whole = content["step"], content.get("time_ms", 0)
@@ -94,11 +94,11 @@ def _step_line(line: bytes) -> dict[str, Any] | None:
         return None
     if not all(type(number) is int and number >= 0 for number in whole):
         return None
-    if not all(type(number) in (int, float) for number in numbers):
-        return None
-    # ints beyond what a float, Parquet or MLflow holds
-    if any(type(number) is int and abs(number) >= 1 << 63 for number in numbers):
-        return None
+    for number in numbers:
+        kind = type(number)
+        # ints beyond what a float, Parquet or MLflow holds
+        if kind is not float and (kind is not int or abs(number) >= 1 << 63):
+            return None
     return {"step": whole[0], "time_ms": whole[1], "metrics": metrics}
 
 

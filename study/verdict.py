@@ -14,6 +14,8 @@ from typing import Any
 
 LABELS = ("met", "not_met", "unknown")
 """What a judge may say of one criterion."""
+THRESHOLD = 0.5
+"""A score or a truth counts as a yes from here on."""
 DIFFERENT = "different verdicts in one reply"
 """In the reason of every verdict whose reply says two things of the same, so that they can be
 counted."""

@@ -15,10 +15,11 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from analysis.records.arms import NAMELESS, arm_names
 from study.cells import state as cell_state
 from study.cells import study_cells
 from study.files import Damaged, read_yaml
-from study.identity import flatten, identifying, left_out
+from study.identity import flatten
 from study.records import (
     COMPONENT,
     OPTIONAL,
@@ -57,7 +58,6 @@ _FROM_CONFIG = {
     "task": "task.name",
     "reward": "reward.name",
     "scaffold": "scaffold.name",
-    "named_arm": "arm",
 }
 """Run columns that are a text of the config, and its key there."""
 _NOT_TEXTS = {
@@ -79,9 +79,6 @@ what differs between judges of its name, and every other declared factor but the
 
 AXES = ("arm", "judge", "judge_family", "judge_size", "policy", "reward", "seed", "state")
 """Run columns that every step, rollout and verdict carries; see `_with_axes` for two new names."""
-
-NAMELESS = "(no name)"
-"""Judge of a cell whose config names none, or cannot be read."""
 _PLAIN = {"judge", "seed", "policy", "reward", "task", "scaffold"}
 
 
@@ -95,15 +92,14 @@ def runs_frame(study_dir: Path | str) -> pd.DataFrame:
     problems: list[str] = []
     factors = list(read_study(study_dir, problems).get("factors", []))
     problems += [sentence.rstrip(".") for sentence in strangers(study_dir)]
-    rows = [_run(study_dir.name, cell, factors, problems) for cell in study_cells(study_dir)]
+    configs: list[dict[str, Any]] = []
+    rows = [
+        _run(study_dir.name, cell, factors, problems, configs) for cell in study_cells(study_dir)
+    ]
+    for row, arm in zip(rows, arm_names(configs, factors), strict=True):
+        row["arm"] = arm
     extra = [name for name in factors if name not in _PLAIN]
-    runs = _typed(pd.DataFrame(rows, columns=[*RUN_COLUMNS, "named_arm", *extra]), RUN_COLUMNS)
-    others = [name for name in factors if name not in ("judge", "seed")]
-    named = runs["named_arm"].ne("").all() and runs["named_arm"].nunique() > 1
-    runs["arm"] = _arms(runs, ["named_arm"] if named else others)
-    if not named:  # a named arm stands for its reward, its scaffold and what it asks of a judge
-        runs["arm"] += _variants(study_dir, runs)
-    runs = runs.drop(columns="named_arm")
+    runs = _typed(pd.DataFrame(rows, columns=[*RUN_COLUMNS, *extra]), RUN_COLUMNS)
     runs.attrs["problems"] = problems
     return runs
 
@@ -153,10 +149,18 @@ def verdicts_frame(
     return _parts_frame(Path(study_dir), "verdicts", VERDICT_COLUMNS, columns, runs)
 
 
-def _run(study: str, cell: Path, factors: list[str], problems: list[str]) -> dict[str, Any]:
+def _run(
+    study: str,
+    cell: Path,
+    factors: list[str],
+    problems: list[str],
+    configs: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """A row of `runs_frame` without its arm; the cell's config is added to ``configs``."""
     status = read_status(cell, problems)
     environment = flatten(_read(read_form, cell / "environment.json", problems))
-    flat = flatten(read_config(cell / "config.yaml", problems))
+    configs.append(read_config(cell / "config.yaml", problems))
+    flat = flatten(configs[-1])
     doses = judge_doses(flat)
     digest = re.search(r"-([0-9a-f]{10})$", cell.name)
     state = cell_state(cell)
@@ -223,40 +227,6 @@ def _read(read: Callable[[Path], Any], path: Path, problems: list[str]) -> Any:
     except Damaged as error:
         problems.append(f"{where(path)} is left out: it {error.why}")
         return {}
-
-
-def _arms(runs: pd.DataFrame, factors: list[str]) -> pd.Series:
-    """The judge's name, and ``factor=value`` for every other factor that varies."""
-    arm = runs["judge"].astype("str")
-    for name in factors:
-        if name in runs and runs[name].astype("str").nunique() > 1:
-            key = "" if name == "named_arm" else f"{name}="
-            arm = arm + f", {key}" + runs[name].astype("str")
-    return arm
-
-
-def _variants(study_dir: Path, runs: pd.DataFrame) -> pd.Series:
-    """``, key=value`` for what differs between the judges of one name, such as votes or grading.
-
-    The factor ``judge`` declares all of a judge: two settings of one preset are two arms, and
-    averaging them would call treatments replicates.
-    """
-    flats = {
-        cell: {
-            key.removeprefix("judge."): str(value)
-            for key, value in identifying(read_config(study_dir / cell / "config.yaml", [])).items()
-            if key.startswith("judge.")
-        }
-        for cell in runs["cell"]
-    }
-    suffixes = pd.Series("", index=runs.index)
-    for _, alike in runs.groupby("judge", observed=True):
-        judges = [flats[cell] for cell in alike["cell"]]
-        for key in sorted({key for flat in judges for key in flat}):
-            values = [flat.get(key, str(left_out(f"judge.{key}"))) for flat in judges]
-            if len(set(values)) > 1:
-                suffixes[alike.index] += [f", {key}={value}" for value in values]
-    return suffixes
 
 
 def _parts_frame(

@@ -21,10 +21,9 @@ from study.rewards.advantages import (
     sign_flips,
     silenced,
 )
+from study.verdict import THRESHOLD
 
 SCALES = ("group", "batch", "none")
-THRESHOLD = 0.5
-"""A score or a truth counts as a yes from here on, for phi and J."""
 FLAT = 1e-6
 """Scores of a group that lie closer together than this are tied (float32 rounds at 1e-7)."""
 MISFIT = 1e-3

@@ -11,6 +11,9 @@ PARTS = {
     "show_plan": "experiments.plan",
     "run_study": "experiments.launch.run",
     "supervise": "experiments.launch.pool",
+    "check_policies": "experiments.preflight",
+    "check_settings": "experiments.preflight",
+    "writable": "experiments.preflight",
 }
 
 

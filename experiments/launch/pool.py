@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from experiments.launch.surroundings import surroundings
 from experiments.preflight import judges_of
 from experiments.processes import launch
 from experiments.track.runs import mark_killed
@@ -42,16 +43,6 @@ from study.status import read_status
 from study.stopping import deaf_to_terminal
 
 PRELOAD = ["experiments.launch.preload"]
-SURROUNDINGS = {
-    # Children share cores with each other and with a local judge: a thread that spins while it
-    # waits takes the core from whoever it waits for.
-    "OMP_WAIT_POLICY": "PASSIVE",
-    # A step of TRL's own frees and takes the same hundreds of megabytes again. Kept by the process,
-    # they are not given back to the kernel, which would clear every page anew.
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**40),
-}
-"""Environment of the children, where the user's own does not say otherwise."""
 ORPHANED = 75
 """Exit code of a child whose sweep is gone (EX_TEMPFAIL) and that could not end in order."""
 STOP_S = 30.0
@@ -117,26 +108,16 @@ def run_pool(
     return codes
 
 
-def start_server() -> ForkServerContext:
+def start_server(device: str = "") -> ForkServerContext:
     """Let the fork server import what cells need, beside what the caller does meanwhile; one that
-    runs stays."""
+    runs stays. Its children compute on ``device``.
+    Raises UserError: as `study.machine.device_variables`."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    with surroundings(), deaf_to_terminal():  # the sweep alone tells its children to stop, once
+    # the sweep alone tells its children to stop, once
+    with surroundings(device), deaf_to_terminal():
         ensure_running()
     return context
-
-
-@contextlib.contextmanager
-def surroundings() -> Generator[None]:
-    """Within the block a process begins with `SURROUNDINGS`; a judge's server does not."""
-    added = {name: value for name, value in SURROUNDINGS.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
 
 
 def _first_free(waiting: list[Path], elsewhere: set[Path]) -> Path | None:
@@ -219,6 +200,7 @@ def supervise(cell: Cell) -> int:
     def say(folder: Path, code: int) -> None:
         print(f"{folder.name}: {cells.state(folder)} (exit {code})", flush=True)
 
+    start_server(cell.config.device)
     return run_pool([cell.dir], 1, threads_of(cell.config, workers=1), say)[cell.dir]
 
 

@@ -53,7 +53,7 @@ def run_study(todo: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int
         writable(study_dir.parent)
         preflight(todo)
         if elsewhere is None:
-            start_server()
+            start_server(todo[0].config.device)
             stack.enter_context(warming(new))
         mlflow_ids = stack.enter_context(_opened(todo, new))
         run_cells(new) if elsewhere is None else elsewhere()

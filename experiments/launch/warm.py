@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from experiments.launch.pool import leave_with_parent, redirect, surroundings
+from experiments.launch.pool import leave_with_parent, redirect
+from experiments.launch.surroundings import surroundings
 from experiments.policies.load import TINY, cache_of
 from experiments.policies.tiny import build_missing, is_built
 from study.cells import Cell
@@ -43,7 +44,8 @@ def warming(todo: Sequence[Cell]) -> Generator[None]:
     context = multiprocessing.get_context("spawn")
     alive, keep = context.Pipe(duplex=False)
     with alive, keep:
-        with surroundings(), deaf_to_terminal(), contextlib.suppress(OSError):
+        device = todo[0].config.device
+        with surroundings(device), deaf_to_terminal(), contextlib.suppress(OSError):
             for policy, cache_dir in missing:
                 context.Process(target=_warm, args=(policy, cache_dir, alive), daemon=True).start()
         yield

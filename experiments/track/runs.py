@@ -134,6 +134,19 @@ def mark_killed(folder: Path, reason: str) -> bool:
     return True
 
 
+def release(folder: Path, name: str) -> None:
+    """Let go of the run of a cell that is moved away: from now on it is ``name``, and the cell gets
+    a run of its own when it is trained anew. Where MLflow fails, a warning says why."""
+    if not (run := kept_run(folder)):
+        return
+    try:
+        client = load_mlflow().MlflowClient(tracking_uri=run["uri"])
+        for key in ("judgedrift.cell", "mlflow.runName"):
+            client.set_tag(run["run_id"], key, name)
+    except Exception as error:
+        _log.warning("MLflow could not rename the run of %s: %s", folder.name, one_line(error))
+
+
 def close_parent(ids: dict[str, str], status: str, artifacts: Iterable[Path] = ()) -> bool:
     """End the parent run of a study by FINISHED, FAILED or KILLED, and put files, such as the
     report, under its ``report``. Whether MLflow took it all; if not, a warning says why and a

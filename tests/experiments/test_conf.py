@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 
 from experiments.preflight import undeclared
 from study.identity import identifying
-from study.schema import Study, freeze, register
+from study.schema import Lora, Study, freeze, register
 from tests.conftest import ROOT
 
 GROUPS = sorted(path.name for path in (ROOT / "conf").iterdir() if path.is_dir())
@@ -56,6 +56,37 @@ def test_arms_differ_in_reward_scaffold_and_grading_alone(profile):
     assert undeclared(flats, declared) == {}
     assert len({flat.get("reward.name") for flat in flats}) == 2
     assert [flat.get("scaffold.name") for flat in flats] == [None, "ruscarl", None, "ruscarl"]
+
+
+def composed(*words: str) -> Study:
+    register()
+    with initialize(version_base="1.3", config_path="../../conf"):
+        config = compose("sweep", overrides=list(words))
+    return freeze(Study, OmegaConf.to_container(config, resolve=True))
+
+
+@pytest.mark.parametrize("judge", ["qwen3-32b", "gpt-oss-120b", "qwq-plus"])
+@pytest.mark.parametrize("policy", ["qwen25-7b", "qwen3-8b"])
+def test_the_mixture_at_full_size(policy, judge):
+    config = composed("experiment=mixed-full", f"policy={policy}", f"judge={judge}")
+    assert (config.task.name, config.judge.name, config.policy.name) == ("mixed", judge, policy)
+    assert config.policy.lora == Lora(r=64, alpha=64)
+    trainer = config.trainer
+    assert (trainer.prompts_per_step, trainer.group_size, trainer.steps) == (4, 6, 500)
+    assert trainer.eval_steps and trainer.keep_steps
+    mixed = composed("experiment=mixed-full", f"policy={policy}", "trainer=mixed").trainer
+    assert (mixed.prompts_per_step, mixed.group_size) == (8, 8)
+
+
+def test_a_policy_is_another_with_the_mixture_alone():
+    """LoRA 64/64 there, whoever asks; what another task trains keeps its hash."""
+    assert composed("task=mixed", "policy=qwen3-8b").policy.lora == Lora(r=64, alpha=64)
+    for words in (["experiment=verinstruct-rl"], ["task=verinstruct"], []):
+        assert composed(*words, "policy=qwen3-8b").policy.lora == Lora(r=64, alpha=128)
+    typed = composed("task=mixed", "policy=qwen3-8b", "policy.lora.alpha=16")
+    assert typed.policy.lora == Lora(r=64, alpha=16)
+    tiny = composed("task=mixed").policy
+    assert (tiny.name, tiny.lora) == ("tiny", Lora(r=16, alpha=32))
 
 
 @pytest.mark.parametrize("policy", ["qwen2.5-7b-instruct", "qwen3-8b"])

@@ -155,10 +155,10 @@ def test_what_may_not_fit_is_said_with_what_to_lower(
     Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
     monkeypatch.setattr(files, "SAID", set())
     cells = [cell(study(tmp_path, **settings))]
-    monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 4000 * GIB))
+    monkeypatch.setattr(memory, "_device", lambda asked: ("the GPU TEST", 4000 * GIB))
     check_memory(cells)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 24 * GIB))
+    monkeypatch.setattr(memory, "_device", lambda asked: ("the GPU TEST", 24 * GIB))
     check_memory(cells)
     said = capsys.readouterr().err
     assert "the GPU TEST has 24.0 GiB" in said and remedy in said
@@ -166,7 +166,7 @@ def test_what_may_not_fit_is_said_with_what_to_lower(
 
 def test_weights_that_cannot_fit_are_refused(tmp_path, monkeypatch, capsys) -> None:
     Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
-    monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 24 * GIB))
+    monkeypatch.setattr(memory, "_device", lambda asked: ("the GPU TEST", 24 * GIB))
     with pytest.raises(UserError, match=r"the GPU TEST has 24\.0 GiB.*policy\.lora\.r=64"):
         check_memory([cell(study(tmp_path))])
     monkeypatch.setattr(files, "SAID", set())
@@ -177,7 +177,7 @@ def test_weights_that_cannot_fit_are_refused(tmp_path, monkeypatch, capsys) -> N
 def test_what_vllm_takes_is_not_there(tmp_path, monkeypatch, capsys) -> None:
     Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
     settings = {"lora": Lora(r=64), "micro_batch": 8, "gradient_checkpointing": True}
-    monkeypatch.setattr(memory, "_device", lambda: ("the GPU TEST", 24 * GIB))
+    monkeypatch.setattr(memory, "_device", lambda asked: ("the GPU TEST", 24 * GIB))
     monkeypatch.setattr(files, "SAID", set())
     check_memory([cell(study(tmp_path, **settings, vllm=Vllm("server", "http://a:1")))])
     assert capsys.readouterr().err == ""
@@ -214,6 +214,10 @@ def test_a_gpu_is_asked_where_there_is_one(tmp_path, monkeypatch) -> None:
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert memory._device() == ("the GPU NVIDIA H200", 143771 * 2**20)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771'\necho 'NVIDIA L4, 23034'\n")
+    assert memory._device("cuda:1") == ("the GPU NVIDIA L4", 23034 * 2**20)
+    assert memory._device("cpu") == ("this machine", machine.memory())
     tool.write_text("#!/bin/sh\nexit 9\n")
     assert memory._device() == ("this machine", machine.memory())
     tool.write_text("no interpreter is named here")

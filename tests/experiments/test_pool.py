@@ -7,6 +7,11 @@ import time
 
 import pytest
 
+from experiments.launch.pool import surroundings
+from experiments.preflight import check_device
+from experiments.sweep import cells_of
+from study import machine
+from study.errors import UserError
 from tests.conftest import ROOT
 
 DRIVER = """
@@ -83,3 +88,23 @@ def alive(pid):
             return file.read().split()[2] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_device_is_told_to_cells_and_to_nobody_else(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    monkeypatch.setattr(machine, "gpus", lambda: [("NVIDIA", 2**37)] * 8)
+    for device, visible in (("", "5"), ("cpu", ""), ("cuda:0", "5")):
+        before = dict(os.environ)
+        with surroundings(device):
+            assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+            assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+        assert dict(os.environ) == before
+
+
+def test_cells_of_one_sweep_compute_on_one_device():
+    words = ["debug=tiny", "judge=sim-fair", "seed=0"]
+    check_device(cells_of([*words, "device=cpu"]))
+    first, second = (cells_of([*words, f"device={name}"])[0] for name in ("cpu", "cuda:3"))
+    assert first.id == second.id
+    with pytest.raises(UserError, match="one for all cells"):
+        check_device(cells_of([*words, "device=cpu,cuda:3"]))

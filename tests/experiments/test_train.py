@@ -6,6 +6,7 @@ import time
 from functools import partial
 
 import pytest
+import yaml
 
 from experiments import train
 from experiments.launch import pool
@@ -50,6 +51,18 @@ def test_a_done_cell_in_a_folder_that_cannot_be_written(finished, capsys):
     assert not (finished / ".lock").exists() or os.geteuid() != 0
     finished.chmod(0o700)
     assert "is done" in capsys.readouterr().out
+
+
+def test_a_cell_whose_device_is_not_here_is_refused(finished, capsys, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (finished / "DONE").unlink()
+    config = finished / "config.yaml"
+    data = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump(data | {"device": "cuda:9"}))
+    status = (finished / "status.json").read_bytes()
+    assert train.main([f"cell={finished}"]) == 2
+    assert "device=cuda:9 is not there" in capsys.readouterr().err
+    assert (finished / "status.json").read_bytes() == status
 
 
 def test_a_cell_that_gets_done_while_another_process_waits_for_it(finished):

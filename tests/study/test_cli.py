@@ -324,3 +324,28 @@ def test_another_broken_pipe_is_an_error() -> None:
 
     with pytest.raises(BrokenPipeError, match="of a child"):
         unless_unread(work)
+
+
+@dataclass(frozen=True)
+class Whole:
+    data: str = option("preset", "")
+    settings: list[str] = overrides("data.", "judge", "hydra")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["data.seed=1", "judge=a,b", "judge.name=a", "+judge.options.x=1", "hydra/launcher=ray"],
+)
+def test_a_beginning_without_a_dot_is_a_setting_of_its_own(typed) -> None:
+    assert command("x", "", Whole)(lambda options: 0).read([typed]).settings == [typed]
+
+
+@pytest.mark.parametrize("typed", ["judges=a", "judge-x=1", "judge", "datas.x=1"])
+def test_what_only_begins_so_is_not(typed) -> None:
+    with pytest.raises(UserError, match="judge=, hydra="):
+        command("x", "", Whole)(lambda options: 0).read([typed])
+
+
+def test_a_setting_that_is_misspelt_is_guessed() -> None:
+    with pytest.raises(UserError, match="Did you mean judge="):
+        command("x", "", Whole)(lambda options: 0).read(["jugde=a"])

@@ -6,7 +6,9 @@ import os
 
 import pytest
 
-from study.machine import cpus
+from study import machine
+from study.errors import UserError
+from study.machine import cpus, device_variables
 
 
 def mounted(root, groups: str, **files: str):
@@ -55,6 +57,54 @@ def test_the_affinity_is_what_counts_and_not_the_machine(tmp_path, monkeypatch) 
     monkeypatch.setattr(os, "cpu_count", lambda: 999)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
     assert cpus(tmp_path) == 2
+
+
+def gpus_of(monkeypatch, count: int, visible: str | None = None) -> None:
+    """A machine with so many GPUs, of which a variable shows some."""
+    monkeypatch.setattr(machine, "gpus", lambda: [("NVIDIA", 2**37)] * count)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "expected"),
+    [
+        ("cuda:1", None, "1"),
+        ("cuda", None, "0"),
+        ("cuda:1", "3,2", "2"),
+        ("cuda:0", "GPU-8a, GPU-9b", "GPU-8a"),
+        ("cpu", None, ""),
+        ("cpu", "1", ""),
+    ],
+)
+def test_a_device_is_shown_to_a_child_alone(monkeypatch, device, visible, expected) -> None:
+    gpus_of(monkeypatch, 4, visible)
+    variables = device_variables(device)
+    assert variables["CUDA_VISIBLE_DEVICES"] == expected
+    if device != "cpu":  # numbers are those of NVIDIA's own tool
+        assert variables["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert device_variables("") == {}
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "visible", "said"),
+    [
+        ("cuda:2", 2, None, "has cpu, cuda:0, cuda:1"),
+        ("cuda:1", 4, "2", "has cpu, cuda:0."),
+        ("cuda:0", 4, "", "has cpu."),
+        ("cuda:0", 0, "0", "has cpu."),
+        ("gpu", 1, None, "is not a device"),
+        ("cuda:-1", 1, None, "is not a device"),
+        ("cuda:0,cuda:1", 2, None, "is not a device"),
+        ("cuda:1\n", 2, None, "is not a device"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(monkeypatch, device, count, visible, said) -> None:
+    gpus_of(monkeypatch, count, visible)
+    with pytest.raises(UserError) as refusal:
+        device_variables(device)
+    assert said in str(refusal.value)
 
 
 def test_nothing_asks_the_machine_how_many_there_are() -> None:

@@ -46,8 +46,8 @@ def test_what_cannot_change_a_result() -> None:
         " replicas served_as"
     )
     judge = {f"judge.{key}" for key in ("price", "serve", "max_unscored_frac")}
-    others = "study arm factors runs_dir plan sandbox shadow tracking cost sweep trainer.save_steps"
-    others += " trainer.keep_steps trainer.vllm.url trainer.vllm.gpu_memory"
+    others = "study arm factors runs_dir plan device sandbox shadow tracking cost sweep"
+    others += " trainer.save_steps trainer.keep_steps trainer.vllm.url trainer.vllm.gpu_memory"
     wanted = {*others.split(), *judge, *(f"judge.endpoint.{key}" for key in endpoint.split())}
     assert set(marked_keys(Study, RUN_TIME)) == wanted
 

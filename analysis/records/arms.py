@@ -1,0 +1,65 @@
+"""What the arms of a study are called, by their cells' configs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from study.identity import flatten, identifying, left_out
+
+NAMELESS = "(no name)"
+"""Judge of a cell whose config names none, or cannot be read."""
+
+
+def arm_names(configs: Sequence[Mapping[str, Any]], factors: Sequence[str]) -> list[str]:
+    """The arm of each cell, in order.
+
+    An arm is the judge's name, then ``factor=value`` of every other declared factor that varies but
+    the seed, then ``key=value`` of what differs between judges of one name, such as votes or
+    grading, and between rewards of one name where the reward is a factor. The factor ``judge``
+    declares all of a judge, ``reward`` all of a reward: averaging two settings of one preset would
+    call treatments replicates. Where every cell names its arm, the name stands for all that.
+
+    Args:
+        configs: resolved configs as they were saved; an empty one where it could not be read.
+        factors: of the study.
+    """
+    flats = [flatten(config) for config in configs]
+    judges = [str(flat.get("judge.name") or NAMELESS) for flat in flats]
+    named = [str(flat.get("arm") or "") for flat in flats]
+    if all(named) and len(set(named)) > 1:
+        return [f"{judge}, {name}" for judge, name in zip(judges, named, strict=True)]
+    names = list(judges)
+    for factor in factors:
+        values = [str(flat.get(factor, flat.get(f"{factor}.name"))) for flat in flats]
+        if factor not in ("judge", "seed") and len(set(values)) > 1:
+            names = [f"{name}, {factor}={value}" for name, value in zip(names, values, strict=True)]
+    for part in ("judge", *(name for name in ("reward",) if name in factors)):
+        alike = judges if part == "judge" else [str(flat.get(f"{part}.name")) for flat in flats]
+        suffixes = _variants(configs, part, alike)
+        names = [name + suffix for name, suffix in zip(names, suffixes, strict=True)]
+    return names
+
+
+def _variants(configs: Sequence[Mapping[str, Any]], part: str, presets: Sequence[str]) -> list[str]:
+    """``, key=value`` of what differs in a part of the config between cells of one preset of it."""
+    settings = [
+        {
+            key: str(value)
+            for key, value in identifying(dict(config)).items()
+            if key.startswith(f"{part}.")
+        }
+        for config in configs
+    ]
+    alike: dict[str, list[int]] = defaultdict(list)
+    for place, preset in enumerate(presets):
+        alike[preset].append(place)
+    suffixes = [""] * len(presets)
+    for places in alike.values():
+        for key in sorted({key for place in places for key in settings[place]}):
+            values = [settings[place].get(key, str(left_out(key))) for place in places]
+            if len(set(values)) > 1:
+                for place, value in zip(places, values, strict=True):
+                    suffixes[place] += f", {key.removeprefix('judge.')}={value}"
+    return suffixes

@@ -1,0 +1,1 @@
+"""What `experiments.monitor` shows of a study, read from its records alone."""

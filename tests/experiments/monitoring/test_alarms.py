@@ -1,0 +1,136 @@
+"""When the monitor asks somebody to look, and what it says to type."""
+
+from __future__ import annotations
+
+import shlex
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.monitoring.alarms import FIRST_STEPS, IN_A_ROW, alarms, rise_of_gap
+from experiments.monitoring.read import StudyReader
+from study import cells
+from tests.experiments.monitoring.studies import lay, record, run
+
+
+def alarms_of(folder: Path, runs_dir: str = "runs") -> dict[str, tuple[str, str, int | None]]:
+    (view,) = StudyReader(folder.parent).views()
+    told = {alarm.kind: alarm for alarm in alarms(view, runs_dir)}
+    assert all(alarm.cell == folder.name for alarm in told.values())
+    return {kind: (each.seen, each.type, each.since_step) for kind, each in told.items()}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (made,) = lay(tmp_path, "fair")
+    run(made, 20)
+    return made
+
+
+def test_a_sound_cell_has_none(folder):
+    shares = {"judge__unscored_frac": 0.1, "reward__frac_zero_std": 0.6}
+    record(folder, 20, bias__judge_minus_truth=0.3, policy__truncated_frac=0.1, **shares)
+    assert alarms_of(folder) == {}
+
+
+def test_a_stalled_cell_on_this_host_can_be_restarted(folder):
+    run(folder, 20, silent_s=300)
+    with cells.lock(folder):  # ty: ignore[invalid-context-manager]
+        seen, typed, _ = alarms_of(folder, "/data/my runs")["stalled"]
+    assert "300 s while judging after step 20 of 40; 60 s are normal" in seen
+    words = shlex.split(typed)
+    assert words[:3] == ["python", "-m", "experiments.monitor"]
+    assert words[3:] == ["study=mine", "runs_dir=/data/my runs", "restart=true"]
+
+
+def test_a_stalled_cell_of_another_host_names_it(folder):
+    with cells.lock(folder):  # ty: ignore[invalid-context-manager]
+        run(folder, 20, silent_s=300, host="node-7")
+        assert alarms_of(folder)["stalled"][1].startswith("ssh node-7, and there: ")
+
+
+@pytest.mark.parametrize("state", ["failed", "killed"])
+def test_a_cell_that_ended_too_early(folder, state):
+    run(folder, 20, state=state, error="the endpoint\nis gone")
+    ((kind, (seen, typed, _)),) = alarms_of(folder).items()
+    assert kind == state and "at step 20 of 40" in seen
+    assert ("the endpoint is gone." in seen) == (state == "failed")
+    assert typed == f"python -m experiments.train cell={folder}"
+
+
+def test_a_starved_judge(folder):
+    record(folder, 15, judge__unscored_frac=0.0)
+    record(folder, range(16, 21), judge__unscored_frac=0.3)
+    seen, typed, since = alarms_of(folder)["starved judge"]
+    assert "30% of the judge's verdicts" in seen and "at 50%" in seen
+    assert (typed, since) == ("python -m judges.check judge=fair", 16)
+
+
+def test_truncation(folder):
+    record(folder, 20, policy__truncated_frac=0.5)
+    seen, typed, since = alarms_of(folder)["truncation"]
+    assert "50% of the last completions are cut off at 32 tokens" in seen
+    assert typed.endswith("trainer.max_completion_length=64") and since == 1
+
+
+@pytest.mark.parametrize("metric", ["domain__code__frac_zero_std", "reward__frac_zero_std"])
+def test_nothing_is_learned_where_all_groups_are_dead(folder, metric):
+    others = {} if metric.startswith("reward") else {"domain__qa__frac_zero_std": 0.9}
+    record(folder, 10, **{metric: 0.5}, **others)
+    record(folder, range(11, 11 + IN_A_ROW - 1), **{metric: 1.0}, **others)
+    assert alarms_of(folder) == {}
+    record(folder, range(11 + IN_A_ROW - 1, 21), **{metric: 1.0}, **others)
+    seen, typed, since = alarms_of(folder)["no signal"]
+    assert ("in code " in seen) == metric.startswith("domain") and since == 11
+    assert find_spec(shlex.split(typed)[2]) is not None
+
+
+def test_what_has_passed_is_no_alarm(folder):
+    record(folder, 10, judge__unscored_frac=0.4, policy__truncated_frac=0.9)
+    record(folder, range(11, 21), judge__unscored_frac=0.0, policy__truncated_frac=0.0)
+    assert alarms_of(folder) == {}
+
+
+def test_the_gap_of_a_finished_cell_is_still_told(folder):
+    record(folder, 10, bias__judge_minus_truth=0.1)
+    record(folder, range(11, 41), bias__judge_minus_truth=0.4)
+    run(folder, 40, state="done")
+    (folder / "DONE").touch()
+    seen, _, since = alarms_of(folder)["gap onset"]
+    assert "from +0.10 in the first steps to +0.40" in seen and since in range(7, 12)
+
+
+def test_a_planted_onset_is_found_where_it_is():
+    rng = np.random.default_rng(0)
+    steps, onset = 40, 20
+    rising = np.clip((np.arange(1, steps + 1) - onset) / 5, 0, 1) * 0.3
+    since = [
+        rise_of_gap(list(enumerate(0.1 + rising + rng.normal(0, 0.02, steps), start=1)), steps)
+        for _ in range(200)
+    ]
+    assert all(told is not None for told in since)
+    begins = np.array([told[0] for told in since if told is not None])
+    assert onset - IN_A_ROW <= np.median(begins) <= onset + IN_A_ROW
+    assert (begins > onset - 2 * IN_A_ROW).mean() > 0.95
+
+
+@pytest.mark.parametrize("steps", [40, 500])
+def test_a_gap_that_does_not_move_is_rarely_called_risen(steps):
+    rng = np.random.default_rng(1)
+    gaps_N_T = rng.normal(0.2, 0.1, (400, steps))
+    ever = [
+        any(
+            rise_of_gap(list(enumerate(gaps[:upto], start=1)), steps)
+            for upto in range(FIRST_STEPS + IN_A_ROW, steps + 1, 1 if steps < 100 else 25)
+        )
+        for gaps in gaps_N_T
+    ]
+    assert np.mean(ever) < 0.1
+
+
+def test_a_run_that_has_just_begun_has_no_usual_gap():
+    assert rise_of_gap([], 40) is None
+    assert rise_of_gap([(step, float(step)) for step in range(1, FIRST_STEPS)], 40) is None
+    assert rise_of_gap([(step, float(step)) for step in range(1, FIRST_STEPS + 3)], 40) is None

@@ -1,0 +1,253 @@
+"""The command as it is typed: on a terminal, into a pipe, for programs, and typed wrongly."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments.monitor import main
+from experiments.monitoring.read import JSON_KEYS
+from study import cells
+from study.cli import UNREAD
+from tests.conftest import ROOT
+from tests.experiments.monitoring import test_disagreements
+from tests.experiments.monitoring.studies import ENDED, lay, record, run
+
+SHOWN = "show=disagreements"
+KEYS = ["study", "time", "totals", "cells", "alarms"]
+
+
+@pytest.fixture
+def runs_dir(tmp_path) -> Path:
+    """Of a study with a running, a killed and a new cell."""
+    first, second, _ = lay(tmp_path, "fair", "lenient", "strict")
+    run(first, 12)
+    record(first, 12, truth__mean=0.5, judge__mean=0.75, eval__averages__qa=0.25)
+    run(second, 5, pid=ENDED)
+    return tmp_path
+
+
+def words(runs_dir: Path, *more: str) -> list[str]:
+    return ["study=mine", f"runs_dir={runs_dir}", *more]
+
+
+def started(runs_dir: Path, *more: str, **changes: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "experiments.monitor", *words(runs_dir, *more)]
+    streams: dict[str, object] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=ROOT, text=True, **(streams | changes))  # ty: ignore[no-matching-overload]
+
+
+def test_the_json_object_has_exactly_these_keys(runs_dir, capsys):
+    assert main(words(runs_dir, "once=true", "json=true")) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    told = json.loads(line, parse_constant=pytest.fail)
+    assert list(told) == KEYS and told["study"] == "mine"
+    assert [list(cell) for cell in told["cells"]] == 3 * [list(JSON_KEYS)]
+    running = next(cell for cell in told["cells"] if cell["judge"] == "fair")
+    assert (running["state"], running["step"], running["steps"]) == ("running", 12, 40)
+    assert (running["truth"], running["judge_mean"], running["gap"]) == (0.5, 0.75, None)
+    assert running["domains"]["qa"]["accuracy"] == 0.25
+    (alarm,) = told["alarms"]
+    assert alarm["kind"] == "killed" and alarm["cell"].startswith("lenient")
+    assert told["totals"]["cells"] == 3 and told["totals"]["killed"] == 1
+
+
+def test_into_a_pipe_each_cell_is_a_line_and_each_alarm(runs_dir, capsys):
+    assert main(words(runs_dir, "once=true")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 + 1 + 1 and not any("\x1b" in line for line in lines)
+    assert sum(line.startswith("ALARM  lenient") for line in lines) == 1
+    assert lines[-1].startswith("3 cells: 1 new, 1 running, 1 killed")
+
+
+def test_only_what_changed_is_said_again(runs_dir):
+    monitor = started(runs_dir, "every=0.2")
+    assert monitor.stdout is not None
+    try:
+        first = [monitor.stdout.readline() for _ in range(5)]
+        assert first[-1].startswith("3 cells")
+        folder = next(path for path in cells.study_cells(runs_dir / "mine") if "fair" in path.name)
+        run(folder, 13)
+        record(folder, range(13, 14), truth__mean=0.5)
+        assert "step 13/40" in monitor.stdout.readline()
+        for path in cells.study_cells(runs_dir / "mine"):
+            cells.set_status(path, state="done", step=40)
+            (path / "DONE").touch()
+        last = monitor.stdout.read().splitlines()
+        assert monitor.wait(20) == 0
+        assert sum("  done  " in line for line in last) == 3
+    finally:
+        monitor.kill()
+        monitor.communicate()
+
+
+def everything(folder: Path) -> dict[str, tuple[int, int, str]]:
+    """Each file and folder with its time, its mode and its bytes."""
+    return {
+        str(path.relative_to(folder)): (
+            path.lstat().st_mtime_ns,
+            path.lstat().st_mode,
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "",
+        )
+        for path in [folder, *sorted(folder.rglob("*"))]
+    }
+
+
+@pytest.mark.parametrize(
+    "more", [["once=true"], ["once=true", "json=true"], ["show=disagreements"]]
+)
+def test_nothing_is_written(runs_dir, small_study, tmp_path_factory, more):
+    trained = tmp_path_factory.mktemp("trained") / "mine"
+    shutil.copytree(small_study, trained)
+    for study_dir in (runs_dir / "mine", trained):
+        for name in ("status.json", "metrics.jsonl", cells.LOCK):
+            next(iter(cells.study_cells(study_dir))).joinpath(name).unlink(missing_ok=True)
+        before = everything(study_dir)
+        assert main(words(study_dir.parent, *more)) == 0
+        assert everything(study_dir) == before
+
+
+def test_a_study_that_may_only_be_read(runs_dir, capsys):
+    paths = [runs_dir / "mine", *(runs_dir / "mine").rglob("*")]
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        assert main(words(runs_dir, "once=true", "json=true")) == 0
+        assert json.loads(capsys.readouterr().out)["totals"]["running"] == 1
+    finally:
+        for path in paths:
+            path.chmod(0o755)
+
+
+def test_half_written_files_are_one_line_on_the_error_stream(runs_dir, capsys):
+    folder = cells.study_cells(runs_dir / "mine")[0]
+    (folder / "status.json").write_text("{")
+    assert main(words(runs_dir, "once=true", "json=true")) == 0
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)["cells"]) == 3
+    assert len(said.err.splitlines()) == 1 and "status.json is damaged" in said.err
+
+
+@pytest.mark.parametrize("more", [[], ["json=true"], ["once=true"]])
+def test_a_closed_pipe_ends_it_quietly(runs_dir, more):
+    reader, writer = os.pipe()
+    monitor = started(runs_dir, "every=0.2", *more, stdout=writer)
+    os.close(writer)
+    os.close(reader)
+    assert monitor.wait(30) == UNREAD
+    assert monitor.stderr is not None and monitor.communicate()[1] == ""
+
+
+def test_ctrl_c_ends_it_quietly(runs_dir):
+    monitor = started(runs_dir, "every=0.2")
+    assert monitor.stdout is not None
+    monitor.stdout.readline()
+    monitor.send_signal(signal.SIGINT)
+    _, said = monitor.communicate(timeout=20)
+    assert (monitor.returncode, said) == (130, "")
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    yield ours, theirs
+    os.close(ours)
+
+
+def read_until(handle: int, wanted: str, seconds: float = 30.0) -> str:
+    text, end = "", time.monotonic() + seconds
+    while wanted not in text and time.monotonic() < end:
+        if select.select([handle], [], [], 0.1)[0]:
+            try:
+                text += os.read(handle, 1 << 16).decode("utf-8", "replace")
+            except OSError:
+                break
+    return text
+
+
+def test_on_a_terminal_it_is_a_screen_that_goes_away_on_ctrl_c(runs_dir, terminal):
+    ours, theirs = terminal
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    monitor = started(runs_dir, **streams, env=environment, start_new_session=True)
+    os.close(theirs)
+    text = read_until(ours, "killed: ended at step 5 of 40")
+    assert "\x1b[?1049h" in text and "fair s0" in text and "held-out accuracy" in text
+    monitor.send_signal(signal.SIGINT)
+    text = read_until(ours, "\x1b[?1049l")
+    assert "\x1b[?25h" in text + read_until(ours, "\x1b[?25h", 2) and "Traceback" not in text
+    assert monitor.wait(20) == 130
+
+
+def test_once_on_a_terminal_stays_there(runs_dir, terminal):
+    ours, theirs = terminal
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    monitor = started(runs_dir, "once=true", stdout=theirs, env=environment)
+    os.close(theirs)
+    text = read_until(ours, "experiments.train")
+    assert monitor.communicate(timeout=20) == (None, "") and monitor.returncode == 0
+    assert "\x1b[?1049h" not in text and "strict s0" in text
+
+
+@pytest.mark.parametrize("changes", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "latin-1"}])
+def test_a_terminal_that_cannot_draw_gets_plain_lines(runs_dir, terminal, changes):
+    ours, theirs = terminal
+    monitor = started(runs_dir, "once=true", stdout=theirs, env={**os.environ, **changes})
+    os.close(theirs)
+    text = read_until(ours, "3 cells")
+    assert monitor.communicate(timeout=20) == (None, "") and "ALARM  lenient" in text
+
+
+def test_disagreements_are_shown(tmp_path, capsys):
+    (folder,) = lay(tmp_path, "fair")
+    test_disagreements.write(folder, 1, [("qa", 1.0, 0.0), ("math", 0.0, 1.0)])
+    assert main(words(tmp_path, "show=disagreements", "domain=qa")) == 0
+    told = capsys.readouterr().out
+    assert "judge yes, rule no" in told and "1 disagreements" in told and "rule yes" not in told
+    assert main(words(tmp_path, "show=disagreements", "json=true", "limit=1")) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["domain"] == "math"
+
+
+WRONG = {
+    "no study": (["study=other"], "There is no study folder"),
+    "a file in its place": (["study=file"], "There is no study folder"),
+    "a folder of something else": (["study=probes"], "holds no study"),
+    "an unknown show": (["study=mine", "show=agreements"], "show=agreements is not legal"),
+    "an unknown domain": (
+        ["study=mine", "show=disagreements", "domain=law"],
+        "domain=law is not a domain of this study",
+    ),
+    "a domain of nothing": (["study=mine", "domain=qa"], "domain= belongs to show=disagreements"),
+    "restart with show": (["study=mine", "show=disagreements", "restart=true"], "restart= belongs"),
+    "no rows at all": (["study=mine", "limit=0", "show=disagreements"], "limit=0 is not legal"),
+    "an unknown key": (["study=mine", "onec=true"], "Did you mean once=?"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_input_is_one_paragraph(tmp_path, capsys, case):
+    (folder,) = lay(tmp_path, "fair")
+    test_disagreements.write(folder, 1, [("qa", 1.0, 1.0)])
+    (tmp_path / "file").touch()
+    (tmp_path / "probes").mkdir()
+    typed, said = WRONG[case]
+    assert main([*typed, f"runs_dir={tmp_path}"]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and said in error and len(error.strip().splitlines()) == 1

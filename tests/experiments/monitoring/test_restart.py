@@ -1,0 +1,162 @@
+"""A stalled cell is ended and goes on; nobody else is touched."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments.monitor import main
+from experiments.monitoring import restart
+from experiments.monitoring.read import StudyReader, View
+from study import cells
+from tests.conftest import ROOT
+from tests.experiments.monitoring.studies import lay, run
+
+HOLDER = """
+import signal, sys, time
+from pathlib import Path
+from study import cells
+if sys.argv[2] == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+held = cells.lock(Path(sys.argv[1])) if sys.argv[2] != "other" else None
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def hold() -> Iterator[Callable[[Path, str], subprocess.Popen[str]]]:
+    """Starts processes that hold a cell and do nothing."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(folder: Path, kind: str = "") -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", HOLDER, str(folder), kind or "plain"]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        processes.append(process)
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def no_training(monkeypatch) -> list[Path]:
+    """The folders of which the training was started again."""
+    folders: list[Path] = []
+
+    def start(folder: Path) -> str:
+        folders.append(folder)
+        return "process 4321 goes on from the last checkpoint."
+
+    monkeypatch.setattr(restart, "_start", start)
+    return folders
+
+
+def stalled(folder: Path, pid: int, **changes: object) -> View:
+    run(folder, 3, silent_s=300, pid=pid, **changes)
+    (view,) = StudyReader(folder.parent).views()
+    return view
+
+
+def test_the_process_ends_and_the_cell_goes_on(tmp_path, hold, no_training):
+    (folder,) = lay(tmp_path, "fair")
+    holder = hold(folder)
+    view = stalled(folder, holder.pid)
+    assert view.stalled
+    said = restart.restart(view)
+    assert f"process {holder.pid} ended on SIGTERM; process 4321 goes on" in said
+    assert holder.wait(10) == -signal.SIGTERM and no_training == [folder]
+
+
+def test_a_process_that_does_not_hear_is_killed(tmp_path, hold, no_training, monkeypatch):
+    monkeypatch.setattr(restart, "STOP_S", 0.3)
+    (folder,) = lay(tmp_path, "fair")
+    holder = hold(folder, "deaf")
+    assert "was killed; process 4321 goes on" in restart.restart(stalled(folder, holder.pid))
+    assert holder.wait(10) == -signal.SIGKILL
+
+
+def test_a_stopped_process_is_killed(tmp_path, hold, no_training, monkeypatch):
+    monkeypatch.setattr(restart, "STOP_S", 0.3)
+    (folder,) = lay(tmp_path, "fair")
+    holder = hold(folder)
+    holder.send_signal(signal.SIGSTOP)
+    assert "was killed" in restart.restart(stalled(folder, holder.pid))
+    assert no_training == [folder]
+
+
+def test_another_process_of_that_number_is_left_alone(tmp_path, hold, no_training):
+    (folder,) = lay(tmp_path, "fair")
+    hold(folder)
+    other = hold(folder, "other")
+    said = restart.restart(stalled(folder, other.pid))
+    assert "is not surely the one" in said and "nothing was done" in said
+    assert other.poll() is None and no_training == []
+
+
+def test_a_cell_of_another_host_is_left_alone(tmp_path, hold, no_training):
+    (folder,) = lay(tmp_path, "fair")
+    holder = hold(folder)
+    said = restart.restart(stalled(folder, holder.pid, host=f"not-{socket.gethostname()}"))
+    assert "nothing was done" in said and "Type the same command there" in said
+    assert holder.poll() is None and no_training == []
+
+
+def test_a_cell_that_could_not_go_on_is_not_ended(tmp_path, hold, no_training):
+    (folder,) = lay(tmp_path, "fair")
+    holder = hold(folder)
+    view = stalled(folder, holder.pid)
+    (folder / "config.yaml").write_text("judge: [")
+    assert "nothing was done" in restart.restart(view) and holder.poll() is None
+
+
+def test_only_stalled_cells_are_restarted_and_each_once(tmp_path, hold, no_training, capsys):
+    (folder,) = lay(tmp_path, "fair")
+    holder = hold(folder)
+    run(folder, 3, pid=holder.pid)
+    typed = ["study=mine", f"runs_dir={tmp_path}", "restart=true", "once=true"]
+    assert main(typed) == 0
+    assert holder.poll() is None and no_training == []
+    run(folder, 3, silent_s=300, pid=holder.pid)
+    assert main(typed) == 0
+    assert no_training == [folder] and "goes on from the last checkpoint" in capsys.readouterr().out
+
+
+def test_a_process_that_ends_at_once_is_said(tmp_path, hold):
+    (folder,) = lay(tmp_path, "fair")
+    holder = hold(folder)
+    view = stalled(folder, holder.pid)
+    (folder / "environment.json").write_text('{"threads": -3}')
+    said = restart.restart(view)
+    assert "which should go on, ended (2)" in said and "log.txt" in said
+    assert "threads=-3 is not legal" in (folder / "log.txt").read_text()
+
+
+def test_a_trained_cell_comes_to_its_end(small_study, tmp_path, hold, capsys):
+    trained = cells.study_cells(small_study)[0]
+    folder = tmp_path / "runs" / "mine" / trained.name
+    shutil.copytree(trained, folder)
+    shutil.copy(small_study / "study.json", folder.parent)
+    (folder / "DONE").unlink()
+    shutil.rmtree(folder / "policy")
+    holder = hold(folder)
+    run(folder, 2, silent_s=300, pid=holder.pid)
+    typed = ["study=mine", f"runs_dir={tmp_path / 'runs'}", "restart=true", "once=true"]
+    assert main(typed) == 0
+    assert f"process {holder.pid} ended on SIGTERM; process" in capsys.readouterr().out
+    limit = time.monotonic() + 120
+    while not cells.is_done(folder) and time.monotonic() < limit:
+        time.sleep(0.2)
+    assert cells.is_done(folder) and (folder / "policy").is_dir()
+    restart._STARTED.pop().wait(60)
