@@ -145,7 +145,7 @@ def flagged(text: str) -> None:
 
 
 READERS: dict[str, Callable[[str], object]] = {
-    "programs": program,
+    "workflow programs": program,
     "operator replies": operator_reply,
     "flags": flagged,
     "crossing": crossing,
