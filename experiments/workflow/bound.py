@@ -127,13 +127,13 @@ class _Paths:
     def expression(self, node: ast.AST, bound: set[str]) -> None:
         """Look at the names that a node reads, then bind those that it binds."""
         if isinstance(node, COMPREHENSIONS):
-            own = {
+            inner = {
                 name.id
                 for part in node.generators
                 for name in ast.walk(part.target)
                 if isinstance(name, ast.Name)
             }
-            self.children(node, bound | own)
+            self.children(node, bound | inner)
             return
         if isinstance(node, ast.Lambda):
             return

@@ -117,7 +117,7 @@ class Broker:
     Attributes:
         instruct: layer 2: (operator, domain) -> what goes before its prompt and over the executor's
             settings, as `instructions.layer2` says; None is off.
-        traces: the calls that have ended, in that order.
+        traces: the calls that have ended, in that order, with what they spent.
         replies: every text that the program was given.
         model_calls: how many were made.
     """
@@ -154,16 +154,23 @@ class Broker:
                 Ending.BUDGET_EXCEEDED, f"more than {self.budget.characters} characters in a call"
             )
         operator, trace = OPERATORS[name], Trace(name)
-        async with self._places:
-            result = operator.result(
-                await operator.play(arguments, _Desk(self, operator, arguments, trace), operator)
-            )
-        trace.ok, trace.error = result["ok"], result["error"]
         waited = max((self._paths[earlier] for earlier in after), default=0)
-        trace.path = self._paths[number] = waited + (trace.tokens() or 0)
-        self.traces.append(trace)
+        try:
+            async with self._places:
+                desk = _Desk(self, operator, arguments, trace)
+                result = operator.result(await operator.play(arguments, desk, operator))
+        except BaseException as error:
+            if isinstance(error, Stop) or trace.tokens() != 0:  # what was spent is on the account
+                self._note(number, trace, waited, str(error) or "the run ended before its result")
+            raise
+        self._note(number, trace, waited, result["error"])
         self.replies += [value for value in result.values() if isinstance(value, str)]
         return result
+
+    def _note(self, number: int, trace: Trace, waited: int, error: str) -> None:
+        trace.ok, trace.error = not error, error
+        trace.path = self._paths[number] = waited + (trace.tokens() or 0)
+        self.traces.append(trace)
 
     async def ask(self, operator: Operator, prompt: str, trace: Trace) -> str:
         """One model call, on the account of ``trace``. Raises Stop: it is not to be had."""

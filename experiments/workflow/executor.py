@@ -39,8 +39,8 @@ class Down(Exception):
 
 def total(counts: Iterable[int | None]) -> int | None:
     """The sum; None where a part of it is unknown."""
-    known = list(counts)
-    return None if None in known else sum(count for count in known if count is not None)
+    values = list(counts)
+    return None if None in values else sum(value for value in values if value is not None)
 
 
 class Executor(Protocol):

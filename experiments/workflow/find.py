@@ -25,23 +25,23 @@ _FENCE = re.compile(r"^[ \t]{0,8}(?:`{3}|~{3})", re.M)
 def find(completion: str, form: str | None = None) -> Program:
     """The program in a completion, of the form that is asked for, or of either.
     Raises Refused: there is none, there are several, or it is a DSL that cannot work."""
-    answer = answer_of(completion)
+    answer = _spoken(completion)
     if answer is None:
         raise Refused(1, "no_program", "the completion was cut off while it was thinking")
-    if len(answer) > 8 * MOST_BYTES:
+    if len(answer) > 8 * MOST_BYTES:  # that much prose, at most
         raise Refused(1, "size", f"a completion of {len(answer)} characters")
     before = completion[: completion.find(answer)].count("\n") if answer in completion else 0
     fenced = _FENCE.search(answer) is not None
     parts = [(part, answer.find(part)) for part in blocks(answer)] if fenced else []
-    found = [(kind, part, at) for part, at in parts if (kind := _kind(part, form))]
-    if fenced and not found and form != "dsl" and _is_whole(answer):
+    candidates = [(kind, part, at) for part, at in parts if (kind := _kind(part, form))]
+    if fenced and not candidates and form != "dsl" and _is_whole(answer):
         fenced = False  # the fences stand in a text of the program
     if not fenced:
-        found = [_bare(answer, form)]
-    if len(found) != 1:
-        number = f"{len(found)} programs are" if found else "no program is"
+        candidates = [_bare(answer, form)]
+    if len(candidates) != 1:
+        number = f"{len(candidates)} programs are" if candidates else "no program is"
         raise Refused(1, "no_program", f"{number} in the fenced blocks; exactly one is needed")
-    kind, source, at = found[0]
+    kind, source, at = candidates[0]
     offset = before + answer[:at].count("\n")
     if kind == "dsl":
         lead = len(source) - len(source.lstrip())
@@ -53,6 +53,22 @@ def find(completion: str, form: str | None = None) -> Program:
     if len(_CLASS.findall(source)) > 1:
         raise Refused(1 + offset, "no_program", "there are several classes Workflow")
     return Program(source, "python", source, offset)
+
+
+def _spoken(completion: str) -> str | None:
+    """A completion without its thinking; None where it was cut off while it thought. Marks of
+    thinking that stand in the texts of a program alone, such as an instruction, are none."""
+    answer = answer_of(completion)
+    if answer == completion.strip():
+        return answer
+    begin = _BEGIN.search(completion)
+    sources = [source for source in blocks(completion) if CLASS in source]
+    if not sources and begin is not None:
+        sources = [completion[begin.start() :]]
+    if len(sources) == 1 and _is_whole(sources[0]):
+        rest = completion.replace(sources[0], "", 1)
+        return completion.strip() if answer_of(rest) == rest.strip() else answer
+    return answer
 
 
 def _kind(text: str, form: str | None) -> str:

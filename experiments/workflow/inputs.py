@@ -37,7 +37,7 @@ def read_text_of(key: str, path: Path) -> str:
     """What a policy may have written: any bytes, or none. Raises UserError: no such file."""
     try:
         with path.open("rb") as file:
-            return file.read(MOST_READ).decode("utf-8", "replace").replace("\r\n", "\n")
+            return file.read(MOST_READ).decode("utf-8-sig", "replace").replace("\r\n", "\n")
     except OSError as error:
         raise UserError(
             f"{key}={path} cannot be read: {error.strerror}. Give a file with a program."

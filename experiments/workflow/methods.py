@@ -25,13 +25,13 @@ class Method:
         function: Function,
         attributes: Mapping[str, Results],
         parents: Mapping[ast.AST, ast.AST],
-        known: set[str] | None,
+        names: set[str] | None,
         say: Say,
     ) -> None:
-        """``attributes`` are the operators that self holds, by name, and ``known`` all that it has,
+        """``attributes`` are the operators that self holds, by name, and ``names`` all that it has,
         or None where nobody can say; ``say`` takes node, code and message of what is wrong."""
         self.function, self.attributes, self.parents = function, attributes, parents
-        self.known, self.say = known, say
+        self.names, self.say = names, say
         self.me = first_of(function)
         self.nodes = flat(function)
         self.single: dict[str, Results | None] = {}
@@ -71,7 +71,7 @@ class Method:
     def attribute(self, node: ast.Attribute) -> None:
         value = node.value
         if isinstance(value, ast.Name) and value.id == self.me and self.me:
-            unknown = self.known is not None and node.attr not in self.known
+            unknown = self.names is not None and node.attr not in self.names
             if unknown and isinstance(node.ctx, ast.Load) and not is_dunder(node.attr):
                 what = f"self.{node.attr} is never made"
                 self.say(node, "unknown_attribute", what)

@@ -86,7 +86,7 @@ def _record(
     tree = report.tree
     if tree is None and report.program is not None:
         tree = static.read(report.program)[0]
-    known: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "constant": report.constant,
         "literal_share": None,
         "judge_address": None,
@@ -97,7 +97,7 @@ def _record(
         literals = flags.literal_texts(tree) if tree is not None else []
         if report.program is not None:
             literals += report.program.prompts.values()
-        known |= {
+        shown |= {
             "literal_share": flags.literal_share(
                 answer, literals, broker.replies if broker else []
             ),
@@ -127,7 +127,7 @@ def _record(
         "critical_tokens": 0 if broker is None else broker.critical,
         "own_s": 0.0 if played is None else played.own_s,
         "wall_s": time.perf_counter() - began,
-        "flags": known,
+        "flags": shown,
         "sandbox": str(stage.tier),
         "sha": None if report.program is None else report.program.sha,
         "diagnostics": [diagnostic.as_row() for diagnostic in report.diagnostics],

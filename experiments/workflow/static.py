@@ -187,7 +187,7 @@ class _Reader:
         inherits = any(
             not (isinstance(base, ast.Name) and base.id == "object") for base in workflow.bases
         )
-        known = {
+        names = {
             *self.attributes,
             *methods,
             *(
@@ -202,7 +202,7 @@ class _Reader:
         }
         for function in methods.values():
             Method(
-                function, self.attributes, self.parents, None if inherits else known, self.say
+                function, self.attributes, self.parents, None if inherits else names, self.say
             ).read()
 
     def made(self, node: ast.Attribute) -> None:
@@ -282,8 +282,8 @@ class _Reader:
                     of = frozenset([value.func.attr])
                 elif isinstance(parent, ast.AnnAssign) and value is None:
                     continue
-                known = self.attributes.get(node.attr)
-                self.attributes[node.attr] = of if known in (None, of) else frozenset()
+                earlier = self.attributes.get(node.attr)
+                self.attributes[node.attr] = of if earlier in (None, of) else frozenset()
 
 
 NAMED: dict[type, Callable[[Any], Iterable[str | None]]] = {

@@ -99,8 +99,8 @@ async def validate(
         program = find(completion, form)
     except Refused as refused:
         seconds = time.perf_counter() - began
-        found = (refused.diagnostic,)
-        return Report(outcome_of([refused.diagnostic]), found, seconds=seconds)
+        only = (refused.diagnostic,)
+        return Report(outcome_of([*only]), only, seconds=seconds)
     program = dataclasses.replace(program, prompts=dict(prompts or {}))
     tree, diagnostics = static.read(program)
     operators = program.operators or (tuple(static.made(tree)) if tree is not None else ())

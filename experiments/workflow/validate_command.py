@@ -61,14 +61,14 @@ async def reports(given: Sequence[Given], form: str | None, domain: str | None) 
 def main(options: Options) -> int:
     """Exit codes: 0 with any verdict, 2 for a user's error."""
     given = given_programs(options.program, options.folder, options.programs, options.prompts)
-    found = asyncio.run(reports(given, options.form, options.domain))
+    results = asyncio.run(reports(given, options.form, options.domain))
     rows: list[dict[str, Any]] = [
-        item.name | report.as_row() for item, report in zip(given, found, strict=True)
+        item.name | report.as_row() for item, report in zip(given, results, strict=True)
     ]
     counts = Counter(row["outcome"] for row in rows)
     with writes("out", options.out):
         write_json(options.out, {"programs": rows, "counts": counts})
-    for row, report in list(zip(rows, found, strict=True))[:20]:
+    for row, report in list(zip(rows, results, strict=True))[:20]:
         wrong = next((line for line in report.diagnostics if line.level == "error"), None)
         said = f": line {wrong.line}, {wrong.code}: {wrong.message}" if wrong else ""
         print(visible(f"{row.get('path', row.get('id'))}: {row['outcome']}{said}"))

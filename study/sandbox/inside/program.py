@@ -314,7 +314,7 @@ def _failed(error: BaseException) -> dict[str, Any]:
         if step.tb_frame.f_code.co_filename == SOURCE:
             line = step.tb_lineno
         step = step.tb_next
-    kind = next((known.__name__ for known in BROKEN if isinstance(error, known)), "")
+    kind = next((broken.__name__ for broken in BROKEN if isinstance(error, broken)), "")
     return {"end": end, "text": text, "kind": kind, "line": line}
 
 

@@ -48,6 +48,20 @@ def test_the_class_is_found(completion, source, offset):
     assert (found.source, found.form, found.offset) == (source.rstrip(), "python", offset)
 
 
+@pytest.mark.parametrize("mark", ["<think>", "</think>", "<thought>x</thought>"])
+@pytest.mark.parametrize("form", ["{}", "So:\n```python\n{}```\nDone."])
+def test_marks_of_thinking_in_a_text_of_the_program_are_none(mark, form):
+    text = program(f"return '{mark}', 0")
+    assert find(form.format(text)).source.rstrip() == text.rstrip()
+    thought = f"<think>I could return '{mark}'</think>\n"
+    assert find(thought + form.format(PYTHON)).source.rstrip() == PYTHON.rstrip()
+
+
+def test_a_draft_in_unfinished_thinking_is_no_program():
+    assert refused(f"<think>\n{PYTHON}")[1] == "no_program"
+    assert refused(f"<think>\n```python\n{PYTHON}```\n")[1] == "no_program"
+
+
 def test_fences_inside_of_a_text_of_the_program_are_none():
     text = program('x = """\n```python\nprint(1)\n```\n"""\nreturn x, 0')
     assert find(text).source.rstrip() == text.rstrip()

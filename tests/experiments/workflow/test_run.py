@@ -197,6 +197,15 @@ def test_an_executor_that_is_down_ends_the_run_where_nothing_can_catch_it(theatr
     )
     record = theatre.run(program(body), {"fail": failure})
     assert (record["outcome"], record["answer"]) == ("operator_error", None)
+    assert [(call["operator"], call["ok"]) for call in record["calls"]] == [("Custom", False)]
+
+
+def test_what_a_call_spent_before_it_ended_the_run_is_on_the_account(theatre):
+    """The reply without a tag is asked for again, and by then the executor is down."""
+    body = "r = await self.answer_generate(problem)\nreturn r['answer'], 0"
+    record = theatre.run(program(body), {"text": "no tag"} | TOKENS, {"fail": "timeout"})
+    assert record["outcome"] == "operator_error"
+    assert (record["tokens_in"], record["tokens_out"], record["critical_tokens"]) == (10, 1, 11)
 
 
 def test_a_failure_that_passes_is_repeated(theatre):
