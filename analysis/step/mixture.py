@@ -1,0 +1,259 @@
+"""Which domain pulls on a policy, and how much of its pull is truth.
+
+An update sums advantages, so a domain's share of it is its share of the sum of |A|: the *effective*
+mix, which is not the nominal one, and which a judge moves without touching a weight. The share
+alone does not tell signal from noise. Its *truth part* is the share times R2 of the regression of
+advantages on truth inside groups (`analysis.step.transmission.within_regression`), with the sign of
+the slope: a judge with J = 0 has a truth part of 0, one that prefers wrong answers a negative one.
+What is left of the share is the *rest*. (The parts of `analysis.step.transmission.split` add up
+rollout by rollout, but the first of them is the truth divided by the reward's sd, which does not
+vanish where the verdicts are random.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.records.runs import Run
+from analysis.statistics.bootstrap import FEWEST, resampled_sums, widened
+from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.step.transmission import THRESHOLD, centred
+from study.mix import shares
+from study.rewards.advantages import advantages
+from study.tasks.mixture import DOMAINS
+
+REPLICATES = 1000
+PARTS = 10
+"""Windows that a study's steps are cut into, at most."""
+SUMS = ("pull", "rule_pull", "squares", "product", "truth_squares")
+"""Columns of `pulls` that a bootstrap resamples."""
+
+
+@dataclass(frozen=True)
+class Mix:
+    """A domain's shares of what some steps did; intervals are over prompts.
+
+    ``nominal`` is its share of the weights, ``realised`` of the rollouts, ``effective`` of the sum
+    of |advantage|, ``rule_effective`` of that sum had every reward been the rule's truth.
+    ``truth_part`` and ``rest`` add up to ``effective``. ``dead`` is the share of its groups that
+    push nothing.
+    """
+
+    nominal: float
+    realised: float
+    effective: Estimate
+    rule_effective: Estimate
+    truth_part: Estimate
+    rest: Estimate
+    dead: float
+    groups: int
+    prompts: int
+
+
+def has_domains(runs: Sequence[Run]) -> bool:
+    """Whether any run drew rows that name their domain."""
+    return any(run.domain_P is not None for run in runs)
+
+
+def answers(runs: Sequence[Run]) -> pd.DataFrame:
+    """Rollouts in the columns that `analysis.step.confusion.judged` takes, beside arm and step."""
+    parts = []
+    for run in (run for run in runs if run.domain_P is not None):
+        present = np.isfinite([run.judge, run.truth, run.advantage, run.reward]).any(axis=0)
+        group = np.broadcast_to(np.arange(len(present))[:, None], present.shape)[present]
+        assert run.domain_P is not None and run.prompt_P is not None
+        parts.append(
+            pd.DataFrame(
+                {"arm": run.arm, "step": run.step_P[group], "item": run.prompt_P[group]}
+                | {"domain": run.domain_P[group]}
+                | {"judge": run.judge[present], "truth": run.truth[present]}
+            )
+        )
+    columns = ["arm", "step", "item", "domain", "judge", "truth"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def pulls(run: Run) -> pd.DataFrame:
+    """What each group of a run pushed, one row a group.
+
+    Columns: cell, arm, seed, step, prompt, domain, rollouts; ``pull`` and ``rule_pull``, sums of
+    |A| as it was and under the rule; ``squares`` (sum A^2), ``product`` (sum A t) and
+    ``truth_squares`` (sum t^2, t the truth less its group's mean), over groups whose rewarded
+    rollouts all have a truth; ``told``, the rollouts with reward and truth, ``right`` those of them
+    that are right, ``yes_right`` and ``yes_wrong`` how many of the right and the wrong ones were
+    rewarded with .5 or more.
+    """
+    assert run.domain_P is not None and run.prompt_P is not None
+    advantage = np.nan_to_num(run.advantage)
+    rewarded, known = np.isfinite(run.reward), np.isfinite(run.truth)
+    told = rewarded & known
+    whole = (known | ~rewarded).all(axis=1, keepdims=True)
+    truth = centred(run.truth, told & whole)
+    right, yes = told & (run.truth >= THRESHOLD), run.reward >= THRESHOLD
+    return pd.DataFrame(
+        {"cell": run.cell, "arm": run.arm, "seed": run.seed, "step": run.step_P}
+        | {"prompt": run.prompt_P, "domain": run.domain_P}
+        | {"rollouts": (rewarded | known).sum(axis=1)}
+        | {"pull": abs(advantage).sum(axis=1)}
+        | {"rule_pull": abs(by_rule(run)).sum(axis=1)}
+        | {"squares": np.where(whole, advantage**2, 0.0).sum(axis=1)}
+        | {"product": (advantage * truth).sum(axis=1)}
+        | {"truth_squares": (truth**2).sum(axis=1)}
+        | {"told": told.sum(axis=1), "right": right.sum(axis=1)}
+        | {"yes_right": (right & yes).sum(axis=1), "yes_wrong": (told & ~right & yes).sum(axis=1)}
+    )
+
+
+def by_rule(run: Run) -> np.ndarray:
+    """Advantages of a run's rollouts had the truth been their reward, (P, G); a batch is a step."""
+    if run.scale != "batch":
+        return advantages(run.truth, run.scale)
+    result = np.zeros(run.truth.shape)
+    for step in np.unique(run.step_P):
+        rows = run.step_P == step
+        result[rows] = advantages(run.truth[rows], run.scale)
+    return result
+
+
+def nominal(run: Run, domains: Sequence[str]) -> dict[str, float]:
+    """Each domain's share of the weights that a run drew by.
+
+    As the run logged them (``domain/<name>/nominal_share``), else by its ``task.options.domains``,
+    else 4:3:3 of math, qa and code (`study.tasks.mixture.DOMAINS`); NaN for domains beyond those.
+    """
+    logged = {d: run.logged.get(f"domain/{d}/nominal_share", np.array([])) for d in domains}
+    weights = {d: float(values[np.isfinite(values)][:1].sum()) for d, values in logged.items()}
+    if not all(weights.values()):
+        weights = {d: run.config.get(f"task.options.domains.{d}") or 0.0 for d in domains}
+    if not all(weights.values()):
+        weights = {d: DOMAINS.get(d, NAN) for d in domains}
+    total = sum(weights.values())
+    return {d: weight / total for d, weight in weights.items()}
+
+
+def mix(
+    groups: pd.DataFrame, weights: Mapping[str, float] | None = None, level: float = LEVEL
+) -> dict[str, Mix]:
+    """Shares of each domain, in order of the names.
+
+    The mixture gives each domain its turns, so the bootstrap draws prompts anew inside each domain
+    (percentiles expanded as `analysis.statistics.bootstrap.widened` says). No interval where a
+    domain has fewer than ten prompts.
+
+    Args:
+        groups: rows of `pulls` of one or more runs; those without a domain are left out.
+        weights: nominal share of each domain.
+        level: of the intervals.
+    """
+    named = groups[groups["domain"].ne("")]
+    domains = sorted(named["domain"].unique())
+    sums = {
+        domain: part.groupby("prompt", sort=True)[list(SUMS)].sum().to_numpy(dtype=float)
+        for domain, part in named.groupby("domain", sort=True)
+    }
+    units = min(map(len, sums.values()), default=0)
+    whole = _measures(np.array([[each.sum(axis=0)] for each in sums.values()]))
+    drawn = None
+    if units >= FEWEST:
+        rng = np.random.default_rng(0)
+        drawn = _measures(
+            np.array([resampled_sums(each, REPLICATES, rng) for each in sums.values()])
+        )
+    note = "" if units >= FEWEST else f"a domain has fewer than {FEWEST} prompts: no interval"
+    realised = shares(named["rollouts"].to_numpy(dtype=float), named["domain"].to_numpy())
+    mixes = {}
+    for place, domain in enumerate(domains):
+        of_domain = named[named["domain"] == domain]
+        estimates = {}
+        for measure, values in whole.items():
+            value = Estimate(float(values[place, 0]), n=len(sums[domain]), unit="prompt")
+            value = replace(value, level=level, note=note)
+            if drawn is not None:
+                value = _with_ends(value, drawn[measure][place], widened(units, level))
+            estimates[measure] = value
+        mixes[domain] = Mix(
+            nominal=(weights or {}).get(domain, NAN),
+            realised=realised[domain],
+            **estimates,
+            dead=float((of_domain["pull"] == 0).mean()),
+            groups=len(of_domain),
+            prompts=len(sums[domain]),
+        )
+    return mixes
+
+
+def _measures(sums_D_B_M: np.ndarray) -> dict[str, np.ndarray]:
+    """Effective shares and their parts of D domains from B sets of `SUMS`, each (D, B)."""
+    if not len(sums_D_B_M):
+        return {}
+    pull, rule_pull, squares, product, truth_squares = np.moveaxis(sums_D_B_M, -1, 0)
+    effective, rule_effective = (_share(each) for each in (pull, rule_pull))
+    size = squares * truth_squares
+    explained = np.divide(product * abs(product), size, out=np.zeros_like(size), where=size > 0)
+    truth_part = effective * explained
+    return {
+        "effective": effective,
+        "rule_effective": rule_effective,
+        "truth_part": truth_part,
+        "rest": effective - truth_part,
+    }
+
+
+def _share(values_D_B: np.ndarray) -> np.ndarray:
+    total = values_D_B.sum(axis=0)
+    return np.divide(values_D_B, total, out=np.full(values_D_B.shape, np.nan), where=total > 0)
+
+
+def _with_ends(value: Estimate, drawn_B: np.ndarray, tail: float) -> Estimate:
+    finite = drawn_B[np.isfinite(drawn_B)]
+    if len(finite) <= REPLICATES / 2:
+        return replace(value, note="nothing pushed in most resamples: no interval")
+    low, high = np.quantile(finite, [tail, 1 - tail]).tolist()
+    return replace(value, low=low, high=high)
+
+
+def windows(groups: pd.DataFrame, width: int = 0) -> list[tuple[int, int]]:
+    """First and last step of each window, over the steps of ``groups``.
+
+    ``width`` steps each; 0: `PARTS` windows, or fewer where one of them would leave a domain of an
+    arm with under ten groups on average.
+    """
+    if groups.empty:
+        return []
+    first, last = int(groups["step"].min()), int(groups["step"].max())
+    steps = last - first + 1
+    if not width:
+        fewest = int(groups.groupby(["arm", "domain"]).size().min())
+        width = math.ceil(steps / max(1, min(PARTS, steps, fewest // FEWEST)))
+    return [(start, min(start + width - 1, last)) for start in range(first, last + 1, width)]
+
+
+def between(frame: pd.DataFrame, window: tuple[int, int]) -> pd.DataFrame:
+    """The rows whose step lies in a window."""
+    return frame[frame["step"].between(*window)]
+
+
+def mix_curves(runs: Sequence[Run], groups: pd.DataFrame, spans: Any) -> pd.DataFrame:
+    """Effective shares of each run in each window, long: cell, arm, seed, step, metric, value.
+
+    ``step`` is the middle of the window and ``metric`` the domain.
+    """
+    parts = []
+    for window in spans:
+        inside = between(groups, window)
+        for cell, part in inside.groupby("cell", sort=False):
+            run = part.iloc[0]
+            values = shares(part["pull"].to_numpy(dtype=float), part["domain"].to_numpy())
+            parts += [
+                {"cell": cell, "arm": run["arm"], "seed": run["seed"], "step": sum(window) / 2}
+                | {"metric": domain, "value": share}
+                for domain, share in values.items()
+                if domain
+            ]
+    return pd.DataFrame(parts, columns=["cell", "arm", "seed", "step", "metric", "value"])
