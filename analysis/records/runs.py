@@ -47,7 +47,7 @@ _WANTED = (
     *policies.NEEDED,
 )
 HELD_OUT = "eval/averages/"
-"""What the metrics of held-out accuracy begin with; a domain's name follows, or one of `OVERALL`."""
+"""How metrics of held-out accuracy begin; a domain's name follows, or one of `OVERALL`."""
 OVERALL = ("by_dataset", "by_domain")
 REFERENCE = "component/reference_logprob"
 """Rollout column with the log-probability of the completion under the start policy."""
@@ -315,7 +315,11 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
     held_out = {name: held_out[name] for name in held_out if name not in OVERALL}
     wide = logged.pivot(index="step", columns="metric", values="value").reindex(run.steps)
     metrics = {str(name): wide[name].to_numpy(dtype=float) for name in wide}
-    return replace(run, logged=metrics, held_out=held_out), counts, [*problems, *logged.attrs["problems"]]
+    return (
+        replace(run, logged=metrics, held_out=held_out),
+        counts,
+        [*problems, *logged.attrs["problems"]],
+    )
 
 
 def _placing(rollouts: pd.DataFrame) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray]:

@@ -2,12 +2,13 @@
 
 An update sums advantages, so a domain's share of it is its share of the sum of |A|: the *effective*
 mix, which is not the nominal one, and which a judge moves without touching a weight. The share
-alone does not tell signal from noise. Its *truth part* is the share times R2 of the regression of
-advantages on truth inside groups (`analysis.step.transmission.within_regression`), with the sign of
-the slope: a judge with J = 0 has a truth part of 0, one that prefers wrong answers a negative one.
-What is left of the share is the *rest*. (The parts of `analysis.step.transmission.split` add up
-rollout by rollout, but the first of them is the truth divided by the reward's sd, which does not
-vanish where the verdicts are random.)
+alone does not tell signal from noise. So the domain's advantages are projected on those that the
+truth would have given the same rollouts. With c the cosine of the two, which the ledger calls
+``align/truth/cosine`` (`study.rewards.advantages.alignment`), c^2 is the share of the sum of squares
+that the projection explains, and the *truth part* is the effective share times c |c|: all of it
+under the rule, 0 under random verdicts, negative where wrong answers are preferred. What is left is
+the *rest*. (The parts of `analysis.step.transmission.split` add up rollout by rollout, but the
+first is the truth divided by the reward's sd, which does not vanish where verdicts are random.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,8 @@ import pandas as pd
 from analysis.records.runs import Run
 from analysis.statistics.bootstrap import FEWEST, resampled_sums, widened
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
-from analysis.step.transmission import THRESHOLD, centred
+from analysis.step.transmission import THRESHOLD
+from study import mix as arithmetic
 from study.mix import shares
 from study.rewards.advantages import advantages
 from study.tasks.mixture import DOMAINS
@@ -31,7 +32,7 @@ from study.tasks.mixture import DOMAINS
 REPLICATES = 1000
 PARTS = 10
 """Windows that a study's steps are cut into, at most."""
-SUMS = ("pull", "rule_pull", "squares", "product", "truth_squares")
+SUMS = ("pull", "rule_pull", "squares", "product", "rule_squares")
 """Columns of `pulls` that a bootstrap resamples."""
 
 
@@ -39,7 +40,7 @@ SUMS = ("pull", "rule_pull", "squares", "product", "truth_squares")
 class Mix:
     """A domain's shares of what some steps did; intervals are over prompts.
 
-    ``nominal`` is its share of the weights, ``realised`` of the rollouts, ``effective`` of the sum
+    ``nominal`` is its share of the weights, ``realised`` of the groups, ``effective`` of the sum
     of |advantage|, ``rule_effective`` of that sum had every reward been the rule's truth.
     ``truth_part`` and ``rest`` add up to ``effective``. ``dead`` is the share of its groups that
     push nothing.
@@ -65,7 +66,8 @@ def answers(runs: Sequence[Run]) -> pd.DataFrame:
     """Rollouts in the columns that `analysis.step.confusion.judged` takes, beside arm and step."""
     parts = []
     for run in (run for run in runs if run.domain_P is not None):
-        present = np.isfinite([run.judge, run.truth, run.advantage, run.reward]).any(axis=0)
+        recorded = np.stack([run.judge, run.truth, run.advantage, run.reward])
+        present: np.ndarray = np.any(np.isfinite(recorded), axis=0)
         group = np.broadcast_to(np.arange(len(present))[:, None], present.shape)[present]
         assert run.domain_P is not None and run.prompt_P is not None
         parts.append(
@@ -82,29 +84,27 @@ def answers(runs: Sequence[Run]) -> pd.DataFrame:
 def pulls(run: Run) -> pd.DataFrame:
     """What each group of a run pushed, one row a group.
 
-    Columns: cell, arm, seed, step, prompt, domain, rollouts; ``pull`` and ``rule_pull``, sums of
-    |A| as it was and under the rule; ``squares`` (sum A^2), ``product`` (sum A t) and
-    ``truth_squares`` (sum t^2, t the truth less its group's mean), over groups whose rewarded
-    rollouts all have a truth; ``told``, the rollouts with reward and truth, ``right`` those of them
+    Columns: cell, arm, seed, step, prompt, domain; ``pull`` and ``rule_pull``, sums of
+    |A| as it was and under the rule; ``squares`` and ``rule_squares``, sums of A^2, and
+    ``product``, the sum of products of the two, 0 for a group in which a rewarded rollout has no
+    truth; ``told``, the rollouts with reward and truth, ``right`` those of them
     that are right, ``yes_right`` and ``yes_wrong`` how many of the right and the wrong ones were
     rewarded with .5 or more.
     """
     assert run.domain_P is not None and run.prompt_P is not None
-    advantage = np.nan_to_num(run.advantage)
+    advantage, ruled = np.nan_to_num(run.advantage), by_rule(run)
     rewarded, known = np.isfinite(run.reward), np.isfinite(run.truth)
     told = rewarded & known
     whole = (known | ~rewarded).all(axis=1, keepdims=True)
-    truth = centred(run.truth, told & whole)
     right, yes = told & (run.truth >= THRESHOLD), run.reward >= THRESHOLD
     return pd.DataFrame(
         {"cell": run.cell, "arm": run.arm, "seed": run.seed, "step": run.step_P}
         | {"prompt": run.prompt_P, "domain": run.domain_P}
-        | {"rollouts": (rewarded | known).sum(axis=1)}
         | {"pull": abs(advantage).sum(axis=1)}
-        | {"rule_pull": abs(by_rule(run)).sum(axis=1)}
-        | {"squares": np.where(whole, advantage**2, 0.0).sum(axis=1)}
-        | {"product": (advantage * truth).sum(axis=1)}
-        | {"truth_squares": (truth**2).sum(axis=1)}
+        | {"rule_pull": abs(ruled).sum(axis=1)}
+        | {"squares": (whole * advantage**2).sum(axis=1)}
+        | {"product": (whole * advantage * ruled).sum(axis=1)}
+        | {"rule_squares": (whole * ruled**2).sum(axis=1)}
         | {"told": told.sum(axis=1), "right": right.sum(axis=1)}
         | {"yes_right": (right & yes).sum(axis=1), "yes_wrong": (told & ~right & yes).sum(axis=1)}
     )
@@ -133,8 +133,7 @@ def nominal(run: Run, domains: Sequence[str]) -> dict[str, float]:
         weights = {d: run.config.get(f"task.options.domains.{d}") or 0.0 for d in domains}
     if not all(weights.values()):
         weights = {d: DOMAINS.get(d, NAN) for d in domains}
-    total = sum(weights.values())
-    return {d: weight / total for d, weight in weights.items()}
+    return arithmetic.nominal(weights)
 
 
 def mix(
@@ -166,7 +165,7 @@ def mix(
             np.array([resampled_sums(each, REPLICATES, rng) for each in sums.values()])
         )
     note = "" if units >= FEWEST else f"a domain has fewer than {FEWEST} prompts: no interval"
-    realised = shares(named["rollouts"].to_numpy(dtype=float), named["domain"].to_numpy())
+    realised = arithmetic.realised(named["domain"].to_numpy())
     mixes = {}
     for place, domain in enumerate(domains):
         of_domain = named[named["domain"] == domain]
@@ -192,9 +191,9 @@ def _measures(sums_D_B_M: np.ndarray) -> dict[str, np.ndarray]:
     """Effective shares and their parts of D domains from B sets of `SUMS`, each (D, B)."""
     if not len(sums_D_B_M):
         return {}
-    pull, rule_pull, squares, product, truth_squares = np.moveaxis(sums_D_B_M, -1, 0)
+    pull, rule_pull, squares, product, rule_squares = np.moveaxis(sums_D_B_M, -1, 0)
     effective, rule_effective = (_share(each) for each in (pull, rule_pull))
-    size = squares * truth_squares
+    size = squares * rule_squares
     explained = np.divide(product * abs(product), size, out=np.zeros_like(size), where=size > 0)
     truth_part = effective * explained
     return {
@@ -229,7 +228,7 @@ def windows(groups: pd.DataFrame, width: int = 0) -> list[tuple[int, int]]:
     first, last = int(groups["step"].min()), int(groups["step"].max())
     steps = last - first + 1
     if not width:
-        fewest = int(groups.groupby(["arm", "domain"]).size().min())
+        fewest = min(len(part) for _, part in groups.groupby(["arm", "domain"]))
         width = math.ceil(steps / max(1, min(PARTS, steps, fewest // FEWEST)))
     return [(start, min(start + width - 1, last)) for start in range(first, last + 1, width)]
 
@@ -239,7 +238,7 @@ def between(frame: pd.DataFrame, window: tuple[int, int]) -> pd.DataFrame:
     return frame[frame["step"].between(*window)]
 
 
-def mix_curves(runs: Sequence[Run], groups: pd.DataFrame, spans: Any) -> pd.DataFrame:
+def mix_curves(groups: pd.DataFrame, spans: Sequence[tuple[int, int]]) -> pd.DataFrame:
     """Effective shares of each run in each window, long: cell, arm, seed, step, metric, value.
 
     ``step`` is the middle of the window and ``metric`` the domain.
