@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from analysis.arm.transfer import RULE, changes_by_seed, taught_by
+from analysis.arm.transfer import RULE, changes, taught_by
 from analysis.records.runs import Run
 from analysis.statistics.agreement import correlation
 from analysis.statistics.bootstrap import ratio
@@ -155,7 +155,7 @@ def expected(
         scale: ``trainer.scale_rewards``.
     """
     told = groups[groups["domain"].ne("") & (groups["told"] > 1)]
-    parts = dict(list(told.groupby("domain", sort=True)))
+    parts = {domain: told[told["domain"] == domain] for domain in sorted(set(told["domain"]))}
     drawn = {domain: len(part) / len(told) for domain, part in parts.items()}
     known = all(weights.get(domain, NAN) > 0 for domain in parts)
     share = {domain: weights[domain] if known else drawn[domain] for domain in parts}
@@ -297,7 +297,7 @@ def compare(runs: Sequence[Run], groups: pd.DataFrame, first: tuple[int, int]) -
     note = ""
     if rule_arm is None:
         note = "no arm has the rule for every domain: add one with reward=rule"
-    points = [] if rule_arm is None else _points(changes_by_seed(runs), relative, rule_arm)
+    points = [] if rule_arm is None else _points(changes(runs), relative, rule_arm)
     if not note and not points:
         note = "no other arm has a seed of the rule's with two evaluations: trainer.eval_steps"
     return Comparison(

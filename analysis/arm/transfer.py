@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -51,33 +52,21 @@ class Swap:
     change: Paired
 
 
-def changes(runs: Sequence[Run]) -> pd.DataFrame:
-    """Held-out accuracy of each run and domain at the first and the last evaluated step.
+def changes(runs: Sequence[Run]) -> dict[tuple[str, str], pd.Series]:
+    """(arm, domain) -> last minus first held-out accuracy by seed; runs of one seed are averaged.
 
-    Columns: cell, arm, seed, domain, first_step, last_step, first, last, change. A domain that was
-    evaluated once has no row.
+    A run that was evaluated once in a domain has no change there.
     """
-    rows = []
+    values: dict[tuple[str, str], dict[int, list[float]]] = {}
     for run in runs:
-        for domain, by_step in sorted(run.held_out.items()):
-            first, last = min(by_step), max(by_step)
-            if first < last:
-                rows.append(
-                    (
-                        *(run.cell, run.arm, run.seed, domain, first, last),
-                        *(by_step[first], by_step[last], by_step[last] - by_step[first]),
-                    )
-                )
-    columns = ["cell", "arm", "seed", "domain", "first_step", "last_step", "first", "last"]
-    return pd.DataFrame(rows, columns=[*columns, "change"])
-
-
-def changes_by_seed(runs: Sequence[Run]) -> dict[tuple[str, str], pd.Series]:
-    """(arm, domain) -> change of its runs, indexed by seed; runs of one seed are averaged."""
-    by_seed = changes(runs).groupby(["arm", "domain", "seed"], sort=True)["change"].mean()
+        for domain, by_step in run.held_out.items():
+            if len(by_step) > 1:
+                change = by_step[max(by_step)] - by_step[min(by_step)]
+                of_arm = values.setdefault((run.arm, domain), {})
+                of_arm.setdefault(run.seed, []).append(change)
     return {
-        (arm, domain): by_seed.loc[arm, domain]
-        for arm, domain in by_seed.index.droplevel("seed").unique()
+        key: pd.Series({seed: fmean(of_seed) for seed, of_seed in sorted(values[key].items())})
+        for key in sorted(values)
     }
 
 
@@ -102,7 +91,7 @@ def transfers(runs: Sequence[Run]) -> list[Transfer]:
     trained = {run.arm: taught_by(run) for run in runs if run.domain_P is not None}
     return [
         Transfer(arm, trained[arm], tested, mean_interval(by_seed.tolist(), "seed"))
-        for (arm, tested), by_seed in changes_by_seed(runs).items()
+        for (arm, tested), by_seed in changes(runs).items()
         if arm in trained
     ]
 
@@ -110,7 +99,7 @@ def transfers(runs: Sequence[Run]) -> list[Transfer]:
 def swaps(runs: Sequence[Run]) -> list[Swap]:
     """Every pair of arms that differ only in that one domain's judge is the rule."""
     arms = {run.arm: run for run in runs if run.domain_P is not None}
-    by_arm = changes_by_seed(runs)
+    by_arm = changes(runs)
     result = []
     for judged, ruled in permutations(sorted(arms), 2):
         if (swapped := _swapped(arms[judged], arms[ruled])) is None:

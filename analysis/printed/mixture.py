@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from textwrap import fill
 
 import pandas as pd
 
@@ -12,11 +13,12 @@ from analysis.reports.markup import MISSING, TEXTS
 from analysis.statistics.estimate import Estimate
 from study.screen import visible
 
+WIDTH = 100
 TITLES = TEXTS["mixture"]
 
 
 def lines(mixture: Mixture, level: float) -> list[str]:
-    """Every table that has rows, none wider than 100 columns while names are short."""
+    """Every table that has rows, none wider than `WIDTH` while names are short."""
     whole, comparison = mixture.whole, mixture.comparison
     span = f"steps {whole[0]} to {whole[1]}"
     first = comparison.mixes[0].first_steps if comparison.mixes else whole
@@ -26,18 +28,18 @@ def lines(mixture: Mixture, level: float) -> list[str]:
         *_by_arm(f"{TITLES['mix']} ({span})", tables.mix_table(mixture, whole, short)),
         *_by_arm(TITLES["windows"], tables.windows_table(mixture, short)),
         *_by_arm(f"{TITLES['expected']} ({begun})", tables.expected_table(mixture, short)),
-        tables.agreed(comparison.of_mix),
+        fill(tables.agreed(comparison.of_mix), WIDTH),
     ]
     if comparison.points:
         text += _by_arm(TITLES["accuracy"], tables.accuracy_table(mixture, short))
-        text += [tables.agreed(comparison.of_accuracy)]
+        text += [fill(tables.agreed(comparison.of_accuracy), WIDTH)]
     elif comparison.note:
         text += [f"No change of accuracy is predicted: {comparison.note}."]
     if mixture.transfers:
         text += _by_arm(TITLES["transfer"], tables.transfer_table(mixture, short))
     if mixture.swaps:
-        text += ["", TITLES["swaps"], _plain(tables.swaps_table(mixture, short))]
-        text += map(visible, tables.moved(mixture))
+        text += _by_arm(TITLES["swaps"], tables.swaps_table(mixture, short), "swap")
+        text += [fill(visible(sentence), WIDTH) for sentence in tables.moved(mixture)]
     return [*text, "", f"{TITLES['intervals']} ({level:.3g})"]
 
 
@@ -54,13 +56,10 @@ def _decimals(value: float) -> str:
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
 
-def _by_arm(title: str, table: pd.DataFrame) -> list[str]:
+def _by_arm(title: str, table: pd.DataFrame, by: str = "arm") -> list[str]:
     """A table of each arm under the arm's name."""
     text = ["", title]
-    for arm, part in table.groupby("arm", sort=False):
-        text += [f"{visible(str(arm))}", _plain(part.drop(columns="arm"))]
+    for name, part in table.groupby(by, sort=False):
+        shown = part.drop(columns=by).map(lambda cell: visible(str(cell))).rename(columns=visible)
+        text += [visible(str(name)), shown.to_string(index=False, max_colwidth=60)]
     return text
-
-
-def _plain(table: pd.DataFrame) -> str:
-    return table.map(lambda cell: visible(str(cell))).to_string(index=False, max_colwidth=60)

@@ -104,11 +104,10 @@ def _teachers(trained: Mapping[str, str]) -> str:
 
 def swaps_table(mixture: Mixture, say: Say = said) -> pd.DataFrame:
     """Change under the rule minus under the judge, a column for each tested domain."""
-    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for row in mixture.swaps:
-        key = row.swapped, row.judged, row.ruled
-        names = dict(zip(("judge -> rule in", "from", "to"), key, strict=True))
-        line = rows.setdefault(key, names)
+        name = _swap(row.swapped, row.judged, row.ruled)
+        line = rows.setdefault(name, {"swap": name})
         line[f"{row.tested}, tested"] = say(row.change)
     return pd.DataFrame(rows.values()).fillna("")
 
@@ -125,9 +124,13 @@ def agreed(agreement: Agreement) -> str:
 def moved(mixture: Mixture) -> list[str]:
     """Which domain moved most with each swap, as sentences."""
     return [
-        f"{judged} -> {ruled}, the rule in {swapped}: {tested} moves most."
-        for (swapped, judged, ruled), tested in best_moved(mixture.swaps).items()
+        f"{_swap(*swap)}: {tested} moves most."
+        for swap, tested in best_moved(mixture.swaps).items()
     ]
+
+
+def _swap(swapped: str, judged: str, ruled: str) -> str:
+    return f"{judged} -> {ruled}, the rule in {swapped}"
 
 
 @style()

@@ -4,11 +4,11 @@ An update sums advantages, so a domain's share of it is its share of the sum of 
 mix, which is not the nominal one, and which a judge moves without touching a weight. The share
 alone does not tell signal from noise. So the domain's advantages are projected on those that the
 truth would have given the same rollouts. With c the cosine of the two, which the ledger calls
-``align/truth/cosine`` (`study.rewards.advantages.alignment`), c^2 is the share of the sum of squares
-that the projection explains, and the *truth part* is the effective share times c |c|: all of it
-under the rule, 0 under random verdicts, negative where wrong answers are preferred. What is left is
-the *rest*. (The parts of `analysis.step.transmission.split` add up rollout by rollout, but the
-first is the truth divided by the reward's sd, which does not vanish where verdicts are random.)
+``align/truth/cosine`` (`study.rewards.advantages.alignment`), c^2 is the share of the sum of
+squares that the projection explains, and the *truth part* is the effective share times c |c|: all
+of it under the rule, 0 under random verdicts, negative where wrong answers are preferred. What is
+left is the *rest*. (The parts of `analysis.step.transmission.split` add up rollout by rollout, but
+the first is the truth divided by the reward's sd, which does not vanish where verdicts are random.)
 """
 
 from __future__ import annotations
@@ -152,10 +152,8 @@ def mix(
     """
     named = groups[groups["domain"].ne("")]
     domains = sorted(named["domain"].unique())
-    sums = {
-        domain: part.groupby("prompt", sort=True)[list(SUMS)].sum().to_numpy(dtype=float)
-        for domain, part in named.groupby("domain", sort=True)
-    }
+    parts = {domain: named[named["domain"] == domain] for domain in domains}
+    sums = {domain: _by_prompt(part) for domain, part in parts.items()}
     units = min(map(len, sums.values()), default=0)
     whole = _measures(np.array([[each.sum(axis=0)] for each in sums.values()]))
     drawn = None
@@ -168,7 +166,6 @@ def mix(
     realised = arithmetic.realised(named["domain"].to_numpy())
     mixes = {}
     for place, domain in enumerate(domains):
-        of_domain = named[named["domain"] == domain]
         estimates = {}
         for measure, values in whole.items():
             value = Estimate(float(values[place, 0]), n=len(sums[domain]), unit="prompt")
@@ -180,11 +177,18 @@ def mix(
             nominal=(weights or {}).get(domain, NAN),
             realised=realised[domain],
             **estimates,
-            dead=float((of_domain["pull"] == 0).mean()),
-            groups=len(of_domain),
+            dead=float((parts[domain]["pull"] == 0).mean()),
+            groups=len(parts[domain]),
             prompts=len(sums[domain]),
         )
     return mixes
+
+
+def _by_prompt(groups: pd.DataFrame) -> np.ndarray:
+    """`SUMS` of each prompt, shape (C, M)."""
+    codes, prompts = pd.factorize(groups["prompt"])
+    columns = (np.bincount(codes, groups[name], len(prompts)) for name in SUMS)
+    return np.stack(list(columns), axis=1)
 
 
 def _measures(sums_D_B_M: np.ndarray) -> dict[str, np.ndarray]:

@@ -58,7 +58,7 @@ def write_mixed(folder: Path, seeds: int = 3, arms: tuple[str, ...] = tuple(ARMS
 def _write_cell(cell: Path, arm: str, seed: int) -> None:
     for kind in ("rollouts", "verdicts"):
         (cell / kind).mkdir(parents=True)
-    judge, reward, rates = ARMS[arm]
+    judge, reward, _ = ARMS[arm]
     config = {
         "study": cell.parent.name,
         "arm": arm,
@@ -95,7 +95,7 @@ def held_out(arm: str, seed: int, step: int) -> dict[str, float]:
 
 
 def _rollouts(rng: np.random.Generator, arm: str, step: int) -> list[dict[str, Any]]:
-    _, reward, rates = ARMS[arm]
+    _, _, rates = ARMS[arm]
     judge_rates = {"by-rule": LENIENT, "qa-by-rule": LENIENT}.get(arm, rates)
     rows, group = [], 0
     for domain, prompts in PROMPTS.items():
