@@ -44,7 +44,7 @@ def lines(mixture: Mixture, level: float) -> list[str]:
 
 
 def short(estimate: Estimate) -> str:
-    """``.85 [.80, .90]``: two decimals, no leading zero."""
+    """``.85 [.80, 1]``: two decimals, no leading zero; 0 and 1 are exact."""
     if math.isnan(estimate.value):
         return MISSING
     value, low, high = map(_decimals, (estimate.value, estimate.low, estimate.high))
@@ -52,7 +52,7 @@ def short(estimate: Estimate) -> str:
 
 
 def _decimals(value: float) -> str:
-    text = f"{value:.2f}"
+    text = f"{value:.2f}" if value % 1 else f"{value:g}"
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
 
