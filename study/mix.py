@@ -1,7 +1,8 @@
 """Shares of the domains of a mixture: as weighted, as drawn, and as they reach the policy.
 
 A policy learns from advantages, so the *effective* mix is the share of the sum of |advantage|: a
-group whose rewards are all equal adds nothing to it, however often its domain is drawn.
+group whose rewards are all equal adds nothing to it, however often its domain is drawn. With the
+advantages that the rule's truths would have made, it is the rule-effective mix.
 
 >>> shares([1.0, -1.0, 0.5, -0.5], ["math", "math", "qa", "qa"])
 {'math': 0.6666666666666666, 'qa': 0.3333333333333333}
@@ -13,8 +14,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from study.rewards.advantages import advantages
-
 
 def shares(
     advantages_N: Sequence[float] | np.ndarray, domains_N: Sequence[str]
@@ -22,7 +21,7 @@ def shares(
     """Domain -> its share of the sum of |advantage|, by name; NaN where all advantages are 0.
 
     Args:
-        advantages_N: of N rollouts; NaN is a rollout without one, and adds nothing.
+        advantages_N: of N rollouts, in any shape; NaN is a rollout without one, and adds nothing.
         domains_N: the domain of each; "" is one like the others.
 
     Raises:
@@ -40,21 +39,6 @@ def shares(
 def realised(domains_N: Sequence[str]) -> dict[str, float]:
     """Domain -> its share of N rollouts, or of N prompts."""
     return shares(np.ones(len(domains_N)), domains_N)
-
-
-def effective(
-    rewards_P_G: np.ndarray, domains_P: Sequence[str], scale: str = "group"
-) -> dict[str, float]:
-    """Domain -> its share of the sum of |advantage| that these rewards make.
-
-    Args:
-        rewards_P_G: of P groups of G rollouts; NaN is a missing reward. With the rule's truths in
-            their place this is the rule-effective mix.
-        domains_P: the domain of each group.
-        scale: as in `study.rewards.advantages.advantages`.
-    """
-    made_P_G = advantages(rewards_P_G, scale)
-    return shares(np.abs(made_P_G).sum(axis=1), domains_P)
 
 
 def nominal(weights: Mapping[str, float]) -> dict[str, float]:

@@ -240,6 +240,8 @@ class Reward:
     """Of reward=binary: the score above which the reward is 1."""
     weights: dict[str, float] = field(default_factory=dict)
     """Of reward=hybrid: weights of judge, rule and truth."""
+    domains: dict[str, str] = field(default_factory=dict, metadata=bounds.each("judge", "rule"))
+    """Of reward=by-domain: domain of the rows -> whose reward trains it: judge or rule."""
     overlong: Overlong = field(default_factory=Overlong)
     repetition: Repetition = field(default_factory=Repetition)
 

@@ -27,6 +27,7 @@ from dataclasses import asdict
 from types import ModuleType
 
 from study import bounds
+from study.mix import nominal, realised
 from study.oracle import Oracle
 from study.rows import Row
 from study.schema import Study, Task, freeze
@@ -85,6 +86,19 @@ def _index(module: ModuleType, task_json: str) -> dict[str, Row]:
 def runs_code(task: Task) -> bool:
     """Whether a task runs what a policy writes, to score it."""
     return getattr(task_module(task.name), "runs_code", lambda options: False)(task)
+
+
+def nominal_mix(order: object, rows: Sequence[Row]) -> dict[str, float]:
+    """Domain -> the share of a run's draws that it is meant to have; {} where rows have no domain.
+
+    Args:
+        order: of the task; one with a ``mixture`` draws by its weights, any other and None draw
+            every row as often.
+        rows: to train on.
+    """
+    mixture = getattr(order, "mixture", None)
+    weights = mixture.domains if mixture else realised([row.domain for row in checked(rows)])
+    return nominal(weights) if any(weights) else {}
 
 
 def order_of(config: Study) -> mixed.Order | None:

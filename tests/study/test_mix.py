@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.mix import effective, nominal, realised, shares
+from study.mix import nominal, realised, shares
 from study.rewards.advantages import advantages
 
 DOMAINS = st.sampled_from(["math", "qa", "code", ""])
@@ -46,7 +46,7 @@ def test_nominal_and_realised_shares():
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_a_dead_group_has_no_share_in_the_effective_mix(scale):
     rewards = np.array([[0.0, 1.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
-    told = effective(rewards, ["math", "qa", "code"], scale)
+    told = shares(advantages(rewards, scale), np.repeat(["math", "qa", "code"], 4).tolist())
     pushed = np.abs(advantages(rewards, scale)).sum(axis=1)
     assert told["qa"] == 0.0
     assert told["math"] == pytest.approx(pushed[0] / pushed.sum())
@@ -54,5 +54,6 @@ def test_a_dead_group_has_no_share_in_the_effective_mix(scale):
 
 
 def test_nothing_pushed_is_no_share_at_all():
-    told = effective(np.array([[1.0, 1.0], [math.nan, 1.0]]), ["math", "qa"])
+    tied = advantages(np.array([[1.0, 1.0], [math.nan, 1.0]]))
+    told = shares(tied, ["math", "math", "qa", "qa"])
     assert all(math.isnan(share) for share in told.values())
