@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.arm.mixture import numbers, of_runs
-from analysis.printed import mixture, with_problems
+from analysis.printed import mixture, show, with_problems
 from analysis.records.runs import read_study
 from analysis.run.drift import usable_cells
 from analysis.statistics.estimate import LEVEL
 from analysis.step.transmission import THRESHOLD
 from study.bounds import Number
-from study.cli import StudyOptions, command, option, output, writes
+from study.cli import StudyOptions, command, option, output
 from study.errors import UserError
-from study.files import write_json
 
 
 @dataclass(frozen=True)
@@ -23,12 +22,12 @@ class Options(StudyOptions):
     window: int = option("steps of a window; 0: as many as the counts allow", 0, Number(low=0))
     threshold: float = option("the judge says yes from this score on", THRESHOLD, Number(0, high=1))
     level: float = option("level of the intervals", LEVEL, Number(above=0, below=1))
-    out: Path = output("JSON file for the numbers", required=True)
+    out: Path | None = output("JSON file for the numbers")
 
 
 @command("analysis.mixture study=mixed-quickstart out=mixture.json", __doc__, Options)
 def main(options: Options) -> int:
-    """Exit codes: 0 written, 2 a user's error."""
+    """Exit codes: 0 printed, 2 a user's error."""
     records = read_study(options.folder)
     cells = usable_cells(records.table)
     runs = [run for run in records.runs if run.cell in cells]
@@ -41,10 +40,9 @@ def main(options: Options) -> int:
     problems = [*records.problems, *result.problems]
     names = ("study", "window", "threshold", "level")
     chosen = {name: getattr(options, name) for name in names}
-    with writes("out", options.out):
-        write_json(options.out, {"options": chosen, **numbers(result), "problems": problems})
-    print(with_problems(mixture.lines(result, options.level), problems))
-    return 0
+    written = {"options": chosen, **numbers(result), "problems": problems}
+    text = mixture.lines(result, options.level)
+    return show(options, written, lambda: with_problems(text, problems))
 
 
 if __name__ == "__main__":

@@ -71,8 +71,10 @@ def test_a_run_knows_its_domains_and_what_was_held_out(runs: list[Run]) -> None:
 def test_shares_are_those_of_the_arithmetic_and_parts_add_up() -> None:
     run = make_run(JUDGE, TRUTH, NAMES)
     shares = mix(pulls(run), {"code": 0.3, "math": 0.4, "qa": 0.3})
-    right = arithmetic.effective(run.reward, NAMES)
-    by_truth = arithmetic.effective(run.truth, NAMES)
+    each_domain = np.repeat(NAMES, 4)
+    right, by_truth = (
+        arithmetic.shares(advantages(rewards), each_domain) for rewards in (run.reward, run.truth)
+    )
     for domain, each in shares.items():
         assert each.effective.value == pytest.approx(right[domain])
         assert each.rule_effective.value == pytest.approx(by_truth[domain])
