@@ -116,25 +116,28 @@ def tables(group: int, tpr: float, fpr: float, scale: float | None = None) -> np
     The rows are the sum of |A|, sum A t / G, and the chance that all verdicts are alike. Advantages
     are those of `study.rewards.advantages.advantages`: divided by the group's sd, or by ``scale``.
     """
-    counts = np.arange(group + 1)
-    k, a, b = np.meshgrid(counts, counts, counts, indexing="ij")
-    chance = _binomial(a, k, tpr) * _binomial(b, group - k, fpr)
-    passed = a + b
-    spread = passed * (group - passed) / group
-    sd = np.sqrt(np.maximum(spread, 0.0) / (group - 1)) + EPS if scale is None else scale
-    measures = (
-        2 * spread / sd,
-        (a - k * passed / group) / sd / group,
-        (passed % group == 0).astype(float),
+    passed = np.arange(group + 1)
+    hits, alarms = _binomial(group, tpr), _binomial(group, fpr)
+    # chance of so many yes given so many right, and the sum of right ones among them times that
+    chance, right_passed = (
+        np.stack(
+            [np.convolve(table[k, : k + 1], alarms[group - k, : group - k + 1]) for k in passed]
+        )
+        for table in (hits, hits * passed)
     )
-    return np.stack([(chance * measure).sum(axis=(1, 2)) for measure in measures])
+    spread = passed * (group - passed) / group
+    sd = np.sqrt(spread / (group - 1)) + EPS if scale is None else scale
+    beyond = right_passed - chance * np.outer(passed, passed) / group
+    dead = chance[:, 0] + chance[:, -1]
+    return np.stack([(chance * 2 * spread / sd).sum(1), (beyond / sd).sum(1) / group, dead])
 
 
-def _binomial(successes: np.ndarray, n: np.ndarray, p: float) -> np.ndarray:
-    """Probability of so many successes of n; 0 for more than n."""
-    inside = np.clip(n - successes, 0, None)
-    ways = special.binom(n, np.minimum(successes, n))
-    return np.where(successes <= n, ways * p**successes * (1 - p) ** inside, 0.0)
+def _binomial(most: int, p: float) -> np.ndarray:
+    """Probability of k successes of n, both 0..most, shape (n, k); 0 for k above n."""
+    n, k = np.ogrid[: most + 1, : most + 1]
+    left = np.maximum(n - k, 0)
+    ways = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(left + 1)
+    return np.where(k <= n, np.exp(ways + special.xlogy(k, p) + special.xlog1py(left, -p)), 0.0)
 
 
 def expected(
