@@ -13,7 +13,7 @@ from analysis.arm.teaching import Comparison, Expected, MixPoint, compare
 from analysis.arm.transfer import Swap, Transfer, swaps, transfers
 from analysis.records.runs import Run
 from analysis.statistics.estimate import LEVEL, Estimate
-from analysis.step.confusion import Judged, by_domain
+from analysis.step.confusion import ALL, Judged, judged
 from analysis.step.mixture import (
     Mix,
     answers,
@@ -92,8 +92,8 @@ def of_runs(
         spans,
         whole,
         [
-            (arm, window, by_domain(between(judged, window), threshold, level)[0])
-            for arm, (_, judged) in of_arm.items()
+            (arm, window, _rates(between(judged_rows, window), threshold, level))
+            for arm, (_, judged_rows) in of_arm.items()
             for window in each
         ],
         [
@@ -109,6 +109,13 @@ def of_runs(
         swaps(mixed),
         [sentence for arm in of_arm if (sentence := _graded(arm, mixed))],
     )
+
+
+def _rates(told: pd.DataFrame, threshold: float, level: float) -> dict[str, Judged]:
+    """By domain, then of all together, unless a domain bears that name."""
+    domains = sorted(set(told["domain"]) - {""})
+    rates = {each: judged(told[told["domain"] == each], threshold, level) for each in domains}
+    return rates if ALL in rates else rates | {ALL: judged(told, threshold, level)}
 
 
 def _accuracies(runs: Sequence[Run]) -> pd.DataFrame:
@@ -139,9 +146,9 @@ def numbers(mixture: Mixture) -> dict[str, Any]:
     """For JSON: rates and mix by domain, arm and window, then what compares arms."""
     domains: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for arm, window, rates in mixture.rates:
-        for domain, judged in rates.items():
+        for domain, each in rates.items():
             part = domains.setdefault(domain, {"rates": [], "mix": []})
-            part["rates"].append(_place(arm, window) | judged.row())
+            part["rates"].append(_place(arm, window) | each.row())
     for arm, window, mixes in mixture.mixes:
         for domain, each in mixes.items():
             domains[domain]["mix"].append(_place(arm, window) | _plain(each))

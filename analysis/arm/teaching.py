@@ -271,8 +271,9 @@ def _interval(
 def compare(runs: Sequence[Run], groups: pd.DataFrame, first: tuple[int, int]) -> Comparison:
     """Predictions from the first steps of each arm, beside what was observed.
 
-    The rule's arm is the first by name in which the rule rewards every domain; its own change is
-    the unit in which an arm's is predicted.
+    The rule's arm is the one with the most domains, the first by name, of those in which the rule
+    rewards all of them. Its change is the unit in which that of an arm with the same domains is
+    predicted.
 
     Args:
         runs: those that have domains.
@@ -280,8 +281,9 @@ def compare(runs: Sequence[Run], groups: pd.DataFrame, first: tuple[int, int]) -
         first: the steps that are predicted from, first and last.
     """
     by_arm = {run.arm: run for run in runs}
-    ruled = [arm for arm, run in by_arm.items() if {*taught_by(run).values()} == {RULE}]
-    rule_arm = min(ruled, default=None)
+    teachers = {arm: taught_by(run) for arm, run in by_arm.items()}
+    ruled = [arm for arm, by in teachers.items() if {*by.values()} == {RULE}]
+    rule_arm = min(ruled, key=lambda arm: (-len(teachers[arm]), arm), default=None)
     mixes = []
     for arm in sorted(by_arm):
         of_arm = groups[groups["arm"] == arm]
@@ -300,7 +302,10 @@ def compare(runs: Sequence[Run], groups: pd.DataFrame, first: tuple[int, int]) -
     note = ""
     if rule_arm is None:
         note = "no arm has the rule for every domain: add one with reward=rule"
-    points = [] if rule_arm is None else _points(changes(runs), relative, rule_arm)
+    points = []
+    if rule_arm is not None:
+        alike = [run for run in runs if list(teachers[run.arm]) == list(teachers[rule_arm])]
+        points = _points(changes(alike), relative, rule_arm)
     if not note and not points:
         note = "no other arm has a seed of the rule's with two evaluations: trainer.eval_steps"
     return Comparison(

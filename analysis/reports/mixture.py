@@ -14,6 +14,7 @@ from analysis.reports import figures, markup
 from analysis.reports.figures import style
 from analysis.run.drift import learning_curves
 from analysis.statistics.estimate import Estimate
+from study.screen import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,6 +134,11 @@ def _swap(swapped: str, judged: str, ruled: str) -> str:
     return f"{judged} -> {ruled}, the rule in {swapped}"
 
 
+def _plain(name: str) -> str:
+    """A name of others as a figure's text, which takes $ for a formula."""
+    return visible(name).replace("$", r"\$")
+
+
 @style()
 def figure(mixture: Mixture) -> Figure:
     """Above, the effective mix over the steps, a panel for each arm; below, held-out accuracy, a
@@ -150,14 +156,15 @@ def figure(mixture: Mixture) -> Figure:
     for arm, axes in zip(arms, panels, strict=True):
         for domain, share in mixture.shares[arm].items():
             part = mixes[(mixes["arm"] == arm) & (mixes["metric"] == domain)]
-            figures.band(axes, part, domain, color=colours[domain])
+            figures.band(axes, part, _plain(domain), color=colours[domain])
             axes.axhline(share, color=colours[domain], linestyle="--", linewidth=1)
-        axes.set(title=arm, ylim=(0, 1), xlabel="training step", ylabel="effective share")
+        axes.set(title=_plain(arm), ylim=(0, 1), xlabel="training step", ylabel="effective share")
     figures.outside_legend(tops[0], panels)
     if below:
         panels = figures.panels_of(tops[1], len(tested))
         for domain, axes in zip(tested, panels, strict=True):
-            figures.bands(axes, accuracies, accuracies[accuracies["metric"] == domain])
-            axes.set(title=domain, xlabel="training step", ylabel="held-out accuracy")
+            part = accuracies[accuracies["metric"] == domain]
+            figures.bands(axes, accuracies, part, lambda arm, _: _plain(arm))
+            axes.set(title=_plain(domain), xlabel="training step", ylabel="held-out accuracy")
         figures.outside_legend(tops[1], panels)
     return drawn

@@ -19,6 +19,7 @@ from analysis.arm.mixture import of_runs
 from analysis.arm.teaching import agreement, compare, expected, tables
 from analysis.arm.transfer import best_moved, changes, swaps, taught_by, transfers
 from analysis.mixture import main
+from analysis.printed.mixture import lines
 from analysis.records.runs import Run, read_study
 from analysis.reports import sections
 from analysis.reports.evidence import gather
@@ -219,6 +220,14 @@ def test_predictions_stand_beside_what_was_observed(runs: list[Run]) -> None:
     assert all(np.isnan(row.effective.value) for row in whole.mixes), "no step came after"
     without = [run for run in runs if "by-rule" not in run.arm]
     assert "reward=rule" in compare(without, pulls_of(without), (1, 3)).note
+    alone = [
+        replace(run, arm="a", domain_P=np.full(len(run.step_P), "math", dtype=object))
+        for run in runs
+        if "by-rule" in run.arm
+    ]
+    with_alone = compare([*runs, *alone], pulls_of([*runs, *alone]), (1, 3))
+    assert with_alone.rule_arm == made.rule_arm, "the rule over all domains"
+    assert with_alone.points == made.points, "an arm of one domain is not compared"
     blind = [replace(run, held_out={}) for run in runs]
     assert "trainer.eval_steps" in compare(blind, groups, (1, 3)).note
 
@@ -368,6 +377,26 @@ def test_graded_rewards_are_told(runs: list[Run]) -> None:
     assert made is not None
     (problem,) = made.problems
     assert runs[0].arm in problem and "neither 0 nor 1" in problem
+
+
+def test_a_domain_may_bear_any_name(runs: list[Run], folder: Path) -> None:
+    hostile = "<b>\x1b[31m$x"
+    renamed = {"qa": "all", "code": hostile, "math": "math"}
+    changed = [
+        replace(
+            run,
+            domain_P=np.array([renamed[name] for name in run.domain_P], dtype=object),
+            held_out={renamed[name]: steps for name, steps in run.held_out.items()},
+        )
+        for run in runs
+        if run.domain_P is not None
+    ]
+    made = of_runs(changed)
+    assert made is not None and made.domains == sorted(renamed.values())
+    assert all(list(rates) == made.domains for _, _, rates in made.rates), "all is that domain"
+    assert not any("\x1b" in line for line in lines(made, 0.95))
+    text = "".join(sections.mixture(replace(gather(folder), mixture=made)))
+    assert "<b>" not in text and "&lt;b&gt;" in text
 
 
 def test_answers_leave_out_places_that_no_rollout_fills() -> None:
