@@ -37,8 +37,9 @@ class Mixture:
     """What a study's runs say of their domains; every list is by arm, then window, then domain.
 
     Attributes:
-        rates: judge against rule in each window; the window of an arm's own is the whole run.
-        mixes: the shares of what the steps of a window did.
+        spans: the windows, ``whole`` all steps; both first and last step.
+        rates: judge against rule over the whole run, then in each window if that was asked for.
+        mixes: the shares of what those steps did.
         curves: effective shares by run and window, held_out: accuracy by run and evaluated step;
             both cell, arm, seed, step, metric (the domain), value.
         shares: arm -> domain -> nominal share.
@@ -63,7 +64,12 @@ class Mixture:
 
 
 def of_runs(
-    runs: Sequence[Run], width: int = 0, threshold: float = THRESHOLD, level: float = LEVEL
+    runs: Sequence[Run],
+    width: int = 0,
+    threshold: float = THRESHOLD,
+    level: float = LEVEL,
+    *,
+    by_window: bool = True,
 ) -> Mixture | None:
     """The mixture of some runs; None where no row names its domain.
 
@@ -72,6 +78,7 @@ def of_runs(
         width: steps of a window, 0 as `analysis.step.mixture.windows` decides.
         threshold: a judge's score is a yes from here on.
         level: of the intervals of rates and shares.
+        by_window: give rates and mixes of every window, not of the whole run alone.
     """
     mixed = [run for run in runs if run.domain_P is not None]
     if not has_domains(mixed):
@@ -87,7 +94,7 @@ def of_runs(
     of_arm = {
         arm: (groups[groups["arm"] == arm], told[told["arm"] == arm]) for arm in sorted(shares)
     }
-    each = dict.fromkeys([whole, *spans])
+    each = dict.fromkeys([whole, *(spans if by_window else ())])
     return Mixture(
         spans,
         whole,

@@ -155,7 +155,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         overoptimisation=[
             row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
         ],
-        mixture=mixture_of(by_arm),
+        mixture=mixture_of(by_arm, by_window=False),
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),
