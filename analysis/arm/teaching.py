@@ -1,15 +1,17 @@
 """What a judge of a mixture will teach, predicted from its first steps and compared over arms.
 
 In a domain where verdicts are yes or no and a prompt's answers are right with the chance p, they
-are rewarded with the chance q = FPR + J p, by the rates of the judge. A group of G is dead with the
-chance q^G + (1 - q)^G; where advantages are divided by the group's sd, the sum of |A| is about
-2 G sqrt(q (1 - q)), and what the group teaches of the truth, Cov(A, truth), about
-J p (1 - p) / sqrt(q (1 - q)). All three are wanted as means over prompts, and p is not known: the
-share of right answers among eight is a noisy p, and a function of it is biased. So it is not put in
-their place. Given that k of the G rollouts are right, the number of yes is Binomial(k, TPR) +
-Binomial(G - k, FPR), hence each expectation given k is a finite sum (`tables`). As k is itself
-Binomial(G, p), the mean of these over groups is unbiased for the mean over prompts, whatever the
-distribution of p and however small G.
+are rewarded with the chance q = FPR + J p, by the rates of the judge. Were verdicts independent, a
+group of G would be dead with the chance q^G + (1 - q)^G; where advantages are divided by the
+group's sd, the sum of |A| is about 2 G sqrt(q (1 - q)), and what the group teaches of the truth,
+Cov(A, truth), about J p (1 - p) / sqrt(q (1 - q)).
+
+Two things keep that from being computed as it stands. The share of right answers among eight is a
+noisy p, and a function of it is biased. And equal answers to a prompt have one verdict, so that a
+group that has found the answer stands or falls together. Hence no p is put in: given the answers of
+a group, each different one is passed with the chance TPR or FPR, and what the group does is
+expected exactly (`outcomes`). Its mean over the groups that were drawn is unbiased for the mean
+over prompts, whatever the distribution of p and however small G.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from analysis.arm.transfer import RULE, changes, taught_by
 from analysis.records.runs import Run
@@ -27,7 +28,9 @@ from analysis.statistics.agreement import correlation
 from analysis.statistics.bootstrap import ratio
 from analysis.statistics.estimate import ENDS, NAN, NO_ESTIMATE, Estimate, around
 from analysis.statistics.intervals import line, mean_interval, paired_difference, student
-from analysis.step.mixture import between, mix, nominal
+from analysis.step.mixture import mix, nominal
+from analysis.step.transmission import THRESHOLD
+from study.mix import realised
 from study.rewards.advantages import EPS
 
 NO_SPREAD = 1e-18
@@ -110,38 +113,101 @@ class Comparison:
     """Why no accuracy is predicted; empty where it is."""
 
 
-def tables(group: int, tpr: float, fpr: float, scale: float | None = None) -> np.ndarray:
-    """Expectations given that k of G rollouts are right, shape (3, G + 1), k = 0..G.
+def outcomes(
+    count_P_G: np.ndarray, right_P_G: np.ndarray, tpr: float, fpr: float, scale: float | None = None
+) -> np.ndarray:
+    """What P groups are expected to do: sum of |A|, sum A t / n, chance to be dead, shape (P, 3).
 
-    The rows are the sum of |A|, sum A t / G, and the chance that all verdicts are alike. Advantages
+    Exact, over all verdicts of the different answers of a group, each passed on its own. Advantages
     are those of `study.rewards.advantages.advantages`: divided by the group's sd, or by ``scale``.
+
+    Args:
+        count_P_G: how many rollouts gave each different answer, 0 for none; two at least a group.
+        right_P_G: whether it is right.
+        tpr, fpr: chance of a yes for a right and for a wrong answer.
     """
-    passed = np.arange(group + 1)
-    hits, alarms = _binomial(group, tpr), _binomial(group, fpr)
-    # chance of so many yes given so many right, and the sum of right ones among them times that
-    chance, right_passed = (
-        np.stack(
-            [np.convolve(table[k, : k + 1], alarms[group - k, : group - k + 1]) for k in passed]
-        )
-        for table in (hits, hits * passed)
+    passed = np.arange(int(count_P_G.sum(axis=1).max(initial=0)) + 1)
+    chance = np.zeros((len(count_P_G), len(passed)))
+    chance[:, 0] = 1
+    right_passed = np.zeros_like(chance)
+    # the chance of so many yes, and the right ones among them times it, answer by answer
+    for count, right in zip(count_P_G.T[..., None], right_P_G.T[..., None], strict=True):
+        rate = np.where(right, tpr, fpr)
+        before = np.maximum(passed - count, 0)
+        inside = passed >= count
+        more = np.where(inside, np.take_along_axis(chance, before, axis=1), 0.0)
+        rights = np.where(inside, np.take_along_axis(right_passed, before, axis=1), 0.0)
+        right_passed = (1 - rate) * right_passed + rate * (rights + count * right * more)
+        chance = (1 - rate) * chance + rate * more
+    n = count_P_G.sum(axis=1, keepdims=True)
+    right = (count_P_G * right_P_G).sum(axis=1, keepdims=True)
+    spread = np.maximum(passed * (n - passed), 0) / n
+    sd = np.sqrt(spread / (n - 1)) + EPS if scale is None else scale
+    beyond = right_passed - chance * right * passed / n
+    dead = chance[:, 0] + np.take_along_axis(chance, n, axis=1)[:, 0]
+    return np.stack(
+        [(chance * 2 * spread / sd).sum(axis=1), (beyond / sd).sum(axis=1) / n[:, 0], dead], axis=1
     )
-    spread = passed * (group - passed) / group
-    sd = np.sqrt(spread / (group - 1)) + EPS if scale is None else scale
-    beyond = right_passed - chance * np.outer(passed, passed) / group
-    dead = chance[:, 0] + chance[:, -1]
-    return np.stack([(chance * 2 * spread / sd).sum(1), (beyond / sd).sum(1) / group, dead])
 
 
-def _binomial(most: int, p: float) -> np.ndarray:
-    """Probability of k successes of n, both 0..most, shape (n, k); 0 for k above n."""
-    n, k = np.ogrid[: most + 1, : most + 1]
-    left = np.maximum(n - k, 0)
-    ways = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(left + 1)
-    return np.where(k <= n, np.exp(ways + special.xlogy(k, p) + special.xlog1py(left, -p)), 0.0)
+@dataclass(frozen=True)
+class Drawn:
+    """Groups as they were drawn: P of at least two rollouts that have reward and truth.
+
+    ``count_P_G`` and ``right_P_G`` as in `outcomes`; ``yes_P_2`` counts the rollouts rewarded with
+    .5 or more among the right and the wrong ones.
+    """
+
+    domain_P: np.ndarray
+    prompt_P: np.ndarray
+    count_P_G: np.ndarray
+    right_P_G: np.ndarray
+    yes_P_2: np.ndarray
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Drawn:
+        """The groups of some runs that name their domain."""
+        parts = [_drawn(run) for run in runs]
+        width = max(part.count_P_G.shape[1] for part in parts)
+
+        def wide(values_P_G: np.ndarray) -> np.ndarray:
+            return np.pad(values_P_G, ((0, 0), (0, width - values_P_G.shape[1])))
+
+        return cls(
+            np.concatenate([part.domain_P for part in parts]),
+            np.concatenate([part.prompt_P for part in parts]),
+            np.concatenate([wide(part.count_P_G) for part in parts]),
+            np.concatenate([wide(part.right_P_G) for part in parts]),
+            np.concatenate([part.yes_P_2 for part in parts]),
+        )
+
+    def where(self, here: np.ndarray) -> Drawn:
+        """The groups of which ``here``, shape (P,), is true."""
+        return Drawn(*(values[here] for values in vars(self).values()))
+
+    def shown_P_2(self) -> np.ndarray:
+        """Right and wrong rollouts of each group."""
+        right = (self.count_P_G * self.right_P_G).sum(axis=1)
+        return np.stack([right, self.count_P_G.sum(axis=1) - right], axis=1)
+
+
+def _drawn(run: Run) -> Drawn:
+    assert run.domain_P is not None and run.prompt_P is not None
+    told = np.isfinite(run.reward) & np.isfinite(run.truth)
+    here = (told.sum(axis=1) > 1) & (run.domain_P != "")
+    told, truth, reward = told[here], run.truth[here], run.reward[here]
+    places = np.broadcast_to(np.arange(told.shape[1]), told.shape)
+    text = places if run.text is None else run.text[here]
+    right, yes = told & (truth >= THRESHOLD), told & (reward >= THRESHOLD)
+    same = text[:, :, None] == text[:, None, :]
+    same &= told[:, :, None] & told[:, None, :] & (right[:, :, None] == right[:, None, :])
+    count = same.sum(axis=2) * (same.argmax(axis=2) == places)  # at the first of equal ones
+    yes_P_2 = np.stack([(yes & right).sum(axis=1), (yes & ~right).sum(axis=1)], axis=1)
+    return Drawn(run.domain_P[here], run.prompt_P[here], count, right, yes_P_2)
 
 
 def expected(
-    groups: pd.DataFrame, weights: Mapping[str, float], scale: str = "group"
+    drawn: Drawn, weights: Mapping[str, float], scale: str = "group"
 ) -> dict[str, Expected]:
     """What the groups of some first steps let expect, by domain.
 
@@ -151,45 +217,47 @@ def expected(
     that of the pooled verdicts.
 
     Args:
-        groups: rows of `analysis.step.mixture.pulls`; groups with fewer than two rollouts that
-            have reward and truth are left out.
+        drawn: groups of runs of one arm.
         weights: each domain's share of the rows to come; those that are not known are as in
-            ``groups``.
+            ``drawn``.
         scale: ``trainer.scale_rewards``.
     """
-    told = groups[groups["domain"].ne("") & (groups["told"] > 1)]
-    parts = {domain: told[told["domain"] == domain] for domain in sorted(set(told["domain"]))}
-    drawn = {domain: len(part) / len(told) for domain, part in parts.items()}
-    known = all(weights.get(domain, NAN) > 0 for domain in parts)
-    share = {domain: weights[domain] if known else drawn[domain] for domain in parts}
-    divided_by = {"group": None, "none": 1.0, "batch": _pooled_sd(told)}[scale]
-    by_rule = told.assign(yes_right=told["right"], yes_wrong=0)
-    rule_divided_by = _pooled_sd(by_rule) if scale == "batch" else divided_by
-    means = {domain: _Means.of(part, divided_by, rule_divided_by) for domain, part in parts.items()}
-    total = sum(share[domain] * each.mean[0] for domain, each in means.items())
+    domains = sorted(set(drawn.domain_P.tolist()))
+    shares = realised(drawn.domain_P.tolist())
+    if all(weights.get(domain, NAN) > 0 for domain in domains):
+        shares = {domain: weights[domain] for domain in domains}
+    divided_by, by_rule = (
+        {"group": None, "none": 1.0, "batch": _pooled_sd(passed, drawn.count_P_G)}[scale]
+        for passed in (drawn.yes_P_2, drawn.shown_P_2()[:, 0])
+    )
+    means = {
+        domain: _Means.of(drawn.where(drawn.domain_P == domain), divided_by, by_rule)
+        for domain in domains
+    }
+    total = sum(shares[domain] * each.mean[0] for domain, each in means.items())
+    pull, taught, dead, ruled = np.eye(4)
     result = {}
     for domain, each in means.items():
-        effective = share[domain] * each.mean[0] / total if total > 0 else NAN
-        variance = sum(
-            ((float(other == domain) - effective) * share[other] / total) ** 2
-            * means[other].variance(np.array([1.0, 0.0, 0.0, 0.0]))
-            for other in means
-            if total > 0
-        )
-        units = min(len(other.moves_C) for other in means.values())
-        by_rule_mean = each.mean[3]
-        relative = float(ratio(each.mean[[1, 3]]))
-        slope = np.array([0.0, 1.0, 0.0, -relative]) / by_rule_mean if by_rule_mean else None
+        effective, variance = NAN, NAN
+        if total > 0:
+            effective = shares[domain] * each.mean[0] / total
+            variance = sum(
+                ((float(other == domain) - effective) * shares[other] / total) ** 2
+                * means[other].variance(pull)
+                for other in means
+            )
+        units = len(each.moves_C)
+        relative = NO_ESTIMATE
+        if each.mean[3]:
+            value = float(each.mean[1] / each.mean[3])
+            slope = (taught - value * ruled) / each.mean[3]
+            relative = _interval(value, each.variance(slope), units, exact=True)
+        fewest = min(len(other.moves_C) for other in means.values())
         result[domain] = Expected(
             *(each.tpr, each.fpr),
-            effective=_interval(effective, variance, units, (0.0, 1.0)),
-            dead=_interval(
-                *(each.mean[2], each.variance(np.array([0.0, 0.0, 1.0, 0.0]))),
-                *(len(each.moves_C), (0.0, 1.0)),
-            ),
-            relative=NO_ESTIMATE
-            if slope is None
-            else _interval(relative, each.variance(slope), len(each.moves_C), exact=True),
+            effective=_interval(effective, variance, fewest, (0.0, 1.0)),
+            dead=_interval(each.mean[2], each.variance(dead), units, (0.0, 1.0)),
+            relative=relative,
         )
     return result
 
@@ -205,33 +273,27 @@ class _Means:
     moves_C: np.ndarray
 
     @classmethod
-    def of(cls, part: pd.DataFrame, scale: float | None, rule_scale: float | None) -> _Means:
-        told, right = part["told"].to_numpy(), part["right"].to_numpy()
-        yes = part["yes_right"].to_numpy(), part["yes_wrong"].to_numpy()
-        shown = right, told - right
+    def of(cls, drawn: Drawn, scale: float | None, rule_scale: float | None) -> _Means:
+        yes, shown = drawn.yes_P_2.T, drawn.shown_P_2().T
         rates = [
-            float(y.sum() / n.sum()) if n.sum() else NAN for y, n in zip(yes, shown, strict=True)
+            float(ratio(np.array([y.sum(), n.sum()]))) for y, n in zip(yes, shown, strict=True)
         ]
-        tpr, fpr = np.nan_to_num(rates)  # a rate of answers that do not occur is not asked for
-        ends = [(tpr, fpr), _aside(tpr, fpr, 0), _aside(tpr, fpr, 1)]
-        values = np.zeros((len(part), 4))
-        slopes = np.zeros((2, len(part), 4))
-        for size in np.unique(told):
-            rows = told == size
-            here, *beside = (tables(int(size), *end, scale)[:, right[rows]].T for end in ends)
-            values[rows, :3] = here
-            values[rows, 3] = tables(int(size), 1.0, 0.0, rule_scale)[1, right[rows]]
-            for slope, moved, end, at in zip(slopes, beside, ends[1:], (0, 1), strict=True):
-                slope[rows, :3] = (moved - here) / (end[at] - ends[0][at])
-        mean = values.mean(axis=0)
-        moves = values - mean
-        for slope, rate, y, n in zip(slopes, (tpr, fpr), yes, shown, strict=True):
+        at = np.nan_to_num(rates)  # a rate of answers that do not occur is not asked for
+        groups = drawn.count_P_G, drawn.right_P_G
+        here = outcomes(*groups, *at, scale)
+        under_rule = outcomes(*groups, 1.0, 0.0, rule_scale)[:, 1:2]
+        values = np.concatenate([here, under_rule], axis=1)
+        moves = values - values.mean(axis=0)
+        for which, (y, n) in enumerate(zip(yes, shown, strict=True)):
             if n.sum():
-                moves += slope.mean(axis=0) * ((y - rate * n) / n.mean())[:, None]
-        codes, prompts = pd.factorize(part["prompt"])
+                aside = at.copy()
+                aside[which] += STEP if at[which] < 0.5 else -STEP
+                slope = (outcomes(*groups, *aside, scale) - here) / (aside - at)[which]
+                moves[:, :3] += slope.mean(axis=0) * ((y - at[which] * n) / n.mean())[:, None]
+        codes, prompts = pd.factorize(drawn.prompt_P)
         by_prompt = np.zeros((len(prompts), 4))
-        np.add.at(by_prompt, codes, moves / len(part))
-        return cls(*rates, mean, by_prompt)
+        np.add.at(by_prompt, codes, moves / len(moves))
+        return cls(*rates, values.mean(axis=0), by_prompt)
 
     def variance(self, direction: np.ndarray) -> float:
         """Of the means along a direction; NaN for one prompt."""
@@ -240,16 +302,9 @@ class _Means:
         return units / (units - 1) * float(moves @ moves) if units > 1 else NAN
 
 
-def _aside(tpr: float, fpr: float, which: int) -> tuple[float, float]:
-    """The rates, one of them a little nearer to the middle."""
-    rates = [float(tpr), float(fpr)]
-    rates[which] += STEP if rates[which] < 0.5 else -STEP
-    return rates[0], rates[1]
-
-
-def _pooled_sd(groups: pd.DataFrame) -> float:
-    passed = (groups["yes_right"] + groups["yes_wrong"]).sum() / groups["told"].sum()
-    return float((passed * (1 - passed)) ** 0.5) + EPS
+def _pooled_sd(passed: np.ndarray, told: np.ndarray) -> float:
+    share = passed.sum() / max(told.sum(), 1)
+    return float((share * (1 - share)) ** 0.5) + EPS
 
 
 def _interval(
@@ -287,7 +342,11 @@ def compare(runs: Sequence[Run], groups: pd.DataFrame, first: tuple[int, int]) -
     mixes = []
     for arm in sorted(by_arm):
         of_arm = groups[groups["arm"] == arm]
-        begun = between(of_arm, first)
+        begun = [
+            run.where((first[0] <= run.step_P) & (run.step_P <= first[1]))
+            for run in runs
+            if run.arm == arm
+        ]
         weights = nominal(by_arm[arm], sorted(set(of_arm["domain"]) - {""}))
         later = mix(of_arm[of_arm["step"] > first[1]])
         mixes += [
@@ -296,7 +355,7 @@ def compare(runs: Sequence[Run], groups: pd.DataFrame, first: tuple[int, int]) -
                 later[domain].effective if domain in later else NO_ESTIMATE,
                 later[domain].dead if domain in later else NAN,
             )
-            for domain, each in expected(begun, weights, by_arm[arm].scale).items()
+            for domain, each in expected(Drawn.of(begun), weights, by_arm[arm].scale).items()
         ]
     relative = {(row.arm, row.domain): row.expected.relative.value for row in mixes}
     note = ""

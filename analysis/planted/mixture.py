@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import roots_jacobi
 
-from analysis.arm.teaching import expected
+from analysis.arm.teaching import Drawn, expected
 from analysis.arm.transfer import swaps, transfers
 from analysis.planted.trials import Trials, replicated, trials
 from analysis.planted.truth import Tabular
@@ -95,7 +95,7 @@ def mixed(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     shares = mix(groups)
     total = sum(prompts for prompts, *_ in DOMAINS.values())
     weights = {domain: prompts / total for domain, (prompts, *_) in DOMAINS.items()}
-    ahead = expected(groups, weights)
+    ahead = expected(Drawn.of([run]), weights)
     return (
         *(strict.tpr, lenient.fpr, lenient.leniency),
         *(shares["qa"].effective, shares["qa"].rule_effective),

@@ -86,6 +86,8 @@ class Run:
     """Domain of each group, "" for none; None where no row has one."""
     prompt_P: np.ndarray | None = None
     """Prompt id of each group."""
+    text: np.ndarray | None = None
+    """(P, G), a number for each answer, the same for equal texts."""
     held_out: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     """Domain -> step, 0 too -> accuracy on the held-out rows, where it was evaluated."""
     identity: Mapping[str, Any] = field(default_factory=dict)
@@ -115,9 +117,12 @@ class Run:
 
     def at(self, step: int) -> Run:
         """The groups of one step."""
-        here = self.step_P == step
+        return self.where(self.step_P == step)
+
+    def where(self, here: np.ndarray) -> Run:
+        """The groups of which ``here``, shape (P,), is true."""
         arrays = ("step_P", "reward", "advantage", "truth", "judge", "features")
-        arrays += tuple(n for n in ("domain_P", "prompt_P") if getattr(self, n) is not None)
+        arrays += tuple(n for n in ("domain_P", "prompt_P", "text") if getattr(self, n) is not None)
         part: dict[str, Any] = {name: getattr(self, name)[here] for name in arrays}
         part["shadows"] = {name: scores[here] for name, scores in self.shadows.items()}
         part["under"] = {
@@ -303,6 +308,7 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
         log_ratio=place(ratio.to_numpy()) if ratio.notna().any() else None,
         domain_P=domain_P,
         prompt_P=of_groups("prompt_id"),
+        text=place(pd.factorize(rollouts["answer"])[0]) if domain_P is not None else None,
         identity=identifying(resolved),
     )
     logged = steps_frame(folder, row)

@@ -23,7 +23,6 @@ import pandas as pd
 from analysis.records.runs import Run
 from analysis.statistics.bootstrap import FEWEST, resampled_sums, widened
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
-from analysis.step.transmission import THRESHOLD
 from study import mix as arithmetic
 from study.mix import shares
 from study.rewards.advantages import advantages
@@ -87,16 +86,12 @@ def pulls(run: Run) -> pd.DataFrame:
     Columns: cell, arm, seed, step, prompt, domain; ``pull`` and ``rule_pull``, sums of
     |A| as it was and under the rule; ``squares`` and ``rule_squares``, sums of A^2, and
     ``product``, the sum of products of the two, 0 for a group in which a rewarded rollout has no
-    truth; ``told``, the rollouts with reward and truth, ``right`` those of them
-    that are right, ``yes_right`` and ``yes_wrong`` how many of the right and the wrong ones were
-    rewarded with .5 or more.
+    truth.
     """
     assert run.domain_P is not None and run.prompt_P is not None
     advantage, ruled = np.nan_to_num(run.advantage), by_rule(run)
     rewarded, known = np.isfinite(run.reward), np.isfinite(run.truth)
-    told = rewarded & known
     whole = (known | ~rewarded).all(axis=1, keepdims=True)
-    right, yes = told & (run.truth >= THRESHOLD), run.reward >= THRESHOLD
     return pd.DataFrame(
         {"cell": run.cell, "arm": run.arm, "seed": run.seed, "step": run.step_P}
         | {"prompt": run.prompt_P, "domain": run.domain_P}
@@ -105,8 +100,6 @@ def pulls(run: Run) -> pd.DataFrame:
         | {"squares": (whole * advantage**2).sum(axis=1)}
         | {"product": (whole * advantage * ruled).sum(axis=1)}
         | {"rule_squares": (whole * ruled**2).sum(axis=1)}
-        | {"told": told.sum(axis=1), "right": right.sum(axis=1)}
-        | {"yes_right": (right & yes).sum(axis=1), "yes_wrong": (told & ~right & yes).sum(axis=1)}
     )
 
 

@@ -110,7 +110,7 @@ def _rollouts(rng: np.random.Generator, arm: str, step: int) -> list[dict[str, A
                 rows.append(
                     {"rollout_id": name, "step": step, "prompt_id": f"{domain}-{step}-{number}"}
                     | {"group": group, "member": member, "prompt": "?", "completion": "!"}
-                    | {"answer": "!", "tokens": 1, "stop": "stop", "logprob_sum": -1.0}
+                    | {"answer": f"{member}!", "tokens": 1, "stop": "stop", "logprob_sum": -1.0}
                     | {"reward": rewarded[member], "advantage": told[member]}
                     | {"truth": truth[member], "judge_score": judge[member], "domain": domain}
                 )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from analysis.arm.mixture import of_runs
-from analysis.arm.teaching import agreement, compare, expected, tables
+from analysis.arm.teaching import Drawn, agreement, compare, expected, outcomes
 from analysis.arm.transfer import best_moved, changes, swaps, taught_by, transfers
 from analysis.mixture import main
 from analysis.printed.mixture import lines
@@ -107,7 +107,7 @@ def test_what_is_missing_is_in_no_share() -> None:
     judge[0, 0], truth[1, 1] = np.nan, np.nan
     run = make_run(judge, truth, [*NAMES[:3], ""])
     groups = pulls(run).set_index("domain")
-    assert groups.loc["qa", "told"] == 3 and groups.loc["math", "told"] == 3
+    assert Drawn.of([run]).shown_P_2().sum(axis=1).tolist() == [3, 3, 4]
     assert groups.loc["math", "squares"] == 0 < groups.loc["math", "pull"]
     shares = mix(pulls(run))
     assert list(shares) == ["code", "math", "qa"], "a row without a domain is in none"
@@ -140,32 +140,57 @@ def test_windows_hold_every_step_once(runs: list[Run]) -> None:
     assert windows(groups.iloc[:0]) == []
 
 
-@given(st.integers(2, 5), st.floats(0, 1), st.floats(0, 1))
-def test_tables_are_sums_over_every_group_of_verdicts(group: int, tpr: float, fpr: float) -> None:
-    pull, taught, dead = tables(group, tpr, fpr)
-    for right in range(group + 1):
-        truth = np.arange(group) < right
-        sums = np.zeros(3)
-        for verdicts in product([0.0, 1.0], repeat=group):
-            passed = np.array(verdicts)
-            rate = np.where(truth, tpr, fpr)
-            chance = np.prod(np.where(passed == 1, rate, 1 - rate))
-            told = advantages(passed[None])[0]
-            measures = abs(told).sum(), (told * truth).sum() / group, np.ptp(passed) == 0
-            sums += chance * np.array(measures, dtype=float)
-        assert (pull[right], taught[right], dead[right]) == pytest.approx(sums, abs=1e-9)
+KINDS = st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=2, max_size=5)
+"""Different answers of a group: how many gave each, and whether it is right."""
+
+
+@given(KINDS, st.floats(0, 1), st.floats(0, 1), st.sampled_from([None, 0.3]))
+def test_outcomes_are_sums_over_all_verdicts(kinds, tpr, fpr, scale) -> None:
+    count, right = (np.array(column) for column in zip(*kinds, strict=True))
+    truth, rates = np.repeat(right, count), np.where(right, tpr, fpr)
+    sums = np.zeros(3)
+    for verdicts in product([0.0, 1.0], repeat=len(count)):
+        told = np.repeat(verdicts, count)
+        chance = np.prod(np.where(np.array(verdicts) == 1, rates, 1 - rates))
+        made = advantages(told[None], "group" if scale is None else "none")[0] / (scale or 1)
+        measures = abs(made).sum(), (made * truth).mean(), np.ptp(told) == 0
+        sums += chance * np.array(measures, dtype=float)
+    (made,) = outcomes(count[None], right[None], tpr, fpr, scale)
+    assert made == pytest.approx(sums, abs=1e-9)
+    padded = np.pad(count, (0, 2))[None], np.pad(right, (0, 2))[None]
+    assert outcomes(*padded, tpr, fpr, scale)[0] == pytest.approx(made)
 
 
 def test_large_groups_come_to_the_formulas_of_shares() -> None:
-    group, p, tpr, fpr = 80, 0.4, 0.8, 0.3
-    counts = np.arange(group + 1)
-    pull, taught, dead = tables(group, tpr, fpr) @ binom.pmf(counts, group, p)
+    p, tpr, fpr = 0.4, 0.8, 0.3
     q, j = fpr + (tpr - fpr) * p, tpr - fpr
-    assert pull / group == pytest.approx(2 * (q * (1 - q)) ** 0.5, rel=0.02)
+
+    def expectation(group: int) -> np.ndarray:
+        right = np.tri(group + 1, group, -1, dtype=bool)  # k of them, each answer another text
+        made = outcomes(np.ones(right.shape, dtype=int), right, tpr, fpr)
+        return binom.pmf(np.arange(group + 1), group, p) @ made
+
+    pull, taught, dead = expectation(80)
+    assert pull / 80 == pytest.approx(2 * (q * (1 - q)) ** 0.5, rel=0.02)
     assert taught == pytest.approx(j * p * (1 - p) / (q * (1 - q)) ** 0.5, rel=0.02)
-    small = tables(8, tpr, fpr)[2] @ binom.pmf(np.arange(9), 8, p)
-    assert small == pytest.approx(q**8 + (1 - q) ** 8), "exact in groups of any size"
     assert dead < 1e-6
+    assert expectation(8)[2] == pytest.approx(q**8 + (1 - q) ** 8), "exact in any group"
+
+
+def test_equal_answers_stand_or_fall_together() -> None:
+    """One right text and one wrong one: dead where both pass or both fail."""
+    truth = np.tile([1.0, 1.0, 1.0, 0.0], (12, 1))
+    judge = np.tile([[1.0, 1, 1, 0], [0.0, 0, 0, 1], [1.0, 1, 1, 1], [0.0, 0, 0, 0]], (3, 1))
+    run = make_run(judge, truth, ["qa"] * 12, text=np.tile([5.0, 5, 5, 7], (12, 1)))
+    drawn = Drawn.of([run])
+    assert drawn.count_P_G[0].tolist() == [3, 0, 0, 1]
+    assert drawn.yes_P_2[:4].tolist() == [[3, 0], [0, 1], [3, 1], [0, 0]]
+    (qa,) = expected(drawn, {}).values()
+    assert (qa.tpr, qa.fpr, qa.dead.value) == (0.5, 0.5, pytest.approx(0.5))
+    (apart,) = expected(Drawn.of([replace(run, text=None)]), {}).values()
+    assert apart.dead.value == pytest.approx(2 * 0.5**4), "as many texts as rollouts"
+    lost = replace(run, truth=np.where(np.arange(4) == 1, np.nan, truth))
+    assert Drawn.of([lost]).count_P_G[0].tolist() == [2, 0, 0, 1]
 
 
 def test_expectations_are_by_the_scale_of_the_trainer(runs: list[Run]) -> None:
@@ -173,7 +198,7 @@ def test_expectations_are_by_the_scale_of_the_trainer(runs: list[Run]) -> None:
     (strict,) = [run for run in runs if run.arm.endswith("strict") and run.seed == 0]
     shares = {"code": 0.3, "math": 0.4, "qa": 0.3}
     by_scale = {
-        scale: expected(pulls(strict), shares, scale) for scale in ("group", "batch", "none")
+        scale: expected(Drawn.of([strict]), shares, scale) for scale in ("group", "batch", "none")
     }
     assert by_scale["none"]["code"].effective.value < by_scale["group"]["code"].effective.value
     for domain in shares:
@@ -187,11 +212,12 @@ def test_expectations_are_by_the_scale_of_the_trainer(runs: list[Run]) -> None:
 
 def test_what_never_varies_has_no_interval() -> None:
     run = make_run([[1, 0]] * 12, [[1, 0]] * 12, ["qa"] * 12)
-    (qa,) = expected(pulls(run), {}).values()
+    (qa,) = expected(Drawn.of([run]), {}).values()
     assert qa.dead.value == 0 and np.isnan(qa.dead.low) and "no spread" in qa.dead.note
-    (alone,) = expected(pulls(make_run([[1, 0]], [[1, 0]], ["qa"])), {}).values()
+    (alone,) = expected(Drawn.of([make_run([[1, 0]], [[1, 0]], ["qa"])]), {}).values()
     assert np.isnan(alone.effective.low) and "one prompt" in alone.effective.note
-    (dead,) = expected(pulls(make_run([[1, 1]] * 3, [[1, 1]] * 3, ["qa"] * 3)), {}).values()
+    tied = make_run([[1, 1]] * 3, [[1, 1]] * 3, ["qa"] * 3)
+    (dead,) = expected(Drawn.of([tied]), {}).values()
     assert np.isnan(dead.effective.value) and np.isnan(dead.relative.value)
     assert np.isnan(dead.fpr), "no answer was wrong"
 
