@@ -142,10 +142,13 @@ def _plain(name: str) -> str:
 @style()
 def figure(mixture: Mixture) -> Figure:
     """Above, the effective mix over the steps, a panel for each arm; below, held-out accuracy, a
-    panel for each domain. Bands are 95 % t intervals over runs."""
+    panel for each domain. Bands are 95 % t intervals over runs, cut at 0 and 1."""
     from matplotlib.figure import Figure
 
-    mixes, accuracies = learning_curves(mixture.curves), learning_curves(mixture.held_out)
+    mixes, accuracies = (
+        curves.assign(low=curves["low"].clip(0, 1), high=curves["high"].clip(0, 1))
+        for curves in (learning_curves(mixture.curves), learning_curves(mixture.held_out))
+    )
     arms, domains = sorted(mixture.shares), mixture.domains
     tested = sorted(accuracies["metric"].unique())
     above, below = figures.rows_of(len(arms)), figures.rows_of(len(tested))
