@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 from scipy.special import roots_jacobi
 
@@ -22,25 +26,59 @@ DOMAINS = {
     "code": (18, (3.0, 3.0), (0.4, 0.05)),
 }
 """Domain -> prompts, parameters of the beta distribution of their pass rates, (TPR, FPR)."""
+WRONG = 3
+"""Wrong answers to each prompt of `equal_answers`, which have a verdict each."""
 
 
 def planted(pass_rates: tuple[float, float], rates: tuple[float, float]) -> dict[str, float]:
-    """What a group of a domain is expected to do, summed over every possible group.
+    """What a group of a domain is expected to do if each rollout has a verdict of its own.
 
     An answer is right or wrong, passed or not: four kinds, whose chances follow from p and the
-    rates. The mean over p is Gauss-Jacobi quadrature.
+    rates.
     """
     tpr, fpr = rates
+
+    def kinds(p: float) -> np.ndarray:
+        return np.array([p * tpr, (1 - p) * fpr, p * (1 - tpr), (1 - p) * (1 - fpr)])
+
     right, passed = np.array([1.0, 0.0, 1.0, 0.0]), np.array([1.0, 1.0, 0.0, 0.0])
+    return _group_sums(right, passed, *_every_group(pass_rates, kinds))
+
+
+def planted_texts(pass_rates: tuple[float, float], rates: tuple[float, float]) -> dict[str, float]:
+    """The same if equal answers share a verdict, over all verdicts of one right text and `WRONG`
+    wrong ones."""
+    right = np.array([1.0] + [0.0] * WRONG)
+    of_right = np.where(right > 0, *rates)
+    groups = _every_group(pass_rates, lambda p: np.array([p, *[(1 - p) / WRONG] * WRONG]))
+    sums: dict[str, float] = {}
+    for verdicts in product([0.0, 1.0], repeat=len(right)):
+        passed = np.array(verdicts)
+        chance = float(np.prod(np.where(passed > 0, of_right, 1 - of_right)))
+        for name, value in _group_sums(right, passed, *groups).items():
+            sums[name] = sums.get(name, 0.0) + chance * value
+    return sums
+
+
+def _every_group(
+    pass_rates: tuple[float, float], kinds: Callable[[float], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Every group of four kinds as members (C, G), and its chance (C,): the mean over p, by
+    Gauss-Jacobi quadrature."""
     nodes, weights = roots_jacobi(40, pass_rates[1] - 1, pass_rates[0] - 1)
-    chance = 0.0
-    for p, weight in zip((nodes + 1) / 2, weights / weights.sum(), strict=True):
-        kinds = np.array([p * tpr, (1 - p) * fpr, p * (1 - tpr), (1 - p) * (1 - fpr)])
-        table = Tabular(right, right[:, None], np.log(kinds))
-        counts, of_group = table.every_group(GROUP)
-        chance = chance + weight * of_group
-    members = np.repeat(np.tile(np.arange(4), len(counts)), counts.ravel().astype(int))
-    members = members.reshape(-1, GROUP)
+    nothing = np.zeros(4)
+    tables = [Tabular(nothing, nothing[:, None], np.log(kinds(p))) for p in (nodes + 1) / 2]
+    groups = [table.every_group(GROUP) for table in tables]
+    counts = groups[0][0].astype(int)
+    members = np.repeat(np.tile(np.arange(4), len(counts)), counts.ravel()).reshape(-1, GROUP)
+    chances = np.stack([chance for _, chance in groups])
+    return members, weights @ chances / weights.sum()
+
+
+def _group_sums(
+    right: np.ndarray, passed: np.ndarray, members: np.ndarray, chance: np.ndarray
+) -> dict[str, float]:
+    """What groups do on average, from what is right and passed of each kind of answer."""
     told, ruled = advantages(passed[members]), advantages(right[members])
     sums = {
         "pull": abs(told).sum(axis=1),
@@ -104,6 +142,26 @@ def mixed(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
     )
 
 
+_TEXTS = planted_texts((2.0, 3.0), (0.6, 0.3))
+
+
+@replicated(
+    {
+        "expected dead, equal answers": _TEXTS["dead"],
+        "expected taught, equal answers": _TEXTS["taught"] / _TEXTS["rule_taught"],
+    }
+)
+def equal_answers(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
+    """40 prompts with one right answer and three wrong ones, and a verdict for each of the four."""
+    right = rng.random((40, GROUP)) < rng.beta(2.0, 3.0, (40, 1))
+    text = np.where(right, 0, rng.integers(1, WRONG + 1, right.shape))
+    verdicts = (rng.random((40, WRONG + 1)) < [0.6] + [0.3] * WRONG).astype(float)
+    judge = np.take_along_axis(verdicts, text, axis=1)
+    run = _of_step(judge, right.astype(float), np.full(40, "qa", dtype=object))
+    (qa,) = expected(Drawn.of([replace(run, text=text)]), {}).values()
+    return qa.dead, qa.relative
+
+
 def _run(rng: np.random.Generator) -> Run:
     """A run of one step under the rates of `DOMAINS`."""
     truth, passed = [], []
@@ -111,12 +169,16 @@ def _run(rng: np.random.Generator) -> Run:
         right = rng.random((prompts, GROUP)) < rng.beta(*pass_rates, (prompts, 1))
         truth.append(right.astype(float))
         passed.append((rng.random(right.shape) < np.where(right, tpr, fpr)).astype(float))
-    judge = np.concatenate(passed)
-    names = np.repeat(list(DOMAINS), [prompts for prompts, *_ in DOMAINS.values()]).astype(object)
+    names = np.repeat(list(DOMAINS), [prompts for prompts, *_ in DOMAINS.values()])
+    return _of_step(np.concatenate(passed), np.concatenate(truth), names.astype(object))
+
+
+def _of_step(judge: np.ndarray, truth: np.ndarray, domains: np.ndarray) -> Run:
+    """A run of one step in which the judge's score is the reward."""
     return Run(
         *("c", "a", 0, True, np.ones(len(judge), dtype=int), judge, advantages(judge)),
-        *(np.concatenate(truth), judge, np.zeros((*judge.shape, 0)), ()),
-        domain_P=names,
+        *(truth, judge, np.zeros((*judge.shape, 0)), ()),
+        domain_P=domains,
         prompt_P=np.arange(len(judge)),
     )
 
@@ -166,4 +228,4 @@ def _pair(seed: int, shared: float, noise_2_2: np.ndarray) -> list[Run]:
     return runs
 
 
-CHECKS = (mixed, moved)
+CHECKS = (mixed, equal_answers, moved)
