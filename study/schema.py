@@ -158,7 +158,8 @@ class Judge:
     """What becomes of a missing verdict, and of a missing truth in a reward that has one; ``zero``,
     a common bug, is a treatment here."""
     max_unscored_frac: float = listed(run_time(bounds.share(0.5)))
-    """Stop the run when more than this share of a step's verdicts is missing."""
+    """Stop the run when more than this share of a step's verdicts is missing; with
+    reward=by-domain, of those that a reward is made of."""
 
 
 @dataclass(frozen=True)

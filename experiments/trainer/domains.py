@@ -26,17 +26,17 @@ def domain_metrics(
         rollouts: P * ``group_size`` records in group order.
         group_size: G.
         scale: ``trainer.scale_rewards``, for the advantages that truths would have made.
-        nominal: domain -> share; empty for a task without domains, which has no such metrics.
+        nominal: domain -> share; empty where that is not known.
     """
-    if not nominal:
+    domains_N = [row.get("domain") or "" for row in rollouts]
+    domains_P = domains_N[::group_size]
+    if not (present := {*nominal, *domains_P} - {""}):
         return {}
     names = ("truth", "judge_score", "reward", "advantage", "tokens")
     values = {
         name: np.array([row[name] for row in rollouts], dtype=float).reshape(-1, group_size)
         for name in names
     }
-    domains_N = [row.get("domain") or "" for row in rollouts]
-    domains_P = domains_N[::group_size]
     mixes = {
         "nominal_share": nominal,
         "realised_share": realised(domains_N),
@@ -44,11 +44,11 @@ def domain_metrics(
         "rule_effective_share": shares(advantages(values["truth"], scale), domains_N),
     }
     metrics: dict[str, float] = {}
-    for domain in sorted({*nominal, *domains_P} - {""}):
+    for domain in sorted(present):
         here = np.array(domains_P) == domain
         told = _of_domain({name: matrix[here] for name, matrix in values.items()})
         for name, mix in mixes.items():
-            nothing = 0.0 if np.isfinite(sum(mix.values())) else np.nan
+            nothing = 0.0 if mix and np.isfinite(sum(mix.values())) else np.nan
             told[name] = mix.get(domain, nothing)
         metrics |= {
             f"domain/{domain}/{name}": value for name, value in told.items() if np.isfinite(value)

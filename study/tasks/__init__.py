@@ -89,16 +89,18 @@ def runs_code(task: Task) -> bool:
 
 
 def nominal_mix(order: object, rows: Sequence[Row]) -> dict[str, float]:
-    """Domain -> the share of a run's draws that it is meant to have; {} where rows have no domain.
+    """Domain -> the share of a run's draws that it is meant to have; {} where rows have no domain,
+    and where only a look at every row of a task that is not in memory would tell.
 
     Args:
         order: of the task; one with a ``mixture`` draws by its weights, any other and None draw
             every row as often.
         rows: to train on.
     """
-    mixture = getattr(order, "mixture", None)
-    weights = mixture.domains if mixture else realised([row.domain for row in checked(rows)])
-    return nominal(weights) if any(weights) else {}
+    if (mixture := getattr(order, "mixture", None)) is not None:
+        return nominal(mixture.domains)
+    shares = realised([row.domain for row in rows]) if isinstance(rows, list | tuple) else {}
+    return shares if any(shares) else {}
 
 
 def order_of(config: Study) -> mixed.Order | None:

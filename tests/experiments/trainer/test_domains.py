@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from experiments.track.projection import points
 from experiments.trainer.domains import domain_metrics
 from study.records import recorded
 from study.schema import Judge, Reward, Task
@@ -35,6 +36,7 @@ STEP = [
 
 def test_a_step_by_hand():
     metrics = domain_metrics(STEP, 4, "group", MIX)
+    assert {point.name for point in points(1, 0, metrics)} == set(metrics)  # as MLflow has them
     assert metrics.pop("domain/math/gap") == pytest.approx(-0.25)
     assert metrics.pop("domain/qa/gap") == pytest.approx(1 / 3)  # (0 + 1 + 0) of three with both
     assert metrics.pop("domain/qa/judge") == metrics.pop("domain/qa/reward") == pytest.approx(2 / 3)
@@ -67,6 +69,15 @@ def test_what_a_step_cannot_give_is_absent():
 def test_a_task_without_domains_has_no_such_metrics():
     step = [{**row, "domain": ""} for row in STEP]
     assert domain_metrics(step, 4, "group", {}) == {}
+
+
+def test_shares_that_nobody_knows_are_absent():
+    metrics = domain_metrics(STEP, 4, "group", {})
+    assert metrics == {
+        name: value
+        for name, value in domain_metrics(STEP, 4, "group", MIX).items()
+        if "nominal" not in name and "code" not in name
+    }
 
 
 class Ordered(Mixture):
