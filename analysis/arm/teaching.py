@@ -35,6 +35,8 @@ from study.rewards.advantages import EPS
 
 NO_SPREAD = 1e-18
 """A variance below this is 0 but for rounding."""
+ROUNDING = 1e-9
+"""What is taught below this is what rounding leaves of nothing, divided by `EPS`."""
 STEP = 1e-4
 """Of the rates, for derivatives."""
 FEWEST_POINTS = 3
@@ -248,7 +250,7 @@ def expected(
             )
         units = len(each.moves_C)
         relative = NO_ESTIMATE
-        if each.mean[3]:
+        if each.mean[3] > ROUNDING:
             value = float(each.mean[1] / each.mean[3])
             slope = (taught - value * ruled) / each.mean[3]
             relative = _interval(value, each.variance(slope), units, exact=True)

@@ -158,7 +158,7 @@ def test_outcomes_are_sums_over_all_verdicts(kinds, tpr, fpr, scale) -> None:
     (made,) = outcomes(count[None], right[None], tpr, fpr, scale)
     assert made == pytest.approx(sums, abs=1e-9)
     padded = np.pad(count, (0, 2))[None], np.pad(right, (0, 2))[None]
-    assert outcomes(*padded, tpr, fpr, scale)[0] == pytest.approx(made)
+    assert outcomes(*padded, tpr, fpr, scale)[0] == pytest.approx(made, abs=1e-9)
 
 
 def test_large_groups_come_to_the_formulas_of_shares() -> None:
