@@ -27,7 +27,9 @@ __all__ = ["Ending", "Grader", "Score", "score"]
 
 HERE: dict[str, Rule] = {
     "gsm8k": numbers.score,
+    "sums": numbers.score,
     "squad2": qa.squad,
+    "facts": qa.squad,
     "hotpotqa": qa.hotpot,
     "mmlu": choice.score,
     "commonsenseqa": choice.score,
