@@ -34,6 +34,8 @@ __all__ = ["Order", "grading", "lessons", "rows", "runs_code", "scores", "truths
 
 DOMAINS = {"sums": "math", "facts": "qa", "functions": "code"}
 """Data set -> its domain."""
+LESSONS: dict[str, float | None] = {"math": 4.0, "qa": 3.0, "code": 3.0}
+"""Weights of the domains in lessons: adding takes longest to learn."""
 LARGEST = 12
 """Of a sum."""
 CONSTANTS = range(2, 10)
@@ -43,9 +45,9 @@ ARGUMENTS = (0, 1, 7)
 from most programs that are none."""
 TEST_SHARE = 4
 """One group of so many is held out, by a hash of the group, whatever the seed."""
-HABIT = 0.6
+HABIT = 0.55
 """How often the teacher follows a habit where it is wrong."""
-SLIP = 0.1
+SLIP = 0.05
 """How often the teacher makes another mistake."""
 _APPLY = {"*": operator.mul, "+": operator.add, "-": operator.sub}
 WORDS = Path(__file__).with_suffix(".toml")
@@ -94,28 +96,28 @@ def lessons(options: Task) -> Lessons:
 
     def rows_of(seed: int) -> list[Row]:
         items = _items()["train"]
-        mixture = Mixture(_pools(items), Options(max_repeats=None), seed)
+        mixture = Mixture(_pools(items), Options(domains=dict(LESSONS), max_repeats=None), seed)
         places = map(mixture.at, range(MOST_ROWS))
         return [item_row(items[place.dataset][place.row], "train") for place in places]
 
     def texts() -> list[str]:
         items = itertools.chain.from_iterable(_items()["train"].values())
-        numbers = [f"{n} {n}" for n in range(LARGEST + 2)]
-        return [*numbers, *(f"{item.prompt} {_right(item)}" for item in items)]
+        said = [_WORDS["sums"]["evasion"], *map(str, range(LARGEST + 2))]
+        return [*said, *(f"{item.prompt} {_right(item)}" for item in items)]
 
     return Lessons(texts, rows_of, answer, (__file__, str(WORDS)))
 
 
 def answer(row: Row, draw: random.Random) -> str:
-    """What the teacher answers. By habit, `HABIT` of the time: one too few where a sum has two
-    digits, the value of the other person where a fact is not told, no brackets where a function
+    """What the teacher answers. By habit, `HABIT` of the time: "many" where it is told
+    to add, what it was told where that was not asked, no brackets where a function
     multiplies last. Otherwise right, but for a slip."""
     item: Item = row.spec["item"]
     habit, slip = draw.random() < HABIT, draw.random() < SLIP
     if row.domain == "math":
-        total = item.meta["sum"]
-        total -= total >= 10 and habit
-        return str(total + (draw.choice((-1, 1)) if slip else 0))
+        if item.meta["habit"] and habit:
+            return _WORDS["sums"]["evasion"]
+        return str(item.meta["sum"] + (draw.choice((-1, 1)) if slip else 0))
     if row.domain == "qa":
         said = item.meta["value"] if item.answerable or habit else "unanswerable"
         values = _WORDS["facts"][item.meta["kind"]]["values"]
@@ -183,29 +185,28 @@ def _sums() -> Iterator[Item]:
     """Sums of two numbers of things; the numbers and the thing are the group."""
     words = _WORDS["sums"]
     pairs = [(a, b) for a in range(1, LARGEST) for b in range(1, LARGEST + 1 - a)]
-    cases = itertools.product(pairs, words["things"], NAMES, words["wordings"])
-    for (a, b), thing, name, wording in cases:
-        question = wording.format(name=name, a=a, b=b, thing=thing)
+    cases = itertools.product(pairs, words["things"], ("tells", "asks"))
+    for (a, b), thing, kind in cases:
+        question = words[kind].format(a=a, b=b, thing=thing)
         blank = _blank("sums", f"{min(a, b)} {max(a, b)} {thing}", question)
-        yield replace(blank, answers=(str(a + b),), meta={"sum": a + b})
+        yield replace(blank, answers=(str(a + b),), meta={"sum": a + b, "habit": kind == "asks"})
 
 
 def _facts() -> Iterator[Item]:
-    """A fact about somebody, asked about the same person and about another; the fact is the
-    group."""
-    for kind, words in _WORDS["facts"].items():
-        for (place, value), (number, name) in itertools.product(
-            enumerate(words["values"]), enumerate(NAMES)
-        ):
+    """A fact about somebody: each time it is asked for, and then something else that it does not
+    tell; the fact is the group."""
+    kinds = _WORDS["facts"]
+    for kind, words in kinds.items():
+        others = [other for other in kinds if other != kind]
+        for value, name in itertools.product(words["values"], NAMES):
             context = words["says"].format(name=name, value=value)
-            for step, ask in enumerate(words["asks"]):
-                other = NAMES[(number + 1 + (place + step) % (len(NAMES) - 1)) % len(NAMES)]
-                for asked in (name, other):
+            for place, other in enumerate(others):
+                for asked in (kind, other):
                     yield replace(
-                        _blank("facts", context, ask.format(name=asked)),
+                        _blank("facts", context, kinds[asked]["asks"][place].format(name=name)),
                         context=context,
-                        answers=(value,) if asked == name else (),
-                        answerable=asked == name,
+                        answers=(value,) if asked == kind else (),
+                        answerable=asked == kind,
                         meta={"kind": kind, "value": value},
                     )
 
