@@ -100,6 +100,17 @@ def test_a_program_that_knows_one_answer_or_reads_no_order_is_wrong():
     assert [truth.score for truth in told if isinstance(truth, Truth)] == [1, 0, 0, 0, 1, 0]
 
 
+def test_a_program_is_run_once_for_all_rows_with_the_same_tests():
+    rows = [row for row in TRAIN if row.domain == "code"]
+    first = rows[0].spec["item"]
+    alike = [row for row in rows if row.spec["item"].tests == first.tests]
+    other = next(row for row in rows if row.spec["item"].tests != first.tests)
+    with grading() as grader:
+        told = mixed_mini.truths([*alike, other], [first.reference] * (len(alike) + 1))
+        assert grader.crew("code", lambda: None).outcomes.total() == 2
+    assert told == [Truth(1.0, (True,))] * len(alike) + [Truth(0.0, (False,))] and len(alike) == 3
+
+
 def test_the_teacher_is_wrong_by_habit_and_right_otherwise():
     draw = random.Random(0)
     right: dict[tuple[str, bool], list[bool]] = {}
