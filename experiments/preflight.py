@@ -34,7 +34,7 @@ from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
 from study.schema import Judge, Study, Trainer
 from study.study_file import base, read_study
-from study.tasks import FILE_TASKS, TASKS, checked, order_of, runs_code
+from study.tasks import FILE_TASKS, TASKS, checked, nominal_mix, order_of, runs_code
 from study.tasks.prompts import has_reference
 from study.verify import say_problems
 
@@ -164,10 +164,10 @@ def check_inputs(todo: Sequence[Cell]) -> None:
             rows_of[task] = checked(TASKS[config.task.name].rows(config.task, "train"))
         rows = rows_of[task]
         check_policy(config.policy, config.task)
-        check_reward(config.reward, config.judge, rows, config.trainer.max_completion_length)
+        mix, length = nominal_mix(order_of(config), rows), config.trainer.max_completion_length
+        check_reward(config.reward, config.judge, rows, length, mix)
         check_scaffold(config.scaffold, rows)
         check_held_out(config)
-        order_of(config)
         asked = [for_judge(row, config.reward.rules) for row in rows]
         for judge in judges_of([cell]):
             grading = dataclasses.asdict(judge.grading)

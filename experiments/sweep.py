@@ -28,7 +28,7 @@ from experiments import launch
 from study import cells, stopping, storage
 from study.cells import Cell
 from study.cli import unless_unread
-from study.compose import CONF, load_judge_once, plain, unknown_key
+from study.compose import CONF, load_judge_once, opened, plain, unknown_key
 from study.errors import UserError
 from study.schema import GROUPS, Study, freeze, register
 from study.secrets import redact, refuse_arguments, refuse_config
@@ -79,7 +79,7 @@ def main() -> int:
             raise _uncomposable(wrong)
         QUEUE.clear()
         elsewhere = [text for text in sys.argv[1:] if text.startswith(LAUNCHER)]
-        sys.argv[1:] = [text for text in sys.argv[1:] if text not in elsewhere]
+        sys.argv[1:] = opened([text for text in sys.argv[1:] if text not in elsewhere])
         collect()
         if not QUEUE:
             return 0  # --help, --cfg and the like

@@ -127,7 +127,7 @@ def _field(default: Any, legal: Legal) -> Any:
 
 
 def each(*words: str) -> dict[str, Legal]:
-    """Metadata of a list whose items are each one of ``words``."""
+    """Metadata of a list or a dict whose items are each one of ``words``."""
     return {"legal": Choice(words)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import typing
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -50,7 +51,7 @@ def load_presets(
     in_sweep = GlobalHydra.instance().is_initialized()  # Hydra lets nobody initialise it twice
     try:
         with nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
-            composed = compose(overrides=[*chosen, *overrides])
+            composed = compose(overrides=[*chosen, *opened(overrides)])
         data: Any = plain(composed, f"judge={judge}")
     except (HydraException, OmegaConfBaseException) as problem:
         raise _unfit(redact(" ".join(str(problem).split()))) from problem
@@ -63,6 +64,24 @@ def _unfit(words: str) -> UserError:
         f"The settings do not fit: {words} The names and defaults of all settings are in"
         " study/schema.py."
     )
+
+
+def opened(overrides: Sequence[str]) -> list[str]:
+    """The settings with ``++`` before each key of a free table, such as ``judge.grading.options``:
+    so that it is typed as any other, whether or not the preset has it."""
+    return [f"++{text}" if _in_free_table(text) else text for text in overrides]
+
+
+def _in_free_table(override: str) -> bool:
+    kind: Any = Study
+    for name in override.partition("=")[0].strip().split("."):
+        part = dataclass_of(kind)
+        if part is None:
+            return typing.get_origin(kind) is dict
+        if name not in field_types(part):
+            return False
+        kind = field_types(part)[name]
+    return False
 
 
 def unknown_key(overrides: Sequence[str]) -> str:

@@ -158,7 +158,8 @@ class Judge:
     """What becomes of a missing verdict, and of a missing truth in a reward that has one; ``zero``,
     a common bug, is a treatment here."""
     max_unscored_frac: float = listed(run_time(bounds.share(0.5)))
-    """Stop the run when more than this share of a step's verdicts is missing."""
+    """Stop the run when more than this share of a step's verdicts is missing; with
+    reward=by-domain, of those that a reward is made of."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,8 @@ class Reward:
     """Of reward=binary: the score above which the reward is 1."""
     weights: dict[str, float] = field(default_factory=dict)
     """Of reward=hybrid: weights of judge, rule and truth."""
+    domains: dict[str, str] = field(default_factory=dict, metadata=bounds.each("judge", "rule"))
+    """Of reward=by-domain: domain of the rows -> whose reward trains it: judge or rule."""
     overlong: Overlong = field(default_factory=Overlong)
     repetition: Repetition = field(default_factory=Repetition)
 

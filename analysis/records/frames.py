@@ -102,7 +102,8 @@ def runs_frame(study_dir: Path | str) -> pd.DataFrame:
     named = runs["named_arm"].ne("").all() and runs["named_arm"].nunique() > 1
     runs["arm"] = _arms(runs, ["named_arm"] if named else others)
     if not named:  # a named arm stands for its reward, its scaffold and what it asks of a judge
-        runs["arm"] += _variants(study_dir, runs)
+        for part in ("judge", *(name for name in ("reward",) if name in factors)):
+            runs["arm"] += _variants(study_dir, runs, part)
     runs = runs.drop(columns="named_arm")
     runs.attrs["problems"] = problems
     return runs
@@ -235,25 +236,27 @@ def _arms(runs: pd.DataFrame, factors: list[str]) -> pd.Series:
     return arm
 
 
-def _variants(study_dir: Path, runs: pd.DataFrame) -> pd.Series:
-    """``, key=value`` for what differs between the judges of one name, such as votes or grading.
+def _variants(study_dir: Path, runs: pd.DataFrame, part: str) -> pd.Series:
+    """``, key=value`` for what differs between the judges of one name, such as votes or grading, or
+    between the rewards of one name.
 
-    The factor ``judge`` declares all of a judge: two settings of one preset are two arms, and
-    averaging them would call treatments replicates.
+    The factor ``judge`` declares all of a judge, ``reward`` all of a reward: two settings of one
+    preset are two arms, and averaging them would call treatments replicates.
     """
     flats = {
         cell: {
             key.removeprefix("judge."): str(value)
             for key, value in identifying(read_config(study_dir / cell / "config.yaml", [])).items()
-            if key.startswith("judge.")
+            if key.startswith(f"{part}.")
         }
         for cell in runs["cell"]
     }
+    prefix = "judge." if part == "judge" else ""
     suffixes = pd.Series("", index=runs.index)
-    for _, alike in runs.groupby("judge", observed=True):
-        judges = [flats[cell] for cell in alike["cell"]]
-        for key in sorted({key for flat in judges for key in flat}):
-            values = [flat.get(key, str(left_out(f"judge.{key}"))) for flat in judges]
+    for _, alike in runs.groupby(part, observed=True):
+        settings = [flats[cell] for cell in alike["cell"]]
+        for key in sorted({key for flat in settings for key in flat}):
+            values = [flat.get(key, str(left_out(f"{prefix}{key}"))) for flat in settings]
             if len(set(values)) > 1:
                 suffixes[alike.index] += [f", {key}={value}" for value in values]
     return suffixes

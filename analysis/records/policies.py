@@ -7,6 +7,7 @@ again by `study.rewards.compose` from the rollout's score, truth, rules, answer 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from study.schema import Study
 from study.tasks import lookup
 
 NEEDED = (
-    *("prompt_id", "answer", "tokens", "truth", "truth_missing", "rules"),
+    *("prompt_id", "domain", "answer", "tokens", "truth", "truth_missing", "rules"),
     *("judge_score", "reward"),
 )
 """Columns that `rewards_under` reads, beside step, group and member."""
 ANY_ROW = Row("", (), (Criterion(""),))
-"""Stands for a row where the reward reads nothing of it but the judge's share of its points."""
+"""Stands for a row where the reward reads nothing of it but the judge's share of its points, and
+its domain, which the rollout names."""
 
 
 def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.ndarray], str]:
@@ -84,7 +86,7 @@ def _compose_group(
     records = [_record(record) for record in group.to_dict("records")]
     rows = [row_of(record["prompt_id"]) for record in records]
     parts = [
-        compose.recorded(config, row or ANY_ROW, record)
+        compose.recorded(config, replace(row or ANY_ROW, domain=record["domain"] or ""), record)
         for row, record in zip(rows, records, strict=True)
     ]
     scores = [record["judge_score"] for record in records]
@@ -107,7 +109,7 @@ def _compose_group(
 
 def _record(record: dict[Any, Any]) -> dict[str, Any]:
     """A data frame's row with None for what is missing, as Parquet has it."""
-    plain = {name: record[name] for name in NEEDED}
+    plain = {name: record.get(name) for name in NEEDED}
     rules = plain.pop("rules")
     plain = {name: None if pd.isna(value) else value for name, value in plain.items()}
     return plain | {"rules": tuple(rules) if isinstance(rules, np.ndarray) else ()}

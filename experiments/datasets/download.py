@@ -104,21 +104,21 @@ def _fetch(name: str, revision: str, out: Path) -> dict[str, Path]:
     """Write each official file of a set, and what it was made from."""
     from datasets import load_dataset
 
-    known = sets.source(name)
-    paths = {split: out / known.files[split][0] for split in known.hub["splits"]}
-    source = next(iter(paths.values())).with_name(f"{name}{SOURCE}")
+    source = sets.source(name)
+    paths = {split: out / source.files[split][0] for split in source.hub["splits"]}
+    note = next(iter(paths.values())).with_name(f"{name}{SOURCE}")
     with writes("out", out):
-        source.unlink(missing_ok=True)
-    for split, there in known.hub["splits"].items():
+        note.unlink(missing_ok=True)
+    for split, there in source.hub["splits"].items():
         parts = [
-            load_dataset(known.hub["repository"], config, split=there, revision=revision)
-            for config in known.hub["configs"]
+            load_dataset(source.hub["repository"], config, split=there, revision=revision)
+            for config in source.hub["configs"]
         ]
         rows = (dict(row) for part in parts for row in part)
         with writes("out", out), writing(paths[split]) as file:
             file.writelines(piece.encode() for piece in FORMS.get(name, _lines)(rows))
     with writes("out", out):
-        write_json(source, {"repository": known.hub["repository"], "revision": revision})
+        write_json(note, {"repository": source.hub["repository"], "revision": revision})
     return paths
 
 

@@ -12,7 +12,7 @@ place where a checkpoint can stand (TRL cannot resume between a generation and i
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from experiments.policies.load import lora_config
 from experiments.preflight import check_batch, rows_per_pass
 from experiments.scorer import Scorer
 from experiments.trainer import checkpoints, fast, prefix, ranks, rollouts
+from experiments.trainer.domains import domain_metrics
 from experiments.trainer.held_out import HeldOut
 from experiments.trainer.metrics import TRL_METRICS, step_metrics
 from experiments.trainer.order import InOrder
@@ -40,7 +41,7 @@ from study.records import COMPONENT, Recorder
 from study.rows import Row
 from study.scaffold import Shown
 from study.schema import Study
-from study.tasks import lookup, order_of
+from study.tasks import lookup, nominal_mix, order_of
 
 
 def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:
@@ -387,12 +388,19 @@ class RecordStep(TrainerCallback):
     """
 
     def __init__(
-        self, scorer: Scorer | None, recorder: Recorder | None, on_line: Any, cell_id: str
+        self,
+        scorer: Scorer | None,
+        recorder: Recorder | None,
+        on_line: Any,
+        cell_id: str,
+        mix: Mapping[str, float],
     ) -> None:
         self.scorer = scorer
         self.recorder = recorder
         self.on_line = on_line
         self.cell_id = cell_id
+        self.mix = mix
+        """Domain -> nominal share of the rows; empty where they have no domain."""
         self.begun = False
         """Whether a step has begun: until then a resumed run only reads its checkpoint."""
 
@@ -410,11 +418,15 @@ class RecordStep(TrainerCallback):
         if record is None or record.step != state.global_step:
             return  # the closing log of a run repeats nothing that a step has not said
         simulated = self.scorer.config.judge.simulated
+        trainer = self.scorer.config.trainer
         metrics = step_metrics(record, simulated.keyword if simulated else "") | {
             TRL_METRICS[name]: float(value)
             for name, value in (logs or {}).items()
             if name in TRL_METRICS and value is not None
         }
+        metrics |= domain_metrics(
+            record.rollouts, trainer.group_size, trainer.scale_rewards, self.mix
+        )
         line = self.recorder.write_step(record.step, record.rollouts, record.verdicts, metrics)
         self.scorer.pending = None
         self.on_line(line)
@@ -468,6 +480,7 @@ def make_trainer(
         trainer.follow(order)
     if config.trainer.eval_steps and scorer is not None and recorder is not None:
         trainer.add_callback(HeldOut(trainer, scorer, recorder, on_line))
-    trainer.record_step = RecordStep(scorer, recorder, on_line, cell_id)
+    mix = nominal_mix(order, rows) if scorer is not None else {}
+    trainer.record_step = RecordStep(scorer, recorder, on_line, cell_id, mix)
     trainer.add_callback(trainer.record_step)
     return trainer

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from judges.grading.delimiters import delimit, fill
+from study import bounds
 from study.answers import strip_thinking
 from study.errors import UserError
 from study.rows import Row
+from study.simulated import DOMAINS
 from study.verdict import DIFFERENT, Outcome, Parsed, Reply, Request
 
 PROMPTS = Path(__file__).parent.parent / "prompts"
+REFERENCE = "Reference answer, known to be right; another wording or form of it is as good:"
+"""Stands before a reference in prompts that have no place for one."""
 NOTHING = Request()
 """The request of a grading whose replies are read alike whatever was asked."""
 
@@ -53,7 +57,7 @@ class Grading:
                 f" +judge.grading.options.prompt=mine.txt."
             )
         _ = self.chosen
-        _ = self._template
+        _ = self._templates
 
     @cached_property
     def chosen(self) -> dict[str, Any]:
@@ -78,23 +82,48 @@ class Grading:
             )
         return value
 
+    @property
+    def shows_reference(self) -> bool:
+        """Whether the judge is shown ``row.reference``."""
+        return self.chosen.get("reference") == "shown"
+
+    @property
+    def default_prompt(self) -> str:
+        """The prompt that is taken where none is named."""
+        return "default"
+
     @cached_property
     def _template(self) -> str:
         """The prompt, with places for what belongs to a row or an answer."""
-        return self.load_prompt(self.name, self.options.get("prompt", "default"))
+        return self.load_prompt(self.name, self.options.get("prompt", self.default_prompt))
 
-    def load_prompt(self, family: str, prompt: Any) -> str:
+    @cached_property
+    def _templates(self) -> dict[str, str]:
+        """Domain of a row -> its prompt; "" is of any other row.
+        Raises UserError: as `load_prompt`, or ``prompts`` is no table of domains."""
+        key, by_domain = "judge.grading.options.prompts", self.options.get("prompts") or {}
+        if not isinstance(by_domain, Mapping):
+            bounds.refuse(key, by_domain, "a table of domains, such as {math:math,qa:qa,code:code}")
+        for domain in by_domain:
+            bounds.check(f"a key of {key}", domain, bounds.Choice(DOMAINS))
+        return {"": self._template} | {
+            domain: self.load_prompt(self.name, prompt, f"prompts.{domain}")
+            for domain, prompt in sorted(by_domain.items())
+            if prompt is not None
+        }
+
+    def load_prompt(self, family: str, prompt: Any, option: str = "prompt") -> str:
         """The template of a shipped prompt (``default``, ``strict``) of a family, or of a ``.txt``
-        file.
+        file, which ``option`` names.
         Raises UserError: there is no such prompt, or it lacks something of ``needed``."""
         name = str(prompt)
         path = Path(name) if name.endswith(".txt") else PROMPTS / f"{family}-{name}.txt"
         if not path.is_file():
             shipped = sorted(file.stem.split("-", 1)[1] for file in PROMPTS.glob(f"{family}-*.txt"))
             raise UserError(
-                f"judge.grading.options.prompt={name!r} is not a prompt of the grading {family}."
+                f"judge.grading.options.{option}={name!r} is not a prompt of the grading {family}."
                 f" Give one of {', '.join(shipped)}, or the path of a .txt file; type for example"
-                f" +judge.grading.options.prompt={shipped[0]}."
+                f" +judge.grading.options.{option}={shipped[0]}."
             )
         template = path.read_text(encoding="utf-8")
         missing = [text for text in self.needed if text not in template]
@@ -104,30 +133,44 @@ class Grading:
                 f" {', '.join(self.needed)}; judges/prompts/{family}-*.txt show where they stand."
             )
         legal = {text for text in self.needed if text.startswith("{")} | set(self.optional)
+        legal |= {"{reference}"} if self.shows_reference else set()
         places = re.findall(r"\{[A-Za-z_]\w*\}", template)
         strange = [place for place in places if place not in legal]
         if strange:
+            fillable = strange[0] == "{reference}" and "reference" in self.choices
             raise UserError(
                 f"The prompt {name} of the grading {family} holds {strange[0]}, which nothing"
                 f" fills. Give it {', '.join(sorted(legal))} and no other."
+                + " judge.grading.options.reference=shown fills {reference}."
+                * fillable
             )
         return template
 
     def turn(self, row: Row, **texts: str) -> list[dict[str, str]]:
-        """One user turn: the template with the delimited prompt, rubric (where the template has a
-        place for it and the row has criteria) and ``texts``."""
+        """One user turn: the template of the row's domain with the delimited prompt, rubric (where
+        the template has a place for it and the row has criteria) and ``texts``. A reference that is
+        shown stands in its place in the template, or behind the prompt."""
+        template = self._templates.get(row.domain, self._template)
         rubric = ""
-        if row.criteria and "{rubric}" in self._template:
+        if row.criteria and "{rubric}" in template:
             lines = "\n".join(f"- ({item.points:g} points) {item.text}" for item in row.criteria)
             rubric = f"Criteria:\n{delimit('rubric', lines)}\n\n"
         prompt = delimit("prompt", row.prompt_text())
-        content = fill(self._template, prompt=prompt, rubric=rubric, **texts)
+        reference = delimit("reference", row.reference or "") if self.shows_reference else ""
+        if reference and "{reference}" not in template:
+            prompt = f"{prompt}\n\n{REFERENCE}\n{reference}"
+        content = fill(template, prompt=prompt, rubric=rubric, reference=reference, **texts)
         return [{"role": "user", "content": content.rstrip()}]
 
     @cached_property
     def prompt_sha(self) -> str:
-        """16 hex digits of SHA-256 over the prompt template."""
-        return hashlib.sha256(self._template.encode()).hexdigest()[:16]
+        """16 hex digits of SHA-256 over the prompt template, and over what is laid beside it: the
+        templates of single domains, and the words before a reference."""
+        parts = [self._template]
+        parts += [f"{domain}: {text}" for domain, text in self._templates.items() if domain]
+        if self.shows_reference and any("{reference}" not in part for part in parts):
+            parts.append(REFERENCE)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """What the request carries beside messages and sampling. ``max_tokens_at_least`` raises
@@ -166,6 +209,11 @@ class AnswerGrading(Grading):
 @dataclass(frozen=True, eq=False)
 class OneRequest(AnswerGrading):
     """A grading whose verdict is one request and its reply."""
+
+    def problem(self, row: Row) -> str:
+        if self.shows_reference and not (row.reference or "").strip():
+            return "it has no reference answer (judge.grading.options.reference=hidden shows none)"
+        return ""
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
         """The chat turns that ask about one answer; nothing of ``row.spec`` is in them."""

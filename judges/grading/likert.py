@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 from judges.grading import base, bracket
 from judges.grading.base import NOTHING
@@ -14,10 +15,13 @@ _NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,15})?")
 
 
 class Likert(base.OneRequest):
-    """Options: ``prompt`` (default, strict, or a .txt file).
+    """Options: ``prompt`` (default, strict, or a .txt file); ``prompts``, domain -> another prompt
+    for its rows; ``reference`` hidden | shown, whether the judge sees ``row.reference``.
     Raises UserError: an unknown option or prompt."""
 
     name = "likert"
+    choices: ClassVar = {"reference": ("hidden", "shown")}
+    option_names = ("prompt", "prompts")
     needed = ("{prompt}", "{answer}", MARKER)
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 from judges.grading import base
 from judges.grading.base import NOTHING
@@ -25,13 +25,16 @@ MAX_TOKENS = 8
 
 
 class SoftChoice(base.OneRequest):
-    """Options: ``prompt`` (default, strict, or a .txt file), ``positive`` and ``negative`` (Yes
-    and No) and ``soft`` (true; false scores the word itself as 1 or 0).
+    """Options: ``prompt`` (default, strict, or a .txt file); ``prompts``, domain -> another prompt
+    for its rows; ``reference`` hidden | shown, whether the judge sees ``row.reference``;
+    ``positive`` and ``negative`` (Yes and No); ``soft`` (true; false scores the word itself as 1 or
+    0).
     Raises UserError: an unknown option or prompt, or words that cannot be told apart."""
 
     name = "soft_choice"
     version = "3"
-    option_names = ("prompt", "positive", "negative", "soft")
+    choices: ClassVar = {"reference": ("hidden", "shown")}
+    option_names = ("prompt", "prompts", "positive", "negative", "soft")
     needed = ("{prompt}", "{answer}", "{positive}", "{negative}")
 
     def __post_init__(self) -> None:

@@ -6,7 +6,6 @@ The reward it makes is sparse: one constraint missed is worth as much as all of 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 from typing import ClassVar
 
 from judges.grading.base import NOTHING
@@ -27,11 +26,12 @@ class Verif(Binary):
         "vocabulary": ("bracket",),
         "structured": (False, True),
     }
+    option_names = ("prompt",)
     needed = ("{prompt}", "{constraints}", "{answer}", f"[[{YES}]]", f"[[{NO}]]")
 
-    @cached_property
-    def _template(self) -> str:
-        return self.load_prompt(self.name, self.options.get("prompt", self.chosen["language"]))
+    @property
+    def default_prompt(self) -> str:
+        return self.chosen["language"]
 
     def problem(self, row: Row) -> str:
         texts = [item.text.strip() for item in row.criteria]

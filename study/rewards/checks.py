@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from study import bounds
 from study.errors import UserError
 from study.rewards.formulas import HYBRID_PARTS
 from study.rows import Criterion, Row
 from study.schema import Judge, Reward
 
 
-def check_reward(reward: Reward, judge: Judge, rows: Sequence[Row], max_tokens: int) -> None:
+def check_reward(
+    reward: Reward,
+    judge: Judge,
+    rows: Sequence[Row],
+    max_tokens: int,
+    domains: Iterable[str] = (),
+) -> None:
     """Refuse a reward that cannot be had with these training rows and
-    ``trainer.max_completion_length``.
+    ``trainer.max_completion_length``; ``domains`` are those that the task has besides theirs.
     Raises UserError: naming the setting, or how many rows lack what it needs."""
     if reward.name == "rubric" and not judge.grading.name.startswith("rubric_"):
         raise UserError(
@@ -34,7 +41,45 @@ def check_reward(reward: Reward, judge: Judge, rows: Sequence[Row], max_tokens: 
             f"reward.overlong.buffer={reward.overlong.buffer} is more than a completion may have."
             f" Give at most trainer.max_completion_length={max_tokens}."
         )
+    _check_domains(reward, sorted({*domains, *(row.domain for row in rows)}))
     _check_rules(reward, rows)
+
+
+def _check_domains(reward: Reward, present: Sequence[str]) -> None:
+    """Refuse a reward by domain that does not fit the domains ``present`` in the task's rows."""
+    paid = reward.domains
+    if reward.name != "by-domain":
+        if paid:
+            raise UserError(
+                f"reward.domains={dict(paid)} says whose reward trains which domain, and reward="
+                f"{reward.name} trains all alike. Type reward=by-domain, or leave reward.domains"
+                " out."
+            )
+        return
+    if not all(present):
+        some = "some rows" if any(present) else "the rows"
+        raise UserError(
+            f"reward=by-domain trains each domain by its own reward, and {some} of the task have no"
+            " domain. Type reward=judge or reward=rule, or take a task of several domains, for"
+            " example task=mixed."
+        )
+    shown = [bounds.shown(name) for name in present]
+    typed = " ".join(f"reward.domains.{name}={paid.get(name, 'rule')}" for name in shown)
+    if not paid:
+        raise UserError(
+            "reward=by-domain has no domain in reward.domains. The task's rows are of"
+            f" {', '.join(shown)}, each paid by judge or rule. Type for example {typed}"
+        )
+    if unknown := [name for name in paid if name not in present]:
+        raise UserError(
+            f"reward.domains names {bounds.shown(unknown[0])}, and the task's rows are of"
+            f" {', '.join(shown)}. Type for example {typed}"
+        )
+    if unpaid := [name for name in shown if name not in paid]:
+        raise UserError(
+            f"reward.domains gives {', '.join(paid)} a reward and {', '.join(unpaid)} none, and the"
+            f" task has rows of each. A reward is judge or rule; type for example {typed}"
+        )
 
 
 def _check_rules(reward: Reward, rows: Sequence[Row]) -> None:

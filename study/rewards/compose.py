@@ -12,7 +12,15 @@ from typing import Any
 
 from study.rewards.checks import for_judge
 from study.rewards.failure import TooManyMissing, apply_failure_policy
-from study.rewards.formulas import REWARDS, Parts, needs_truth, overlong, repetition, rule_part
+from study.rewards.formulas import (
+    REWARDS,
+    Parts,
+    needs_judge,
+    needs_truth,
+    overlong,
+    repetition,
+    rule_part,
+)
 from study.rows import Row
 from study.rules import verdict
 from study.schema import Reward, Study
@@ -83,26 +91,49 @@ def seen(
     """(judge's score, truth) of each rollout as the reward may see them.
 
     A truth that the reward is made of, and that could not be had, is treated by the failure policy
-    as a missing score is. Where no rule can tell, there is nothing to treat. A rollout counts as
-    missing where it lacks either.
+    as a missing score is. Where no rule can tell, there is nothing to treat. A score that the
+    reward is not made of stays as it is. ``max_unscored_frac`` is of the rollouts whose reward is
+    made of a score, of those whose reward is made of a truth, and of all, where one counts as
+    missing that lacks either.
     Raises TooManyMissing: see `composed`.
     """
-    limited = apply_failure_policy(list(scores), group_size, on_failure, max_unscored_frac)
+    judged = [needs_judge(reward, rollout.row.domain) for rollout in inputs]
+    ruled = [needs_truth(reward, rollout.rules, rollout.row.domain) for rollout in inputs]
     lost = [
-        rollout.truth_missing is not None and needs_truth(reward, rollout.rules)
-        for rollout in inputs
+        needed and rollout.truth_missing is not None
+        for needed, rollout in zip(ruled, inputs, strict=True)
     ]
     marks = [None if missing else 1.0 for missing in lost]
+    limits = (group_size, on_failure, max_unscored_frac)
+    limited = _treated(scores, judged, *limits, "verdicts")
     try:
-        kept = apply_failure_policy(marks, group_size, on_failure, max_unscored_frac, "rule truths")
+        kept = _treated(marks, ruled, *limits, "rule truths")
     except TooManyMissing as error:
         why = inputs[lost.index(True)].truth_missing
         raise TooManyMissing(f"{error}. The first could not be had because {why}") from error
-    either = [None if missing else score for missing, score in zip(lost, scores, strict=True)]
+    either = [
+        None if missing or (needed and score is None) else 1.0
+        for missing, needed, score in zip(lost, judged, scores, strict=True)
+    ]
     what = "verdicts or rule truths"
     apply_failure_policy(either, group_size, "unscored", max_unscored_frac, what)
     truths = [rollout.truth if mark else mark for rollout, mark in zip(inputs, kept, strict=True)]
     return list(zip(limited, truths, strict=True))
+
+
+def _treated(
+    values: Sequence[float | None],
+    needed: Sequence[bool],
+    group_size: int,
+    on_failure: str,
+    max_unscored_frac: float,
+    what: str,
+) -> list[float | None]:
+    """The values after the failure policy; those of groups that do not need theirs are not looked
+    at. Raises TooManyMissing: see `composed`."""
+    chosen = [value for value, need in zip(values, needed, strict=True) if need]
+    kept = iter(apply_failure_policy(chosen, group_size, on_failure, max_unscored_frac, what))
+    return [next(kept) if need else value for value, need in zip(values, needed, strict=True)]
 
 
 def recompose(
@@ -129,6 +160,7 @@ def _compose(config: Study, rollout: RewardInputs, pair: Seen) -> Composed:
         rollout.rules,
         tuple(rule.points for rule in rollout.row.rules) if rollout.rules else (),
         sum(max(0.0, criterion.points) for criterion in rollout.asked.criteria),
+        rollout.row.domain,
     )
     terms: dict[str, float | None] = {"judge": parts.judge, "truth": parts.truth}
     if reward.rules == "run":

@@ -28,6 +28,7 @@ class Parts:
             Empty where the row has no rules or they are not run.
         rule_points: points of each rule.
         judge_points: positive points of the criteria that the judge was asked about.
+        domain: that of the row; empty where it has none.
     """
 
     judge: float | None = None
@@ -35,6 +36,7 @@ class Parts:
     rules: tuple[bool | None, ...] = ()
     rule_points: tuple[float, ...] = ()
     judge_points: float = 0.0
+    domain: str = ""
 
 
 def rule_part(rules: tuple[bool | None, ...], kind: str) -> float | None:
@@ -121,6 +123,14 @@ def hybrid(reward: Reward, parts: Parts) -> float | None:
     return mix(weights, (parts.judge, rules, parts.truth))
 
 
+def by_domain(reward: Reward, parts: Parts) -> float | None:
+    """The judge's score or what `rule` gives, by ``reward.domains``; None for any other domain."""
+    paid_by = reward.domains.get(parts.domain)
+    if paid_by is None:
+        return None
+    return rule(reward, parts) if paid_by == "rule" else parts.judge
+
+
 REWARDS: dict[str, Callable[[Reward, Parts], float | None]] = {
     "judge": judged,
     "rubric": rubric,
@@ -128,13 +138,22 @@ REWARDS: dict[str, Callable[[Reward, Parts], float | None]] = {
     "rule": rule,
     "binary": binary,
     "hybrid": hybrid,
+    "by-domain": by_domain,
 }
 """Name -> compose(reward, the parts of one rollout) -> its reward, None where it has none."""
 
 
-def needs_truth(reward: Reward, rules: tuple[bool | None, ...]) -> bool:
+def needs_judge(reward: Reward, domain: str) -> bool:
+    """Whether a missing verdict on a row of this domain goes the failure policy's way: not where
+    ``reward=by-domain`` pays by rule, for there the judge only looks on."""
+    return reward.name != "by-domain" or reward.domains.get(domain) == "judge"
+
+
+def needs_truth(reward: Reward, rules: tuple[bool | None, ...], domain: str = "") -> bool:
     """Whether the reward of a rollout with these rules is made of its truth."""
-    if reward.name == "rule":
+    if reward.name == "rule" or (
+        reward.name == "by-domain" and reward.domains.get(domain) == "rule"
+    ):
         return not rules
     weights = {"judge": reward.truth_weight, "hybrid": reward.weights.get("truth", 0.0)}
     return weights.get(reward.name, 0.0) != 0.0

@@ -29,6 +29,7 @@ from dataclasses import asdict
 from types import ModuleType
 
 from study import bounds
+from study.mix import nominal, realised
 from study.oracle import Oracle
 from study.rows import Row
 from study.schema import Study, Task, freeze
@@ -95,6 +96,21 @@ def runs_code(task: Task) -> bool:
 def lessons_of(task: Task) -> Lessons | None:
     """What the tiny policy learns ``task`` from; None for a task that brings nothing."""
     return getattr(task_module(task.name), "lessons", lambda options: None)(task)
+
+
+def nominal_mix(order: object, rows: Sequence[Row]) -> dict[str, float]:
+    """Domain -> the share of a run's draws that it is meant to have; {} where rows have no domain,
+    and where only a look at every row of a task that is not in memory would tell.
+
+    Args:
+        order: of the task; one with a ``mixture`` draws by its weights, any other and None draw
+            every row as often.
+        rows: to train on.
+    """
+    if (mixture := getattr(order, "mixture", None)) is not None:
+        return nominal(mixture.domains)
+    shares = realised([row.domain for row in rows]) if isinstance(rows, list | tuple) else {}
+    return shares if any(shares) else {}
 
 
 def order_of(config: Study) -> Drawing | None:

@@ -236,6 +236,19 @@ def test_two_settings_of_one_judge_are_two_arms(make_study):
     assert list(arms["sim-verbose"]) == ["sim-verbose"]
 
 
+def test_two_settings_of_one_reward_are_two_arms_where_the_reward_is_a_factor(make_study):
+    study = make_study(judges=["sim-fair"], seeds=2, steps=1)
+    write_study(study, {"factors": ["judge", "seed", "reward"]})
+    for cell, qa in zip(sorted(study.glob("sim-fair-*")), ("judge", "rule"), strict=True):
+        config = yaml.safe_load((cell / "config.yaml").read_text())
+        config["reward"] = {"name": "by-domain", "domains": {"math": "rule", "qa": qa}}
+        (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    arms = set(runs_frame(study)["arm"])
+    assert arms == {f"sim-fair, reward.domains.qa={paid_by}" for paid_by in ("judge", "rule")}
+    write_study(study, {"factors": ["judge", "seed", "reward.domains.qa"]})
+    assert set(runs_frame(study)["arm"]) == arms
+
+
 def test_rollouts_say_where_their_row_is_from_and_old_ones_say_nothing(make_study):
     study = make_study(judges=["sim-fair"], seeds=1, steps=2)
     old, part = sorted(study.glob("*/rollouts/*.parquet"))

@@ -151,3 +151,23 @@ def test_a_truth_that_could_not_be_had_is_what_each_policy_makes_of_it(tmp_path:
     made, _ = rewards_under(cell(tmp_path), frame)  # by the judge alone: nothing is missing
     for rewards in made.values():
         np.testing.assert_array_equal(rewards, frame["reward"])
+
+
+def test_each_domain_is_composed_by_its_own_reward(tmp_path: Path) -> None:
+    """Each group lacks a score and a truth: only what its domain is paid by is missing there."""
+    frame = failing(
+        domain=["qa", "qa", "math", "math"],
+        judge_score=[0.6, NAN, NAN, 0.4],
+        truth=[NAN, 1.0, 1.0, NAN],
+        truth_missing=["the grader is gone", None, None, "the grader is gone"],
+        reward=[0.6, NAN, 1.0, NAN],
+    )
+    folder = cell(tmp_path, name="by-domain", domains={"qa": "judge", "math": "rule"})
+    made, why = rewards_under(folder, frame)
+    assert why == ""
+    np.testing.assert_array_equal(made["unscored"], [0.6, NAN, 1.0, NAN])
+    np.testing.assert_array_equal(made["zero"], [0.6, 0.0, 1.0, 0.0])
+    np.testing.assert_array_equal(made["drop_group"], [NAN, NAN, NAN, NAN])
+    whole = frame.assign(judge_score=[0.6, 0.2, NAN, NAN], reward=[0.6, 0.2, 1.0, NAN])
+    made, _ = rewards_under(folder, whole)
+    np.testing.assert_array_equal(made["drop_group"], [0.6, 0.2, NAN, NAN])

@@ -55,6 +55,23 @@ def test_a_row_that_cannot_be_graded_is_found_in_the_sample(tmp_path):
         preflight.check_inputs([laid(tmp_path, judge=judge)])
 
 
+def test_a_reward_by_domain_fits_the_domains_of_the_rows(tmp_path):
+    def check(domains):
+        reward = Reward(name="by-domain", domains=domains)
+        few = dataclasses.replace(LARGE, train_rows=300)
+        preflight.check_inputs([laid(tmp_path, reward=reward, task=few)])
+
+    paid = {"math": "rule", "qa": "judge", "code": "judge"}
+    check(paid)
+    for domains, said in (
+        ({"math": "rule", "qa": "judge"}, "math, qa a reward and code none"),
+        (paid | {"chess": "judge"}, "names chess, and the task's rows are of code, math, qa"),
+        ({}, "no domain in reward.domains"),
+    ):
+        with pytest.raises(UserError, match=said):
+            check(domains)
+
+
 def test_the_trainers_dataset_reads_a_row_when_it_is_asked_for():
     dataset = prompt_dataset(lazy_task.Sums(SIZE))
     assert lazy_task.MADE == [] and len(dataset) == SIZE

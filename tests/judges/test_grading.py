@@ -27,8 +27,8 @@ EVERY = [
 ]  # of the gradings that show criteria with their points and do not label them
 SHIPPED = [
     *EVERY, *(("rubric_batch", prompt) for prompt in ("default", "strict", "ancestor")),
-    ("verif", "en"), ("verif", "zh"), ("binary", "default"), ("pairwise", "default"),
-    ("listwise", "default"),
+    ("verif", "en"), ("verif", "zh"), ("pairwise", "default"), ("listwise", "default"),
+    *(("binary", prompt) for prompt in ("default", "unaided", "math", "qa", "code")),
 ]  # fmt: skip
 
 

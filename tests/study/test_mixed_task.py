@@ -73,6 +73,18 @@ def test_an_order_draws_rows_by_their_weights(task):
     assert again.rows(17, 5) == order.rows(17, 5) != mixed.Order(task, 4).rows(17, 5)
 
 
+def test_the_nominal_mix_is_that_of_the_weights_or_of_the_rows(task):
+    rows = mixed.rows(task, "train")
+    shares = tasks.nominal_mix(mixed.Order(task, 0), rows)
+    assert shares == {"math": 0.4, "qa": 0.3, "code": 0.3}
+    weighed = replace(task, options={"domains": {"math": 1, "qa": 1, "code": 2}})
+    assert tasks.nominal_mix(mixed.Order(weighed, 0), rows)["code"] == 0.5
+    three = [replace(rows[0], domain=domain) for domain in ("qa", "math", "qa", "qa")]
+    assert tasks.nominal_mix(None, three) == {"math": 0.25, "qa": 0.75}
+    assert tasks.nominal_mix(None, [replace(rows[0], domain="")]) == {}
+    assert tasks.nominal_mix(None, rows) == {}  # not in memory
+
+
 def test_the_order_is_that_of_the_seed_whatever_the_arm(task):
     def ids(**arm):
         config = Study(task=task, trainer=Trainer(steps=5, prompts_per_step=4), **arm)

@@ -1,5 +1,6 @@
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from study.rewards.compose import RewardInputs, composed, recompose, recorded
 from study.rewards.failure import POLICIES, TooManyMissing, apply_failure_policy
 from study.rewards.formulas import REWARDS, Parts, overlong, repetition, rule_part
 from study.rows import Criterion, Rule, make_row
-from study.schema import Judge, Overlong, Repetition, Reward, Study
+from study.schema import Judge, Overlong, Repetition, Reward, Study, freeze
 
 SCORES = st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4)
 
@@ -258,3 +259,102 @@ def test_rollouts_on_record_are_composed_with_what_was_missing() -> None:
     assert recorded(Study(), ROW, record).truth_missing is None  # of an earlier version
     config = Study(reward=Reward(name="rule"))
     assert recompose(config, again, [0.5, 0.5], 2, "zero") == [0.0, None]
+
+
+BY_DOMAIN = Reward(name="by-domain", domains={"math": "rule", "qa": "judge"})
+
+
+def of(domain: str, **parts: Any) -> RewardInputs:
+    row = dataclasses.replace(ROW, domain=domain)
+    return RewardInputs(row, row, "x", 1, **({"truth": 1.0, "rules": ()} | parts))
+
+
+def test_each_domain_is_paid_by_its_own():
+    by_domain = REWARDS["by-domain"]
+    parts = {"judge": 0.25, "truth": 1.0}
+    assert by_domain(BY_DOMAIN, Parts(**parts, domain="qa")) == 0.25
+    assert by_domain(BY_DOMAIN, Parts(**parts, domain="math")) == 1.0
+    assert by_domain(BY_DOMAIN, Parts(**parts, domain="math", rules=(False,))) == 0.0
+    assert by_domain(BY_DOMAIN, Parts(**parts, domain="code")) is None
+    assert by_domain(BY_DOMAIN, Parts(truth=1.0, domain="qa")) is None
+    assert by_domain(BY_DOMAIN, Parts(judge=1.0, domain="math")) is None
+
+
+@given(SCORES, st.lists(st.none() | st.sampled_from([0.0, 1.0]), min_size=4, max_size=4))
+def test_a_domain_of_its_own_is_paid_as_if_it_were_alone(scores, truths):
+    """Against the rewards of the two halves under reward=judge and reward=rule."""
+    told = [{"truth": truth, "truth_missing": LOST if truth is None else None} for truth in truths]
+    qa = [of("qa", **each) for each in told]
+    maths = [of("math", **each) for each in told]
+    for policy in ("unscored", "zero", "drop_group"):
+        both = [*qa[:2], *maths[:2], *qa[2:], *maths[2:]]
+        verdicts = [*scores[:2], *scores[:2], *scores[2:], *scores[2:]]
+        paid_N = recompose(Study(reward=BY_DOMAIN), both, verdicts, 2, policy)
+        by_judge = recompose(Study(reward=Reward()), qa, scores, 2, policy)
+        by_rule = recompose(Study(reward=Reward(name="rule")), maths, scores, 2, policy)
+        assert paid_N == [*by_judge[:2], *by_rule[:2], *by_judge[2:], *by_rule[2:]]
+
+
+def test_a_verdict_that_the_rule_does_not_need_is_not_missed():
+    rollouts = [of("math"), of("math"), of("qa"), of("qa")]
+    config = Study(reward=BY_DOMAIN)
+    scores = [None, None, 0.5, 0.25]
+    for policy in POLICIES:
+        made = composed(config, rollouts, scores, 2, policy, 0.0)
+        assert [reward for reward, _ in made] == [1.0, 1.0, 0.5, 0.25]
+        assert [terms["judge"] for _, terms in made] == scores  # and no score is made up
+    lacking = [0.5, None, 0.5, None]
+    assert recompose(config, rollouts, lacking, 2, "zero") == [1.0, 1.0, 0.5, 0.0]
+    assert recompose(config, rollouts, lacking, 2, "drop_group") == [1.0, 1.0, None, None]
+    with pytest.raises(TooManyMissing, match="1 of 2 verdicts are missing"):
+        composed(config, rollouts, lacking, 2, "abort")
+    with pytest.raises(TooManyMissing, match=r"1 of 2 verdicts of this step.*0\.25"):
+        composed(config, rollouts, lacking, 2, "unscored", 0.25)
+
+
+def test_a_truth_that_the_judge_does_not_need_is_not_missed():
+    gone = {"truth": None, "truth_missing": LOST}
+    config = Study(reward=BY_DOMAIN)
+    rollouts = [of("math"), of("math"), of("qa", **gone), of("qa", **gone)]
+    for policy in POLICIES:
+        made = composed(config, rollouts, [0.5] * 4, 2, policy, 0.0)
+        assert [reward for reward, _ in made] == [1.0, 1.0, 0.5, 0.5]
+    rollouts[1] = of("math", **gone)
+    assert recompose(config, rollouts, [0.5] * 4, 2, "unscored") == [1.0, None, 0.5, 0.5]
+    with pytest.raises(TooManyMissing, match=f"1 of 2 rule truths.*{LOST}"):
+        composed(config, rollouts, [0.5] * 4, 2, "abort")
+
+
+QA, MATH = (dataclasses.replace(ROW, domain=domain) for domain in ("qa", "math"))
+
+
+@pytest.mark.parametrize(
+    ("reward", "rows", "said"),
+    [
+        (Reward(name="by-domain"), [QA, MATH], "reward.domains.math=rule reward.domains.qa=rule"),
+        (Reward(name="by-domain"), [QA], "no domain in reward.domains"),
+        (BY_DOMAIN, [ROW], "the rows of the task have no domain"),
+        (BY_DOMAIN, [QA, ROW], "some rows of the task have no domain"),
+        (BY_DOMAIN, [QA], "reward.domains names math, and the task's rows are of qa."),
+        (
+            Reward(name="by-domain", domains={"qa": "judge"}),
+            [QA, MATH],
+            "gives qa a reward and math none",
+        ),
+        (Reward(domains={"qa": "rule"}), [QA], "Type reward=by-domain"),
+    ],
+)
+def test_rewards_by_domain_that_do_not_fit_the_rows_are_user_errors(reward, rows, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        check_reward(reward, Judge(), rows, 100)
+
+
+def test_a_domain_that_the_sampled_rows_do_not_show_needs_a_reward_too():
+    check_reward(BY_DOMAIN, Judge(), [QA, MATH], 100, ["math", "qa"])
+    with pytest.raises(UserError, match="math, qa a reward and code none"):
+        check_reward(BY_DOMAIN, Judge(), [QA, MATH], 100, ["math", "qa", "code"])
+
+
+def test_only_judge_and_rule_pay():
+    with pytest.raises(UserError, match="one of judge, rule"):
+        freeze(Reward, {"domains": {"qa": "both"}})

@@ -37,7 +37,7 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
             problem = f"a gold without an answer: {short(gold)} is none of its choices"
             refuse(where, problem, "answer is the letter of a choice")
         subject = field(record, "subject", str, name, where) if name == "mmlu" else ""
-        own = record.get("index")
+        number = record.get("index")
         alias = record.get("id") if isinstance(record.get("id"), str) else ""
         shown = "\n".join(f"{label}. {text}" for label, text in choices)
         yield (
@@ -51,7 +51,7 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
                 prompt=render(name, question=question.strip(), choices=shown),
                 question=question,
                 answers=(gold,),
-                alias=f"{subject}/{own}" if subject and own is not None else str(alias or ""),
+                alias=f"{subject}/{number}" if subject and number is not None else str(alias or ""),
                 choices=choices,
                 meta={"subject": subject} if subject else {},
             ),
@@ -74,8 +74,8 @@ def _choices(
     elif isinstance(value, list) and all(isinstance(choice, Mapping) for choice in value):
         pairs = [(choice.get("label"), choice.get("text")) for choice in value]
     elif isinstance(value, list):
-        some = len(value) <= len(LETTERS)
-        pairs = list(zip(LETTERS[: len(value)], value, strict=True)) if some else []
+        lettered = len(value) <= len(LETTERS)
+        pairs = list(zip(LETTERS[: len(value)], value, strict=True)) if lettered else []
     else:
         field(record, "choices", list, name, where)
         pairs = []

@@ -20,8 +20,8 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
         where = f"{path}, {line}"
         problem = field(record, "problem", str, name, where)
         solution = field(record, "solution", str, name, where)
-        given = field(record, "answer", str, name, where, empty=True, default="")
-        gold = given.strip() or last_box(solution)
+        stated = field(record, "answer", str, name, where, empty=True, default="")
+        gold = stated.strip() or last_box(solution)
         if not gold:
             refuse(where, "a gold without an answer", "the solution holds it in \\boxed{}")
         yield (

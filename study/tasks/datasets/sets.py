@@ -52,15 +52,15 @@ def source(name: str) -> Source:
 def located(name: str, root: Path) -> dict[str, Path]:
     """File of each split, and files beside them, that a data folder holds of a set; each is the
     first that is there. Raises UserError: the folder holds none of its splits."""
-    known = source(name)
+    described = source(name)
     paths: dict[str, Path] = {}
-    for key, names in {**known.files, **known.beside}.items():
+    for key, names in {**described.files, **described.beside}.items():
         for candidate in (root / f"{file}{end}" for file in names for end in ("", ".gz")):
             if candidate.is_file():
                 paths[key] = candidate
                 break
-    if not paths.keys() & known.files.keys():
-        wanted = ", ".join(file for names in known.files.values() for file in names)
+    if not paths.keys() & described.files.keys():
+        wanted = ", ".join(file for names in described.files.values() for file in names)
         raise UserError(
             f"{root} holds no file of {name}. It looks for {wanted}, each also with .gz behind it."
             f" Type data.root=DIR with another folder, or get the set:"
@@ -76,14 +76,14 @@ def read(name: str, split: str, paths: dict[str, Path]) -> Iterator[tuple[str, I
     seen: dict[str, str] = {}
     rows = False
     for where, item in FAMILIES[source(name).family].read(name, split, paths):
-        own = item.alias or str(item.meta.get("task_id", ""))
-        if own:
-            if own in seen:
+        label = item.alias or str(item.meta.get("task_id", ""))
+        if label:
+            if label in seen:
                 raise UserError(
-                    f"{where}: found the id {own} a second time, after {seen[own]}. Each row has"
-                    " an id of its own: remove one of them."
+                    f"{where}: found the id {label} a second time, after {seen[label]}. Each row"
+                    " has an id of its own: remove one of them."
                 )
-            seen[own] = where.rpartition(", ")[2]
+            seen[label] = where.rpartition(", ")[2]
         yield where, item
         rows = True
     if not rows:
@@ -94,10 +94,10 @@ def reported(name: str, root: Path) -> list[Item]:
     """The rows that a result is reported on, in official order: the official test split, or the
     dev split of a set whose test answers are not public. MBPP's are all 974, each with its split.
     Raises UserError: no file of them in ``root``, or a row that is not of the form."""
-    known, paths = source(name), located(name, root)
-    keys = [key for key in ("all", *known.test) if key in paths]
+    described, paths = source(name), located(name, root)
+    keys = [key for key in ("all", *described.test) if key in paths]
     if not keys:
-        wanted = ", ".join(file for key in known.test for file in known.files[key])
+        wanted = ", ".join(file for key in described.test for file in described.files[key])
         raise UserError(
             f"{root} has no test split of {name}: none of {wanted}, with or without .gz. Type"
             " data.root=DIR with a folder that has it."

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from lm_eval.tasks.hendrycks_math.utils import last_boxed_only_string, remove_boxed
 
 from study.sandbox.calls import Outcome
 from study.sandbox.worker import Broken
@@ -285,6 +286,12 @@ def test_it_says_nothing_of_its_own(tmp_path):
         assert comparer.worker.errors.tell() == 0
     finally:
         comparer.close()
+
+
+def test_the_last_box_of_official_solutions_is_that_of_lm_eval():
+    for gold in official("math"):
+        boxed = remove_boxed(last_boxed_only_string(gold.reference))
+        assert last_box(gold.reference) == boxed.strip()
 
 
 @pytest.mark.slow

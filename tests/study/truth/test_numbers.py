@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lm_eval.filters.extraction import RegexFilter
 
 from study.truth.numbers import final_number, numbers, score
 from tests.study.truth.shared import item, official
@@ -118,3 +119,12 @@ def test_every_official_solution_is_right_and_off_by_one_is_wrong():
         assert right is not None
         assert score(gold, f"so \\boxed{{{right.value}}}.").correct
         assert not score(gold, str(right.value + 1)).correct
+
+
+def test_official_solutions_give_the_number_that_lm_eval_extracts():
+    solutions = [gold.reference for gold in official("gsm8k")]
+    for solution, (extracted,) in zip(
+        solutions, RegexFilter().apply([[text] for text in solutions], []), strict=True
+    ):
+        number = final_number(solution)
+        assert number is not None and number.value == Fraction(extracted.replace(",", ""))

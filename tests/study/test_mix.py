@@ -1,0 +1,59 @@
+"""Shares of domains: as weighted, as drawn, and of what reaches the policy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.mix import nominal, realised, shares
+from study.rewards.advantages import advantages
+
+DOMAINS = st.sampled_from(["math", "qa", "code", ""])
+PAIRS = st.lists(st.tuples(st.floats(-10, 10), DOMAINS), max_size=30)
+
+
+@given(PAIRS)
+def test_shares_are_what_a_plain_sum_by_domain_says(pairs):
+    sums: dict[str, float] = {}
+    for advantage, domain in pairs:
+        sums[domain] = sums.get(domain, 0.0) + abs(advantage)
+    told = shares([advantage for advantage, _ in pairs], [domain for _, domain in pairs])
+    assert list(told) == sorted(sums)
+    total = math.fsum(sums.values())
+    for domain, share in told.items():
+        assert share == pytest.approx(sums[domain] / total) if total else math.isnan(share)
+
+
+def test_a_rollout_without_advantage_adds_nothing():
+    assert shares([1.0, math.nan, -1.0], ["math", "qa", "qa"]) == {"math": 0.5, "qa": 0.5}
+
+
+def test_as_many_domains_as_advantages():
+    with pytest.raises(ValueError, match="1 domains for 2 advantages"):
+        shares([1.0, 2.0], ["math"])
+
+
+def test_nominal_and_realised_shares():
+    assert nominal({"math": 4.0, "qa": 3.0, "code": 3.0}) == {"math": 0.4, "qa": 0.3, "code": 0.3}
+    assert realised(["qa", "qa", "math", "qa"]) == {"math": 0.25, "qa": 0.75}
+    assert realised([]) == {}
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_a_dead_group_has_no_share_in_the_effective_mix(scale):
+    rewards = np.array([[0.0, 1.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0]])
+    told = shares(advantages(rewards, scale), np.repeat(["math", "qa", "code"], 4).tolist())
+    pushed = np.abs(advantages(rewards, scale)).sum(axis=1)
+    assert told["qa"] == 0.0
+    assert told["math"] == pytest.approx(pushed[0] / pushed.sum())
+    assert sum(told.values()) == pytest.approx(1.0)
+
+
+def test_nothing_pushed_is_no_share_at_all():
+    tied = advantages(np.array([[1.0, 1.0], [math.nan, 1.0]]))
+    told = shares(tied, ["math", "math", "qa", "qa"])
+    assert all(math.isnan(share) for share in told.values())
