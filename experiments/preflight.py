@@ -36,6 +36,7 @@ from study.scaffold import check as check_scaffold
 from study.schema import Judge, Study, Trainer
 from study.study_file import base, read_study
 from study.tasks import FILE_TASKS, TASKS, checked, nominal_mix, order_of, runs_code
+from study.tasks.prompts import has_reference
 from study.verify import say_problems
 
 
@@ -226,15 +227,18 @@ def check_held_out(config: Study) -> None:
             f"trainer.eval_steps={every} asks a policy whose weights are whole in one process, and"
             f" {kind} spreads them. Type trainer.eval_steps=0"
         )
-    if every and task.name in FILE_TASKS:
-        raise UserError(
-            f"trainer.eval_steps={every} scores held-out rows by rule, and task={task.name} has no"
-            " rule truth. Type trainer.eval_steps=0"
-        )
-    if every and not len(TASKS[task.name].rows(task, "eval")):
+    if not every:
+        return
+    held_out = TASKS[task.name].rows(task, "eval")
+    if not len(held_out):
         raise UserError(
             f"trainer.eval_steps={every} scores held-out rows, and task={task.name} has none with"
             f" task.eval_rows={task.eval_rows}. Type task.eval_rows=64, or trainer.eval_steps=0"
+        )
+    if task.name in FILE_TASKS and not any(map(has_reference, held_out)):
+        raise UserError(
+            f"trainer.eval_steps={every} scores held-out rows by rule, and task={task.name} has no"
+            " rule truth: none of its rows has a reference answer. Type trainer.eval_steps=0"
         )
 
 

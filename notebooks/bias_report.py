@@ -54,6 +54,9 @@ show(sections.ledger(evidence))
 show(sections.predictions(evidence))
 
 # %%
+show(sections.mixture(evidence))
+
+# %%
 show(sections.onsets(evidence))
 
 # %%

@@ -172,7 +172,7 @@ class Lora:
 
 @dataclass(frozen=True)
 class Warmup:
-    """Supervised steps that teach the tiny policy the built-in task before RL."""
+    """Supervised steps that teach the tiny policy its task before RL."""
 
     steps: int = bounds.number(0, low=0, high=MANY)
     batch: int = bounds.number(64, low=1, high=MANY)
@@ -186,7 +186,7 @@ class Policy:
     family: str = ""
     size: str = ""
     path: str = ""
-    """Hugging Face folder or hub id; ``tiny`` builds the small policy of the built-in task."""
+    """Hugging Face folder or hub id; ``tiny`` builds a small policy and teaches it the task."""
     chat_template: str | None = None
     """A template in place of the model's own: a name in experiments/policies/templates, or a
     .jinja file."""

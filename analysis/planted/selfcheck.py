@@ -17,7 +17,7 @@ import pandas as pd
 from scipy import stats
 from scipy.stats import norm
 
-from analysis.planted import judges, onset, propagation
+from analysis.planted import judges, mixture, onset, propagation
 from analysis.planted.trials import Check, Trials, replicated, silent, trials
 from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
 from analysis.records.behaviour import shift
@@ -198,6 +198,7 @@ CHECKS: tuple[Check, ...] = (
     *onset.CHECKS,
     *propagation.CHECKS,
     *judges.CHECKS,
+    *mixture.CHECKS,
 )
 
 

@@ -36,13 +36,19 @@ from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
-from study.identity import flatten
+from study.identity import flatten, identifying
 
 LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""
 OUTCOMES = ("cell", "judge", "role", "outcome", "words", "verdicts")
 """Columns of the counted verdicts; words is the length of the answer, NaN where unknown."""
-_WANTED = ("rollout_id", "step", "group", "member", "advantage", "logprob_sum", *policies.NEEDED)
+_WANTED = (
+    *("rollout_id", "step", "group", "member", "domain", "advantage", "logprob_sum"),
+    *policies.NEEDED,
+)
+HELD_OUT = "eval/averages/"
+"""How metrics of held-out accuracy begin; a domain's name follows, or one of `OVERALL`."""
+OVERALL = ("by_dataset", "by_domain")
 REFERENCE = "component/reference_logprob"
 """Rollout column with the log-probability of the completion under the start policy."""
 
@@ -76,6 +82,16 @@ class Run:
     """The cell's resolved config, flat: ``trainer.beta`` and so on."""
     logged: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Metrics of ``metrics.jsonl`` by name, each (T,) as `steps`; NaN where it was not logged."""
+    domain_P: np.ndarray | None = None
+    """Domain of each group, "" for none; None where no row has one."""
+    prompt_P: np.ndarray | None = None
+    """Prompt id of each group."""
+    text: np.ndarray | None = None
+    """(P, G), a number for each answer, the same for equal texts."""
+    held_out: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """Domain -> step, 0 too -> accuracy on the held-out rows, where it was evaluated."""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    """What makes the cell what it is: `study.identity.identifying` of its config."""
     log_ratio: np.ndarray | None = None
     """(P, G), log-probability of a completion under the policy minus under the start policy, in
     nats; None where the start policy's was not recorded."""
@@ -101,8 +117,12 @@ class Run:
 
     def at(self, step: int) -> Run:
         """The groups of one step."""
-        here = self.step_P == step
+        return self.where(self.step_P == step)
+
+    def where(self, here: np.ndarray) -> Run:
+        """The groups of which ``here``, shape (P,), is true."""
         arrays = ("step_P", "reward", "advantage", "truth", "judge", "features")
+        arrays += tuple(n for n in ("domain_P", "prompt_P", "text") if getattr(self, n) is not None)
         part: dict[str, Any] = {name: getattr(self, name)[here] for name in arrays}
         part["shadows"] = {name: scores[here] for name, scores in self.shadows.items()}
         part["under"] = {
@@ -252,6 +272,12 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
     if rollouts.empty:
         return None, counts, problems
     place, step_P = _placing(rollouts)
+
+    def of_groups(column: str) -> np.ndarray:
+        codes, names = pd.factorize(rollouts[column].astype(object).fillna(""))
+        return np.asarray(names, dtype=object)[np.nanmax(place(codes), axis=1).astype(int)]
+
+    domain_P = of_groups("domain") if rollouts["domain"].notna().any() else None
     shadow = verdicts["role"].eq("shadow").to_numpy() & (at >= 0)
     shadows = _shadow_means(verdicts[shadow], at[shadow], len(rollouts))
     ratio = rollouts["logprob_sum"] - rollouts[REFERENCE]
@@ -259,7 +285,8 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
     problems += [f"{cell['cell']}: {why}"] if why else []
     recorded = rollouts["reward"].to_numpy()
     reward = place(recorded)
-    config = flatten(read_config(folder / cell["cell"] / "config.yaml", []))
+    resolved = read_config(folder / cell["cell"] / "config.yaml", [])
+    config = flatten(resolved)
     run = Run(
         *(str(cell["cell"]), str(cell["arm"]), int(cell["seed"]), bool(cell["done"])),
         step_P,
@@ -279,11 +306,26 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
         rollouts=len(rollouts),
         config=config,
         log_ratio=place(ratio.to_numpy()) if ratio.notna().any() else None,
+        domain_P=domain_P,
+        prompt_P=of_groups("prompt_id"),
+        text=place(pd.factorize(rollouts["answer"])[0]) if domain_P is not None else None,
+        identity=identifying(resolved),
     )
     logged = steps_frame(folder, row)
+    evaluated = logged[logged["metric"].str.startswith(HELD_OUT) & logged["value"].notna()]
+    held_out: dict[str, dict[int, float]] = {}
+    for step, metric, value in zip(
+        evaluated["step"], evaluated["metric"], evaluated["value"], strict=True
+    ):
+        held_out.setdefault(metric.removeprefix(HELD_OUT), {})[int(step)] = float(value)
+    held_out = {name: held_out[name] for name in held_out if name not in OVERALL}
     wide = logged.pivot(index="step", columns="metric", values="value").reindex(run.steps)
     metrics = {str(name): wide[name].to_numpy(dtype=float) for name in wide}
-    return replace(run, logged=metrics), counts, [*problems, *logged.attrs["problems"]]
+    return (
+        replace(run, logged=metrics, held_out=held_out),
+        counts,
+        [*problems, *logged.attrs["problems"]],
+    )
 
 
 def _placing(rollouts: pd.DataFrame) -> tuple[Callable[[np.ndarray], np.ndarray], np.ndarray]:

@@ -20,6 +20,8 @@ from analysis.arm.calibration import FEWEST, Calibration, Predicted, calibrate
 from analysis.arm.crossjudge import Inflation, agreement, inflation, matrix
 from analysis.arm.dose import FEWEST as FEWEST_DOSES
 from analysis.arm.dose import doses_of, response
+from analysis.arm.mixture import Mixture
+from analysis.arm.mixture import of_runs as mixture_of
 from analysis.arm.propagation import paths, predict
 from analysis.arm.substitution import Substitution, substitutions, untold
 from analysis.records.frames import NAMELESS
@@ -68,6 +70,8 @@ class Evidence:
     onsets: list[Line]
     overoptimisation: list[dict[str, Any]]
     """`analysis.run.overopt.rows` of the runs with a truth."""
+    mixture: Mixture | None
+    """What the runs say of their domains; None where no row names its domain."""
     gains: pd.DataFrame
     """`analysis.arm.crossjudge.matrix`: the gain of each policy under each judge."""
     inflation: list[Inflation]
@@ -151,6 +155,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         overoptimisation=[
             row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
         ],
+        mixture=mixture_of(by_arm, by_window=False),
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),

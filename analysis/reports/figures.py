@@ -23,7 +23,7 @@ from study.features import FEATURES
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
     from analysis.records.runs import Run
 
@@ -53,7 +53,7 @@ def style() -> Generator[None]:
 
 def looks(arms: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Colour, line and marker of each arm, the same in every figure of a report."""
-    colours = _colours(10)
+    colours = palette(10)
     return {
         arm: {
             "color": colours[k % 10],
@@ -73,15 +73,15 @@ def learning(curves: pd.DataFrame) -> Figure:
     shown = curves[curves["metric"].isin(["judge_score", "truth"])]
     arms = sorted(shown["arm"].unique())
     figure, panels = _grid(len(arms), share=True)
-    blue, orange = _colours(2)
+    blue, orange = palette(2)
     for arm, axes in zip(arms, panels, strict=True):
         part = shown[shown["arm"] == arm]
         for metric, colour, dash in (("judge_score", blue, "-"), ("truth", orange, "--")):
             label = TEXTS["scores"][metric]
-            _band(axes, part[part["metric"] == metric], label, color=colour, linestyle=dash)
+            band(axes, part[part["metric"] == metric], label, color=colour, linestyle=dash)
         axes.set_title(f"{arm} ({_runs(part)})")
         axes.set(xlabel="training step", ylabel="score (mean over runs)")
-    _outside_legend(figure, panels)
+    outside_legend(figure, panels)
     return figure
 
 
@@ -90,10 +90,10 @@ def gap(curves: pd.DataFrame) -> Figure:
     """How far does the judge's score run ahead of the truth, under each arm?"""
     shown = curves[curves["metric"] == "gap"]
     figure, (axes,) = _grid(1, height=4.2)
-    _bands(axes, shown, shown, lambda arm, part: f"{arm} ({_runs(part)})")
+    bands(axes, shown, shown, lambda arm, part: f"{arm} ({_runs(part)})")
     axes.axhline(0, color="0.3", linewidth=1)
     axes.set(xlabel="training step", ylabel="judge score - truth (score units)")
-    _outside_legend(figure, [axes])
+    outside_legend(figure, [axes])
     return figure
 
 
@@ -103,10 +103,10 @@ def behaviour(curves: pd.DataFrame) -> Figure:
     metrics = _in_order(curves["metric"])
     figure, panels = _grid(len(metrics), height=2.5)
     for metric, axes in zip(metrics, panels, strict=True):
-        _bands(axes, curves, curves[curves["metric"] == metric], lambda arm, _: arm)
+        bands(axes, curves, curves[curves["metric"] == metric])
         axes.set_title(metric)
         axes.set(xlabel="training step", ylabel=unit(metric))
-    _outside_legend(figure, panels)
+    outside_legend(figure, panels)
     return figure
 
 
@@ -159,7 +159,7 @@ def failures(table: pd.DataFrame, by_length: pd.DataFrame) -> Figure:
     for k, reason in enumerate(reasons):
         share = (100 * table[reason] / table["verdicts"]).to_numpy()
         hatch = ("", "//", "..", "xx")[k % 4]
-        bars.barh(labels, share, left=left, label=reason, color=_colours(10)[k], hatch=hatch)
+        bars.barh(labels, share, left=left, label=reason, color=palette(10)[k], hatch=hatch)
         left = left + share
     bars.invert_yaxis()
     bars.grid(axis="y", visible=False)
@@ -188,7 +188,7 @@ def dose_response(dose: dict[str, Any]) -> Figure:
     doses, shift = (np.array([run[key] for run in dose["runs"]]) for key in ("dose", "shift"))
     grid = np.linspace(doses.min(), doses.max(), 200)
     figure, axes = single(6, 5)
-    blue, orange, green, red = _colours(4)
+    blue, orange, green, red = palette(4)
     axes.axhline(0, color="0.7", linewidth=1)
     axes.scatter(doses, shift, s=26, color=blue, zorder=3, label="run")
     fit, bent = dose["line"], dose["emax"]
@@ -242,7 +242,7 @@ def stacked(steps: pd.DataFrame, unique: Sequence[str]) -> Figure:
     high = -(-len(arms) // wide)
     figure = Figure(figsize=(3.4 * wide, 2.8 * high), layout="constrained")
     panels = figure.subplots(high, wide, sharex=True, sharey=True, squeeze=False)
-    colours = [*_colours(len(top)), (0.75, 0.75, 0.75)]
+    colours = [*palette(len(top)), (0.75, 0.75, 0.75)]
     labels = [*(name.removeprefix("unique/") for name in top), "several together"]
     for arm, axes in zip(arms, panels.flat, strict=False):
         part = steps[steps["arm"] == arm].groupby("step")[[*top, "advantage_r2"]].mean()
@@ -291,7 +291,8 @@ def frontier(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def _colours(count: int) -> Any:
+def palette(count: int) -> Any:
+    """So many colours that colour-blind readers can tell apart."""
     import seaborn as sns
 
     return sns.color_palette("colorblind", count)
@@ -315,28 +316,46 @@ def _grid(panels: int, height: float = 3.0, share: bool = False) -> tuple[Figure
     """Up to three panels in a row, at report width; places left over are taken away."""
     from matplotlib.figure import Figure
 
-    columns = 2 if panels == 4 else min(3, max(1, panels))
-    rows = max(1, math.ceil(panels / columns))
+    rows = max(1, rows_of(panels))
     figure = Figure(figsize=(WIDTH, height * rows + 0.4), layout="constrained")
-    axes = figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False).ravel()
+    return figure, panels_of(figure, panels, share)
+
+
+def rows_of(panels: int) -> int:
+    """Rows that so many panels take at report width."""
+    return math.ceil(panels / _columns(panels))
+
+
+def panels_of(figure: Figure | SubFigure, panels: int, share: bool = False) -> list[Axes]:
+    """Panels in rows, places left over taken away."""
+    columns = _columns(panels)
+    shape = max(1, rows_of(panels)), columns
+    axes = figure.subplots(*shape, sharex=share, sharey=share, squeeze=False).ravel()
     for extra in axes[panels:]:
         extra.remove()
     used = list(axes[:panels])
     if share:
         for axis in used[max(0, panels - columns) :]:
             axis.tick_params(labelbottom=True)
-    return figure, used
+    return used
 
 
-def _bands(axes: Axes, curves: pd.DataFrame, part: pd.DataFrame, label: Any) -> None:
+def _columns(panels: int) -> int:
+    return 2 if panels == 4 else min(3, max(1, panels))
+
+
+def bands(
+    axes: Axes, curves: pd.DataFrame, part: pd.DataFrame, label: Any = lambda arm, _: arm
+) -> None:
     """A line and a band for every arm of the curves, of what the part of them holds."""
     for arm, look in looks(list(curves["arm"].unique())).items():
         line = {key: look[key] for key in ("color", "linestyle")}
         of_arm = part[part["arm"] == arm]
-        _band(axes, of_arm, label(arm, of_arm), **line)
+        band(axes, of_arm, label(arm, of_arm), **line)
 
 
-def _band(axes: Axes, part: pd.DataFrame, label: str, **line: Any) -> None:
+def band(axes: Axes, part: pd.DataFrame, label: str, **line: Any) -> None:
+    """A curve's line with its band."""
     import seaborn as sns
     from matplotlib.ticker import MaxNLocator
 
@@ -352,7 +371,7 @@ def _band(axes: Axes, part: pd.DataFrame, label: str, **line: Any) -> None:
     axes.fill_between(part["step"], part["low"], part["high"], color=line["color"], alpha=0.18)
 
 
-def _outside_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+def outside_legend(figure: Figure | SubFigure, panels: Sequence[Axes]) -> None:
     """One legend above all panels, each label once: it can never cover a curve."""
     entries: dict[str, Any] = {}
     for axes in panels:

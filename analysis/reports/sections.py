@@ -16,6 +16,7 @@ from analysis.arm import crossjudge, propagation
 from analysis.arm.dose import straight
 from analysis.records.behaviour import TAIL
 from analysis.reports import figures, markup, tables
+from analysis.reports import mixture as mixture_tables
 from analysis.reports.evidence import Evidence
 from analysis.reports.limits import limits
 from analysis.reports.markup import TEXTS, paragraph, said
@@ -150,6 +151,39 @@ def predictions(evidence: Evidence) -> list[str]:
     ]
 
 
+def mixture(evidence: Evidence) -> list[str]:
+    """What the judge of several domains did to each; nothing where rows name no domain."""
+    mixed = evidence.mixture
+    if mixed is None:
+        return []
+    named = TEXTS["mixture"]
+    fragments = [
+        _title("mixture"),
+        _figure("mixture", mixture_tables.figure, mixed),
+        *_titled(named["rates"], mixture_tables.rates_table(mixed, mixed.whole)),
+        *_titled(named["mix"], mixture_tables.mix_table(mixed, mixed.whole)),
+        paragraph(PARAGRAPHS["mixture"]),
+        *_titled(named["expected"], mixture_tables.expected_table(mixed)),
+        paragraph(mixture_tables.agreed(mixed.comparison.of_mix)),
+    ]
+    if mixed.comparison.points:
+        table = mixture_tables.accuracy_table(mixed)
+        fragments += _titled(named["accuracy"], table)
+        fragments.append(paragraph(mixture_tables.agreed(mixed.comparison.of_accuracy)))
+    else:
+        fragments.append(paragraph(said("empty", "accuracy", why=mixed.comparison.note)))
+    if mixed.transfers:
+        fragments += _titled(named["transfer"], mixture_tables.transfer_table(mixed))
+    if mixed.swaps:
+        fragments += _titled(named["swaps"], mixture_tables.swaps_table(mixed))
+        fragments.append(markup.sentences(mixture_tables.moved(mixed)))
+    return [*fragments, *([markup.sentences(mixed.problems)] if mixed.problems else [])]
+
+
+def _titled(title: str, table: pd.DataFrame) -> list[str]:
+    return [f"<h3>{markup.escape(title)}</h3>", markup.table(table)]
+
+
 def onsets(evidence: Evidence) -> list[str]:
     """When each run's gap began to grow, by the change point and by the threshold grid."""
     table = markup.table(tables.onset_table(evidence.onsets))
@@ -247,6 +281,6 @@ def _runs_of(evidence: Evidence, arm: str) -> str:
 
 
 SECTIONS = (
-    head, runs, scores, gap, behaviours, doses, ledger, predictions, onsets, frontier, judges,
-    failures, samples, provenance,
+    head, runs, scores, gap, behaviours, doses, ledger, predictions, mixture, onsets, frontier,
+    judges, failures, samples, provenance,
 )  # fmt: skip

@@ -17,8 +17,8 @@ from scipy import optimize, stats
 from analysis.probes.levels import phi_interval
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.reports.markup import estimate
-from analysis.statistics.bootstrap import FEWEST
-from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.statistics.bootstrap import FEWEST, ratio_se
+from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
 from analysis.statistics.proportions import (
     Confusion,
     auc,
@@ -46,6 +46,8 @@ class Judged(Confusion):
     """
 
     auc: Estimate
+    leniency: Estimate
+    """Share of yes of the judge minus that of the truth."""
     n: int
     unscored: int
     without_truth: int
@@ -83,12 +85,12 @@ class RatesDiffer(Differ):
 
 
 def judged(answers: pd.DataFrame, threshold: float = THRESHOLD, level: float = LEVEL) -> Judged:
-    """Counts, TPR, FPR, J, phi and AUC of a judge.
+    """Counts, TPR, FPR, J, phi, AUC and leniency of a judge.
 
     TPR and FPR have Wilson's interval at the effective number of answers
     (`analysis.statistics.proportions.pooled_share`), J Newcombe's of the two with their
-    correlation, phi a bootstrap over items, AUC Obuchowski's clustered form of DeLong's. A rate
-    that the data cannot give is NaN.
+    correlation, phi a bootstrap over items, AUC Obuchowski's clustered form of DeLong's, leniency
+    the t interval of a ratio of sums over items. A rate that the data cannot give is NaN.
 
     Args:
         answers: columns item (any kind), judge and truth (numbers, NaN is missing). A truth is a
@@ -123,6 +125,7 @@ def judged(answers: pd.DataFrame, threshold: float = THRESHOLD, level: float = L
     return Judged(
         *(tp, fp, fn, tn, tpr, fpr, j, phi),
         auc=_auc(score, good, codes, level),
+        leniency=_leniency(passed.astype(float) - good, codes, level),
         n=len(told),
         unscored=len(told) - len(scored),
         without_truth=len(answers) - len(told),
@@ -279,6 +282,19 @@ def _correlation(true_C_2: np.ndarray, false_C_2: np.ndarray) -> float:
     )
     size = float((a @ a) * (b @ b)) ** 0.5
     return float(a @ b) / size if size > 0 else 0.0
+
+
+def _leniency(gap: np.ndarray, codes: np.ndarray, level: float) -> Estimate:
+    """Mean gap, its interval over items cut at -1 and 1."""
+    if not len(gap):
+        return Estimate(NAN, note="no answers", level=level)
+    sums = np.stack([np.bincount(codes, gap), np.bincount(codes)], axis=1)
+    se, items = ratio_se(sums), len(sums)
+    if not se > ROUNDING:
+        why = "one item" if items == 1 else "no spread between items"
+        return Estimate(gap.mean(), n=len(gap), note=f"{why}: no interval", level=level)
+    half = float(stats.t.ppf((1 + level) / 2, items - 1)) * se
+    return replace(around(gap.mean(), half, len(gap), "", ends=(-1.0, 1.0)), level=level)
 
 
 def _auc(score: np.ndarray, good: np.ndarray, codes: np.ndarray, level: float) -> Estimate:

@@ -17,9 +17,10 @@ from trl import GRPOConfig
 from experiments.policies.tiny import tiny_tokenizer
 from experiments.trainer.grpo import RecordingTrainer
 from study.heartbeat import Heartbeat
+from study.tasks import teacher
 
 GROUP = 8
-TOKENIZER = tiny_tokenizer()
+TOKENIZER = tiny_tokenizer(teacher.lexicon())
 
 
 def smollm2(scale: float = 1.0) -> PreTrainedModel:

@@ -24,6 +24,7 @@ import pyarrow as pa
 from experiments.datasets import near, split
 from experiments.datasets.parts import Part
 from experiments.datasets.split import TEST, TRAIN, VALIDATION
+from experiments.selection import MOST, choose
 from study import locks
 from study.cli import writes
 from study.errors import UserError
@@ -60,6 +61,8 @@ class Scan:
     split: list[str] = field(default_factory=list)
     joined: int = 0
     untested: set[int] = field(default_factory=set)
+    lengths: list[int] = field(default_factory=list)
+    """Characters of the prompts."""
 
     def at(self, *splits: str) -> list[int]:
         """Places of the rows of some splits."""
@@ -137,6 +140,8 @@ def _write(parts: Sequence[Part], data: Data, work: Path, command: str) -> dict[
     for scan in scans:
         _assign(scan, data)
     examples = _clean(scans)
+    for scan in scans:
+        _choose(scan, data)
     if not any(scan.at(TEST) for scan in scans):
         names = ", ".join(scan.part.name for scan in scans)
         raise UserError(f"{names} leave no test row. Give more rows, or other datasets=.")
@@ -194,6 +199,7 @@ def _remember(scan: Scan, item: Item) -> None:
     scan.ids.append(item.id)
     scan.official.append(item.split)
     scan.groups.append(item.group_key)
+    scan.lengths.append(len(item.prompt))
     compared = (item.question, item.answers, item.context, item.entry_point)
     scan.questions.append(near.question(*compared))
     scan.split.append(scan.part.fate(item))
@@ -251,6 +257,24 @@ def _clean(scans: Sequence[Scan]) -> list[dict[str, str]]:
     for domain in sorted({scan.part.domain for scan in scans}):
         examples += _near([scan for scan in scans if scan.part.domain == domain])
     return examples[:10]
+
+
+def _choose(scan: Scan, data: Data) -> None:
+    """Leave out train rows that are too long, and those that facility location does not choose. Of
+    more than `MOST` it looks at those whose ids come first by their hash."""
+    for place in scan.at(TRAIN):
+        if data.max_prompt_chars is not None and scan.lengths[place] > data.max_prompt_chars:
+            scan.split[place] = "too_long"
+    places = scan.at(TRAIN)
+    if data.choose is None or data.choose >= len(places):
+        return
+    places.sort(key=lambda place: split.rank(scan.ids[place], data.seed))
+    looked_at = places[:MOST]
+    texts = [scan.questions[place].text for place in looked_at]
+    chosen = {looked_at[number] for number in choose(texts, data.choose)}
+    for place in places:
+        if place not in chosen:
+            scan.split[place] = "not_chosen"
 
 
 def _near(scans: Sequence[Scan]) -> Iterator[dict[str, str]]:

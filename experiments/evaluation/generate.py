@@ -92,8 +92,8 @@ def source_of(options: Options) -> Source | None:
         policy, folder = trained_policy(options.run, options.checkpoint)
     if policy["path"] == "tiny":
         raise UserError(
-            f"run={options.run} trained the tiny policy, which knows the built-in task only and not"
-            " English. Give the run of a real policy, for example of experiment=small-real."
+            f"run={options.run} trained the tiny policy, which knows the words of its own task and"
+            " no English. Give the run of a real policy, for example of experiment=small-real."
         )
     options = replace(options, dtype=options.dtype or policy["dtype"])
     if folder is None:

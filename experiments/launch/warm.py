@@ -19,7 +19,7 @@ from experiments.policies.load import TINY, cache_of
 from experiments.policies.tiny import build_missing, is_built
 from study.cells import Cell
 from study.errors import UserError
-from study.schema import Policy
+from study.schema import Policy, Task
 from study.stopping import deaf_to_terminal
 
 
@@ -32,28 +32,35 @@ def warming(todo: Sequence[Cell]) -> Generator[None]:
     the cache says, the cell builds the policy itself.
     """
     places = {
-        repr(cell.config.policy): (cell.config.policy, cache_of(cell))
+        repr((cell.config.policy, cell.config.task)): (
+            cell.config.policy,
+            cell.config.task,
+            cache_of(cell),
+        )
         for cell in todo
         if cell.config.policy.path == TINY
     }
-    missing = []
-    for policy, cache_dir in places.values():
-        with contextlib.suppress(UserError):  # its cell says it
-            if not is_built(policy, cache_dir):
-                missing.append((policy, cache_dir))
+    missing = [place for place in places.values() if _is_missing(*place)]
     context = multiprocessing.get_context("spawn")
     alive, keep = context.Pipe(duplex=False)
     with alive, keep:
         device = todo[0].config.device
         with surroundings(device), deaf_to_terminal(), contextlib.suppress(OSError):
-            for policy, cache_dir in missing:
-                context.Process(target=_warm, args=(policy, cache_dir, alive), daemon=True).start()
+            for place in missing:
+                context.Process(target=_warm, args=(*place, alive), daemon=True).start()
         yield
 
 
-def _warm(policy: Policy, cache_dir: Path, alive: Connection) -> None:
+def _is_missing(policy: Policy, task: Task, cache_dir: Path) -> bool:
+    try:
+        return not is_built(policy, task, cache_dir)
+    except UserError:
+        return False  # its cell says it
+
+
+def _warm(policy: Policy, task: Task, cache_dir: Path, alive: Connection) -> None:
     with contextlib.suppress(OSError):  # building it fails by the same, and says so in the log
         cache_dir.mkdir(parents=True, exist_ok=True)
     redirect(cache_dir)
     threading.Thread(target=leave_with_parent, args=(alive,), daemon=True).start()
-    build_missing(policy, cache_dir)
+    build_missing(policy, task, cache_dir)

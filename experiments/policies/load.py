@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from experiments.policies.tiny import architecture_of, load_tiny
+from experiments.policies.tiny import architecture_of, load_tiny, taught
 from study.cells import Cell
 from study.errors import UserError
 from study.files import first_line
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from peft import LoraConfig
 
 TINY = "tiny"
-SPOKEN = ("instruct-mini",)
-"""Tasks that the tiny policy learns in its warm-up."""
 TEMPLATES = Path(__file__).parent / "templates"
 """Chat templates by name. ``chatml`` says nothing that the messages do not: Qwen2.5's own template
 adds a system turn of its own where there is none, so that a scaffold's turn would be a second."""
@@ -38,12 +36,12 @@ def cache_of(cell: Cell) -> Path:
 def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:
     """(model, tokenizer) of ``policy``, the model in float32 or ``policy.dtype``, without LoRA.
 
-    Raises UserError where there is no such model, dtype or architecture, or the tiny policy does
-    not know ``task``. Tiny policies that are warmed up are kept in ``cache_dir``.
+    Raises UserError where there is no such model, dtype or architecture, or ``task`` brings
+    the tiny policy no lessons. Tiny policies that are warmed up are kept in ``cache_dir``.
     """
     check_policy(policy, task)
     if policy.path == TINY:
-        return load_tiny(policy, cache_dir)
+        return load_tiny(policy, task, cache_dir)
     remedy = (
         "Type `python -m experiments.models get smollm2-135m-instruct` to fetch it."
         if "smollm2-135m-instruct" in f"{policy.path} {policy.name}".lower()
@@ -67,18 +65,14 @@ def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:
 def check_policy(policy: Policy, task: Task) -> None:
     """Refuse what `load_policy` would, as far as that is known without a model. Loads no torch.
 
-    Raises UserError: the tiny policy does not know ``task`` or cannot be of that architecture, or
-    there is no such chat template.
+    Raises UserError: ``task`` brings the tiny policy no lessons, or it cannot be of that
+    architecture, or there is no such chat template.
     """
     if policy.path != TINY:
         if policy.chat_template is not None:
             template_text(policy.chat_template)
         return
-    if task.name not in SPOKEN:
-        raise UserError(
-            f"The tiny policy has learned task={' and '.join(SPOKEN)} only, and the task is"
-            f" {task.name!r}. Type task={SPOKEN[0]}, or choose another policy."
-        )
+    taught(task)
     architecture_of(policy)
 
 

@@ -1,7 +1,8 @@
-"""The tiny policy of the built-in task: a small Llama that is taught in seconds, then cached.
+"""The tiny policy: a small Llama that is taught a task in seconds, then cached.
 
-It has a tokenizer of its own and is warmed up by supervised steps on the teacher's imperfect
-answers. It is cached by content, so that every run of a study starts from the same weights.
+Its tokenizer has the words of the task, and supervised steps on a teacher's imperfect answers warm
+it up (`study.tasks.lessons`). It is cached by content, so that every run of a study starts from the
+same weights.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import random
 import re
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -27,7 +29,8 @@ from study import locks
 from study.errors import UserError
 from study.rows import Row
 from study.schema import Policy, Task, Warmup
-from study.tasks import instruct_mini, teacher
+from study.tasks import FILE_TASKS, lessons_of
+from study.tasks.lessons import MOST_WORDS, Lessons
 
 if TYPE_CHECKING:
     import torch
@@ -43,42 +46,62 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 SPLIT = r" ?[A-Za-z]+| ?[0-9]| ?#+| ?\*\*| ?[^\sA-Za-z0-9]|\s"
-WARMUP_ROWS = 4096
+LONGEST_LESSON = 256
+"""Tokens of prompt and answer in a lesson: a longer prompt loses its beginning."""
 WARMUP_THREADS = 2
 """Of torch, always: the bits of the weights may depend on their number, and shall not depend on how
 many threads the caller has or on how many CPUs there are. More than one hangs in a process that was
 forked after torch had run: the pool's children come from a server in which nothing ran."""
 
 
-def load_tiny(policy: Policy, cache_dir: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The tiny policy from the cache, where it is built first if it is missing or damaged."""
+def load_tiny(
+    policy: Policy, task: Task, cache_dir: Path
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The tiny policy of ``task`` from the cache, where it is built first if it is missing or
+    damaged. Raises UserError: see `taught`."""
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-    with _built(policy, cache_dir) as folder:
+    with _built(policy, task, cache_dir) as folder:
         model = LlamaForCausalLM.from_pretrained(folder)
         return model, PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-def build_missing(policy: Policy, cache_dir: Path) -> None:
-    """Put the tiny policy into the cache where it is missing or damaged."""
-    with _built(policy, cache_dir):
+def build_missing(policy: Policy, task: Task, cache_dir: Path) -> None:
+    """Put the tiny policy of ``task`` into the cache where it is missing or damaged."""
+    with _built(policy, task, cache_dir):
         pass
 
 
-def is_built(policy: Policy, cache_dir: Path) -> bool:
-    """Whether the cache holds the tiny policy, whole. Loads no torch."""
-    return not fault(_folder(policy, cache_dir))
+def is_built(policy: Policy, task: Task, cache_dir: Path) -> bool:
+    """Whether the cache holds the tiny policy of ``task``, whole. Loads no torch."""
+    return not fault(_folder(policy, taught(task), cache_dir))
+
+
+def taught(task: Task) -> Lessons:
+    """The lessons of a task. Raises UserError: it brings none."""
+    lessons = lessons_of(task)
+    if lessons is not None:
+        return lessons
+    why = f"task={task.name} brings none"
+    if task.name in FILE_TASKS:
+        why = f"no row to train on of task={task.name} task.path={task.path} has a reference answer"
+    raise UserError(
+        f"The tiny policy learns a task from its lessons before RL, and {why}. Give rows such as"
+        ' {"prompt": "Which city?", "reference": "Rome"} with task=prompts, or type'
+        " task=instruct-mini, or another policy: policy=smollm2-135m-instruct"
+    )
 
 
 @contextmanager
-def _built(policy: Policy, cache_dir: Path) -> Generator[Path]:
+def _built(policy: Policy, task: Task, cache_dir: Path) -> Generator[Path]:
     """The folder of the tiny policy, whole and locked; whoever else needs it waits."""
-    folder = _folder(policy, cache_dir)
+    lessons = taught(task)
+    folder = _folder(policy, lessons, cache_dir)
     cache_dir.mkdir(parents=True, exist_ok=True)
     with locks.held(folder.with_name(f"{folder.name}.lock")):
         if fault(folder):
             shutil.rmtree(folder, ignore_errors=True)
-            _build_tiny(architecture_of(policy), policy.warmup or Warmup(), folder)
+            _build_tiny(architecture_of(policy), policy.warmup or Warmup(), lessons, folder)
         yield folder
 
 
@@ -93,16 +116,15 @@ def architecture_of(policy: Policy) -> dict[str, int]:
     return ARCHITECTURE | policy.architecture
 
 
-def _folder(policy: Policy, cache_dir: Path) -> Path:
-    """Where a tiny policy lies, by a hash of all that decides its weights, the code of task and
+def _folder(policy: Policy, lessons: Lessons, cache_dir: Path) -> Path:
+    """Where a tiny policy lies, by a hash of all that decides its weights, the code of lessons and
     warm-up included."""
     digest = hashlib.blake2b(digest_size=6)
-    recipe = [architecture_of(policy), asdict(policy.warmup or Warmup())]
+    recipe = [architecture_of(policy), asdict(policy.warmup or Warmup()), lessons.key]
     digest.update(json.dumps(recipe, sort_keys=True).encode())
-    files = [Path(str(instruct_mini.__file__)).with_suffix(".toml"), instruct_mini.__file__]
-    files += [_version_file("torch", "version.py"), _version_file("transformers", "__init__.py")]
-    for source in (*files, teacher.__file__, __file__):
-        digest.update(Path(str(source)).read_bytes())
+    files = [_version_file("torch", "version.py"), _version_file("transformers", "__init__.py")]
+    for source in (*files, *lessons.files, __file__):
+        digest.update(Path(source).read_bytes())
     return cache_dir / f"tiny-{digest.hexdigest()}"
 
 
@@ -113,18 +135,20 @@ def _version_file(package: str, name: str) -> Path:
     return Path(spec.origin).with_name(name)
 
 
-def _build_tiny(architecture: dict[str, int], warmup: Warmup, folder: Path) -> None:
+def _build_tiny(
+    architecture: dict[str, int], warmup: Warmup, lessons: Lessons, folder: Path
+) -> None:
     """Warm up a tiny policy on `WARMUP_THREADS` and move it to ``folder`` in one rename."""
     import torch
 
-    tokenizer = tiny_tokenizer()
+    tokenizer = tiny_tokenizer(lessons.texts())
     threads = torch.get_num_threads()
     torch.set_num_threads(WARMUP_THREADS)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(warmup.seed)
             model = _tiny_model(architecture, tokenizer)
-            warm_up(model, tokenizer, warmup)
+            warm_up(model, tokenizer, lessons, warmup)
     finally:
         torch.set_num_threads(threads)
     with whole_folder(folder) as part:
@@ -176,8 +200,9 @@ def _tiny_model(
     return model
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerBase:
-    """One token per known word, mark or line break, single bytes for all else; exact round trip."""
+def tiny_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerBase:
+    """One token for each of the `MOST_WORDS` words and marks that are most frequent in ``texts``,
+    single bytes for all else; exact round trip."""
     from transformers import PreTrainedTokenizerFast
 
     roles = [f"<|{role}|>" for role in ROLES]
@@ -187,9 +212,11 @@ def tiny_tokenizer() -> PreTrainedTokenizerBase:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    words = {word for text in teacher.lexicon() for word in re.findall(SPLIT, text)}
-    words |= {variant for word in words for variant in (f" {word.strip()}", word.strip())}
-    words_as_split = {splitter.pre_tokenize_str(word)[0][0] for word in words if word.strip()}
+    counts = Counter(word.strip() for text in texts for word in re.findall(SPLIT, text))
+    del counts[""]
+    most_frequent = sorted(counts, key=lambda word: (-counts[word], word))[:MOST_WORDS]
+    words = [variant for word in most_frequent for variant in (f" {word}", word)]
+    words_as_split = {splitter.pre_tokenize_str(word)[0][0] for word in words}
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = [PAD, END, *roles, *alphabet, *sorted(words_as_split - set(alphabet))]
     vocab = {token: index for index, token in enumerate(vocabulary)}
@@ -209,13 +236,15 @@ def tiny_tokenizer() -> PreTrainedTokenizerBase:
     )
 
 
-def warm_up(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, warmup: Warmup) -> float:
+def warm_up(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, lessons: Lessons, warmup: Warmup
+) -> float:
     """Supervised steps on the teacher's answers, AdamW with a cosine to zero; the last loss, which
     is over the tokens of the answer and its end mark only. Prompts are those of the train split."""
     import torch
 
     draw = random.Random(warmup.seed)
-    rows = instruct_mini.rows(Task(train_rows=WARMUP_ROWS, seed=warmup.seed), "train")
+    rows = lessons.rows(warmup.seed)
     batches: list[list[tuple[list[int], int]]] = []
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=warmup.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
@@ -227,7 +256,7 @@ def warm_up(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, warmup: 
     loss = float("nan")
     for _ in range(warmup.steps):
         if not batches:
-            batches = _lessons(rows, tokenizer, warmup.batch, draw)
+            batches = _batches(lessons, rows, tokenizer, warmup.batch, draw)
         ids, labels = _pad(batches.pop(), tokenizer.pad_token_id)
         outcome = model(input_ids=ids, labels=labels, use_cache=False).loss
         optimiser.zero_grad()
@@ -240,11 +269,15 @@ def warm_up(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, warmup: 
     return loss
 
 
-def _lessons(
-    rows: list[Row], tokenizer: PreTrainedTokenizerBase, batch: int, draw: random.Random
+def _batches(
+    lessons: Lessons,
+    rows: Sequence[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    batch: int,
+    draw: random.Random,
 ) -> list[list[tuple[list[int], int]]]:
     """Eight batches of (token ids, prompt length), alike in length: padding is work for nothing."""
-    pairs = [(row, teacher.answer(row, draw)) for row in draw.choices(rows, k=8 * batch)]
+    pairs = [(row, lessons.answer(row, draw)) for row in draw.choices(rows, k=8 * batch)]
     prompts = [
         tokenizer.apply_chat_template(
             list(row.messages), add_generation_prompt=True, tokenize=False
@@ -253,11 +286,18 @@ def _lessons(
     ]
     heads = tokenizer(prompts)["input_ids"]
     tails = tokenizer([answer + END for _, answer in pairs])["input_ids"]
-    lessons = [(head + tail, len(head)) for head, tail in zip(heads, tails, strict=True)]
-    lessons.sort(key=lambda lesson: len(lesson[0]))
-    batches = [lessons[i : i + batch] for i in range(0, len(lessons), batch)]
+    learnt = [_lesson(head, tail) for head, tail in zip(heads, tails, strict=True)]
+    learnt.sort(key=lambda lesson: len(lesson[0]))
+    batches = [learnt[i : i + batch] for i in range(0, len(learnt), batch)]
     draw.shuffle(batches)
     return batches
+
+
+def _lesson(prompt: list[int], answer: list[int]) -> tuple[list[int], int]:
+    """Token ids of both, at most `LONGEST_LESSON`, and how many are the prompt's: one or more."""
+    answer = answer[: LONGEST_LESSON // 2]
+    prompt = prompt[-(LONGEST_LESSON - len(answer)) :]
+    return prompt + answer, len(prompt)
 
 
 def _pad(batch: list[tuple[list[int], int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:

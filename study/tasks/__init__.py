@@ -11,9 +11,11 @@
 ``lookup(options)``
     where the rows are not in memory: prompt id -> the row of either split, None for no such row.
 ``Order(options, seed)``
-    where the rows are drawn in an order of the task's own; see ``study.tasks.mixed.Order``.
+    where the rows are drawn in an order of the task's own; see ``study.tasks.drawing.Drawing``.
 ``runs_code(options)`` and ``grading(unsafe)``
     where answers may be programs: whether some are, and a context in which they are run.
+``lessons(options)``
+    where the tiny policy can learn the task before RL: see `study.tasks.lessons`.
 ``scores(rows, answers)``
     where the rules say more of an answer than its truth: a ``study.truth.Score`` of each.
 """
@@ -31,12 +33,15 @@ from study.mix import nominal, realised
 from study.oracle import Oracle
 from study.rows import Row
 from study.schema import Study, Task, freeze
-from study.tasks import instruct_mini, mixed, prompts
+from study.tasks import instruct_mini, mixed, mixed_mini, prompts
+from study.tasks.drawing import Drawing
+from study.tasks.lessons import Lessons
 
 FILE_TASKS = ("prompts", "verinstruct", "verinstruct-verif", "healthbench", "researchqa")
 TASKS: dict[str, ModuleType] = {
     "instruct-mini": instruct_mini,
     "mixed": mixed,
+    "mixed-mini": mixed_mini,
     **dict.fromkeys(FILE_TASKS, prompts),
 }
 SAMPLE = 1024
@@ -88,6 +93,11 @@ def runs_code(task: Task) -> bool:
     return getattr(task_module(task.name), "runs_code", lambda options: False)(task)
 
 
+def lessons_of(task: Task) -> Lessons | None:
+    """What the tiny policy learns ``task`` from; None for a task that brings nothing."""
+    return getattr(task_module(task.name), "lessons", lambda options: None)(task)
+
+
 def nominal_mix(order: object, rows: Sequence[Row]) -> dict[str, float]:
     """Domain -> the share of a run's draws that it is meant to have; {} where rows have no domain,
     and where only a look at every row of a task that is not in memory would tell.
@@ -103,7 +113,7 @@ def nominal_mix(order: object, rows: Sequence[Row]) -> dict[str, float]:
     return shares if any(shares) else {}
 
 
-def order_of(config: Study) -> mixed.Order | None:
+def order_of(config: Study) -> Drawing | None:
     """The order in which a cell draws its rows; None where its task has no order of its own.
     Raises UserError: the rows come to an end before the run does."""
     kind = getattr(task_module(config.task.name), "Order", None)

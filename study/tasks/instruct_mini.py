@@ -13,21 +13,26 @@ import re
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from study.bounds import Number, check
 from study.errors import UserError
 from study.rows import Criterion, Row, Rule, Truth, make_row
 from study.schema import Task
-from study.tables import table
-
-_WORDS = table(__file__)
-CATEGORIES = {name: words.split() for name, words in _WORDS["categories"].items()}
-CATEGORY_OF = {word: name for name, words in CATEGORIES.items() for word in words}
-NUMBERS = {2: "two", 3: "three", 4: "four"}
-ASKS, PURPOSES, FORBIDS = _WORDS["asks"], _WORDS["purposes"], _WORDS["forbids"]
-ORDERS, FORMATS = _WORDS["orders"], _WORDS["formats"]
-TEACHER = _WORDS["teacher"]
-"""What `study.tasks.teacher` says around the items."""
+from study.tasks import instruct_words, teacher
+from study.tasks.instruct_words import (
+    ASKS,
+    CATEGORIES,
+    CATEGORY_OF,
+    FORBIDS,
+    FORMAT_CRITERIA,
+    FORMATS,
+    NUMBERS,
+    ORDERS,
+    PURPOSES,
+)
+from study.tasks.lessons import MOST_ROWS as MOST_LESSONS
+from study.tasks.lessons import Lessons
 
 RELEVANCE_HALF = 30.0
 """This many irrelevant words or marks halve the truth."""
@@ -178,6 +183,18 @@ def rows(options: Task, split: str) -> list[Row]:
     return list(made.values())
 
 
+def lessons(options: Task) -> Lessons:
+    """The teacher's answers to rows that the warm-up's own seed picks: every run of every study
+    begins with the same policy, whatever ``options`` are."""
+
+    def rows_of(seed: int) -> list[Row]:
+        return rows(Task(train_rows=MOST_LESSONS, seed=seed), "train")
+
+    words = Path(str(instruct_words.__file__)).with_suffix(".toml")
+    files = (__file__, str(instruct_words.__file__), str(words), str(teacher.__file__))
+    return Lessons(teacher.lexicon, rows_of, teacher.answer, files)
+
+
 def with_rules(row: Row) -> Row:
     """The row with what plain code can check as rules, and the other criteria for the judge."""
     optional = [name for name in ("forbid", "order", "format") if row.spec[name]]
@@ -221,7 +238,7 @@ def _make_row(draw: random.Random, split: str) -> Row:
         criteria.append(f"Names {first} first." if order == "first" else alphabetical)
     if form:
         asks.append(FORMATS[form])
-        criteria.append(_WORDS["format_criteria"][form])
+        criteria.append(FORMAT_CRITERIA[form])
     criteria.append("Says nothing beside what was asked for.")
     words = {"n": NUMBERS[n], "category": category, "purpose": draw.choice(PURPOSES)}
     sentences = [ask.format(**words, word=forbid if ask in FORBIDS else first) for ask in asks]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 from study import truth as rules
 from study.errors import UserError
@@ -22,6 +22,8 @@ from study.rows import Missing, Row, RuleTruth, Truth, make_row
 from study.schema import MANY, Task, task_options
 from study.tasks.datasets.item import Item
 from study.tasks.datasets.table import MANIFEST, Table, open_table
+from study.tasks.drawing import Drawing, held_out
+from study.tasks.lessons import MOST_ROWS, Lessons, of_references
 from study.tasks.mixture import DOMAINS, Mixture, Options, Place, Pool, given
 from study.tasks.turns import permuted
 
@@ -61,8 +63,8 @@ class Rows(Sequence[Row]):
         return self.table.rows("train", dataset)[place - self.starts[dataset]]
 
 
-class Order:
-    """Which row of `rows` a run draws at which position, as a trainer asks for it.
+class Order(Drawing):
+    """Which row of `rows` a run draws at which position.
 
     Args:
         options: where ``train_rows`` is less than a set has, ``options.seed`` picks so many of it.
@@ -74,42 +76,11 @@ class Order:
         self.table = self._rows.table
         parts = dict.fromkeys(self._rows.starts, "train")
         pools = _pools(self.table, parts, options.train_rows)
-        self.mixture = Mixture(pools, task_options(options, Options), seed, _weights(self.table))
+        mixture = Mixture(pools, task_options(options, Options), seed, _weights(self.table))
+        manifest = sha256(self.table.folder / MANIFEST)
+        super().__init__(mixture, self._place, self._rows.item, {"manifest": manifest})
 
-    def rows(self, start: int, count: int) -> list[int]:
-        """Indexes of the rows at ``count`` positions, fewer where all is drawn up."""
-        total, end = self.mixture.total, start + count
-        end = end if total is None else min(end, total)
-        return [self._index(self.mixture.at(position)) for position in range(start, end)]
-
-    def item(self, place: Place) -> Item:
-        """What a place of `mixture` holds."""
-        return self._rows.item(self._index(place))
-
-    def check(self, length: int) -> None:
-        """Raises UserError: a run draws ``length`` rows, and there are not so many."""
-        self.mixture.check(length)
-
-    def notes(self, steps: int, prompts_per_step: int) -> list[str]:
-        """A sentence on each set that such a run uses up."""
-        ends = self.mixture.used_up(steps * prompts_per_step)
-        return [
-            f"{name} is used up at step {position // prompts_per_step + 1} of {steps}: each of its"
-            f" {self.mixture.pools[name].rows} rows has been drawn task.options.max_repeats="
-            f"{self.mixture.repeats} times then, and its share goes to the others."
-            for name, position in ends.items()
-        ]
-
-    def state(self, position: int, ahead: int) -> dict[str, Any]:
-        """What a checkpoint notes at ``position``: what was drawn from, and what comes next."""
-        return {
-            "position": position,
-            "seed": self.mixture.seed,
-            "manifest": sha256(self.table.folder / MANIFEST),
-            "next": [self._rows.item(index).id for index in self.rows(position, ahead)],
-        }
-
-    def _index(self, place: Place) -> int:
+    def _place(self, place: Place) -> int:
         dataset, row, _ = place
         whole = self.table.counts["train"][dataset]
         if self.mixture.pools[dataset].rows < whole:
@@ -158,6 +129,13 @@ def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[RuleTruth
         else None
         for row, told in zip(rows, scores(rows, answers), strict=True)
     ]
+
+
+def lessons(options: Task) -> Lessons | None:
+    """Lessons from the references of rows to train on, evenly spaced over the sets."""
+    rows = _train_rows(options)
+    places = range(0, len(rows), -(-len(rows) // MOST_ROWS))
+    return of_references([rows[place] for place in places], __file__)
 
 
 @contextmanager
@@ -254,8 +232,7 @@ def _held_out(task: Task) -> tuple[Row, ...]:
     if not parts:
         return ()
     pools = _pools(table, parts, most=MANY)
-    mixture = Mixture(pools, Options(max_repeats=1), task.seed)
-    places = map(mixture.at, range(min(task.eval_rows, mixture.total or 0)))
     return tuple(
-        item_row(table.rows(parts[name], name)[row], parts[name]) for name, row, _ in places
+        item_row(table.rows(parts[name], name)[row], parts[name])
+        for name, row, _ in held_out(pools, task.eval_rows, task.seed)
     )

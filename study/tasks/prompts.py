@@ -1,8 +1,9 @@
 """Tasks that read a JSONL or Parquet file of prompts: ``verinstruct``, ``healthbench``, ...
 
-A row is ``{prompt, rubrics?, split?}``: ``prompt`` is a text or a list of chat turns, ``rubrics`` a
-list of ``{criterion, points?, tags?}``. verl's ``reward_model.rubrics`` is read as well, and with
-``form: verif`` the checkers and functions of its ``ground_truth`` (`study.tasks.verif`).
+A row is ``{prompt, rubrics?, reference?, split?}``: ``prompt`` is a text or a list of chat turns,
+``rubrics`` a list of ``{criterion, points?, tags?}``, ``reference`` a right answer. verl's
+``reward_model.rubrics`` is read as well, and with ``form: verif`` the checkers and functions of its
+``ground_truth`` (`study.tasks.verif`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from study.rows import Criterion, Row, Rule, Truth, make_row
 from study.schema import Task, task_options
 from study.tasks import files, verif
 from study.tasks.files import refuse, short
+from study.tasks.lessons import MOST_ROWS, Lessons, of_references
 from study.tasks.where import task_path
+from study.truth import qa
+from study.truth.score import LONGEST
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -30,7 +34,10 @@ SPLITS = {"train": "train", "eval": "eval", "val": "eval", "validation": "eval",
 PROMPT, RUBRICS = ("prompt", "query"), ("rubrics", "rubric")
 """Columns by preference; the second name is the one that ResearchQA has."""
 CRITERION = ("criterion", "text", "rubric_item")
-USED = (*PROMPT, *RUBRICS, "rules", "checkers", "functions", "reward_model", "extra_info", "split")
+USED = (
+    *(*PROMPT, *RUBRICS, "rules", "checkers", "functions", "reward_model", "extra_info", "split"),
+    "reference",
+)
 
 
 @dataclass(frozen=True)
@@ -87,13 +94,39 @@ def rows(options: Task, split: str) -> list[Row]:
 
 
 def truth(row: Row, answer: str) -> Truth | None:
-    """None: no rule can tell how good an answer to a free prompt is."""
-    return None
+    """Whether ``answer`` is the row's reference, as `same` compares; None where there is none: no
+    rule can tell how good an answer to a free prompt is."""
+    if not has_reference(row):
+        return None
+    right = same(answer, row.reference or "")
+    return Truth(float(right), (right,))
 
 
-def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[None]:
-    """`truth` of each answer."""
-    return [None for _ in zip(rows, answers, strict=True)]
+def truths(rows: Sequence[Row], answers: Sequence[str | None]) -> list[Truth | None]:
+    """`truth` of each answer; one that was cut off is worth as much as nothing."""
+    return [truth(row, answer or "") for row, answer in zip(rows, answers, strict=True)]
+
+
+def has_reference(row: Row) -> bool:
+    """Whether the row says what is right."""
+    return bool((row.reference or "").strip())
+
+
+def same(answer: str, reference: str) -> bool:
+    """Whether two texts are the same, or the same span in SQuAD's normal form: case, articles and
+    punctuation do not count. A text of more than `LONGEST` characters is not read."""
+    if len(answer) > LONGEST:
+        return False
+    if answer.strip() == reference.strip():
+        return True
+    wanted = qa.normalised(reference)
+    return bool(wanted) and qa.normalised(qa.span(answer)) == wanted
+
+
+def lessons(options: Task) -> Lessons | None:
+    """Lessons from the rows to train on that have a reference; None where none has.
+    Raises UserError: see `rows`."""
+    return of_references(rows(options, "train")[:MOST_ROWS], __file__)
 
 
 def load(options: Task) -> Prompts:
@@ -162,7 +195,7 @@ def parse(
     messages = _messages(record, where)
     labels = verif.checkers if options.form == "verif" else _rubric
     criteria, rules = labels(record, where, number)
-    row = make_row(messages, criteria, rules=rules)
+    row = make_row(messages, criteria, reference=_reference(record, where), rules=rules)
     name = verif.plain(record.get("split"))
     if name is None:
         address = int(_group(record, where, options.group_key) or row.prompt_id, 16)
@@ -170,6 +203,15 @@ def parse(
     if name not in SPLITS:
         refuse(where, f"split={name!r}", f"legal are {', '.join(SPLITS)}")
     return replace(row, split=SPLITS[name])
+
+
+def _reference(record: Mapping[str, Any], where: str) -> str | None:
+    reference = record.get("reference")
+    if reference is not None and not isinstance(reference, str):
+        refuse(
+            where, f"the reference {short(reference)}", "a reference is one right answer, a text"
+        )
+    return reference
 
 
 def _group(record: Mapping[str, Any], where: str, key: str) -> str:
@@ -258,12 +300,15 @@ def _first(record: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def _merge(first: Row, again: Row) -> Row:
-    """The first row with the criteria that only the other has; eval wins over train."""
+    """The first row with the criteria, or the reference, that only the other has; eval wins over
+    train."""
     added = tuple(item for item in again.criteria if item not in first.criteria)
     split = "eval" if "eval" in (first.split, again.split) else "train"
     texts = {rule.text for rule in first.rules}
     rules = first.rules + tuple(rule for rule in again.rules if rule.text not in texts)
-    return replace(first, criteria=first.criteria + added, rules=rules, split=split)
+    reference = first.reference or again.reference
+    criteria = first.criteria + added
+    return replace(first, criteria=criteria, rules=rules, split=split, reference=reference)
 
 
 def records(path: Path, also: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

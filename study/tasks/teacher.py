@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 
 from study.rows import Row
-from study.tasks.instruct_mini import (
+from study.tasks.instruct_words import (
     ASKS,
     CATEGORIES,
     CATEGORY_OF,

@@ -27,7 +27,9 @@ __all__ = ["Ending", "Grader", "Score", "score"]
 
 HERE: dict[str, Rule] = {
     "gsm8k": numbers.score,
+    "sums": numbers.score,
     "squad2": qa.squad,
+    "facts": qa.squad,
     "hotpotqa": qa.hotpot,
     "mmlu": choice.score,
     "commonsenseqa": choice.score,
@@ -102,12 +104,13 @@ def score(
     None where a child failed twice and not the answer, or a row of code has no tests. An answer of
     None is one that was cut off while it was thinking: it is wrong, also where "" is right.
 
-    The same answer to the same item is checked once for the life of ``runner``.
+    The same answer to the same item, or to one with the same tests, is checked once for the life of
+    ``runner``.
     Raises UserError: an item of a domain that has no rule.
     Raises SandboxUnavailable: code cannot be isolated here, and the grader is not ``unsafe``.
     """
     keys = [
-        (item.id, b"" if answer is None else _hash(answer))
+        (_address(item), b"" if answer is None else _hash(answer))
         for item, answer in zip(items, answers, strict=True)
     ]
     waiting: dict[tuple[str, bytes], Callable[[], Score | None]] = {}
@@ -122,6 +125,14 @@ def score(
         if verdict is not None:
             runner.remember(key, verdict)
     return [scores[key] for key in keys]
+
+
+def _address(item: Item) -> str:
+    """What an answer's score depends on: the item, or of code what its program is tested by."""
+    if item.domain != "code":
+        return item.id
+    parts = (item.code_prompt, item.setup, item.tests, item.entry_point)
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _hash(answer: str) -> bytes:

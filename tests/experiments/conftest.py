@@ -37,8 +37,9 @@ def little(tmp_path_factory) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from experiments.policies.tiny import tiny_tokenizer
+    from study.tasks import teacher
 
-    tokenizer = tiny_tokenizer()
+    tokenizer = tiny_tokenizer(teacher.lexicon())
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

@@ -89,6 +89,21 @@ def test_a_policy_is_another_with_the_mixture_alone():
     assert (tiny.name, tiny.lora) == ("tiny", Lora(r=16, alpha=32))
 
 
+def test_arms_of_the_small_mixture_differ_in_judge_and_reward_alone():
+    register()
+    configs = []
+    with initialize(version_base="1.3", config_path="../../conf"):
+        for arm in ("fair", "lenient-qa", "strict-code", "rule"):
+            overrides = ["experiment=mixed-quickstart", f"arm=mixed-{arm}"]
+            configs.append(OmegaConf.to_container(compose("sweep", overrides=overrides)))
+    assert [config["arm"] for config in configs] == ["fair", "lenient-qa", "strict-code", "rule"]
+    assert undeclared([identifying(config) for config in configs], ("judge", "reward")) == {}
+    assert [config["reward"]["name"] for config in configs] == ["judge"] * 3 + ["rule"]
+    biased = [config["judge"]["simulated"]["domains"] for config in configs]
+    assert (biased[1]["qa"]["fpr"], biased[2]["code"]["tpr"]) == (0.7, 0.3)
+    assert biased[0] == biased[3]
+
+
 @pytest.mark.parametrize("policy", ["qwen2.5-7b-instruct", "qwen3-8b"])
 @pytest.mark.parametrize("arm", ["rl", "ruscarl", "verif", "ruscarl-verif"])
 def test_each_arm_has_its_own_experiment_at_full_size(arm, policy):

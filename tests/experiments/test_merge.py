@@ -10,13 +10,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from experiments.merge import NOTE, main
 from experiments.policies.tiny import tiny_tokenizer
+from study.tasks import teacher
 
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory):
     """A run of a small real model: base folder, adapter with the tokenizer of its training."""
     folder = tmp_path_factory.mktemp("study")
-    tokenizer = tiny_tokenizer()
+    tokenizer = tiny_tokenizer(teacher.lexicon())
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import random
 from collections.abc import Iterator
@@ -17,11 +18,12 @@ from experiments.trainer.checkpoints import COMPLETE
 from study.errors import UserError
 from study.features import features
 from study.schema import Lora, Policy, Task, Warmup
-from study.tasks import instruct_mini, teacher
+from study.tasks import instruct_mini, lessons, teacher
 
 SMALL = {"hidden_size": 32, "layers": 1, "heads": 2, "intermediate_size": 32}
 TINY = Policy(path="tiny", architecture=SMALL, warmup=Warmup(steps=2, batch=4))
 ROWS = instruct_mini.rows(Task(train_rows=200), "train")
+LESSONS = instruct_mini.lessons(Task())
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +39,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return tiny.tiny_tokenizer()
+    return tiny.tiny_tokenizer(teacher.lexicon())
 
 
 def load(policy: Policy, cache: Path):
@@ -166,12 +168,12 @@ def test_supervised_steps_lower_the_loss(tokenizer) -> None:
     for steps in (1, 60):
         torch.manual_seed(0)
         model = tiny._tiny_model(SMALL, tokenizer)
-        losses.append(tiny.warm_up(model, tokenizer, Warmup(steps, 16, 1e-2)))
+        losses.append(tiny.warm_up(model, tokenizer, LESSONS, Warmup(steps, 16, 1e-2)))
     assert losses[1] < losses[0] / 2
 
 
 def test_the_loss_covers_the_answer_and_its_end_only(tokenizer) -> None:
-    batch = tiny._lessons(ROWS, tokenizer, 4, random.Random(0))[0]
+    batch = tiny._batches(LESSONS, ROWS, tokenizer, 4, random.Random(0))[0]
     ids, labels = tiny._pad(batch, tokenizer.pad_token_id)
     for (lesson, start), row, label in zip(batch, ids.tolist(), labels.tolist(), strict=True):
         width = len(label) - len(lesson)
@@ -192,8 +194,51 @@ def test_a_missing_model_is_a_user_error_that_says_what_to_type(tmp_path: Path) 
         load(Policy(path=str(missing), dtype="float31"), tmp_path)
     with pytest.raises(UserError, match=r"architecture has depth; .*layers"):
         load(Policy(path="tiny", architecture={"depth": 3}), tmp_path)
-    with pytest.raises(UserError, match="instruct-mini only, and the task is 'prompts'"):
-        policies.load_policy(TINY, Task(name="prompts"), tmp_path)
+
+
+def own_task(path: Path, *references: str | None) -> Task:
+    """A task of the user's own: one row for each reference."""
+    rows = [{"prompt": f"Say number {n}.", "reference": r} for n, r in enumerate(references)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Task(name="prompts", path=str(path), options={"eval_share": 0.0})
+
+
+def test_a_task_without_lessons_is_refused_with_what_to_type(tmp_path: Path) -> None:
+    task = own_task(tmp_path / "bare.jsonl", None, " ")
+    with pytest.raises(UserError, match=r'bare.jsonl has a reference.*\{"prompt".*instruct-mini'):
+        policies.load_policy(TINY, task, tmp_path)
+    with pytest.raises(UserError, match="instruct-mini"):
+        policies.check_policy(TINY, task)
+
+
+def test_tasks_with_other_lessons_have_policies_of_their_own(tmp_path: Path) -> None:
+    first = own_task(tmp_path / "first.jsonl", "one", "two")
+    moved = own_task(tmp_path / "moved.jsonl", "one", "two")
+    other = own_task(tmp_path / "other.jsonl", "one", "three")
+    model, tokenizer = policies.load_policy(TINY, first, tmp_path / "cache")
+    assert tokenizer.tokenize("two") == ["two"] and len(tokenizer.tokenize("red")) == 3
+    assert tiny.is_built(TINY, moved, tmp_path / "cache")
+    assert not tiny.is_built(TINY, other, tmp_path / "cache")
+    assert not tiny.is_built(TINY, Task(name="instruct-mini"), tmp_path / "cache")
+    assert len(tokenizer) == model.config.vocab_size
+
+
+def test_the_vocabulary_has_the_most_frequent_words_and_a_bound() -> None:
+    rare = [f"{chr(97 + n // 676)}{chr(97 + n // 26 % 26)}{chr(97 + n % 26)}" for n in range(4000)]
+    tokenizer = tiny.tiny_tokenizer([*rare, "often often", "\ud7ff zebra zebra"])
+    assert len(tokenizer.tokenize("often")) == 1 == len(tokenizer.tokenize(" zebra"))
+    known = [word for word in rare if len(tokenizer.tokenize(word)) == 1]
+    assert known == rare[: lessons.MOST_WORDS - 2]
+    assert len(tokenizer) <= 2 * lessons.MOST_WORDS + 300
+    text = "never seen " + rare[-1]
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_a_long_lesson_keeps_its_answer_and_the_end_of_its_prompt() -> None:
+    for prompt, answer in ((3, 2), (1000, 2), (3, 1000), (1000, 1000)):
+        ids, start = tiny._lesson([1] * prompt, [2] * answer)
+        assert ids == [1] * start + [2] * (len(ids) - start)
+        assert len(ids) == min(prompt, 256 - min(answer, 128)) + min(answer, 128) and start > 0
 
 
 def test_a_folder_loads_in_the_dtype_asked_for(tmp_path: Path) -> None:
@@ -241,7 +286,7 @@ def test_the_shipped_warm_up_teaches_the_task(cache: Path) -> None:
 
 def test_the_chatml_template_says_nothing_of_its_own():
     """Byte for byte what ChatML is, with no system turn where the conversation has none."""
-    tokenizer = tiny.tiny_tokenizer()
+    tokenizer = tiny.tiny_tokenizer(teacher.lexicon())
     tokenizer.chat_template = policies.template_text("chatml")
     user = {"role": "user", "content": "Hi {{ x }}"}
     said = tokenizer.apply_chat_template([user], tokenize=False, add_generation_prompt=True)

@@ -45,7 +45,7 @@ def until_none_runs() -> None:
 
 
 def weights(cell: Cell) -> list[bytes]:
-    model, _ = load_tiny(cell.config.policy, cache_of(cell))
+    model, _ = load_tiny(cell.config.policy, cell.config.task, cache_of(cell))
     return [weight.detach().numpy().tobytes() for weight in model.parameters()]
 
 
@@ -54,7 +54,7 @@ def test_what_is_missing_is_warmed_up_apart_once_and_to_the_same_bits(tmp_path):
     with warming(cells):
         assert len(warming_up()) == 1
         until_none_runs()
-    assert is_built(cells[0].config.policy, cache_of(cells[0]))
+    assert is_built(cells[0].config.policy, cells[0].config.task, cache_of(cells[0]))
     assert weights(cells[0]) == weights(needing(tmp_path / "here", 3))
     with warming(cells):
         assert warming_up() == []

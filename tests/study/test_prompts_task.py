@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.errors import UserError
-from study.rows import Criterion, prompt_id
+from study.rows import Criterion, Truth, prompt_id
 from study.schema import Task
 from study.tasks import prompts as subject
 from tests.conftest import ROOT
@@ -274,3 +275,34 @@ def test_healthbench_has_the_documented_counts():
     assert (len(rows), len(points), sum(value < 0 for value in points)) == (500, 5965, 1859)
     assert (min(points), max(points)) == (-10.0, 10.0)
     assert any(len(row.messages) > 1 for row in rows)
+
+
+def test_a_reference_is_what_is_right(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [
+        {"prompt": "Which city?", "reference": "Rome"},
+        {"prompt": "Which sign?", "reference": "+"},
+        {"prompt": "Why?"},
+        {"prompt": "Why?", "reference": "so"},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    task = Task(name="prompts", path=str(path), options={"eval_share": 0.0})
+    city, sign, why = subject.rows(task, "train")
+    assert [row.reference for row in (city, sign, why)] == ["Rome", "+", "so"]
+    right = ["Rome", " rome.", "The answer is Rome.", "ROME"]
+    assert all(subject.truth(city, text) == Truth(1.0, (True,)) for text in right)
+    wrong = ["Paris", "", "Rome or Paris", "Rome" * 50_000]
+    assert all(subject.truth(city, text) == Truth(0.0, (False,)) for text in wrong)
+    assert subject.truths([sign, sign, sign], ["+", "-", None]) == [
+        Truth(1.0, (True,)),
+        *[Truth(0.0, (False,))] * 2,
+    ]
+    bare = replace(why, reference=None)
+    assert subject.truths([bare], ["so"]) == [None]
+
+
+def test_a_reference_is_a_text(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "How many?", "reference": 3}\n')
+    with pytest.raises(UserError, match=r"line 1: found the reference 3"):
+        subject.rows(Task(name="prompts", path=str(path)), "train")

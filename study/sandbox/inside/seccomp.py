@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import platform
 import struct
 import tomllib
@@ -113,16 +114,23 @@ def give_up_privileges() -> None:
         raise OSError(ctypes.get_errno(), "no_new_privs was refused")
 
 
+class _Program(ctypes.Structure):
+    """A filter as the kernel takes it."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+@functools.cache
+def libc() -> ctypes.CDLL:
+    """The C library, looked up once: children find it open."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def install(program: bytes) -> None:
     """Put ``program`` on this thread and all that it starts, for ever; privileges are given up.
     Raises OSError: the kernel refuses (no seccomp, or privileges were not given up)."""
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
-
-    libc = ctypes.CDLL(None, use_errno=True)
     set_filter = 1
-    program_at = Program(len(program) // 8, program)
+    program_at = _Program(len(program) // 8, program)
     number = TABLES[platform.machine()]["seccomp"]
-    if libc.syscall(number, set_filter, 0, ctypes.byref(program_at)) != 0:
+    if libc().syscall(number, set_filter, 0, ctypes.byref(program_at)) != 0:
         raise OSError(ctypes.get_errno(), "the seccomp filter was refused")

@@ -10,7 +10,6 @@ throws the whole sandbox away.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
@@ -139,7 +138,7 @@ def _touched() -> int:
 
 def _die_with_parent() -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGKILL, 0, 0, 0)
+        seccomp.libc().prctl(PARENT_DEATH, signal.SIGKILL, 0, 0, 0)
 
 
 def _serve(request: dict[str, Any], screen: bytes) -> dict[str, Any]:

@@ -50,6 +50,11 @@ class Data:
         metadata={"legal": bounds.Number(low=0)},
     )
     """Weights of the domains where rows are drawn; the sets of a domain share its weight."""
+    max_prompt_chars: int | None = bounds.number(None, low=1)
+    """Train rows with a longer prompt are left out, and counted."""
+    choose: int | None = bounds.number(None, low=1, high=4096)
+    """At most so many train rows of each set stay: those that facility location chooses, so that
+    they spread over what is asked."""
     seed: int = bounds.seed(0)
     """Salt of the hashes."""
 

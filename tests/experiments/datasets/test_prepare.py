@@ -123,6 +123,26 @@ def test_plan_c_cuts_the_train_file_or_what_is_there(root, tmp_path, capsys):
     assert manifest["datasets"]["mbpp"]["left_out"] == {"not_sanitised": 3}
 
 
+def test_few_short_train_rows_are_chosen_and_the_others_counted(root, tmp_path, capsys):
+    words = ["data=small-real", "datasets=gsm8k,mbpp", f"data.root={root}"]
+    words += ["data.choose=4", f"out={tmp_path / 'rows'}"]
+    whole = run(capsys, "prepare", "data=plan-c", *words[1:3], f"out={tmp_path / 'whole'}")
+    lengths = [len(row["prompt"]) for row in frame(tmp_path / "whole") if row["split"] == "train"]
+    longest = sorted(lengths)[len(lengths) // 2]
+    manifest = run(capsys, "prepare", *words, f"data.max_prompt_chars={longest}")
+    assert run(capsys, "verify", f"path={tmp_path / 'rows'}") == manifest
+    train = [row for row in frame(tmp_path / "rows") if row["split"] == "train"]
+    assert max(Counter(row["dataset"] for row in train).values()) == 4
+    assert all(len(row["prompt"]) <= longest for row in train)
+    left_out = {"gsm8k": Counter(), "mbpp": Counter()}
+    for name, entry in manifest["datasets"].items():
+        left_out[name].update(entry["left_out"])
+        lost = left_out[name]["too_long"] + left_out[name]["not_chosen"]
+        before = whole["counts"][name]
+        assert manifest["counts"][name] == {**before, "train": before["train"] - lost}
+    assert sum(left_out.values(), Counter())["not_chosen"] > 0
+
+
 @pytest.fixture
 def copy(root, tmp_path):
     """A data folder of one's own to plant rows in."""
@@ -329,7 +349,7 @@ def test_a_folder_without_a_manifest_is_made_of_the_preset_that_names_it(tmp_pat
     assert f"prepare data=plan-c out={tmp_path / 'plan-c'}" in said
     (tmp_path / "mine").mkdir()
     said = refused(capsys, "verify", f"path={tmp_path / 'mine'}")
-    assert "prepare data=PRESET out=" in said and "(PRESET: official, plan-c)" in said
+    assert "prepare data=PRESET out=" in said and "(PRESET: official, plan-c, small-real)" in said
 
 
 def test_a_killed_run_leaves_what_the_next_one_mends(root, tmp_path, capsys):

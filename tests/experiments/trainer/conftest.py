@@ -20,8 +20,9 @@ from transformers import (
 from trl import GRPOConfig, GRPOTrainer
 
 from experiments.policies.tiny import tiny_tokenizer
+from study.tasks import teacher
 
-TOKENIZER = tiny_tokenizer()
+TOKENIZER = tiny_tokenizer(teacher.lexicon())
 FAMILIES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 
 

@@ -248,7 +248,6 @@ def test_the_summary_by_hand():
     "trainer, task, words",
     [
         (Trainer(keep_steps=True), TASK, "eval_steps=0 evaluates none"),
-        (Trainer(eval_steps=5), Task(name="prompts"), "task=prompts has no rule truth"),
         (
             Trainer(eval_steps=5),
             Task(name="instruct-mini", train_rows=8, eval_rows=0),
@@ -259,6 +258,18 @@ def test_the_summary_by_hand():
 def test_evaluations_that_cannot_be_are_refused(trainer, task, words):
     with pytest.raises(UserError, match=words):
         check_held_out(dataclasses.replace(study(), trainer=trainer, task=task))
+
+
+def test_a_file_can_be_evaluated_where_it_has_references(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    config = dataclasses.replace(
+        study(), trainer=Trainer(eval_steps=5), task=Task(name="prompts", path=str(path))
+    )
+    path.write_text('{"prompt": "Why?", "split": "eval"}\n{"prompt": "When?"}\n')
+    with pytest.raises(UserError, match="task=prompts has no rule truth"):
+        check_held_out(config)
+    path.write_text('{"prompt": "Why?", "split": "eval", "reference": "so"}\n{"prompt": "When?"}\n')
+    check_held_out(config)
 
 
 @pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
