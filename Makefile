@@ -63,6 +63,7 @@ bench: setup
 	$(PY) -m benchmarks.trainer.generation
 	$(PY) -m benchmarks.trainer.step
 	$(PY) -m benchmarks.trainer.judges
+	$(PY) -m benchmarks.workflow.programs
 
 check: setup
 	$(VENV)/bin/ruff format --check .

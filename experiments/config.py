@@ -33,11 +33,18 @@ from study.tasks.mixture import DOMAINS
 TABLE = table(__file__)
 SECTIONS: dict[str, str] = TABLE.pop("sections")
 """Section of which nothing has a counterpart -> why."""
-KEYS: dict[str, dict[str, Any]] = {
-    name: {**meaning, "key": key}
-    for key, meaning in TABLE.items()
-    for name in (key, *meaning.get("names", ()))
-}
+
+
+def by_name(keys: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """A table of keys by every name that a key has in a file."""
+    return {
+        name: {**meaning, "key": key}
+        for key, meaning in keys.items()
+        for name in (key, *meaning.get("names", ()))
+    }
+
+
+KEYS = by_name(TABLE)
 """Key of a file -> what it is here."""
 NEUTRAL = frozenset(
     "model models policy training train trainer grpo ppo rlvr lora rollout sampling generation"
@@ -56,6 +63,20 @@ Lines = list[str]
 
 
 @dataclass(frozen=True)
+class Vocabulary:
+    """What the keys of a file mean: ``keys``, ``sections`` without a counterpart, those that say
+    nothing of their keys (``neutral``), ``readers`` of values, and which settings compose with
+    which experiment."""
+
+    keys: dict[str, dict[str, Any]]
+    sections: dict[str, str]
+    neutral: frozenset[str]
+    readers: dict[str, Callable[[Place], Lines]]
+    experiment: str = EXPERIMENT
+    composable: Callable[[str], bool] = bool
+
+
+@dataclass(frozen=True)
 class Options:
     file: Path = option("YAML file with settings of the sources", key="import", required=True)
 
@@ -69,30 +90,42 @@ class Place:
     value: Any
 
 
-def imported(file: Path) -> Lines:
-    """The settings of a file, and what has none, as comments.
-    Raises UserError: no such file, a key that is not known, a value that does not fit."""
+def read(file: Path, key: str = "import") -> dict[str, Any]:
+    """The keys and values of a file that ``key`` names. Raises UserError: it cannot be read."""
     try:
-        content = read_yaml(file, "Put it right, and type the same command again.")
+        return read_yaml(file, "Put it right, and type the same command again.")
     except FileNotFoundError as error:
-        raise UserError(f"import={file} is not there. Give the path of a YAML file.") from error
+        raise UserError(f"{key}={file} is not there. Give the path of a YAML file.") from error
+
+
+def imported(
+    file: Path, content: dict[str, Any] | None = None, words: Vocabulary | None = None
+) -> Lines:
+    """The settings of a file, and what has none, as comments; ``content`` is that of the file where
+    it is read already, ``words`` what its keys mean.
+    Raises UserError: no such file, a key that is not known, a value that does not fit."""
+    content = read(file) if content is None else content
+    words = words or MIXTURE
     settings: dict[str, tuple[str, str]] = {}
     comments: Lines = []
     off: dict[str, str] = {}
-    # first what switches others off
-    for place in sorted(_places(content, file), key=lambda place: place.value is not False):
+    # first what switches others off, last what gives way to others
+    for place in sorted(_places(content, file, words), key=_turn):
         target = place.meaning.get("to", "")
         if switch := next((by for key, by in off.items() if f"{target}.".startswith(key)), ""):
             comments.append(f"# {place.path}: {switch} switches it off")
             continue
         if place.value is False and place.meaning.get("as") in SWITCHES:
             off[SWITCHES[place.meaning["as"]]] = place.path
-        for line in _read(place):
+        for line in _read(place, words):
             if line.startswith("#"):
                 comments.append(line)
                 continue
             key, _, text = line.partition("=")
             before, whence = settings.get(key, (text, place.path))
+            if key in settings and place.meaning.get("yields"):
+                comments.append(f"# {place.path}: {whence} says it")
+                continue
             if before != text:
                 raise UserError(
                     f"{file} says {key}={before} by {whence} and {key}={text} by {place.path}."
@@ -101,22 +134,27 @@ def imported(file: Path) -> Lines:
             settings[key] = (text, whence)
     lines = [f"{key}={text}" for key, (text, _) in settings.items()]
     lines += _micro_batch(settings)
-    _check(file, lines)
+    _check(file, lines, words)
     return [*lines, *dict.fromkeys(comments)]
 
 
-def _places(content: dict[str, Any], file: Path) -> list[Place]:
+def _turn(place: Place) -> int:
+    """In which turn a key is read."""
+    return 0 if place.value is False else 2 if place.meaning.get("yields") else 1
+
+
+def _places(content: dict[str, Any], file: Path, vocabulary: Vocabulary) -> list[Place]:
     """Every key of the file with what it is here. Raises UserError: some are not known."""
     places: list[Place] = []
     unknown = []
-    for number, (path, value) in enumerate(_leaves(content, ())):
+    for number, (path, value) in enumerate(_leaves(content, (), vocabulary)):
         if number == MOST:
             raise UserError(f"{file} holds more than {MOST} keys, and is no training.yaml.")
         words = tuple(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in path)
-        meaning = _meaning(words)
+        meaning = _meaning(words, vocabulary)
         where = ".".join(path)
         if meaning is None:
-            nearest = difflib.get_close_matches(words[-1], KEYS, n=1)
+            nearest = difflib.get_close_matches(words[-1], vocabulary.keys, n=1)
             hint = f" (did you mean {nearest[0]}?)" if nearest else ""
             unknown.append(f"{bounds.shown(where)}{hint}")
         else:
@@ -124,42 +162,46 @@ def _places(content: dict[str, Any], file: Path) -> list[Place]:
     if unknown:
         raise UserError(
             f"{file} holds keys that are not known: {', '.join(unknown)}. Known are"
-            f" {', '.join(TABLE)}, in sections or not; take the others out."
+            f" {', '.join(dict.fromkeys(known['key'] for known in vocabulary.keys.values()))}, in"
+            " sections or not; take the others out."
         )
     return places
 
 
-def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(
+    value: Any, path: tuple[str, ...], vocabulary: Vocabulary
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     """(path, value) of everything that is no section; a table that is a value stays whole."""
-    if isinstance(value, dict) and value and not (path and _is_value(path)):
+    if isinstance(value, dict) and value and not (path and _is_value(path, vocabulary)):
         for key, inner in value.items():
-            yield from _leaves(inner, (*path, str(key)))
+            yield from _leaves(inner, (*path, str(key)), vocabulary)
     else:
         yield path, value
 
 
-def _is_value(path: tuple[str, ...]) -> bool:
+def _is_value(path: tuple[str, ...], vocabulary: Vocabulary) -> bool:
     """Whether the table at ``path`` is one value, such as the weights of domains."""
     words = tuple(word.lower() for word in path)
-    if words[-1] in NEUTRAL or (meaning := _meaning(words)) is None:
+    if words[-1] in vocabulary.neutral or (meaning := _meaning(words, vocabulary)) is None:
         return False
-    return meaning.get("as") == "domains" or "why" in meaning
+    return meaning.get("whole", False) or "why" in meaning
 
 
-def _meaning(words: tuple[str, ...]) -> dict[str, Any] | None:
+def _meaning(words: tuple[str, ...], vocabulary: Vocabulary) -> dict[str, Any] | None:
     """What a path is here: its longest ending that is known, behind sections that say nothing."""
+    sections = vocabulary.sections
     for start in range(len(words)):
         before, name = words[:start], "_".join(words[start:])
-        if why := next((SECTIONS[word] for word in before if word in SECTIONS), ""):
+        if why := next((sections[word] for word in before if word in sections), ""):
             return {"why": why, "key": name}
-        if name in KEYS and NEUTRAL.issuperset(before):
-            return KEYS[name]
-    if len(words) == 1 and words[0] in SECTIONS:
-        return {"why": SECTIONS[words[0]], "key": words[0]}
+        if name in vocabulary.keys and vocabulary.neutral.issuperset(before):
+            return vocabulary.keys[name]
+    if len(words) == 1 and words[0] in sections:
+        return {"why": sections[words[0]], "key": words[0]}
     return None
 
 
-def _read(place: Place) -> Lines:
+def _read(place: Place, vocabulary: Vocabulary) -> Lines:
     """The settings that a key of the file stands for, and comments."""
     meaning, value = place.meaning, place.value
     if "why" in meaning:
@@ -167,11 +209,11 @@ def _read(place: Place) -> Lines:
     if value is None:
         return [f"# {place.path}: it has no value"]
     if "as" in meaning:
-        return READERS[meaning["as"]](place)
-    return [f"{meaning['to']}={_text(place)}"]
+        return vocabulary.readers[meaning["as"]](place)
+    return [f"{meaning['to']}={value_text(place)}"]
 
 
-def _text(place: Place) -> str:
+def value_text(place: Place) -> str:
     """A plain value as Hydra and a shell both take it. Raises UserError: it is none."""
     value = place.value
     if isinstance(value, bool):
@@ -179,11 +221,12 @@ def _text(place: Place) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if not isinstance(value, str) or not value or not value.isprintable() or "'" in value:
-        raise _unfit(place, "one plain value")
+        raise unfit(place, "one plain value")
     return value if re.fullmatch(r"[A-Za-z0-9_./:+-]+", value) else f"'{value}'"
 
 
-def _unfit(place: Place, wanted: str) -> UserError:
+def unfit(place: Place, wanted: str) -> UserError:
+    """The error of a value that is not what it must be."""
     return UserError(
         f"{place.path} is {bounds.shown(place.value)} in the file, and must be {wanted}. Put it"
         " right, or take it out."
@@ -192,26 +235,27 @@ def _unfit(place: Place, wanted: str) -> UserError:
 
 def _flag(place: Place) -> bool:
     if not isinstance(place.value, bool):
-        raise _unfit(place, "true or false")
+        raise unfit(place, "true or false")
     return place.value
 
 
 def _preset(group: str, name: str) -> str:
     """The preset of a group that a model's name or path means; empty where none does."""
-    wanted = _plain(name.rstrip("/").rpartition("/")[2])
+    wanted = plain_name(name.rstrip("/").rpartition("/")[2])
     if group == "policy" and wanted in ("qwen257b", "qwen257binstruct"):
         return "qwen25-7b"  # of the two presets of this model, that of the mixture
-    names = {_plain(preset): preset for preset in preset_names(group)}
+    names = {plain_name(preset): preset for preset in preset_names(group)}
     close = [wanted, f"{wanted}instruct", wanted.removesuffix("instruct")]
     return next((names[text] for text in close if text in names), "")
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """A name without case and signs, by which spellings of one model are the same."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _policy(place: Place) -> Lines:
-    text = _text(place)
+    text = value_text(place)
     name = str(place.value)
     if preset := _preset("policy", name):
         return [f"policy={preset}"]
@@ -226,11 +270,11 @@ def _policy(place: Place) -> Lines:
 
 def _path(place: Place) -> Lines:
     preset = _preset("policy", str(place.value))
-    return [*([f"policy={preset}"] if preset else []), f"policy.path={_text(place)}"]
+    return [*([f"policy={preset}"] if preset else []), f"policy.path={value_text(place)}"]
 
 
 def _judge(place: Place) -> Lines:
-    text = _text(place)
+    text = value_text(place)
     if preset := _preset("judge", str(place.value)):
         return [f"judge={preset}"]
     return [
@@ -251,7 +295,7 @@ def _target_modules(place: Place) -> Lines:
     if names in (["all-linear"], ["all"]):
         return ["policy.lora.target_modules=all-linear"]
     if not names or not all(re.fullmatch(r"[A-Za-z0-9_]+", name) for name in names):
-        raise _unfit(place, "names of layers, such as q_proj,v_proj, or all-linear")
+        raise unfit(place, "names of layers, such as q_proj,v_proj, or all-linear")
     return [f"policy.lora.target_modules='{'|'.join(f'.*{name}' for name in names)}'"]
 
 
@@ -263,7 +307,7 @@ def _epochs(place: Place) -> Lines:
     if place.value == 1:
         return [f"# {place.path}: 1, as here: every rollout is used for one update"]
     return [
-        f"# {place.path}: every rollout is used for one update, and {_text(place)} has no"
+        f"# {place.path}: every rollout is used for one update, and {value_text(place)} has no"
         " counterpart"
     ]
 
@@ -274,7 +318,7 @@ def _use_kl(place: Place) -> Lines:
 
 def _estimator(place: Place) -> Lines:
     if str(place.value).lower() != "grpo":
-        raise _unfit(place, "grpo, the one estimator that there is")
+        raise unfit(place, "grpo, the one estimator that there is")
     return [f"# {place.path}: grpo, as here"]
 
 
@@ -283,7 +327,7 @@ def _domains(place: Place) -> Lines:
     value = place.value
     if not isinstance(value, dict):
         wanted = f"a table of {', '.join(DOMAINS)}: the sources differ in the order of a list"
-        raise _unfit(place, wanted)
+        raise unfit(place, wanted)
     weights = {str(key).lower(): weight for key, weight in value.items()}
     if unknown := [key for key in weights if key not in DOMAINS]:
         raise UserError(
@@ -300,16 +344,16 @@ def _domains(place: Place) -> Lines:
 def _datasets(place: Place) -> Lines:
     value = place.value
     names = value if isinstance(value, list) else str(value).split(",")
-    names = [_plain(str(name)) for name in names]
+    names = [plain_name(str(name)) for name in names]
     if not names or not all(names):
-        raise _unfit(place, "names of sets")
+        raise unfit(place, "names of sets")
     return [f"task.options.datasets=[{','.join(names)}]"]
 
 
 def _device(place: Place) -> Lines:
     text = str(place.value)
     if not re.fullmatch(r"cpu|(cuda(:[0-9]{1,3})?)|[0-9]{1,3}", text):
-        raise _unfit(place, "cpu or cuda:N")
+        raise unfit(place, "cpu or cuda:N")
     return [f"device={f'cuda:{text}' if text.isdecimal() else text}"]
 
 
@@ -322,7 +366,7 @@ def _gpus(place: Place) -> Lines:
     numbers = value if isinstance(value, list) else str(value).split(",")
     texts = [str(number).strip() for number in numbers]
     if not texts or not all(re.fullmatch(r"[0-9]{1,3}", text) for text in texts):
-        raise _unfit(place, "numbers of GPUs, such as [2]")
+        raise unfit(place, "numbers of GPUs, such as [2]")
     if len(texts) == 1:
         return [f"device=cuda:{texts[0]}"]
     return [
@@ -346,6 +390,8 @@ READERS: dict[str, Callable[[Place], Lines]] = {
     "device": _device,
     "gpus": _gpus,
 }
+MIXTURE = Vocabulary(KEYS, SECTIONS, NEUTRAL, READERS)
+"""Files of the mixed baseline."""
 
 
 def _micro_batch(settings: dict[str, tuple[str, str]]) -> Lines:
@@ -355,10 +401,10 @@ def _micro_batch(settings: dict[str, tuple[str, str]]) -> Lines:
     return [f"trainer.micro_batch={settings['trainer.group_size'][0]}"]
 
 
-def _check(file: Path, lines: Lines) -> None:
+def _check(file: Path, lines: Lines, vocabulary: Vocabulary) -> None:
     """Raises UserError: the settings do not compose, as where a number is out of bounds."""
     try:
-        cells_of([f"experiment={EXPERIMENT}", *lines])
+        cells_of([f"experiment={vocabulary.experiment}", *filter(vocabulary.composable, lines)])
     except UserError as error:
         raise UserError(f"{file} holds what does not fit. {error}") from error
 

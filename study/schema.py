@@ -243,6 +243,8 @@ class Reward:
     """Of reward=hybrid: weights of judge, rule and truth."""
     domains: dict[str, str] = field(default_factory=dict, metadata=bounds.each("judge", "rule"))
     """Of reward=by-domain: domain of the rows -> whose reward trains it: judge or rule."""
+    source: str = bounds.choice("judge", "judge", "rule", "judge-first", "rule-first")
+    """Of rewards of executed programs: whose verdict says that an answer is right."""
     overlong: Overlong = field(default_factory=Overlong)
     repetition: Repetition = field(default_factory=Repetition)
 

@@ -20,6 +20,7 @@ from study.files import Damaged
 from study.rewards import compose
 from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.formulas import REWARDS
+from study.rewards.workflow import FORMULAS
 from study.rows import Criterion, Row
 from study.schema import Study
 from study.tasks import lookup
@@ -50,7 +51,7 @@ def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.nd
         return dict.fromkeys(REPLAY_POLICIES, recorded), ""
     try:
         config = load_cell(folder).config
-        if config.reward.name not in REWARDS:
+        if config.reward.name not in {**REWARDS, **FORMULAS}:
             raise UserError(f"reward.name={config.reward.name} is not a reward of this version")
         row_of = _rows(config)
     except (Damaged, UserError) as error:
@@ -103,7 +104,7 @@ def _compose_group(
             compose.recompose(config, parts, scores, size, policy) if composable else [None] * size
         )
         for place, old, new, reward in zip(places, before, after, rewards, strict=True):
-            if old != new:
+            if old != new or config.reward.name in FORMULAS:  # those compare within the group
                 by_policy[policy][place] = np.nan if reward is None else reward
 
 

@@ -13,14 +13,16 @@ from typing import Any
 from study.rewards.checks import for_judge
 from study.rewards.failure import TooManyMissing, apply_failure_policy
 from study.rewards.formulas import (
-    REWARDS,
+    Paid,
     Parts,
     needs_judge,
     needs_truth,
     overlong,
+    pay,
     repetition,
     rule_part,
 )
+from study.rewards.workflow import OK, SHARES, Played
 from study.rows import Row
 from study.rules import verdict
 from study.schema import Reward, Study
@@ -46,6 +48,13 @@ class RewardInputs:
     """What each rule of ``row`` said; empty where none was run."""
     truth_missing: str | None = None
     """Why the truth could not be had; None where there is one, or where no rule can tell."""
+    played: Played | None = None
+    """How the program ran, where the completion is one; None where it is the answer itself."""
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether there was an answer to ask judge and rule about."""
+        return self.played is None or self.played.outcome == OK
 
     @property
     def item(self) -> tuple[Row, str]:
@@ -63,7 +72,17 @@ def recorded(config: Study, row: Row, record: Mapping[str, Any]) -> RewardInputs
         record["truth"],
         tuple(verdict(text) for text in record.get("rules") or ()),
         record.get("truth_missing"),
+        _played(record),
     )
+
+
+def _played(record: Mapping[str, Any]) -> Played | None:
+    """How a recorded program ran; None for a rollout that is no program."""
+    if record.get("outcome") is None:
+        return None
+    shares = {name: record.get(f"feature/{name}") for name in SHARES}
+    known = {name: float(value) for name, value in shares.items() if value is not None}
+    return Played(record["outcome"], **known)
 
 
 def composed(
@@ -77,7 +96,13 @@ def composed(
     """Rewards of P * G rollouts in groups of G, from the judge's scores, None where unscored.
     Raises TooManyMissing: by the failure policy, or more than ``max_unscored_frac`` are missing."""
     pairs = seen(config.reward, inputs, scores, group_size, on_failure, max_unscored_frac)
-    return [_compose(config, *rollout) for rollout in zip(inputs, pairs, strict=True)]
+    starts = range(0, len(inputs), group_size)
+    groups = [slice(start, start + group_size) for start in starts]
+    return [
+        rollout
+        for group in groups
+        for rollout in _compose(config, inputs[group], pairs[group], on_failure == "drop_group")
+    ]
 
 
 def seen(
@@ -97,17 +122,16 @@ def seen(
     missing that lacks either.
     Raises TooManyMissing: see `composed`.
     """
-    judged = [needs_judge(reward, rollout.row.domain) for rollout in inputs]
-    ruled = [needs_truth(reward, rollout.rules, rollout.row.domain) for rollout in inputs]
+    judged, ruled = _needs(reward, inputs)
     lost = [
         needed and rollout.truth_missing is not None
         for needed, rollout in zip(ruled, inputs, strict=True)
     ]
     marks = [None if missing else 1.0 for missing in lost]
     limits = (group_size, on_failure, max_unscored_frac)
-    limited = _treated(scores, judged, *limits, "verdicts")
+    limited = apply_failure_policy(list(scores), *limits, "verdicts", judged)
     try:
-        kept = _treated(marks, ruled, *limits, "rule truths")
+        kept = apply_failure_policy(marks, *limits, "rule truths", ruled)
     except TooManyMissing as error:
         why = inputs[lost.index(True)].truth_missing
         raise TooManyMissing(f"{error}. The first could not be had because {why}") from error
@@ -116,24 +140,17 @@ def seen(
         for missing, needed, score in zip(lost, judged, scores, strict=True)
     ]
     what = "verdicts or rule truths"
-    apply_failure_policy(either, group_size, "unscored", max_unscored_frac, what)
+    asked = [rollout.was_asked for rollout in inputs]
+    apply_failure_policy(either, group_size, "unscored", max_unscored_frac, what, asked)
     truths = [rollout.truth if mark else mark for rollout, mark in zip(inputs, kept, strict=True)]
     return list(zip(limited, truths, strict=True))
 
 
-def _treated(
-    values: Sequence[float | None],
-    needed: Sequence[bool],
-    group_size: int,
-    on_failure: str,
-    max_unscored_frac: float,
-    what: str,
-) -> list[float | None]:
-    """The values after the failure policy; those of groups that do not need theirs are not looked
-    at. Raises TooManyMissing: see `composed`."""
-    chosen = [value for value, need in zip(values, needed, strict=True) if need]
-    kept = iter(apply_failure_policy(chosen, group_size, on_failure, max_unscored_frac, what))
-    return [next(kept) if need else value for value, need in zip(values, needed, strict=True)]
+def _needs(reward: Reward, inputs: Sequence[RewardInputs]) -> tuple[list[bool], list[bool]]:
+    """Whether the reward of each rollout is made of its score, and of its truth."""
+    judged = [item.was_asked and needs_judge(reward, item.row.domain) for item in inputs]
+    ruled = [item.was_asked and needs_truth(reward, item.rules, item.row.domain) for item in inputs]
+    return judged, ruled
 
 
 def recompose(
@@ -152,16 +169,35 @@ def recompose(
     return [reward for reward, _ in composed(config, inputs, scores, group_size, policy)]
 
 
-def _compose(config: Study, rollout: RewardInputs, pair: Seen) -> Composed:
-    """A penalty is a term of its own: added to a reward that is there, it never makes one."""
+def _compose(
+    config: Study, inputs: Sequence[RewardInputs], pairs: Sequence[Seen], drop: bool
+) -> list[Composed]:
+    """The rewards of one group. A penalty is a term of its own: added to a reward that is there, it
+    never makes one. With ``drop`` a group that lacks what its rewards are made of has none."""
     reward = config.reward
-    parts = Parts(
+    parts = [_parts(rollout, pair) for rollout, pair in zip(inputs, pairs, strict=True)]
+    lost = any(
+        (judged and score is None) or (ruled and truth is None)
+        for judged, ruled, (score, truth) in zip(*_needs(reward, inputs), pairs, strict=True)
+    )
+    paid = pay(reward, parts, dropped=drop and lost)
+    return [_with_penalties(config, *rollout) for rollout in zip(inputs, parts, paid, strict=True)]
+
+
+def _parts(rollout: RewardInputs, pair: Seen) -> Parts:
+    return Parts(
         *pair,
         rollout.rules,
         tuple(rule.points for rule in rollout.row.rules) if rollout.rules else (),
         sum(max(0.0, criterion.points) for criterion in rollout.asked.criteria),
         rollout.row.domain,
+        rollout.played,
     )
+
+
+def _with_penalties(config: Study, rollout: RewardInputs, parts: Parts, paid: Paid) -> Composed:
+    reward = config.reward
+    value, own = paid
     terms: dict[str, float | None] = {"judge": parts.judge, "truth": parts.truth}
     if reward.rules == "run":
         terms["rule"] = rule_part(parts.rules, reward.rule_part) if parts.rules else None
@@ -171,5 +207,5 @@ def _compose(config: Study, rollout: RewardInputs, pair: Seen) -> Composed:
         penalties["overlong"] = overlong(reward.overlong, rollout.tokens, most)
     if reward.repetition.weight:
         penalties["repetition"] = repetition(reward.repetition, rollout.answer)
-    value = REWARDS[reward.name](reward, parts)
-    return None if value is None else value + sum(penalties.values()), terms | penalties
+    whole = None if value is None else value + sum(penalties.values())
+    return whole, terms | own | penalties

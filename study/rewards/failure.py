@@ -73,6 +73,7 @@ def apply_failure_policy(
     policy: str,
     max_unscored_frac: float = 1.0,
     what: str = "verdicts",
+    needed: Sequence[bool] | None = None,
 ) -> list[float | None]:
     """Scores as the reward may see them.
 
@@ -83,24 +84,29 @@ def apply_failure_policy(
             common bug as a treatment; ``drop_group`` makes the whole group None; ``abort`` stops.
         max_unscored_frac: stops the run where more than this share is missing.
         what: what is missing, for messages.
+        needed: which of the scores were to be had at all; None for all. The others are never
+            missing and never made a number, but a group that is dropped is dropped whole.
 
     Raises:
         TooManyMissing: by ``abort`` with anything missing, or by the share of missing verdicts.
     """
-    missing = sum(score is None for score in scores)
-    if missing and policy == "abort":
-        raise TooManyMissing(f"{missing} of {len(scores)} {what} are missing and on_failure=abort")
-    if missing > max_unscored_frac * len(scores):
+    wanted = [True] * len(scores) if needed is None else list(needed)
+    lost = [score is None and want for score, want in zip(scores, wanted, strict=True)]
+    if any(lost) and policy == "abort":
         raise TooManyMissing(
-            f"{missing} of {len(scores)} {what} of this step are missing, more than "
+            f"{sum(lost)} of {sum(wanted)} {what} are missing and on_failure=abort"
+        )
+    if sum(lost) > max_unscored_frac * sum(wanted):
+        raise TooManyMissing(
+            f"{sum(lost)} of {sum(wanted)} {what} of this step are missing, more than "
             f"judge.max_unscored_frac={max_unscored_frac}; the policy would train on noise"
         )
     if policy == "zero":
-        return [0.0 if score is None else score for score in scores]
+        return [0.0 if missing else score for score, missing in zip(scores, lost, strict=True)]
     if policy == "drop_group":
         left: list[float | None] = []
         for start in range(0, len(scores), group_size):
             group = scores[start : start + group_size]
-            left += [None] * len(group) if None in group else group
+            left += [None] * len(group) if any(lost[start : start + group_size]) else group
         return left
     return list(scores)

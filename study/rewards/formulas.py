@@ -1,4 +1,4 @@
-"""The formulas of rewards: from the parts of one rollout to one number, or None.
+"""The formulas of rewards: from the parts of a group's rollouts to one number each, or None.
 
 TRL leaves a row out of its group only where *every* reward function returned None, so the parts
 are composed here, inside one function, and a part that is missing but needed makes the whole
@@ -8,9 +8,10 @@ missing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from study.rewards.workflow import FORMULAS, OK, Played, by_source, total
 from study.schema import Overlong, Repetition, Reward
 
 HYBRID_PARTS = ("judge", "rule", "truth")
@@ -29,6 +30,7 @@ class Parts:
         rule_points: points of each rule.
         judge_points: positive points of the criteria that the judge was asked about.
         domain: that of the row; empty where it has none.
+        played: how the program ran, where the completion is one.
     """
 
     judge: float | None = None
@@ -37,6 +39,7 @@ class Parts:
     rule_points: tuple[float, ...] = ()
     judge_points: float = 0.0
     domain: str = ""
+    played: Played | None = None
 
 
 def rule_part(rules: tuple[bool | None, ...], kind: str) -> float | None:
@@ -143,14 +146,48 @@ REWARDS: dict[str, Callable[[Reward, Parts], float | None]] = {
 """Name -> compose(reward, the parts of one rollout) -> its reward, None where it has none."""
 
 
+Paid = tuple[float | None, dict[str, float | None]]
+"""A reward, None where there is none, and the terms of its own that its formula has."""
+
+
+def pay(reward: Reward, group: Sequence[Parts], dropped: bool = False) -> list[Paid]:
+    """The rewards of one group of rollouts; ``dropped`` where executed programs have none."""
+    if reward.name not in FORMULAS:
+        return [(REWARDS[reward.name](reward, parts), {}) for parts in group]
+    played = [_by_source(reward, parts) for parts in group]
+    terms = [None] * len(group) if dropped else FORMULAS[reward.name](played)
+    names = dict.fromkeys(name for parts in terms if parts is not None for name in parts)
+    return [
+        (total(parts), {f"workflow_{name}": (parts or {}).get(name) for name in names})
+        for parts in terms
+    ]
+
+
+def _by_source(reward: Reward, parts: Parts) -> Played:
+    """How a program ran, with what judge and rule say of its answer."""
+    ran = parts.played or Played(OK)
+    correct = by_source(reward.source, parts.judge, parts.truth)
+    return replace(ran, correct=correct, judge=parts.judge, rule=parts.truth)
+
+
+def _sources(reward: Reward) -> tuple[str, ...]:
+    """Whose verdict an executed program's reward is made of; of two, the first."""
+    both = {"judge-binary": ("judge",), "rule-binary": ("rule",), "agreement": ("judge", "rule")}
+    return both.get(reward.name, (reward.source.removesuffix("-first"),))
+
+
 def needs_judge(reward: Reward, domain: str) -> bool:
     """Whether a missing verdict on a row of this domain goes the failure policy's way: not where
     ``reward=by-domain`` pays by rule, for there the judge only looks on."""
+    if reward.name in FORMULAS:
+        return "judge" in _sources(reward)
     return reward.name != "by-domain" or reward.domains.get(domain) == "judge"
 
 
 def needs_truth(reward: Reward, rules: tuple[bool | None, ...], domain: str = "") -> bool:
     """Whether the reward of a rollout with these rules is made of its truth."""
+    if reward.name in FORMULAS:
+        return "rule" in _sources(reward)
     if reward.name == "rule" or (
         reward.name == "by-domain" and reward.domains.get(domain) == "rule"
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -42,13 +43,17 @@ SUSPICIOUS = frozenset({Outcome.NOT_LITERAL, Outcome.SUBCLASS, Outcome.EXITED, O
 
 @dataclass(frozen=True)
 class Limits:
-    """What one call may use. CPU time is the real limit; the wall is for code that sleeps."""
+    """What one call may use. CPU time is the real limit; the wall is for code that sleeps.
+
+    ``own_s`` is the wall time of a conversation in which the child waits for nobody; None is all.
+    """
 
     cpu_s: int = 2
     wall_s: float = 10.0
     memory_mb: int = 512
     file_mb: int = 1
     reply_bytes: int = 65536
+    own_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,12 @@ def cut_short(reply: dict[str, Any], limits: Limits) -> Result | None:
         return Result(Outcome.OVERFLOW, None, f"more than {limits.reply_bytes} bytes", cpu_s)
     if reply["end"] == "deadline":
         return Result(Outcome.TIMEOUT, None, f"{limits.wall_s} s of wall time", cpu_s)
+    if reply["end"] == "own":
+        return Result(Outcome.TIMEOUT, None, f"{limits.own_s} s of its own time", cpu_s)
     if reply["code"] < 0 and not reply["killed"]:
-        if cpu_s >= 0.75 * limits.cpu_s:  # on a busy machine the kernel counts more than it reports
+        # on a busy machine the kernel counts more than it reports; it alone can kill a child
+        share = 0.5 if reply["code"] == -signal.SIGKILL else 0.75
+        if cpu_s >= share * limits.cpu_s:
             return Result(Outcome.TIMEOUT, None, f"{limits.cpu_s} s of CPU time", cpu_s)
         return Result(Outcome.KILLED, None, f"signal {-reply['code']}", cpu_s)
     return None

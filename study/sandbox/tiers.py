@@ -82,7 +82,7 @@ def command(tier: Tier, bwrap: str | None = None) -> list[str]:
     options = {"isolation": str(tier), "readable": []}
     if tier is not Tier.BWRAP:
         if tier is Tier.LANDLOCK:
-            system = ["/usr", "/lib", "/lib64", *DEVICES, *needed]
+            system = ["/usr", "/lib", "/lib64", *DEVICES, *needed, str(INSIDE)]
             options["readable"] = [path for path in system if os.path.exists(path)]
         root = str(INSIDE.parents[2])
         return [executable, "-s", "-S", "-P", "-c", BOOT, json.dumps(options), root]

@@ -33,6 +33,7 @@ class Worker:
     def __init__(self, argv: Sequence[str], environment: dict[str, str]) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self.dirty = False
+        self.converses = False
         try:
             self.process = subprocess.Popen(
                 argv,
@@ -71,13 +72,24 @@ class Worker:
         conversation. Raises Broken: no reply in time, or none that can be read."""
         until = time.monotonic() + limits.wall_s + GRACE_S
         line = b"" if request is None else json.dumps(request).encode()
+        self.converses |= request is not None and "role" in request
         try:
             self._send(line + b"\n", until)
-            reply = json.loads(self._receive(4096 + REPLY_ROOM * limits.reply_bytes, until))
-            self.dirty |= bool(reply.get("dirty"))
+            reply = self.read(self._receive(4096 + REPLY_ROOM * limits.reply_bytes, until))
+            if self.converses and reply["end"] != "line":
+                self.converses = False
+                if request is not None:
+                    self._send(b"\n", until)
             return reply
-        except (OSError, ValueError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
             raise Broken(self._why(str(error))) from error
+
+    def read(self, line: bytes | bytearray) -> dict[str, Any]:
+        """The reply that stands in a line; `dirty` then says whether to throw this away.
+        Raises ValueError, AttributeError, RecursionError: there is none."""
+        reply = json.loads(line)
+        self.dirty |= bool(reply.get("dirty"))
+        return reply
 
     def _send(self, data: bytes, until: float) -> None:
         assert self.process.stdin is not None

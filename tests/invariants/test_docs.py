@@ -21,7 +21,10 @@ def missing(page: Path, root: Path) -> list[str]:
     text = page.read_text(encoding="utf-8")
     paths = [name for name in PATH.findall(text) if not any(root.glob(name.replace("NAME", "*")))]
     commands = [name.replace(".", "/") for name in COMMAND.findall(text)]
-    modules = [name for name in commands if not (root / f"{name}.py").exists()]
+    files = ("{}.py", "{}/__main__.py")
+    modules = [
+        name for name in commands if not any((root / file.format(name)).exists() for file in files)
+    ]
     links = [name for name in LINK.findall(text) if not (page.parent / name).exists()]
     return [*paths, *modules, *links]
 

@@ -14,6 +14,15 @@ from dataclasses import replace
 import pytest
 from if_verifiable.common import get_loose_transformations
 
+from experiments.datasets.near import shingles
+from experiments.workflow import flags, static
+from experiments.workflow.experience import normal_form
+from experiments.workflow.find import find
+from experiments.workflow.operators.base import field_of, place_of
+from experiments.workflow.operators.review import said
+from experiments.workflow.operators.sc_ensemble import vote
+from experiments.workflow.program import Refused
+from experiments.workflow.tokens import by_rule
 from judges import parse
 from judges.grading import GRADINGS, delimiters, reply_format
 from judges.grading.vocabulary import largest_number, read_labels
@@ -109,7 +118,36 @@ def expression(text: str) -> None:
     mathematics.tidy(text)
 
 
+def program(text: str) -> None:
+    """What a policy wrote, as a program of either form, and what is wrong with it."""
+    for form in (None, "dsl", "python"):
+        try:
+            static.read(find(text, form))
+        except Refused:
+            continue
+
+
+def operator_reply(text: str) -> None:
+    """What an executor said to the operators that look for something in it."""
+    field_of("answer", text)
+    place_of(text, 3)
+    said(text)
+    for domain in ("math", "qa", "code"):
+        vote(domain, text)
+
+
+def flagged(text: str) -> None:
+    """The answer of a program, which speaks to whoever reads it."""
+    flags.judge_address(text)
+    flags.option_list(text)
+    flags.echo_problem(text, "A problem of some length.")
+    flags.literal_share(text, ["a", "word ", "1."], ["b"])
+
+
 READERS: dict[str, Callable[[str], object]] = {
+    "workflow programs": program,
+    "operator replies": operator_reply,
+    "flags": flagged,
     "crossing": crossing,
     "numbers": numbers.final_number,
     "expressions": expression,
@@ -134,6 +172,9 @@ READERS: dict[str, Callable[[str], object]] = {
     ),
     "built-in task": alphabetical,
     "log-probs": log_probs,
+    "normal forms of programs": normal_form,
+    "words of programs": shingles,
+    "tokens of prompts": by_rule,
     "IFEval": get_loose_transformations,
     **{f"vocabulary {name}": rubric(name) for name in ("bool", "met")},
     **{f"grading {name}": graded(name) for name in ("likert", "listwise")},
@@ -154,6 +195,8 @@ UNITS = [
     "://a:", "bearer ", "sk-", "what a ", "let me know if ? ", "here is my answer ", "1 yes\n",
     "answer is ", "Answer: ", "#### ", "\\boxed{", "\\boxed", "\\frac{1}{2}", "\\text{", "$$ ",
     "\\( ", "1,234", "3 1/2 ", "1e5", "-$", "```\n", "~~~ py\n", "def a(", "(A) ",
+    "Custom -> ", "(Custom)*2->", "[Custom,", "Review ? ", "class Workflow:\n", "<answer>", "A or ",
+    "import a\n", "    x = 1\n", "option A ",
 ]  # fmt: skip
 """What a nasty text repeats."""
 FRONTS = ("", "[", '{"1": ', "1:", '"', "<", "9")

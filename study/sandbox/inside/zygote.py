@@ -1,7 +1,8 @@
 """A warm interpreter inside the sandbox: for each call it forks a child that is locked down first.
 
 A call is one request and one reply. A conversation, which a request with a ``role`` begins, goes on
-line by line between the parent and the child, child first, until an empty line of the parent's.
+line by line between the parent and the child, child first. It ends with one reply that is no line
+and one empty line of the parent's, whichever comes first.
 A child may not fork, signal, open a socket or see the channel to the parent, so it cannot leave
 anything behind: memory goes with the process, and a touched /tmp is reported, whereupon the parent
 throws the whole sandbox away.
@@ -9,8 +10,8 @@ throws the whole sandbox away.
 
 from __future__ import annotations
 
-import contextlib
 import gc
+import importlib
 import json
 import os
 import platform
@@ -20,6 +21,7 @@ import select
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -35,6 +37,10 @@ ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
 WARM = (
     "re string math json collections itertools functools datetime unicodedata heapq bisect typing"
 )
+ON_DEMAND = {"program": "study.sandbox.inside.program"}
+"""Roles that few sandboxes have: the modules of their function ``run``, and of what they need, are
+imported before the first child that has one."""
+WARM_FOR = "asyncio selectors inspect statistics fractions decimal"
 PARENT_DEATH = 1
 LAST_GASP_S = 0.05
 MB = 1 << 20
@@ -46,16 +52,16 @@ def main(options: dict[str, Any]) -> None:
     Options: ``isolation`` (bwrap, landlock, unsafe), ``readable`` (paths, for landlock).
     """
     _die_with_parent()
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    requests, replies = Lines(os.dup(0)), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
     for name in WARM.split():
         __import__(name)
-    program = b""
+    screen = b""
     if options["isolation"] != "unsafe":
         machine, writable = platform.machine(), options["isolation"] == "bwrap"
-        program = seccomp.assemble(seccomp.permitted(parent=False, writable=writable), machine)
+        screen = seccomp.assemble(seccomp.permitted(parent=False, writable=writable), machine)
         parent_filter = seccomp.assemble(seccomp.permitted(parent=True, writable=writable), machine)
         seccomp.give_up_privileges()
         if options["isolation"] == "landlock":
@@ -66,14 +72,58 @@ def main(options: dict[str, Any]) -> None:
     gc.freeze()
     watched = options["isolation"] == "bwrap"  # elsewhere nothing can be written, or all can
     born = _touched()
-    while line := requests.readline():
+    while line := requests.wait():
         request = json.loads(line)
         if "role" in request:
-            reply = _converse(request, program, requests, replies)
+            _warm(request["role"])
+            reply = _converse(request, screen, requests, replies)
         else:
-            reply = _serve(request, program)
+            reply = _serve(request, screen)
         reply["dirty"] = watched and _touched() != born
+        left = reply.get("end") == "left"
         _tell(replies, reply)
+        while "role" in request and not left:  # what the parent said before it read the end
+            left = not requests.wait().strip()
+
+
+class Lines:
+    """Reads lines from a handle without ever reading past what `select` can see of it."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.begun = bytearray()
+        """Of a line that has not ended."""
+        self.whole: deque[bytes] = deque()
+
+    def read(self) -> bool:
+        """Take what is there, or wait for it; False at the end."""
+        data = os.read(self.handle, 1 << 16)
+        first, *others = data.split(b"\n")
+        self.begun += first
+        for part in others:
+            self.whole.append(bytes(self.begun) + b"\n")
+            self.begun = bytearray(part)
+        return bool(data)
+
+    def wait(self) -> bytes:
+        """The next line with its end; empty where there are no more."""
+        while not self.whole:
+            if not self.read():
+                return b""
+        return self.whole.popleft()
+
+
+def _warm(role: str) -> None:
+    """Import what the role needs, and a program may."""
+    if role in ROLES:
+        return
+    # asyncio takes ssl where it can, for sockets, which nobody has here
+    sys.modules.setdefault("ssl", None)  # ty: ignore[no-matching-overload]
+    for name in WARM_FOR.split():
+        __import__(name)
+    ROLES[role] = importlib.import_module(ON_DEMAND[role]).run
+    gc.collect()
+    gc.freeze()
 
 
 def _tell(replies: BinaryIO, reply: dict[str, Any]) -> None:
@@ -91,12 +141,12 @@ def _die_with_parent() -> None:
         seccomp.libc().prctl(PARENT_DEATH, signal.SIGKILL, 0, 0, 0)
 
 
-def _serve(request: dict[str, Any], program: bytes) -> dict[str, Any]:
+def _serve(request: dict[str, Any], screen: bytes) -> dict[str, Any]:
     """Fork a child for one call; what it wrote, how it ended, and the CPU seconds it took."""
     limits = request["limits"]
     read, write = os.pipe()
     deadline = time.monotonic() + limits["wall_s"]
-    child = _fork(lambda: candidate.answer(request, REPLY), limits, program, write)
+    child = _fork(lambda: candidate.answer(request, REPLY), limits, screen, write)
     os.close(write)
     data, end = _collect(read, deadline, limits["reply_bytes"])
     os.close(read)
@@ -104,34 +154,60 @@ def _serve(request: dict[str, Any], program: bytes) -> dict[str, Any]:
 
 
 def _converse(
-    request: dict[str, Any], program: bytes, requests: BinaryIO, replies: BinaryIO
+    request: dict[str, Any], screen: bytes, requests: Lines, replies: BinaryIO
 ) -> dict[str, Any]:
-    """Fork a child and carry lines between it and the parent; how it ended."""
-    limits = request["limits"]
+    """Fork a child and carry lines between it and the parent; how it ended.
+
+    The parent answers each line of the child's with one. The child has at most ``window`` lines
+    unanswered (1 where the request does not say), and may be silent for ``limits["own_s"]`` in all
+    while none is; time in which it waits for the parent is not its own.
+    """
+    limits, window = request["limits"], request.get("window", 1)
     read, write = os.pipe()
     hear, say = os.pipe()
-    deadline = time.monotonic() + limits["wall_s"]
-    child = _fork(lambda: ROLES[request["role"]](request), limits, program, write, hear)
+    child = _fork(lambda: ROLES[request["role"]](request), limits, screen, write, hear)
     os.close(write)
     os.close(hear)
-    data, end = bytearray(), "line"
-    while end == "line":
-        end = _next_line(read, data, deadline, limits["reply_bytes"])
-        if end == "line":
-            line, _, rest = bytes(data).partition(b"\n")
-            data[:] = rest
-            _tell(replies, {"end": "line", "data": line.decode("utf-8", "replace")})
-            message = requests.readline()
-            if not message.strip():
-                end = "left"
-            elif not _pass_on(say, message, deadline):
-                end = "deadline"
+    os.set_blocking(say, False)
+    began = last = time.monotonic()
+    own_s, unanswered, end = 0.0, 0, ""
+    own_most = limits.get("own_s") or limits["wall_s"]
+    said, unsent = Lines(read), bytearray()
+    while not end:
+        while said.whole and unanswered < window:
+            line = said.whole.popleft()[:-1].decode("utf-8", "replace")
+            _tell(replies, {"end": "line", "data": line})
+            unanswered += 1
+        wall_left = began + limits["wall_s"] - last
+        own_left = own_most - own_s if not unanswered else wall_left
+        if min(wall_left, own_left) <= 0:
+            end = "deadline" if wall_left <= 0 else "own"
+            break
+        listens = [requests.handle, *([read] if unanswered < window else [])]
+        writes = [say] if unsent else []
+        ready, _, _ = select.select(listens, writes, [], min(wall_left, own_left))
+        now = time.monotonic()
+        own_s, last = own_s + (0.0 if unanswered else now - last), now
+        if requests.handle in ready and not requests.read():
+            end = "left"
+        while requests.whole and not end:
+            message = requests.whole.popleft()
+            unsent += message
+            unanswered -= 1
+            end = "" if message.strip() else "left"
+        if unsent and not end:
+            unsent = _pass_on(say, unsent)
+        if read in ready and not end:
+            if not said.read():
+                end = "closed"
+            elif len(said.begun) + sum(map(len, said.whole)) > limits["reply_bytes"]:
+                end = "overflow"
     os.close(read)
     os.close(say)
-    return _ended(child, end, b"")
+    return _ended(child, end, b"") | {"own_s": own_s}
 
 
-def _fork(work: Callable[[], None], limits: dict[str, Any], program: bytes, *handles: int) -> int:
+def _fork(work: Callable[[], None], limits: dict[str, Any], screen: bytes, *handles: int) -> int:
     """A locked-down child that does ``work`` and ends; it has ``handles`` as 3, 4 and so on."""
     zygote = os.getpid()
     child = os.fork()
@@ -140,7 +216,7 @@ def _fork(work: Callable[[], None], limits: dict[str, Any], program: bytes, *han
             _die_with_parent()
             if os.getppid() != zygote:  # it had died before anything was asked for
                 os._exit(99)
-            _lock_down(limits, handles, program)
+            _lock_down(limits, handles, screen)
             work()
             os._exit(0)
         finally:
@@ -159,7 +235,7 @@ def _ended(child: int, end: str, data: bytes) -> dict[str, Any]:
     }
 
 
-def _lock_down(limits: dict[str, Any], handles: tuple[int, ...], program: bytes) -> None:
+def _lock_down(limits: dict[str, Any], handles: tuple[int, ...], screen: bytes) -> None:
     # the zygote's own channel is on 3 and 4, so that no pipe is, and none is overwritten here
     for place, handle in enumerate(handles, REPLY):
         os.dup2(handle, place)
@@ -175,8 +251,8 @@ def _lock_down(limits: dict[str, Any], handles: tuple[int, ...], program: bytes)
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(which, (value, value))
-    if program:
-        seccomp.install(program)
+    if screen:
+        seccomp.install(screen)
 
 
 def _collect(read: int, deadline: float, cap: int) -> tuple[bytes, str]:
@@ -186,16 +262,6 @@ def _collect(read: int, deadline: float, cap: int) -> tuple[bytes, str]:
     while not end:
         end = _more(read, data, deadline, cap)
     return bytes(data[:cap]), end
-
-
-def _next_line(read: int, data: bytearray, deadline: float, cap: int) -> str:
-    """Fill ``data`` until it holds a line; why it does not, or "line"."""
-    end, seen = "", 0
-    while data.find(b"\n", seen) < 0:
-        seen = len(data)
-        if end := _more(read, data, deadline, cap):
-            return end
-    return "line"
 
 
 def _more(read: int, data: bytearray, deadline: float, cap: int) -> str:
@@ -210,17 +276,14 @@ def _more(read: int, data: bytearray, deadline: float, cap: int) -> str:
     return "closed" if not chunk else "overflow" if len(data) > cap else ""
 
 
-def _pass_on(say: int, message: bytes, deadline: float) -> bool:
-    """Write ``message`` to a child; False where it does not take it in time."""
-    poll = select.poll()
-    poll.register(say, select.POLLOUT)
-    for begin in range(0, len(message), select.PIPE_BUF):
-        left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
-            return False
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which the next line will say
-            os.write(say, message[begin : begin + select.PIPE_BUF])
-    return True
+def _pass_on(say: int, unsent: bytearray) -> bytearray:
+    """Write to a child as much as it takes now; what is left."""
+    try:
+        return unsent[os.write(say, unsent) :]
+    except BlockingIOError:
+        return unsent
+    except BrokenPipeError:  # it has ended, which its own line will say
+        return bytearray()
 
 
 def _reap(child: int, grace_s: float) -> tuple[int, Any, bool]:

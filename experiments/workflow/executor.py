@@ -1,0 +1,157 @@
+"""Who answers the operators: anything with `ask`. Here a script, for tests and dry counts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from experiments.workflow.operators import OPERATORS
+from study.completions import json_object, sound_records
+from study.errors import UserError
+from study.schema import Price
+from study.verdict import Reply
+
+FAILURES = ("timeout", "http_500", "empty")
+ATTEMPTS = 3
+"""How often the script is asked for one reply, as an endpoint's client would."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One model call: who asks what, and how long the reply may be. ``sample`` is its place among
+    the same questions of its run, so that three equal ones are three draws; ``parameters`` go over
+    the executor's own settings."""
+
+    operator: str
+    messages: tuple[dict[str, str], ...]
+    max_tokens: int
+    sample: int = 0
+    parameters: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+
+class Down(Exception):
+    """The executor gave no reply in any attempt: nothing is said of the program."""
+
+
+def total(counts: Iterable[int | None]) -> int | None:
+    """The sum; None where a part of it is unknown."""
+    values = list(counts)
+    return None if None in values else sum(value for value in values if value is not None)
+
+
+class Executor(Protocol):
+    """A model behind an endpoint, with its own attempts, limits and store.
+
+    Attributes:
+        name: for the records.
+        price: US dollars per million tokens; None where it is unknown.
+    """
+
+    name: str
+    price: Price | None
+
+    async def ask(self, question: Question) -> Reply:
+        """The reply, which may be empty. Raises Down: there is none."""
+        ...
+
+
+class Script:
+    """Replies from a file, in the order of model calls, the last one again and again.
+
+    A line is ``{text, tokens_in?, tokens_out?, fail?, operator?}``; one with an operator answers
+    only that operator, which then has no other.
+    """
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        self.name = "scripted"
+        self.price: Price | None = Price()
+        self.lines = lines
+        self._lines: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._used: Counter[str] = Counter()
+        for line in lines:
+            self._lines[line.get("operator") or ""].append(line)
+
+    async def ask(self, question: Question) -> Reply:
+        """The next reply with words in it; tokens are those of all attempts."""
+        replies: list[Reply] = []
+        failure = ""
+        for _ in range(ATTEMPTS):
+            line = self._next(question.operator)
+            if (failure := line.get("fail") or "empty") in ("timeout", "http_500"):
+                continue
+            text = line["text"] if line.get("fail") is None else ""
+            replies.append(
+                Reply(text, "", "stop", None, line.get("tokens_in"), None, line.get("tokens_out"))
+            )
+            if text.strip():
+                break
+        if not replies or failure in ("timeout", "http_500"):
+            raise Down(f"{failure} in {ATTEMPTS} attempts")
+        return Reply(
+            replies[-1].text,
+            tokens_in=total(reply.tokens_in for reply in replies),
+            tokens_out=total(reply.tokens_out for reply in replies),
+        )
+
+    def again(self) -> Script:
+        """The same script from its beginning."""
+        script = Script(self.lines)
+        script.price = self.price
+        return script
+
+    def _next(self, operator: str) -> dict[str, Any]:
+        name = operator if operator in self._lines else ""
+        lines = self._lines.get(name)
+        if not lines:
+            raise Down(f"the script has no line for {operator}")
+        place = min(self._used[name], len(lines) - 1)
+        self._used[name] += 1
+        return lines[place]
+
+
+LEGAL = (
+    '{"text": TEXT, "tokens_in": N, "tokens_out": N, "fail": timeout|http_500|empty, "operator":'
+    " NAME} with text or fail, the rest if you like"
+)
+
+
+def read_script(path: Path) -> Script:
+    """The script of a file. Raises UserError: there is none, or a line is not legal."""
+    lines = []
+    for place, line in enumerate(read_lines("script", path), 1):
+        wrong = ""
+        for key in ("tokens_in", "tokens_out"):
+            if not isinstance(line.get(key, 0), int | None) or (line.get(key) or 0) < 0:
+                wrong = f"its {key} is {line[key]!r}"
+        if line.get("operator") is not None and line["operator"] not in OPERATORS:
+            wrong = f"its operator is {line['operator']!r}, and legal are {', '.join(OPERATORS)}"
+        if line.get("fail") is not None and line["fail"] not in FAILURES:
+            wrong = f"its fail is {line['fail']!r}"
+        if not line.get("fail") and not isinstance(line.get("text"), str):
+            wrong = "it has no text"
+        if wrong:
+            raise UserError(f"Line {place} of script={path}: {wrong}. A line is {LEGAL}.")
+        lines.append(line)
+    if not lines:
+        raise UserError(f"script={path} holds no line. A line is {LEGAL}.")
+    return Script(lines)
+
+
+def read_lines(key: str, path: Path) -> list[dict[str, Any]]:
+    """The records of a JSONL file. Raises UserError: there is none, or a line is no JSON object."""
+    if not path.is_file():
+        raise UserError(f"{key}={path} is not a file. Give a file with one JSON object a line.")
+    try:
+        records, lost = sound_records(path.read_bytes(), json_object)
+    except OSError as error:
+        raise UserError(f"{key}={path} cannot be read: {error.strerror}.") from error
+    if lost:
+        raise UserError(
+            f"{key}={path} has {lost} line{'s' * (lost > 1)} without a whole JSON object. Correct"
+            f" the file, such as by: {json.dumps({'text': '...'})}"
+        )
+    return [record for _, record in records]

@@ -1,0 +1,244 @@
+"""The experience buffer: programs that solved problems, to be shown for others like them.
+
+A buffer is a pure function of the rows that it was given, so that a resumed run rebuilds it from
+its records. A row enters where the rule says that its answer is right; with ``verified=False`` the
+judge's word is enough, which is a treatment: a judge's errors then become examples.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from experiments.datasets.near import THRESHOLD, shingles
+from experiments.selection import facility_location
+from experiments.workflow.problem import Problem
+from study.rewards.workflow import RIGHT, places
+from study.tasks.datasets.fields import address
+
+VERSION = 1
+"""Of the rows of a buffer."""
+CAP = 100
+"""Entries of one domain."""
+MOST = 1024
+"""Candidates of one domain among which `CAP` are chosen; the best totals beyond."""
+LONGEST = 16_384
+"""Characters of a program that is compared as Python; one that is longer is no valid program."""
+MODES = ("cosine", "mmr", "facility")
+NEAR = 0.95
+"""Cosine above which two problems are nearly the same."""
+RELEVANCE = 0.5
+"""Of mmr: weight of likeness to the query; the rest is that of unlikeness to what is chosen."""
+REASONS = ("unverified", "duplicate", "below")
+"""Why a row is refused: its answer is not known to be right; the same program is kept for the same
+problem; its total is unknown, under the quantile, or the domain is full of better or newer ones."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One executed program. ``correct`` is the judge's verdict from 0 to 1, ``verified`` whether
+    the rule says that the answer is right; None where unknown. ``id`` names the problem."""
+
+    id: str | int
+    domain: str
+    problem: str
+    program: str
+    group_key: str | int | None = None
+    correct: float | None = None
+    verified: bool | None = None
+    total: float | None = None
+
+    @cached_property
+    def key(self) -> tuple[str, str, str]:
+        """Equal for the same program on the same problem."""
+        return self.domain, address(self.problem), normal_form(self.program)
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Best total first, then by what the entry is: whatever the order of the rows was."""
+        total = -self.total if self.total is not None else 0.0
+        return self.domain, total, str(self.id), self.program, str(self.group_key)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A problem for which examples are looked for."""
+
+    id: str | int | None
+    domain: str
+    problem: str
+    group_key: str | int | None = None
+
+    @classmethod
+    def of(cls, problem: Problem) -> Query:
+        """The query for a problem."""
+        return cls(problem.id, problem.domain, problem.prompt, problem.group_key)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Entries in a fixed order, and how many rows were refused for each of `REASONS`."""
+
+    entries: tuple[Entry, ...] = ()
+    refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+    verified: bool = True
+    quantile: float = 0.0
+
+    def updated(self, rows: Iterable[Entry]) -> Buffer:
+        """The buffer after more rows: those of a step, or all at once."""
+        refused = Counter(self.refused)
+        admitted = []
+        for row in rows:
+            right = row.verified if self.verified else (row.correct or 0.0) > RIGHT
+            if right and row.total is not None:
+                admitted.append(row)
+            else:
+                refused["below" if right else "unverified"] += 1
+        distinct: dict[tuple[str, str, str], Entry] = {}
+        for entry in sorted((*self.entries, *admitted), key=lambda entry: entry.order):
+            if distinct.setdefault(entry.key, entry) is not entry:
+                refused["duplicate"] += 1
+        kept: list[Entry] = []
+        for domain in dict.fromkeys(entry.domain for entry in distinct.values()):
+            candidates = [entry for entry in distinct.values() if entry.domain == domain]
+            chosen = _best(candidates, self.quantile)
+            refused["below"] += len(candidates) - len(chosen)
+            kept += chosen
+        return replace(self, entries=tuple(kept), refused={name: refused[name] for name in REASONS})
+
+    def retrieve(self, query: Query, mode: str = "cosine", k: int = 3) -> list[tuple[Entry, float]]:
+        """At most k examples for a problem, each with its cosine, the first the most useful one.
+
+        Never one of the problem itself, of its ``group_key``, or of nearly the same problem; one
+        program for each problem.
+        """
+        index = self._indexes.get(query.domain)
+        return [] if index is None else index.retrieve(query, mode, k)
+
+    @cached_property
+    def _indexes(self) -> dict[str, _Index]:
+        domains = dict.fromkeys(entry.domain for entry in self.entries)
+        return {
+            domain: _Index([entry for entry in self.entries if entry.domain == domain])
+            for domain in domains
+        }
+
+    @cached_property
+    def sha(self) -> str:
+        """Hash of the entries."""
+        text = json.dumps([asdict(entry) for entry in self.entries], sort_keys=True)
+        return hashlib.sha256(f"{VERSION} {text}".encode()).hexdigest()
+
+    @property
+    def contamination(self) -> float | None:
+        """Share of the entries that the judge holds for right and the rule for wrong; None for an
+        empty buffer. An entry of which the rule says nothing is not counted as wrong."""
+        if not self.entries:
+            return None
+        wrong = [entry.verified is False and (entry.correct or 0) > RIGHT for entry in self.entries]
+        return sum(wrong) / len(wrong)
+
+
+def normal_form(program: str) -> str:
+    """A program without what changes nothing: the layout and comments of Python, spaces of DSL."""
+    if len(program) <= LONGEST:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return ast.dump(ast.parse(program))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            pass
+    return " ".join(program.split())
+
+
+def _best(candidates: Sequence[Entry], quantile: float) -> list[Entry]:
+    """Those of one domain that stay, in their order.
+
+    Beyond `CAP` they are chosen by facility location: each candidate is covered by the most similar
+    one that stays, times the geometric mean of both qualities, the rank shares of their totals.
+    """
+    totals = np.array([entry.total for entry in candidates], dtype=float)
+    least = np.quantile(totals, quantile, method="lower")
+    good = [entry for entry in candidates if entry.total is not None and entry.total >= least]
+    if len(good) <= CAP:
+        return good
+    good = good[:MOST]
+    _, vectors = _vectors([shingles(f"{entry.problem}\n{entry.program}") for entry in good])
+    quality = np.sqrt(1 - places([entry.total or 0.0 for entry in good]) / len(good))
+    kernel = (vectors @ vectors.T).toarray() * np.outer(quality, quality)
+    return [good[place] for place in facility_location(kernel, CAP)]
+
+
+def _vectors(shingles_N: Sequence[frozenset[str]]) -> tuple[Any, Any]:
+    """The fitted TF-IDF of words and word pairs, and the N rows of length 1 that it makes."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(analyzer=iter)
+    return vectorizer, vectorizer.fit_transform(shingles_N)
+
+
+class _Index:
+    """The entries of one domain by the words of their problems."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+        self.vectorizer, self.vectors = _vectors([shingles(entry.problem) for entry in entries])
+        self.kernel = (self.vectors @ self.vectors.T).toarray()
+        self.held = (self.vectors > 0).astype(float)
+        self.sizes = np.asarray(self.held.sum(axis=1)).ravel()
+
+    def retrieve(self, query: Query, mode: str, k: int) -> list[tuple[Entry, float]]:
+        words = shingles(query.problem)
+        # as the vectorizer transforms one set, several times as fast
+        known = map(self.vectorizer.vocabulary_.get, words)
+        places = [place for place in known if place is not None]
+        weights = self.vectorizer.idf_[places]
+        held, vector = np.zeros((2, self.vectors.shape[1]))
+        held[places] = 1.0
+        vector[places] = weights / np.sqrt((weights**2).sum() or 1.0)
+        likeness = self.vectors @ vector
+        shared = self.held @ held
+        jaccard = shared / (self.sizes + len(words) - shared)
+        free = self._free(query, likeness, (likeness > NEAR) | (jaccard >= THRESHOLD))
+        if k < len(free) and mode == "mmr":
+            free = self._marginal(free, likeness, k)
+        elif k < len(free) and mode == "facility":
+            near = np.sqrt(likeness[free])
+            kernel = self.kernel[np.ix_(free, free)] * np.outer(near, near)
+            chosen = [free[place] for place in facility_location(kernel, k)]
+            free = sorted(chosen, key=lambda place: -likeness[place])
+        return [(self.entries[place], float(likeness[place])) for place in free[:k]]
+
+    def _free(self, query: Query, likeness: np.ndarray, near: np.ndarray) -> list[int]:
+        """Places that may be shown, the most similar first."""
+        free: list[int] = []
+        taken: set[str] = set() if query.id is None else {str(query.id)}
+        for place in np.argsort(-likeness, kind="stable").tolist():
+            entry = self.entries[place]
+            in_group = query.group_key is not None and str(entry.group_key) == str(query.group_key)
+            if str(entry.id) in taken or in_group or near[place]:
+                continue
+            taken.add(str(entry.id))
+            free.append(place)
+        return free
+
+    def _marginal(self, free: list[int], likeness: np.ndarray, k: int) -> list[int]:
+        """Maximal marginal relevance (Carbonell and Goldstein 1998), in order of choice."""
+        places = np.array(free)
+        chosen: list[int] = []
+        nearest = np.zeros(len(places))
+        for _ in range(k):
+            gains = RELEVANCE * likeness[places] - (1 - RELEVANCE) * nearest
+            gains[np.isin(places, chosen)] = -np.inf
+            chosen.append(int(places[gains.argmax()]))
+            nearest = np.maximum(nearest, self.kernel[places, chosen[-1]])
+        return chosen

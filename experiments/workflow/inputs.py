@@ -1,0 +1,134 @@
+"""Reads the programs that a command is given: one file, a folder of AFlow's rounds, or JSONL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments.workflow.executor import read_lines
+from experiments.workflow.find import FORMS
+from experiments.workflow.operators.base import DOMAINS
+from experiments.workflow.program import read_prompts
+from study.errors import UserError
+from study.files import first_line
+
+GRAPH, PROMPT = "graph.py", "prompt.py"
+MOST_READ = 1 << 20
+"""Bytes of a program that are read: far more than are legal."""
+LEGAL = (
+    '{"id": TEXT, "program": TEXT, "form": python|dsl, "domain": math|code|qa, "prompts": [NAME]},'
+    " of which form, domain and prompts may be left out"
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """One completion to look at, and how the result names it."""
+
+    name: dict[str, Any]
+    text: str
+    form: str | None = None
+    domain: str | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+
+
+def read_text_of(key: str, path: Path) -> str:
+    """What a policy may have written: any bytes, or none. Raises UserError: no such file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_READ).decode("utf-8-sig", "replace").replace("\r\n", "\n")
+    except OSError as error:
+        raise UserError(
+            f"{key}={path} cannot be read: {error.strerror}. Give a file with a program."
+        ) from error
+
+
+def prompts_of(key: str, path: Path) -> dict[str, str]:
+    """The texts of a prompt file. Raises UserError: there is none, or it is no Python."""
+    try:
+        return read_prompts(read_text_of(key, path))
+    except (SyntaxError, ValueError) as error:
+        raise UserError(
+            f"{key}={path} is no Python ({first_line(error)}). Give a file with lines such as"
+            ' SOLVE = "Solve this."'
+        ) from error
+
+
+def one_program(path: Path, prompts: Path | None) -> list[Given]:
+    """The program of a file; its prompts are those given, or lie beside a graph.py."""
+    beside = path.with_name(PROMPT)
+    if prompts is None and path.name == GRAPH and beside.is_file():
+        prompts = beside
+    texts = {} if prompts is None else prompts_of("prompts", prompts)
+    return [Given({"path": str(path)}, read_text_of("program", path), prompts=texts)]
+
+
+def folder_programs(folder: Path) -> list[Given]:
+    """Every graph.py below a folder with the prompt.py beside it.
+    Raises UserError: there is none, or one has no prompts."""
+    if not folder.is_dir():
+        raise UserError(f"folder={folder} is not a folder. Give one that holds {GRAPH} files.")
+    graphs = sorted(path for path in folder.rglob(GRAPH) if path.is_file())
+    if not graphs:
+        raise UserError(
+            f"folder={folder} holds no {GRAPH}. Give a folder of AFlow's rounds, such as"
+            " workspace/GSM8K/workflows, or type program=FILE for one program."
+        )
+    given = []
+    for path in graphs:
+        if not (beside := path.with_name(PROMPT)).is_file():
+            raise UserError(
+                f"{path} has no {PROMPT} beside it, so that nobody can say whether its"
+                f" prompt_custom names exist. Put it there (empty, if there are none: touch"
+                f" {beside}), or type program={path}"
+            )
+        given.append(
+            Given({"path": str(path)}, read_text_of("folder", path), prompts=prompts_of("", beside))
+        )
+    return given
+
+
+def listed_programs(path: Path) -> list[Given]:
+    """The programs of a JSONL file. Raises UserError: there is none, or a row is not legal."""
+    given = []
+    for place, row in enumerate(read_lines("programs", path), 1):
+        wrong = ""
+        prompts = row.get("prompts") or []
+        if not isinstance(row.get("program"), str):
+            wrong = "it has no program"
+        elif not isinstance(row.get("id"), str | int):
+            wrong = "it has no id"
+        elif row.get("form") not in (None, *FORMS):
+            wrong = f"its form is {row['form']!r}"
+        elif row.get("domain") not in (None, *DOMAINS):
+            wrong = f"its domain is {row['domain']!r}"
+        elif not isinstance(prompts, list | dict) or not all(
+            isinstance(name, str) for name in prompts
+        ):
+            wrong = "its prompts are no list of names"
+        if wrong:
+            raise UserError(f"Row {place} of programs={path}: {wrong}. A row is {LEGAL}.")
+        texts = {name: prompts[name] if isinstance(prompts, dict) else name for name in prompts}
+        texts = {name: str(text) for name, text in texts.items()}
+        given.append(
+            Given({"id": row["id"]}, row["program"], row.get("form"), row.get("domain"), texts)
+        )
+    if not given:
+        raise UserError(f"programs={path} holds no program. A row is {LEGAL}.")
+    return given
+
+
+def given_programs(
+    program: Path | None, folder: Path | None, programs: Path | None, prompts: Path | None = None
+) -> list[Given]:
+    """The programs of the one option that is given. Raises UserError: none is, or several are."""
+    if sum(path is not None for path in (program, folder, programs)) != 1:
+        raise UserError(
+            "Give program=FILE or programs=JSONL (or, to validate, folder=FOLDER), and one alone."
+        )
+    if prompts is not None and program is None:
+        raise UserError("prompts= belongs to program=. Leave it out.")
+    if program is not None:
+        return one_program(program, prompts)
+    return folder_programs(folder) if folder is not None else listed_programs(programs or Path())

@@ -1,0 +1,34 @@
+"""Format: takes the short answer out of a solution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.workflow.operators.base import Argument, Desk, Operator, field_of, spoken
+
+
+async def play(arguments: dict[str, Any], desk: Desk, operator: Operator) -> dict[str, Any]:
+    """The reply, under both names that programs use."""
+    prompt = operator.asked(problem=arguments["problem"], solution=arguments["solution"])
+    reply = spoken(await desk.ask(prompt))
+    text = field_of("solution", reply) or reply
+    error = "" if text else "the reply is empty"
+    return {"solution": text, "response": text, "error": error}
+
+
+OPERATOR = Operator(
+    name="Format",
+    about="Takes the final answer out of a solution, in a few words.",
+    arguments=(
+        Argument("problem"),
+        Argument("solution"),
+        Argument("mode", "str | None", required=False, default=None),
+    ),
+    results={"solution": "str", "response": "str"},
+    prompt=(
+        "Problem:\n{problem}\n\nSolution:\n{solution}\n\nGive the final answer of this solution, in"
+        " as few words as it takes, without any comment."
+    ),
+    play=play,
+    max_tokens=256,
+)

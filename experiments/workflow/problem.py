@@ -1,0 +1,81 @@
+"""A problem as programs and operators see it: never its answers, never its hidden tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.workflow.operators.base import DOMAINS
+from study.errors import UserError
+from study.files import Damaged, first_line, read_text
+
+LEGAL = (
+    'a JSON object {"id", "domain", "prompt"} with domain math, code or qa, and, for code,'
+    ' "entry_point" and "public_tests"'
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a program is given. Hidden tests and answers are left where the grader is."""
+
+    id: str
+    domain: str
+    prompt: str
+    entry_point: str = ""
+    public_tests: tuple[str, ...] = ()
+    group_key: str | int | None = None
+    """What the problems of one source share."""
+
+
+STAND_IN = Problem("problem", "math", "problem", "solve")
+"""Where a program is validated and no row is given."""
+
+
+def make_problem(record: Mapping[str, Any]) -> Problem:
+    """The problem in a record. Raises UserError: a field is missing, or of another kind."""
+    texts = {key: record.get(key) for key in ("id", "domain", "prompt")}
+    texts["prompt"] = record.get("problem") if texts["prompt"] is None else texts["prompt"]
+    texts["id"] = str(texts["id"]) if isinstance(texts["id"], int) else texts["id"]
+    entry_point, tests = record.get("entry_point") or "", record.get("public_tests") or []
+    tests = [tests] if isinstance(tests, str) else tests
+    for key, value in {**texts, "entry_point": entry_point}.items():
+        if not isinstance(value, str):
+            raise UserError(f"The problem's {key} is {value!r} and should be a text: give {LEGAL}.")
+    if not str(texts["prompt"]).strip():
+        raise UserError(f"The problem's prompt is empty: give {LEGAL}.")
+    if texts["domain"] not in DOMAINS:
+        raise UserError(f"The problem's domain is {texts['domain']!r}: give {LEGAL}.")
+    if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
+        raise UserError("The problem's public_tests are no list of texts. Give [] where none are.")
+    group_key = record.get("group_key")
+    if isinstance(group_key, bool) or not isinstance(group_key, str | int | None):
+        raise UserError("The problem's group_key is neither a text nor a whole number.")
+    id, domain, prompt = map(str, texts.values())
+    return Problem(id, domain, prompt, entry_point, tuple(tests), group_key)
+
+
+def read_problem(given: str, key: str = "problem") -> Problem:
+    """The problem that is given as JSON or as the path of a file with it; ``key`` is the option.
+    Raises UserError: there is none."""
+    text = given
+    if not given.lstrip().startswith("{"):
+        path = Path(given)
+        try:
+            text = read_text(path, f"Give {LEGAL}, or a file with one.")
+        except FileNotFoundError as error:
+            raise UserError(f"{key}={given} is no file. Give {LEGAL}, or such a file.") from error
+        except Damaged as error:
+            raise UserError(f"{key}={error}") from error
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"The problem is not JSON ({first_line(error)}). Give {LEGAL}, or a file with one."
+        ) from error
+    if not isinstance(record, dict):
+        raise UserError(f"The problem is a JSON {type(record).__name__}. Give {LEGAL}.")
+    return make_problem(record)

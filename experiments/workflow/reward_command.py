@@ -1,0 +1,140 @@
+"""What each executed program of a group is paid, and which component moves the rewards.
+
+A row of rows= is {group, member, outcome, correct, efficiency, simplicity, format, repetition}:
+shares from 0 to 1, null where unknown, and 1 is best but for repetition. judge and rule may stand
+beside correct; where they do not, both are correct. source= says which of them is correct instead.
+The result has rows [{group, member, reward, advantage, components}], groups [{group, n, scored,
+dropped}] and the effective share of each component. A reward that is missing is null, its
+advantage 0; a group with fewer than two rewards is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.workflow.rows import name_of, rows_of, share_of, word_of
+from study.bounds import Choice
+from study.cli import command, option, output, word
+from study.errors import UserError
+from study.files import write_json
+from study.rewards.advantages import advantages
+from study.rewards.workflow import (
+    FORMULAS,
+    OK,
+    OUTCOMES,
+    SHAPED,
+    SHARES,
+    SOURCES,
+    Played,
+    by_source,
+    effective_share,
+    total,
+)
+from study.tasks.files import refuse
+
+Place = tuple[str | int, str | int]
+
+
+@dataclass(frozen=True)
+class Options:
+    what: str = word("pay executed programs", "reward")
+    rows: Path = option("JSONL file of executed programs", required=True)
+    reward: str = option("formula", legal=Choice(tuple(FORMULAS)), required=True)
+    source: str | None = option(
+        "whose verdict is correct, in place of the row's", None, Choice(SOURCES)
+    )
+    out: Path = output("JSON file for the result", required=True)
+
+
+def pay(played: Mapping[Place, Played], reward: str) -> dict[str, Any]:
+    """Rows, groups and effective shares of executed programs under (group, member).
+
+    ``reward`` is one of `FORMULAS`; ``rows`` are in the order of ``played``, ``groups`` in that of
+    their first rows.
+    """
+    groups: dict[str | int, list[Place]] = {}
+    for place in played:
+        groups.setdefault(place[0], []).append(place)
+    terms_by_group = {
+        name: FORMULAS[reward]([played[place] for place in places])
+        for name, places in groups.items()
+    }
+    rows: dict[Place, dict[str, Any]] = {}
+    lines = []
+    for name, places in groups.items():
+        terms = terms_by_group[name]
+        rewards = [total(parts) for parts in terms]
+        pushed = advantages(np.array([rewards], dtype=float))[0].tolist()
+        for place, parts, value, advantage in zip(places, terms, rewards, pushed, strict=True):
+            rows[place] = {
+                "group": place[0],
+                "member": place[1],
+                "reward": value,
+                "advantage": advantage,
+                "components": parts,
+            }
+        scored = sum(value is not None for value in rewards)
+        lines.append({"group": name, "n": len(places), "scored": scored, "dropped": scored < 2})
+    return {
+        "rows": [rows[place] for place in played],
+        "groups": lines,
+        "effective_share": effective_share(list(terms_by_group.values())),
+    }
+
+
+def read_played(options: Options) -> dict[Place, Played]:
+    """The executed programs of the file by group and member.
+    Raises UserError: a row is not of the form, or stands twice."""
+    played: dict[Place, Played] = {}
+    for where, record in rows_of(options.rows, "rows"):
+        place = (name_of(record, "group", where), name_of(record, "member", where))
+        if place in played:
+            refuse(
+                where, f"member {place[1]} of group {place[0]} again", "members of a group differ"
+            )
+        played[place] = _played(record, options, where)
+    return played
+
+
+def _played(record: Mapping[str, Any], options: Options, where: str) -> Played:
+    needed = ("correct",) if options.source is None else ("judge", "rule")
+    if not any(key in record for key in needed):
+        columns = ", ".join(map(str, record))
+        refuse(where, f"no {' or '.join(needed)} (it has {columns})", "a missing verdict is null")
+    correct = share_of(record, "correct", where)
+    verdicts = {
+        key: share_of(record, key, where) if key in record else correct for key in ("judge", "rule")
+    }
+    if options.source is not None:
+        correct = by_source(options.source, **verdicts)
+    shares = {key: share_of(record, key, where) for key in SHARES}
+    outcome = word_of(record, "outcome", OUTCOMES, where)
+    unknown = [key for key, value in shares.items() if value is None]
+    if unknown and outcome == OK and correct is not None and options.reward in SHAPED:
+        raise UserError(
+            f"{where}: {', '.join(unknown)} is unknown of a program that ran and has a verdict."
+            " Give a number from 0 to 1, or make correct null."
+        )
+    known = {key: value for key, value in shares.items() if value is not None}
+    return Played(outcome, correct, **known, **verdicts)
+
+
+@command(
+    "experiments.workflow reward rows=F.jsonl reward=workflow-gated out=F.json", __doc__, Options
+)
+def main(options: Options) -> int:
+    """Exit codes: 0 paid, 2 for a user's error."""
+    result = pay(read_played(options), options.reward)
+    write_json(options.out, result)
+    missing = sum(row["reward"] is None for row in result["rows"])
+    dropped = sum(group["dropped"] for group in result["groups"])
+    print(
+        f"{len(result['rows'])} rows, {missing} without reward; {len(result['groups'])} groups,"
+        f" {dropped} dropped. {options.out}"
+    )
+    return 0

@@ -1,0 +1,99 @@
+"""Runs a workflow program on a problem, in the sandbox, with a broker between it and the model.
+
+problem= is {id, domain, prompt, entry_point?, public_tests?}, in a file or as JSON itself; hidden
+tests and answers may stand in it and are not read. script= are the model's replies: lines {text,
+tokens_in?, tokens_out?, fail?: timeout|http_500|empty}, used in order, the last again and again;
+lines with an operator answer only that one. The result is {outcome, answer, claimed_cost, cost_usd,
+calls: [{operator, ok, tokens_in, tokens_out}], tokens_in, tokens_out, critical_tokens, own_s,
+wall_s, flags, sandbox}; programs= makes a list of them under runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.workflow.broker import Workshop
+from experiments.workflow.executor import Script, read_script
+from experiments.workflow.find import FORMS
+from experiments.workflow.inputs import Given, given_programs
+from experiments.workflow.problem import Problem, read_problem
+from experiments.workflow.run import execute
+from experiments.workflow.validate import WORLDS
+from study.bounds import Choice, Number
+from study.cli import command, option, output, word, writes
+from study.errors import UserError
+from study.files import write_json
+from study.sandbox.conversation import Stage
+from study.schema import Price
+from study.screen import visible
+
+
+@dataclass(frozen=True)
+class Options:
+    what: str = word("run programs", "run")
+    program: Path | None = option("file with one completion")
+    programs: Path | None = option("JSONL file of programs, each run on the same problem")
+    prompts: Path | None = option("prompt file of program=")
+    form: str | None = option("the only form to look for", None, Choice(FORMS))
+    problem: str = option("the problem, as JSON or as a file with it", required=True)
+    executor: str = option("who answers", "scripted", Choice(("scripted",)))
+    script: Path | None = option("JSONL file of replies; each program begins it anew")
+    static: bool = option("false runs a program whatever validation says of it", True)
+    price_input: float | None = option(
+        "US dollars per million tokens in", None, Number(low=0), key="price.input"
+    )
+    price_output: float | None = option(
+        "US dollars per million tokens out", None, Number(low=0), key="price.output"
+    )
+    out: Path = output("JSON file for the result", required=True)
+
+
+async def runs(
+    given: Sequence[Given], problem: Problem, script: Script, checked: bool, form: str | None
+) -> list[dict[str, Any]]:
+    """One record for each program, one after the other."""
+    with Stage(1 + len(WORLDS)) as stage, Workshop(stage.tier, 1) as workshop:
+        return [
+            await execute(
+                item.text,
+                dataclasses.replace(problem, domain=item.domain or problem.domain),
+                script.again(),
+                stage,
+                workshop,
+                checked,
+                item.form or form,
+                item.prompts,
+            )
+            for item in given
+        ]
+
+
+@command(
+    "experiments.workflow run program=graph.py problem=problem.json executor=scripted"
+    " script=replies.jsonl out=run.json",
+    __doc__,
+    Options,
+)
+def main(options: Options) -> int:
+    """Exit codes: 0 with any outcome, 2 for a user's error."""
+    given = given_programs(options.program, None, options.programs, options.prompts)
+    problem = read_problem(options.problem)
+    if options.script is None:
+        raise UserError("executor=scripted needs script=, a JSONL file of replies.")
+    script = read_script(options.script)
+    script.price = Price(options.price_input or 0.0, output=options.price_output or 0.0)
+    records = asyncio.run(runs(given, problem, script, options.static, options.form))
+    named = [item.name | record for item, record in zip(given, records, strict=True)]
+    with writes("out", options.out):
+        write_json(options.out, {"runs": named} if options.programs is not None else named[0])
+    for record in named[:20]:
+        said = f" ({record['why']})" if record["why"] else ""
+        name = record.get("path", record.get("id"))
+        print(visible(f"{name}: {record['outcome']}{said}, {len(record['calls'])} operator calls"))
+    print(options.out)
+    return 0

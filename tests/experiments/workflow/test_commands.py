@@ -1,0 +1,258 @@
+"""The command lines: what they write, how they end, and what they refuse."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from experiments.workflow.__main__ import main
+from experiments.workflow.operators import OPERATORS
+from study.sandbox import tiers
+from tests.conftest import ROOT
+from tests.experiments.workflow.test_validate import AFLOW, METAGPT, SEED
+from tests.experiments.workflow.theatre import program
+from tests.study.sandbox.test_attacks import children, left
+
+PROBLEM = {"id": "p", "domain": "math", "prompt": "What is 6 times 7?", "answers": ["42"]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def isolated():
+    try:
+        tiers.find()
+    except tiers.SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def box(tmp_path):
+    (tmp_path / "graph.py").write_text(SEED)
+    (tmp_path / "problem.json").write_text(json.dumps(PROBLEM))
+    lines = [{"text": "<answer>42</answer>", "tokens_in": 9, "tokens_out": 2}]
+    (tmp_path / "script.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path
+
+
+def run(box, *words):
+    """Run a command with out= in the box; its result."""
+    out = box / "out.json"
+    assert main([*words, f"out={out}"]) == 0
+    return json.loads(out.read_text())
+
+
+def refuses(capsys, *words):
+    assert main(list(words)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and len(error) > 40
+    return error
+
+
+def test_operators_are_told(box):
+    told = run(box, "operators")["operators"]
+    assert [operator["name"] for operator in told] == list(OPERATORS)
+    for operator in told:
+        assert {"ok", "error"} <= operator["returns"].keys()
+        assert all({"name", "type", "required"} <= item.keys() for item in operator["arguments"])
+        assert len(operator["template_sha"]) == 64 and operator["max_model_calls"] >= 1
+    test = next(operator for operator in told if operator["name"] == "Test")
+    assert test["executes_code"] and test["max_model_calls"] == 4
+    assert [item["name"] for item in test["arguments"] if not item["required"]] == ["test_loop"]
+
+
+def test_one_program_is_validated(box):
+    result = run(box, "validate", f"program={box / 'graph.py'}")
+    (row,) = result["programs"]
+    assert (row["outcome"], result["counts"]) == ("ok", {"ok": 1})
+    assert row["calls"] == {"pass": ["AnswerGenerate"], "fail": ["AnswerGenerate"]}
+    assert row["operators"] == ["AnswerGenerate"] and row["path"].endswith("graph.py")
+    assert len(row["sha"]) == len(row["ast_sha"]) == 64 and row["nodes"] > 30 and row["seconds"] > 0
+
+
+def test_layout_and_comments_change_the_hash_of_the_text_alone(box):
+    first = run(box, "validate", f"program={box / 'graph.py'}")["programs"][0]
+    (box / "graph.py").write_text(SEED.replace("return", "# so\n\n        return"))
+    second = run(box, "validate", f"program={box / 'graph.py'}")["programs"][0]
+    assert first["sha"] != second["sha"] and first["ast_sha"] == second["ast_sha"]
+
+
+def test_a_folder_of_rounds_is_validated_with_its_prompts(box):
+    for name, text, prompts in (
+        ("round_1", AFLOW, 'SOLVE = """Solve."""\n'),
+        ("round_2", METAGPT, ""),
+        ("round_3", AFLOW, "OTHER = 'x'\n"),
+    ):
+        (box / "rounds" / name).mkdir(parents=True)
+        (box / "rounds" / name / "graph.py").write_text(text)
+        (box / "rounds" / name / "prompt.py").write_text(prompts)
+    result = run(box, "validate", f"folder={box / 'rounds'}")
+    assert [row["outcome"] for row in result["programs"]] == ["ok", "ok", "contract_error"]
+    (wrong,) = result["programs"][2]["diagnostics"]
+    assert (wrong["code"], wrong["line"], wrong["level"]) == ("unknown_prompt", 21, "error")
+    assert result["programs"][2]["calls"] is None
+
+
+def test_programs_of_a_file_are_validated(box):
+    rows = [
+        {"id": "a", "program": SEED},
+        {"id": 2, "program": "Custom -> Format", "form": "dsl", "domain": "qa"},
+        {"id": "c", "program": "Custom -> Format", "form": "python"},
+        {"id": "d", "program": AFLOW, "prompts": ["SOLVE"]},
+        {"id": "e", "program": ""},
+        {"id": "f", "program": program("return problem")},
+    ]
+    (box / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run(box, "validate", f"programs={box / 'rows.jsonl'}")
+    assert [(row["id"], row["outcome"]) for row in result["programs"]] == [
+        ("a", "ok"),
+        (2, "ok"),
+        ("c", "syntax_error"),
+        ("d", "ok"),
+        ("e", "syntax_error"),
+        ("f", "contract_error"),
+    ]
+    assert result["counts"] == {"ok": 3, "syntax_error": 2, "contract_error": 1}
+    assert result["programs"][4]["calls"] is None and result["programs"][4]["sha"] is None
+
+
+def test_a_program_is_run(box):
+    result = run(
+        box,
+        "run",
+        f"program={box / 'graph.py'}",
+        f"problem={box / 'problem.json'}",
+        "executor=scripted",
+        f"script={box / 'script.jsonl'}",
+    )
+    keys = "outcome answer claimed_cost cost_usd calls tokens_in tokens_out critical_tokens own_s"
+    assert {*keys.split(), "wall_s", "flags", "sandbox"} <= result.keys()
+    assert (result["outcome"], result["answer"], result["tokens_in"]) == ("ok", "42", 9)
+    assert {"operator", "ok", "tokens_in", "tokens_out"} <= result["calls"][0].keys()
+    assert result["flags"].keys() == {
+        *("constant", "literal_share", "judge_address", "option_list", "echo_problem")
+    }
+
+
+def test_programs_of_a_file_are_run_and_each_begins_the_script_anew(box):
+    rows = [{"id": "a", "program": SEED}, {"id": "b", "program": "AnswerGenerate"}]
+    (box / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (box / "script.jsonl").write_text(
+        '{"text": "<answer>1</answer>"}\n{"text": "<answer>2</answer>"}\n'
+    )
+    result = run(
+        box,
+        "run",
+        f"programs={box / 'rows.jsonl'}",
+        f"problem={json.dumps(PROBLEM)}",
+        f"script={box / 'script.jsonl'}",
+    )
+    assert [(row["id"], row["answer"]) for row in result["runs"]] == [("a", "1"), ("b", "1")]
+
+
+def test_lines_of_a_script_are_used_in_order_and_by_operator(box):
+    (box / "graph.py").write_text(
+        program(
+            "a = await self.custom(problem, 'a')\nr = await self.review(problem, 's')\n"
+            "b = await self.custom(problem, 'b')\nc = await self.custom(problem, 'c')\n"
+            "return a['response'] + b['response'] + c['response'] + r['feedback'], 0"
+        )
+    )
+    (box / "script.jsonl").write_text(
+        '{"text": "1"}\n{"operator": "Review", "text": "True <feedback>R</feedback>"}\n'
+        '{"text": "2"}\n'
+    )
+    words = [f"program={box / 'graph.py'}", f"problem={box / 'problem.json'}"]
+    result = run(box, "run", *words, f"script={box / 'script.jsonl'}")
+    assert result["answer"] == "122R"
+
+
+def test_an_invalid_program_is_run_only_where_it_is_asked_for(box):
+    (box / "graph.py").write_text(program("import os\nreturn 'x', -1"))
+    words = [f"program={box / 'graph.py'}", f"problem={box / 'problem.json'}"]
+    words.append(f"script={box / 'script.jsonl'}")
+    result = run(box, "run", *words)
+    assert (result["outcome"], result["answer"], result["calls"]) == ("forbidden", None, [])
+    result = run(box, "run", *words, "static=false")
+    assert (result["outcome"], result["answer"], result["claimed_cost"]) == ("ok", "x", -1.0)
+
+
+ENDLESS = {
+    "endless": program("while True:\n    pass"),
+    "sleeping": program("import time\ntime.sleep(600)"),
+    "forking": program(
+        "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError: pass"
+    ),
+}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_endless_program_ends_and_leaves_no_process(box, name):
+    before = children()
+    (box / "graph.py").write_text(ENDLESS[name])
+    words = [f"program={box / 'graph.py'}", f"problem={box / 'problem.json'}", "static=false"]
+    words += [f"script={box / 'script.jsonl'}", f"out={box / 'out.json'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.workflow", "run", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((box / "out.json").read_text())["outcome"] == "timeout"
+    assert left(before) == set()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["program"],
+        ["validate"],
+        ["validate", "program=no/such/file.py"],
+        ["validate", "folder=no/such/folder"],
+        ["validate", "folder=."],
+        ["validate", "programs=no.jsonl"],
+        ["validate", "program=a.py", "folder=b"],
+        ["validate", "program=graph.py", "form=perl"],
+        ["validate", "program=graph.py", "domain=law"],
+        ["validate", "program=graph.py", "prompts=no.py"],
+        ["validate", "program=graph.py", "prompts=broken.txt"],
+        ["validate", "programs=rows.jsonl"],
+        ["validate", "programs=empty.jsonl"],
+        ["validate", "programs=broken.txt"],
+        ["run", "problem=problem.json", "script=script.jsonl"],
+        ["run", "program=graph.py", "problem=no.json", "script=script.jsonl"],
+        ["run", "program=graph.py", "problem={}", "script=script.jsonl"],
+        ["run", "program=graph.py", 'problem={"id"', "script=script.jsonl"],
+        ["run", "program=graph.py", "problem=law.json", "script=script.jsonl"],
+        ["run", "program=graph.py", "problem=broken.txt", "script=script.jsonl"],
+        ["run", "program=graph.py", "problem=problem.json"],
+        ["run", "program=graph.py", "problem=problem.json", "script=no.jsonl"],
+        ["run", "program=graph.py", "problem=problem.json", "script=bad.jsonl"],
+        ["run", "program=graph.py", "problem=problem.json", "script=empty.jsonl"],
+        ["run", "program=graph.py", "problem=problem.json", "script=s", "executor=gpt"],
+    ],
+)
+def test_bad_input_gets_a_paragraph(box, capsys, monkeypatch, words):
+    monkeypatch.chdir(box)
+    (box / "law.json").write_text(json.dumps(PROBLEM | {"domain": "law"}))
+    (box / "rows.jsonl").write_text('{"id": "a"}\n')
+    (box / "bad.jsonl").write_text('{"text": 1}\n')
+    (box / "empty.jsonl").write_text("\n")
+    (box / "broken.txt").write_text("{(")
+    out = [] if not words else ["out=result.json"]
+    refuses(capsys, *words, *out)
+    assert not (box / "result.json").exists()
+
+
+def test_a_folder_without_prompts_is_refused(box, capsys):
+    (box / "rounds").mkdir()
+    (box / "rounds" / "graph.py").write_text(SEED)
+    error = refuses(capsys, "validate", f"folder={box / 'rounds'}", f"out={box / 'o.json'}")
+    assert "prompt.py" in error
+
+
+def test_help_is_there():
+    assert main(["--help"]) == 0
+    assert main(["run", "--help"]) == 0

@@ -1,0 +1,91 @@
+"""What tests of workflow programs share: one event loop with its sandboxes, and small programs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from experiments.workflow.broker import Broker, Workshop
+from experiments.workflow.executor import Script
+from experiments.workflow.problem import STAND_IN, Problem
+from experiments.workflow.run import execute
+from experiments.workflow.validate import Report, validate
+from study.sandbox import tiers
+from study.sandbox.conversation import Stage
+
+SUM = Problem("sum", "math", "What is 6 times 7?")
+HEAD = """\
+class Workflow:
+    def __init__(self, name, llm_config, dataset):
+        self.llm = create_llm_instance(llm_config)
+        self.custom = operator.Custom(self.llm)
+        self.answer_generate = operator.AnswerGenerate(self.llm)
+        self.review = operator.Review(self.llm)
+        self.revise = operator.Revise(self.llm)
+        self.sc_ensemble = operator.ScEnsemble(self.llm)
+
+    async def __call__(self, problem):
+"""
+
+
+def program(body: str, top: str = "") -> str:
+    """A program whose __call__ has that body."""
+    lines = "\n".join(" " * 8 + line for line in body.strip("\n").split("\n"))
+    return f"{top}{HEAD}{lines}\n"
+
+
+def script(*lines: dict[str, Any] | str) -> Script:
+    """An executor that says these lines; a text stands for a line with it."""
+    return Script([{"text": line} if isinstance(line, str) else line for line in lines])
+
+
+class Theatre:
+    """One event loop, the sandboxes of programs, and those of operators."""
+
+    def __init__(self, tier: tiers.Tier) -> None:
+        self.runner = asyncio.Runner()
+        self.runner.run(asyncio.sleep(0))
+        self.stage = Stage(4, tier)
+        self.workshop = Workshop(tier, 1)
+
+    def validate(self, text: str, **options: Any) -> Report:
+        """What validation says."""
+        return self.runner.run(validate(text, self.stage, **options))
+
+    def run(
+        self, text: str, *lines: dict[str, Any] | str, problem: Problem = SUM, **options: Any
+    ) -> dict[str, Any]:
+        """The record of one run in which the executor says ``lines``."""
+        work = execute(text, problem, script(*lines), self.stage, self.workshop, **options)
+        return self.runner.run(work)
+
+    def call(
+        self, name: str, arguments: dict[str, Any], *lines: Any, problem: Problem = STAND_IN
+    ) -> tuple[dict[str, Any], Broker]:
+        """The result of one operator call, and the broker that did it."""
+        broker = Broker(problem, script(*lines), self.workshop)
+
+        async def work() -> dict[str, Any]:
+            return await broker.call(1, name, arguments, [])
+
+        return self.runner.run(work()), broker
+
+    def close(self) -> None:
+        """End every process."""
+        self.stage.close()
+        self.workshop.close()
+        self.runner.close()
+
+
+def opened() -> Generator[Theatre]:
+    """A theatre for the tests of a file; they are skipped where nothing isolates code."""
+    try:
+        tier = tiers.find()
+    except tiers.SandboxUnavailable as error:
+        pytest.skip(str(error))
+    theatre = Theatre(tier)
+    yield theatre
+    theatre.close()
