@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from experiments.evaluation.options import VERIFIED, Options
 from experiments.policies.load import (
     adapted,
@@ -231,8 +233,7 @@ def answer_all(
     """Answer every prompt; one that does not fit the model's context is missing. Raises UserError
     where there is no model at ``path``, an adapter does not fit it, or it has no chat template.
     ``template`` is Jinja text in place of the chat template that model or adapter brings."""
-    import torch
-    from transformers import GenerationConfig
+    from experiments.trainer.generate import Sampling, completions, merged
 
     model, tokenizer = _load(path, adapter, options.dtype, template)
     extra = {} if options.thinking is None else {"enable_thinking": options.thinking}
@@ -244,51 +245,47 @@ def answer_all(
     }
     ends = model.generation_config.eos_token_id
     ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
-    warm = {"temperature": options.temperature, "top_p": options.top_p, "top_k": 0}
-    # In place of the model's own, whose penalties and top_k would decode behind our back.
-    model.generation_config = GenerationConfig(
-        do_sample=options.temperature > 0,
-        eos_token_id=sorted(ends),
-        pad_token_id=tokenizer.pad_token_id,
-        **(warm if options.temperature > 0 else {}),
-    )
     context = getattr(model.config, "max_position_embeddings", None) or 1 << 30
     order = sorted(texts, key=lambda prompt: len(texts[prompt]))  # alike in length, less padding
-    for start in range(0, len(order), options.batch):
-        batch = order[start : start + options.batch]
-        inputs = tokenizer(
-            [texts[prompt] for prompt in batch],
-            add_special_tokens=False,
-            padding=True,
-            padding_side="left",
-            return_tensors="pt",
-        ).to(model.device)
-        width = inputs["input_ids"].shape[1]
-        room = min(options.max_tokens, context - width)
-        if room < 1:
-            for prompt in batch:
-                keep(failed(prompt, f"the prompt does not fit the context of {context} tokens"))
-            continue
-        draw = f"{options.seed} {batch[0]}".encode()  # so no batch draws by those before it
-        with torch.inference_mode(), torch.random.fork_rng():
-            torch.manual_seed(int.from_bytes(hashlib.blake2b(draw, digest_size=7).digest()))
-            ids_B_L = model.generate(
-                input_ids=inputs["input_ids"],
-                attention_mask=inputs["attention_mask"],
-                max_new_tokens=room,
-            )[:, width:]
-        for prompt, ids in zip(batch, ids_B_L.tolist(), strict=True):
-            stop = next((i for i, token in enumerate(ids) if token in ends), None)
-            text = tokenizer.decode(ids[:stop], skip_special_tokens=True)
-            keep(
-                {
-                    "prompt": prompt,
-                    "response": opened(texts[prompt]) + text,
-                    "stop": "length" if stop is None else "stop",
-                    "tokens": len(ids) if stop is None else stop + 1,
-                }
+    with merged(model) as policy:
+        for start in range(0, len(order), options.batch):
+            batch = order[start : start + options.batch]
+            asked = [texts[prompt] for prompt in batch]
+            asked_ids = tokenizer(asked, add_special_tokens=False)["input_ids"]
+            room = min(options.max_tokens, context - max(map(len, asked_ids)))
+            if room < 1:
+                for prompt in batch:
+                    keep(failed(prompt, f"the prompt does not fit the context of {context} tokens"))
+                continue
+            # in place of the model's own settings, whose penalties would decode behind our back
+            sampling = Sampling(
+                room,
+                tuple(sorted(ends)),
+                temperature=options.temperature,
+                top_p=options.top_p,
+                greedy=options.temperature == 0,
             )
-        print(f"{min(start + options.batch, len(order))}/{len(order)} generated", flush=True)
+            draws_B_L = np.stack([_draws(options.seed, prompt, room) for prompt in batch])
+            ids_B = completions(policy, asked_ids, sampling, tokenizer.pad_token_id, draws_B_L)
+            for prompt, ids in zip(batch, ids_B, strict=True):
+                stopped = ids[-1] in ends
+                text = tokenizer.decode(ids[:-1] if stopped else ids, skip_special_tokens=True)
+                keep(
+                    {
+                        "prompt": prompt,
+                        "response": opened(texts[prompt]) + text,
+                        "stop": "stop" if stopped else "length",
+                        "tokens": len(ids),
+                    }
+                )
+            print(f"{min(start + options.batch, len(order))}/{len(order)} generated", flush=True)
+
+
+def _draws(seed: int, prompt: str, length: int) -> np.ndarray:
+    """Numbers in [0, 1) that decide the tokens of a prompt's answer, whatever else is asked."""
+    digest = hashlib.blake2b(f"{seed} {prompt}".encode(), digest_size=16).digest()
+    key = np.frombuffer(digest, dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key)).random(length)
 
 
 def _load(

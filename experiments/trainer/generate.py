@@ -15,10 +15,13 @@ import numpy as np
 import torch
 from peft import PeftModel
 from torch import Tensor
-from transformers import PreTrainedModel
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
+from experiments.trainer import prefix
+from experiments.trainer.fast import unsupported
 from experiments.trainer.prefix import OneToken
 
 
@@ -122,6 +125,59 @@ def generate(
             layout=OneToken(seen_B_L if padded else None),
         ).logits[:, -1]
     return completions
+
+
+def completions(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    padding: int,
+    uniform_B_L: np.ndarray,
+) -> list[list[int]]:
+    """One completion of each prompt: by `generate` where the model can take it, else by
+    transformers' own way, which draws by torch's generator, seeded from ``uniform_B_L``."""
+    if unsupported(model) is None:
+        model.set_attn_implementation(prefix.NAME)
+        return generate(model, prompts, range(len(prompts)), sampling, uniform_B_L)
+    with torch.random.fork_rng():
+        torch.manual_seed(int(uniform_B_L[0, 0] * 2**53))
+        return by_transformers(model, prompts, sampling, padding)
+
+
+@torch.no_grad()
+def by_transformers(
+    model: Any, prompts: Sequence[Sequence[int]], sampling: Sampling, padding: int
+) -> list[list[int]]:
+    """One completion of each prompt by transformers' own ``generate``, each up to its end token."""
+    ids_B = [torch.tensor(prompt) for prompt in prompts]
+    ids_B_L = pad_sequence(ids_B, True, padding, "left").to(model.device)
+    mask_B_L = pad_sequence([torch.ones_like(ids) for ids in ids_B], True, 0, "left")
+    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+    before = model.generation_config
+    # in place of the model's own, whose penalties would decode behind our back
+    model.generation_config = GenerationConfig(
+        do_sample=not sampling.greedy,
+        eos_token_id=list(sampling.eos_token_ids),
+        pad_token_id=padding,
+        **({} if sampling.greedy else drawn),
+    )
+    try:
+        answers_B_L = model.generate(
+            input_ids=ids_B_L,
+            attention_mask=mask_B_L.to(model.device),
+            max_new_tokens=sampling.max_new_tokens,
+        )[:, ids_B_L.shape[1] :].tolist()
+    finally:
+        model.generation_config = before
+    return [_until(tokens, set(sampling.eos_token_ids)) for tokens in answers_B_L]
+
+
+def _until(tokens: list[int], ends: set[int]) -> list[int]:
+    """Tokens up to the first end token, that one included."""
+    for place, token in enumerate(tokens):
+        if token in ends:
+            return tokens[: place + 1]
+    return tokens
 
 
 def draw(logits_R_V: Tensor, sampling: Sampling, uniform_R: Tensor) -> Tensor:

@@ -16,14 +16,13 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, TrainerCallback
-from trl.trainer.utils import pad
+from transformers import TrainerCallback
 
 from experiments.evaluation.metrics import columns
 from experiments.policies.tiny import whole_folder
 from experiments.scorer import Scorer
 from experiments.trainer import checkpoints
-from experiments.trainer.generate import Sampling, generate, merged
+from experiments.trainer.generate import Sampling, by_transformers, generate, merged
 from experiments.trainer.rollouts import rows_at_once
 from study.answers import answer_of
 from study.errors import UserError
@@ -206,41 +205,12 @@ def greedy(trainer: Any, prompts: Sequence[Any]) -> list[list[int]]:
         for start in range(0, len(order), at_once):
             indexes = order[start : start + at_once]
             asked = [prompt_ids[index] for index in indexes]
-            ids_of = _packed if trainer.rollout_func is not None else _plain
-            completions |= dict(zip(indexes, ids_of(trainer, policy, asked, length), strict=True))
+            sampling = Sampling(length, tuple(sorted(trainer.eos_token_ids)), greedy=True)
+            if trainer.rollout_func is not None:  # the way that draws a step's completions
+                unused = torch.zeros(len(asked), length).numpy()
+                answered = generate(policy, asked, range(len(asked)), sampling, unused)
+            else:
+                padding = trainer._tokenizer.pad_token_id
+                answered = by_transformers(policy, asked, sampling, padding)
+            completions |= dict(zip(indexes, answered, strict=True))
     return [completions[index] for index in range(len(prompt_ids))]
-
-
-def _packed(trainer: Any, policy: Any, prompts: Any, length: int) -> list[list[int]]:
-    """By the way that draws a training step's completions."""
-    sampling = Sampling(length, tuple(trainer.eos_token_ids), greedy=True)
-    unused = torch.zeros(len(prompts), length).numpy()
-    return generate(policy, prompts, range(len(prompts)), sampling, unused)
-
-
-def _plain(trainer: Any, policy: Any, prompts: Any, length: int) -> list[list[int]]:
-    """By transformers' own way, each completion up to its end token."""
-    padding, ends = trainer._tokenizer.pad_token_id, set(trainer.eos_token_ids)
-    ids = [torch.tensor(prompt) for prompt in prompts]
-    inputs = pad(ids, padding, padding_side="left").to(policy.device)
-    mask = pad([torch.ones_like(prompt) for prompt in ids], 0, padding_side="left")
-    before = policy.generation_config
-    # in place of the model's own, whose penalties would decode behind our back
-    policy.generation_config = GenerationConfig(
-        do_sample=False, eos_token_id=sorted(ends), pad_token_id=padding
-    )
-    try:
-        answers_B_L = policy.generate(
-            input_ids=inputs, attention_mask=mask.to(policy.device), max_new_tokens=length
-        )[:, inputs.shape[1] :].tolist()
-    finally:
-        policy.generation_config = before
-    return [_until(tokens, ends) for tokens in answers_B_L]
-
-
-def _until(tokens: list[int], ends: set[int]) -> list[int]:
-    """Tokens up to the first end token, that one included."""
-    for place, token in enumerate(tokens):
-        if token in ends:
-            return tokens[: place + 1]
-    return tokens

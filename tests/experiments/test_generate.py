@@ -78,7 +78,23 @@ def test_batches_and_sampling_do_not_change_what_they_should_not(tmp_path, littl
     greedy = answers(1, "one")
     assert greedy == answers(4, "four")  # padding is not read
     drawn = answers(2, "warm", temperature=1.0)
-    assert drawn != greedy and drawn == answers(2, "again", temperature=1.0)
+    assert drawn != greedy and drawn == answers(4, "again", temperature=1.0)
+    assert drawn != answers(4, "other", temperature=1.0, seed=1)
+
+
+def test_a_model_that_cannot_share_prefixes_answers_by_transformers(tmp_path, little):
+    def answers(folder: Path, **decoding: Any) -> list[dict]:
+        rows: list[dict] = []
+        made(model=str(folder), max_tokens=6, **decoding).answer(single(*PROMPTS), rows.append)
+        return rows
+
+    other = tmp_path / "little"
+    shutil.copytree(little, other)
+    config = json.loads((other / "config.json").read_text()) | {"attention_dropout": 0.1}
+    (other / "config.json").write_text(json.dumps(config))
+    assert answers(other) == answers(little)
+    drawn = answers(other, temperature=1.0)
+    assert drawn != answers(other) and drawn == answers(other, temperature=1.0)
 
 
 def test_a_prompt_longer_than_the_context_is_missing(tmp_path, little):

@@ -31,8 +31,12 @@ from study.errors import UserError
 from study.files import write_json
 
 ROOT = Path(__file__).parents[2]
-OTHERS = {"experiments.sweep", "judges.serving.vllm_cpu", "study.truth.equations"}
-"""Hydra reads the first, vLLM the second; the third is a child that reads its parent's pipe."""
+OTHERS = {
+    *("experiments.sweep", "judges.serving.vllm_cpu", "study.truth.equations"),
+    "experiments.workflow.__main__",
+}
+"""Hydra reads the first, vLLM the second; the third is a child that reads its parent's pipe, and the
+last only chooses among commands."""
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from tests.experiments.small_sets import (
     SETS,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CODE = ("humaneval", "mbpp")
 PLAIN = tuple(name for name in SETS if name not in CODE)
 
