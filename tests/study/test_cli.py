@@ -35,8 +35,8 @@ OTHERS = {
     *("experiments.sweep", "judges.serving.vllm_cpu", "study.truth.equations"),
     "experiments.workflow.__main__",
 }
-"""Hydra reads the first, vLLM the second; the third is a child that reads its parent's pipe, and the
-last only chooses among commands."""
+"""Hydra reads the first, vLLM the second; the third is a child that reads its parent's pipe,
+and the last only chooses among commands."""
 
 
 @functools.cache
