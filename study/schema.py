@@ -24,6 +24,8 @@ from study.marks import field_types, judge_id, listed, run_time
 from study.simulated import Failure as Failure
 from study.simulated import Simulated as Simulated
 from study.vllm import Vllm
+from study.workflows import Executor as Executor
+from study.workflows import Workflow as Workflow
 
 Options = TypeVar("Options")
 
@@ -247,7 +249,14 @@ class Study:
     """auto refuses to run rule functions where no isolation holds; unsafe runs them and says so."""
     shadow: list[str] = run_time(field(default_factory=list, metadata=bounds.NAMES))
     """Names of judge presets that score every rollout without touching the gradient."""
+    world: str = listed(bounds.choice("direct", "direct", "workflow"))
+    """What stands between a completion and its answer: nothing, or, with ``workflow``, a program
+    that the completion is and an executor that runs it."""
+    allow_same_model: bool = listed(False)
+    """Let one model execute programs and judge their answers."""
     judge: Judge = field(default_factory=Judge)
+    executor: Executor = field(default_factory=Executor)
+    workflow: Workflow = listed(field(default_factory=Workflow))
     policy: Policy = listed(field(default_factory=Policy))
     task: Task = listed(field(default_factory=Task))
     reward: Reward = listed(field(default_factory=Reward))
@@ -260,8 +269,11 @@ class Study:
     """Filled by the sweep from ``shadow``; not for YAML."""
 
 
+Model = Judge | Executor
+"""What is asked at an endpoint."""
 GROUPS: dict[str, type] = {
     "judge": Judge,
+    "executor": Executor,
     "policy": Policy,
     "task": Task,
     "reward": Reward,

@@ -26,6 +26,7 @@ class Item:
         entry_point: the function that the tests call.
         code_prompt: HumanEval's prompt: imports, helpers and the head of the function.
         tests: test code.
+        public_tests: statements that a policy's programs may be tested by; not those of ``tests``.
         setup: code before the tests: MBPP's ``test_setup_code``.
         reference: a right program, or a worked solution where the source has one.
         alias: the set's own id, where that is no number.
@@ -46,6 +47,7 @@ class Item:
     entry_point: str = ""
     code_prompt: str = ""
     tests: str = ""
+    public_tests: tuple[str, ...] = ()
     setup: str = ""
     reference: str = ""
     alias: str = ""
