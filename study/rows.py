@@ -43,6 +43,8 @@ class Truth:
     score: float
     checks: tuple[bool, ...] = ()
     relevance: float = 1.0
+    whose: str = ""
+    """Name of the model whose favourite wrong answer this is, where a task knows one."""
 
 
 @dataclass(frozen=True)

@@ -14,26 +14,24 @@ from study import bounds
 from study.errors import UserError
 from study.simulated import DOMAINS
 
-
-def _rates() -> Any:
-    return field(default_factory=dict, metadata={"legal": bounds.Number(low=0, high=1)})
+SHARES: dict[str, bounds.Legal] = {"legal": bounds.Number(low=0, high=1)}
 
 
 @dataclass(frozen=True)
 class Operating:
     """What calls of one operator come to; a domain that is not named has rates of 0."""
 
-    right: dict[str, list[float]] = _rates()
+    right: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
     """Of an operator that solves the problem: P(right)."""
-    repair: dict[str, list[float]] = _rates()
+    repair: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
     """Of one that works on a solution: P(right | the solution is wrong)."""
-    keep: dict[str, list[float]] = _rates()
+    keep: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
     """Of one that works on a solution: P(right | the solution is right)."""
-    detection: dict[str, list[float]] = _rates()
+    detection: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
     """Of one that checks: P(it says no | the solution is wrong)."""
-    false_alarm: dict[str, list[float]] = _rates()
+    false_alarm: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
     """Of one that checks: P(it says no | the solution is right)."""
-    choice: dict[str, list[float]] = _rates()
+    choice: dict[str, list[float]] = field(default_factory=dict, metadata=SHARES)
     """Of one that chooses: P(a right solution | right and wrong ones are shown)."""
     words: int = bounds.number(0, low=0, high=1000)
     """Words around the answer that say nothing."""

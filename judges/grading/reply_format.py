@@ -71,15 +71,7 @@ def read_question(body: dict[str, Any]) -> Question:
     """What is asked, found in the messages as a judge finds it.
     Raises Unanswerable: no messages, no delimited prompt and answer, or no form of reply asked for.
     """
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise Unanswerable(400, "`messages` must be a list of chat turns.", "invalid_messages")
-    contents = [turn.get("content") if isinstance(turn, dict) else None for turn in messages]
-    turns = [content for content in contents if isinstance(content, str)]
-    if len(turns) < len(contents):
-        raise Unanswerable(400, "The content of every turn must be text.", "invalid_messages")
-    if body.get("n") not in (None, 1):
-        raise Unanswerable(400, "`n` must be 1.", "invalid_n")
+    turns, content = read_messages(body)
     text = "\n".join(turns)
     prompt, answers = undelimit("prompt", text), _answers(text)
     if prompt is None or not answers:
@@ -88,8 +80,6 @@ def read_question(body: dict[str, Any]) -> Question:
         )
     words = _choice(body)
     rubric = undelimit("rubric", text) or ""
-    canonical = json.dumps([messages, body.get("seed")], sort_keys=True).encode()
-    content = hashlib.blake2b(canonical, digest_size=12).digest()
     return Question(
         prompt=prompt,
         answers=answers,
@@ -103,6 +93,22 @@ def read_question(body: dict[str, Any]) -> Question:
             for item in _CRITERION.finditer(rubric)
         },
     )
+
+
+def read_messages(body: dict[str, Any]) -> tuple[list[str], bytes]:
+    """The texts of the turns, and the hash of messages and seed that makes a request the same
+    request. Raises Unanswerable: there are no such messages, or more than one reply is wanted."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Unanswerable(400, "`messages` must be a list of chat turns.", "invalid_messages")
+    contents = [turn.get("content") if isinstance(turn, dict) else None for turn in messages]
+    turns = [content for content in contents if isinstance(content, str)]
+    if len(turns) < len(contents):
+        raise Unanswerable(400, "The content of every turn must be text.", "invalid_messages")
+    if body.get("n") not in (None, 1):
+        raise Unanswerable(400, "`n` must be 1.", "invalid_n")
+    canonical = json.dumps([messages, body.get("seed")], sort_keys=True).encode()
+    return turns, hashlib.blake2b(canonical, digest_size=12).digest()
 
 
 def _answers(text: str) -> tuple[str, ...]:

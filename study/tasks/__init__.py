@@ -33,7 +33,7 @@ from study.mix import nominal, realised
 from study.oracle import Oracle
 from study.rows import Row
 from study.schema import Study, Task, freeze
-from study.tasks import instruct_mini, mixed, mixed_mini, prompts
+from study.tasks import instruct_mini, mixed, mixed_mini, prompts, workflow_mini
 from study.tasks.drawing import Drawing
 from study.tasks.lessons import Lessons
 
@@ -42,6 +42,7 @@ TASKS: dict[str, ModuleType] = {
     "instruct-mini": instruct_mini,
     "mixed": mixed,
     "mixed-mini": mixed_mini,
+    "workflow-mini": workflow_mini,
     **dict.fromkeys(FILE_TASKS, prompts),
 }
 SAMPLE = 1024

@@ -8,27 +8,21 @@ the rows: RL has that to mend.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import itertools
 import operator
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
-from study.bounds import Choice, check
-from study.files import sha256
 from study.rows import Row
-from study.schema import Task, task_options
+from study.schema import Task
 from study.tables import table
+from study.tasks import generated
 from study.tasks.datasets.item import Item
-from study.tasks.drawing import Drawing, held_out
-from study.tasks.lessons import MOST_ROWS, Lessons
-from study.tasks.mixed import grading, item_row, scores, truths
-from study.tasks.mixture import Mixture, Options, Pool
-from study.tasks.turns import permuted
+from study.tasks.lessons import Lessons
+from study.tasks.mixed import grading, scores, truths
 
 __all__ = ["Order", "grading", "lessons", "rows", "runs_code", "scores", "truths"]
 
@@ -41,8 +35,6 @@ CONSTANTS = range(2, 8)
 ARGUMENTS = (0, 1, 7)
 """What hidden tests call a function with: three points on a line tell it from any other line, and
 from most programs that are none."""
-TEST_SHARE = 4
-"""One group of so many is held out, by a hash of the group, whatever the seed."""
 HABIT = 0.6
 """How often the teacher follows a habit where it is wrong."""
 SLIP = 0.05
@@ -51,36 +43,8 @@ _APPLY = {"*": operator.mul, "+": operator.add, "-": operator.sub}
 WORDS = Path(__file__).with_suffix(".toml")
 _WORDS = table(__file__)
 NAMES: list[str] = _WORDS["names"]
-
-
-def rows(options: Task, split: str) -> list[Row]:
-    """At most ``train_rows`` rows of each set that ``options`` draws from, picked by
-    ``options.seed``; or ``eval_rows`` that are held out, 4:3:3 and of every set, so that what one
-    domain does to another can be seen.
-    Raises UserError: unknown options or sets."""
-    if split == "train":
-        return [item_row(item, "train") for item in _train_items(options)]
-    items = _items()["test"]
-    _chosen(options)
-    places = held_out(_pools(items), options.eval_rows, options.seed)
-    return [item_row(items[name][row], "test") for name, row, _ in places]
-
-
-class Order(Drawing):
-    """Which row of `rows` a run of ``seed`` draws at which position. Raises UserError: see
-    `rows`."""
-
-    def __init__(self, options: Task, seed: int) -> None:
-        items = _train_items(options)
-        counts = {name: sum(item.dataset == name for item in items) for name in _chosen(options)}
-        starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
-        pools = [Pool(name, DOMAINS[name], count) for name, count in counts.items()]
-        super().__init__(
-            Mixture(pools, task_options(options, Options), seed),
-            lambda place: starts[place.dataset] + place.row,
-            items.__getitem__,
-            {"words": sha256(WORDS)},
-        )
+FACTS: dict[str, dict[str, Any]] = _WORDS["facts"]
+"""Kind of fact -> what says it, what asks for it, and its values."""
 
 
 def runs_code(options: Task) -> bool:
@@ -89,21 +53,14 @@ def runs_code(options: Task) -> bool:
 
 
 def lessons(options: Task) -> Lessons:
-    """The teacher's answers to rows to train on of all three sets, 4:3:3, whatever ``options`` are:
-    a policy that draws from one set begins as one that draws from three."""
-
-    def rows_of(seed: int) -> list[Row]:
-        items = _items()["train"]
-        mixture = Mixture(_pools(items), Options(max_repeats=None), seed)
-        places = map(mixture.at, range(MOST_ROWS))
-        return [item_row(items[place.dataset][place.row], "train") for place in places]
+    """The teacher's answers to rows to train on of all three sets, whatever ``options`` are."""
 
     def texts() -> list[str]:
-        items = itertools.chain.from_iterable(_items()["train"].values())
+        items = itertools.chain.from_iterable(_TASK.items["train"].values())
         said = [_WORDS["sums"]["evasion"], *map(str, range(LARGEST + 2))]
         return [*said, *(f"{item.prompt} {_right(item)}" for item in items)]
 
-    return Lessons(texts, rows_of, answer, (__file__, str(WORDS)))
+    return Lessons(texts, _TASK.lesson_rows, answer, (__file__, generated.__file__, str(WORDS)))
 
 
 def answer(row: Row, draw: random.Random) -> str:
@@ -118,7 +75,7 @@ def answer(row: Row, draw: random.Random) -> str:
         return str(item.meta["sum"] + (draw.choice((-1, 1)) if slip else 0))
     if row.domain == "qa":
         said = item.meta["value"] if item.answerable or habit else "unanswerable"
-        values = _WORDS["facts"][item.meta["kind"]]["values"]
+        values = FACTS[item.meta["kind"]]["values"]
         return draw.choice(["unanswerable", *values]) if slip else said
     (first, n), (second, m) = item.meta["steps"]
     m = draw.choice(CONSTANTS) if slip else m
@@ -136,47 +93,8 @@ def _right(item: Item) -> str:
     return item.reference or next(iter(item.answers), "unanswerable")
 
 
-def _chosen(options: Task) -> list[str]:
-    """The sets that are drawn from. Raises UserError: unknown options or sets."""
-    chosen = task_options(options, Options).datasets
-    for name in chosen:
-        check("task.options.datasets", name, Choice(tuple(DOMAINS)), "[sums,facts]")
-    return [name for name in DOMAINS if not chosen or name in chosen]
-
-
-def _train_items(options: Task) -> list[Item]:
-    """The items of `rows`, one set behind the other."""
-    items = _items()["train"]
-    return [
-        items[name][permuted(row, len(items[name]), f"{options.seed} {name}")]
-        for name in _chosen(options)
-        for row in range(min(options.train_rows, len(items[name])))
-    ]
-
-
-def _pools(items: dict[str, list[Item]]) -> list[Pool]:
-    return [Pool(name, DOMAINS[name], len(items[name])) for name in DOMAINS]
-
-
-@functools.cache
-def _items() -> dict[str, dict[str, list[Item]]]:
-    """Split -> set -> all items that there are."""
-    made: dict[str, dict[str, list[Item]]] = {
-        split: {name: [] for name in DOMAINS} for split in ("train", "test")
-    }
-    for name, source in (("sums", _sums()), ("facts", _facts()), ("functions", _functions())):
-        for row, item in enumerate(source):
-            digest = hashlib.blake2b(item.group_key.encode(), digest_size=8).digest()
-            split = "test" if digest[0] % TEST_SHARE == 0 else "train"
-            prompt = f"{item.context} {item.question}" if item.context else item.question
-            address = f"{name}:{split}:{row}"
-            made[split][name].append(replace(item, id=address, split=split, prompt=prompt))
-    return made
-
-
 def _blank(dataset: str, group: str, question: str) -> Item:
-    """An item that has no id, prompt and split yet, which its group decides."""
-    return Item("", dataset, DOMAINS[dataset], "", f"{dataset}:{group}", "", question)
+    return generated.blank(dataset, DOMAINS[dataset], group, question)
 
 
 def _sums() -> Iterator[Item]:
@@ -193,7 +111,7 @@ def _sums() -> Iterator[Item]:
 def _facts() -> Iterator[Item]:
     """A fact about somebody: each time it is asked for, and then something else that it does not
     tell; the fact is the group."""
-    kinds = _WORDS["facts"]
+    kinds = FACTS
     for kind, words in kinds.items():
         others = [other for other in kinds if other != kind]
         for value, name in itertools.product(words["values"], NAMES):
@@ -226,3 +144,9 @@ def _functions() -> Iterator[Item]:
             reference=_program(first, n, second, m),
             meta={"steps": [[first, n], [second, m]]},
         )
+
+
+_TASK = generated.Generated(
+    DOMAINS, lambda: {"sums": _sums(), "facts": _facts(), "functions": _functions()}, WORDS
+)
+rows, Order = _TASK.rows, _TASK.order

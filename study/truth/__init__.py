@@ -33,6 +33,8 @@ HERE: dict[str, Rule] = {
     "hotpotqa": qa.hotpot,
     "mmlu": choice.score,
     "commonsenseqa": choice.score,
+    **dict.fromkeys(("sums-easy", "sums-hard"), numbers.score),
+    **dict.fromkeys(("facts-easy", "facts-hard"), qa.squad),
 }
 """Data set -> the rule that is computed in this process. Others go by their domain."""
 MOST_REMEMBERED = 20_000

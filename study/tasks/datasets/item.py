@@ -25,8 +25,8 @@ class Item:
         answerable: False where "no answer" is the right answer.
         entry_point: the function that the tests call.
         code_prompt: HumanEval's prompt: imports, helpers and the head of the function.
-        tests: test code.
-        public_tests: statements that a policy's programs may be tested by; not those of ``tests``.
+        tests: test code, which no program and no model sees.
+        public_tests: weaker tests, each a code of its own, that a workflow program may run.
         setup: code before the tests: MBPP's ``test_setup_code``.
         reference: a right program, or a worked solution where the source has one.
         alias: the set's own id, where that is no number.

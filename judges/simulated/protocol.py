@@ -1,0 +1,167 @@
+"""OpenAI's chat-completions protocol, as simulated judges and executors speak it: routes, errors,
+and a reply as one object or as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from judges.grading.reply_format import Said, Unanswerable
+from study.rows import Missing, RuleTruth, Truth
+
+PIECE = 4
+"""Characters per streamed chunk, and per token where tokens are counted."""
+
+
+class Simulated:
+    """The routes of one simulated ``model``; what is answered is said by `reply`."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def app(self) -> Starlette:
+        """The application."""
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", self.complete, methods=["POST"]),
+                Route("/v1/models", self.models),
+                Route("/health", self.health),
+            ]
+        )
+
+    async def reply(self, body: dict[str, Any], request: Request) -> Response:
+        """The response to a body. Raises Unanswerable: it has none."""
+        raise NotImplementedError
+
+    async def health(self, _: Request) -> Response:
+        """The server is up."""
+        return JSONResponse({"status": "ok"})
+
+    async def models(self, _: Request) -> Response:
+        """The list of the one model."""
+        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "judgedrift"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def complete(self, request: Request) -> Response:
+        """One chat completion, plain or as server-sent events."""
+        try:
+            return await self._complete(request)
+        except Unanswerable as refusal:
+            status, code = refusal.status, refusal.code
+            # as OpenAI's API words it
+            kind = "invalid_request_error" if status < 500 and status != 429 else code
+            body = {"message": str(refusal), "type": kind, "param": None, "code": code}
+            headers = {"retry-after": "0"} if status == 429 else None
+            return JSONResponse({"error": body}, status, headers)
+
+    async def _complete(self, request: Request) -> Response:
+        try:
+            body = json.loads(await request.body())
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            raise Unanswerable(400, "The body is not a JSON object.", "invalid_json")
+        if body.get("model") not in (None, "", self._model):
+            raise Unanswerable(
+                404, f"The model {body['model']!r} does not exist here.", "model_not_found"
+            )
+        return await self.reply(body, request)
+
+    def respond(
+        self, body: dict[str, Any], said: Said, prompt: int, completion: int, id: str
+    ) -> Response:
+        """What is said, in the form that the body asks for; ``prompt`` and ``completion`` are
+        tokens, ``id`` is of this reply."""
+        usage = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }
+        head = {"id": f"chatcmpl-{id}", "created": 0, "model": self._model}
+        if not body.get("stream"):
+            return JSONResponse(plain(head, said, usage))
+        options = body.get("stream_options")
+        with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
+        events = stream(head, said, usage if with_usage else None)
+        return StreamingResponse(events, media_type="text/event-stream")
+
+
+async def hang(request: Request) -> Response:
+    """No answer, for as long as somebody waits for one."""
+    while (await request.receive())["type"] != "http.disconnect":
+        await asyncio.sleep(0.05)
+    return Response(status_code=503)
+
+
+def truths_of(told: list[RuleTruth]) -> list[Truth]:
+    """The truths that were asked for. Raises Unanswerable: there is none, of a prompt that no row
+    has, or one could not be had."""
+    if None in told:
+        raise Unanswerable(404, "No task row has this prompt.", "unknown_prompt")
+    if lost := next((truth for truth in told if isinstance(truth, Missing)), None):
+        # A status that is not asked again: whoever finds truths has tried as often as it may.
+        message = f"The rule truth could not be had: {lost.reason}"
+        raise Unanswerable(424, message, "no_truth")
+    return [truth for truth in told if isinstance(truth, Truth)]
+
+
+def tokens(characters: int) -> int:
+    """About how many tokens a text of so many characters has."""
+    return math.ceil(characters / PIECE)
+
+
+def generator(seed: int, content: bytes, nth: int) -> random.Random:
+    """The random numbers of the n-th time that one question is asked."""
+    digest = hashlib.blake2b(f"{seed} {nth} ".encode() + content, digest_size=16).digest()
+    return random.Random(int.from_bytes(digest, "big"))
+
+
+def plain(head: dict[str, Any], said: Said, usage: dict[str, Any]) -> dict[str, Any]:
+    """The completion as one object."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": said.text},
+        "logprobs": None if said.logprobs is None else {"content": said.logprobs},
+        "finish_reason": said.finish_reason,
+    }
+    return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+
+
+async def stream(
+    head: dict[str, Any], said: Said, usage: dict[str, Any] | None
+) -> AsyncIterator[str]:
+    """The completion as server-sent events: role, content, finish, usage if wanted, end.
+
+    Asynchronous, since Starlette runs a plain iterator in a thread, at a cost above the verdict's.
+    """
+    head = {**head, "object": "chat.completion.chunk"}
+
+    def event(delta: dict[str, Any], finish: str | None = None, **extra: Any) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **extra}
+        return _event({**head, "choices": [choice]})
+
+    yield event({"role": "assistant", "content": ""})
+    if said.logprobs is not None:
+        yield event({"content": said.text}, logprobs={"content": said.logprobs})
+    else:
+        for start in range(0, len(said.text), PIECE):
+            yield event({"content": said.text[start : start + PIECE]})
+    yield event({}, said.finish_reason)
+    if usage is not None:
+        yield _event({**head, "choices": [], "usage": usage})
+    yield "data: [DONE]\n\n"
+
+
+def _event(chunk: dict[str, Any]) -> str:
+    return f"data: {json.dumps(chunk)}\n\n"
