@@ -222,7 +222,8 @@ def write_part(
     """Write one Parquet part under its name in one rename; component and feature columns are
     added."""
     extra = sorted({key for row in rows for key in row if key.startswith((COMPONENT, FEATURE))})
-    present = [item for item in OPTIONAL.items() if any(item[0] in row for row in rows)]
+    optional = {name: kind for name, kind in OPTIONAL.items() if name not in columns}
+    present = [item for item in optional.items() if any(item[0] in row for row in rows)]
     fields = [*columns.items(), *present, *((name, "float64") for name in extra)]
     out = pa.BufferOutputStream()
     part = pa.Table.from_pylist(rows, schema=_schema(fields))
