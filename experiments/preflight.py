@@ -16,6 +16,8 @@ from experiments.policies.load import check_policy
 from experiments.processes import check_processes, processes_of
 from experiments.track.store import tracking_uri
 from experiments.vllm import check_options, check_vllm
+from experiments.workflow.check import check_world
+from judges.asker import check_endpoint
 from judges.budget import check_limits
 from judges.grading import GRADINGS
 from judges.grading.checks import check_rows
@@ -30,10 +32,11 @@ from study.machine import device_variables
 from study.marks import under
 from study.rewards.checks import check_reward, for_judge
 from study.rewards.formulas import REWARDS
+from study.rewards.workflow import FORMULAS
 from study.rows import Row
 from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
-from study.schema import Judge, Study, Trainer
+from study.schema import Executor, Judge, Model, Study, Trainer
 from study.study_file import base, read_study
 from study.tasks import FILE_TASKS, TASKS, checked, nominal_mix, order_of, runs_code
 from study.tasks.prompts import has_reference
@@ -65,7 +68,7 @@ def check_settings(todo: Sequence[Cell]) -> None:
     config, study_dir = todo[0].config, todo[0].dir.parent
     for cell in todo:
         check_names(cell.config)
-        check_limits(cell.config.cost, judges_of([cell]))
+        check_limits(cell.config.cost, models_of([cell]))
     check_factors(todo)
     check_arms(todo, config.factors)
     runs_dir = study_dir.parent
@@ -160,7 +163,7 @@ def check_names(config: Study) -> None:
     """Refuse unknown names, with the legal ones, and numbers that do not go together."""
     for key, name, legal in (
         ("task.name", config.task.name, TASKS),
-        ("reward.name", config.reward.name, REWARDS),
+        ("reward.name", config.reward.name, {**REWARDS, **FORMULAS}),
         ("judge.grading.name", config.judge.grading.name, GRADINGS),
     ):
         if name not in legal:
@@ -186,6 +189,7 @@ def check_inputs(todo: Sequence[Cell]) -> None:
         rows = rows_of[task]
         mix, length = nominal_mix(order_of(config), rows), config.trainer.max_completion_length
         check_reward(config.reward, config.judge, rows, length, mix)
+        check_world(config, rows)
         check_scaffold(config.scaffold, rows)
         check_held_out(config)
         asked = [for_judge(row, config.reward.rules) for row in rows]
@@ -247,7 +251,7 @@ def sandboxed(todo: Sequence[Cell]) -> None:
     ruled = {
         config.sandbox
         for config in (cell.config for cell in todo)
-        if config.reward.rules == "run" or runs_code(config.task)
+        if config.reward.rules == "run" or runs_code(config.task) or config.world == "workflow"
     }
     if ruled:
         tiers.find(unsafe=ruled == {"unsafe"})
@@ -291,11 +295,24 @@ def preflight(todo: Sequence[Cell]) -> None:
         if judge.endpoint.url.startswith("http"):
             with Session(judge, None) as session:
                 session.check()
+    for executor in {repr(executor): executor for executor in executors_of(todo)}.values():
+        if executor.endpoint.url.startswith("http"):
+            check_endpoint(executor)
 
 
 def judges_of(todo: Sequence[Cell]) -> list[Judge]:
     """Every judge that the cells ask, acting and shadow, as often as it is asked."""
     return [j for cell in todo for j in (cell.config.judge, *cell.config.shadow_judges)]
+
+
+def executors_of(todo: Sequence[Cell]) -> list[Executor]:
+    """The executor of every cell whose completions are programs."""
+    return [cell.config.executor for cell in todo if cell.config.world == "workflow"]
+
+
+def models_of(todo: Sequence[Cell]) -> list[Model]:
+    """All that the cells ask: judges and executors."""
+    return [*judges_of(todo), *executors_of(todo)]
 
 
 def check_launcher(arguments: Sequence[str]) -> None:

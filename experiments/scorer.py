@@ -16,14 +16,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from experiments.world import Direct, Executed, World
 from judges.ahead import Ahead, judge_all
-from study.answers import answer_of
 from study.heartbeat import Heartbeat
 from study.oracle import Oracle
 from study.records import COMPONENT, ORIGIN, rollout_id
 from study.rewards.checks import for_judge
 from study.rewards.compose import Composed, RewardInputs, composed
 from study.rewards.failure import TooManyMissing, too_many_missing
+from study.rewards.workflow import OK, TERMS, effective_share
 from study.rows import Missing, Row, RuleTruth, Truth
 from study.rules import RuleResult, RuleRunner, rule_metrics, spoken
 from study.schema import Study
@@ -44,6 +45,8 @@ class StepRecord:
     step: int
     rollouts: list[dict[str, Any]]
     verdicts: list[dict[str, Any]]
+    calls: list[dict[str, Any]] | None = None
+    """Of operators; None where completions are no programs."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -52,7 +55,7 @@ class UnderWay:
     """A step whose judges may be asked already."""
 
     calls: list[int]
-    """Requests to the acting judge and to each shadow judge before it."""
+    """Requests to the acting judge, to each shadow judge and to the executor before it."""
     hits: int
     """What the acting judge was not asked anew before it."""
     ahead: list[Ahead]
@@ -81,11 +84,11 @@ class Scorer:
     decode: Callable[[list[list[int]]], list[str]] | None = None
     """Token ids -> texts as they came. Chat messages may have been parsed: some templates take
     thinking out of them, closed or not, and only `answer_of` may do that."""
-    on_missing: Callable[[int, list[dict[str, Any]], list[dict[str, Any]]], None] = field(
-        default=lambda step, rollouts, verdicts: None
-    )
-    """Keeps the rollouts and verdicts of a step that the failure policy stops at."""
+    on_missing: Callable[..., None] = field(default=lambda step, rollouts, verdicts, calls: None)
+    """Keeps the records of a step that the failure policy stops at."""
     heart: Heartbeat = field(default_factory=Heartbeat)
+    world: World = field(default_factory=Direct)
+    """Says what the answer of a completion is."""
     pending: StepRecord | None = None
     _under_way: UnderWay | None = None
 
@@ -109,10 +112,13 @@ class Scorer:
         """
         assert self.decode is not None, "only token ids say where thinking ends"
         under_way = self._begin()
+        if not self.world.answers_early:
+            return
         texts = self.decode([ids for _, ids in ended.values()])
+        played = self.world.play([self._row(name)[0] for name, _ in ended.values()], texts)
         items = {
-            index: (self._row(prompt_id)[1], answer_of(text) or "")
-            for (index, (prompt_id, _)), text in zip(ended.items(), texts, strict=True)
+            index: (self._row(prompt_id)[1], each.answer or "")
+            for (index, (prompt_id, _)), each in zip(ended.items(), played, strict=True)
         }
         for session, ahead in zip((self.acting, *self.shadows), under_way.ahead, strict=True):
             # A simulated judge says at once what it says, if it need not wait for the truth.
@@ -132,7 +138,7 @@ class Scorer:
                 self.budget.check()
             sessions = (self.acting, *self.shadows)
             self._under_way = UnderWay(
-                [session.calls for session in sessions],
+                [*(session.calls for session in sessions), self.world.calls],
                 self.acting.hits,
                 [Ahead(session, self.config.trainer.group_size) for session in sessions],
                 ExitStack(),
@@ -174,32 +180,31 @@ class Scorer:
                 texts_N = self.decode(completion_ids)
             else:
                 texts_N = [completion[0]["content"] for completion in completions]
-            answers_N = [answer_of(text) for text in texts_N]
             rows = [self._row(name)[0] for name in prompt_id]
+            with _timed(seconds, "world"):
+                executed_N = self.world.play(rows, texts_N)
+            answers_N = [each.answer for each in executed_N]
             said_N = [answer or "" for answer in answers_N]
             rules_N: Sequence[Sequence[RuleResult]] = [()] * len(rows)
             with _timed(seconds, "rules"):
                 if self.rules is not None:
                     rules_N = self.rules.check(rows, said_N)
             with _timed(seconds, "truth"):
-                truths_N = self.oracle.truths(rows, answers_N)
-                if any(judge.judge.simulated for judge in (self.acting, *self.shadows)):
-                    # judges are shown "" of these, and what a simulated one says must be known
-                    cut = [
-                        row for row, answer in zip(rows, answers_N, strict=True) if answer is None
-                    ]
-                    self.oracle.truths(cut, [""] * len(cut))
+                truths_N = self._truths(rows, executed_N)
             lengths_N = map(len, completion_ids)
             inputs_N = [
                 self._inputs(*rollout)
-                for rollout in zip(rows, said_N, lengths_N, truths_N, rules_N, strict=True)
+                for rollout in zip(
+                    rows, said_N, lengths_N, truths_N, rules_N, executed_N, strict=True
+                )
             ]
             with _timed(seconds, "judge"):
                 votes_N = self._ask(self.acting, inputs_N, under_way.ahead[0])
             record = StepRecord(
                 step,
-                self._rollout_rows(step, inputs_N, texts_N, answers_N, votes_N, rules_N),
+                self._rollout_rows(step, inputs_N, texts_N, executed_N, votes_N, rules_N),
                 _verdict_rows(step, "acting", self.acting, votes_N),
+                None if self.world.answers_early else _call_rows(step, executed_N),
             )
             rewarded = self._compose(inputs_N, votes_N, record, under_way)
             for row, (reward, terms) in zip(record.rollouts, rewarded, strict=True):
@@ -210,14 +215,20 @@ class Scorer:
                     record.verdicts += self._shadow_rows(step, shadow, inputs_N, ahead)
             if self.budget is not None:
                 sent = sum(session.calls for session in (self.acting, *self.shadows))
-                self.budget.add(sent - sum(under_way.calls), record.verdicts)
+                sent += self.world.calls
+                self.budget.add(sent - sum(under_way.calls), record.verdicts, record.calls or ())
+            self.world.learn(record.rollouts)
         record.metrics = judge_metrics([vote for votes in votes_N for vote in votes]) | {
             "system/judge_s": seconds["judge"],
-            "system/reward_s": seconds["step"] - seconds["judge"] - seconds["shadows"],
+            "system/world_s": seconds["world"],
+            "system/reward_s": seconds["step"]
+            - sum(seconds[name] for name in ("world", "judge", "shadows")),
             "system/truth_s": seconds["truth"],
             **(rule_metrics(rules_N, seconds["rules"]) if self.rules is not None else {}),
             **_penalty_metrics([terms for _, terms in rewarded]),
             **_missing_truths(inputs_N),
+            **self.world.metrics(record.rollouts),
+            **_component_shares(record, self.config.trainer.group_size),
             "cost/calls": float(self.acting.calls - under_way.calls[0]),
             "cost/cache_hits": float(self.acting.hits - under_way.hits),
         }
@@ -225,8 +236,31 @@ class Scorer:
         self.heart.phase("updating")
         return [reward for reward, _ in rewarded]
 
+    def _truths(self, rows: Sequence[Row], executed_N: Sequence[Executed]) -> list[RuleTruth]:
+        """What the rules say of each answer; None where there is none to ask about."""
+        asked = [
+            (row, each.answer)
+            for row, each in zip(rows, executed_N, strict=True)
+            if each.played is None or each.played.outcome == OK
+        ]
+        told = iter(self.oracle.truths([row for row, _ in asked], [text for _, text in asked]))
+        if any(judge.judge.simulated for judge in (self.acting, *self.shadows)):
+            # judges are shown "" of these, and what a simulated one says must be known
+            cut = [row for row, answer in asked if answer is None]
+            self.oracle.truths(cut, [""] * len(cut))
+        return [
+            next(told) if each.played is None or each.played.outcome == OK else None
+            for each in executed_N
+        ]
+
     def _inputs(
-        self, row: Row, answer: str, tokens: int, truth: RuleTruth, rules: Sequence[RuleResult]
+        self,
+        row: Row,
+        answer: str,
+        tokens: int,
+        truth: RuleTruth,
+        rules: Sequence[RuleResult],
+        executed: Executed,
     ) -> RewardInputs:
         """All that a reward is made of but the judge's score."""
         return RewardInputs(
@@ -237,13 +271,17 @@ class Scorer:
             truth.score if isinstance(truth, Truth) else None,
             tuple(result.passed for result in rules),
             truth.reason if isinstance(truth, Missing) else None,
+            executed.played,
         )
 
     def _ask(
         self, judge: Session, inputs_N: list[RewardInputs], ahead: Ahead
     ) -> list[list[Verdict]]:
+        """The votes on each rollout; none on one without an answer to ask about."""
         group_size = self.config.trainer.group_size
-        return judge_all(judge, [rollout.item for rollout in inputs_N], group_size, ahead)
+        items = [rollout.item for rollout in inputs_N if rollout.was_asked]
+        votes = iter(judge_all(judge, items, group_size, ahead))
+        return [next(votes) if rollout.was_asked else [] for rollout in inputs_N]
 
     def _shadow_rows(
         self, step: int, shadow: Session, inputs_N: list[RewardInputs], ahead: Ahead
@@ -255,7 +293,7 @@ class Scorer:
         step: int,
         inputs_N: list[RewardInputs],
         texts_N: list[str],
-        answers_N: list[str | None],
+        executed_N: list[Executed],
         votes_N: list[list[Verdict]],
         rules_N: Sequence[Sequence[RuleResult]],
     ) -> list[dict[str, Any]]:
@@ -270,7 +308,7 @@ class Scorer:
                 "member": index % group_size,
                 "prompt": rollout.row.prompt_text(),
                 "completion": texts_N[index],
-                "answer": answers_N[index],
+                "answer": executed_N[index].answer,
                 "tokens": rollout.tokens,
                 "truth": rollout.truth,
                 "judge_score": mean_score(votes_N[index]),
@@ -278,6 +316,7 @@ class Scorer:
             | {name: value for name in ORIGIN if (value := getattr(rollout.row, name))}
             | ({"rules": [spoken(result) for result in rules_N[index]]} if self.rules else {})
             | ({} if rollout.truth_missing is None else {"truth_missing": rollout.truth_missing})
+            | dict(executed_N[index].columns)
             for index, rollout in enumerate(inputs_N)
         ]
 
@@ -298,7 +337,7 @@ class Scorer:
             for shadow, ahead in zip(self.shadows, under_way.ahead[1:], strict=True):
                 if ahead.asked:  # what has been paid for is kept, and counts against the budget
                     record.verdicts += self._shadow_rows(record.step, shadow, inputs_N, ahead)
-            self.on_missing(record.step, record.rollouts, record.verdicts)
+            self.on_missing(record.step, record.rollouts, record.verdicts, record.calls)
             votes = [vote for votes in votes_N for vote in votes]
             raise too_many_missing(str(error), votes, self.acting.judge) from error
 
@@ -308,6 +347,30 @@ def _timed(seconds: dict[str, float], name: str) -> Generator[None]:
     started = time.perf_counter()
     yield
     seconds[name] = time.perf_counter() - started
+
+
+def _call_rows(step: int, executed_N: Sequence[Executed]) -> list[dict[str, Any]]:
+    """The operator calls of a step."""
+    return [
+        {"rollout_id": rollout_id(step, index), "step": step, **call}
+        for index, executed in enumerate(executed_N)
+        for call in executed.calls
+    ]
+
+
+def _component_shares(record: StepRecord, group_size: int) -> dict[str, float]:
+    """The effective share of each component of the rewards of programs."""
+    if record.calls is None:
+        return {}
+    terms = [
+        None
+        if row["reward"] is None
+        else {name: row.get(f"{COMPONENT}{name}") or 0.0 for name in TERMS}
+        for row in record.rollouts
+    ]
+    starts = range(0, len(terms), group_size)
+    told = effective_share([terms[start : start + group_size] for start in starts])
+    return {f"workflow/share/{name}": share for name, share in told.items() if share == share}
 
 
 def _penalty_metrics(terms: Sequence[dict[str, float | None]]) -> dict[str, float]:

@@ -29,6 +29,9 @@ from experiments.policies.load import cache_of, load_policy
 from experiments.scorer import Scorer
 from experiments.track.runs import RunLog
 from experiments.trainer import checkpoints
+from experiments.workflow.tokens import by_policy
+from experiments.workflow.world import Programs
+from experiments.world import Direct, World
 from judges.budget import Budget, spent_before
 from judges.endpoint.failures import EndpointRefused
 from judges.session import Session
@@ -218,7 +221,8 @@ def learn(
     torch.set_num_threads(threads)
     disable_progress_bar()
     judges = (config.judge, *config.shadow_judges)
-    budget = Budget(config.cost, judges, spent_before(cell.dir))
+    paid = (*judges, config.executor) if config.world == "workflow" else judges
+    budget = Budget(config.cost, paid, spent_before(cell.dir))
     with heart.waiting("warming"):
         rows = task_module(config.task.name).rows(config.task, "train")
         check_scaffold(config.scaffold, checked(rows))
@@ -242,7 +246,11 @@ def learn(
             for judge in judges
         ]
         acting, *shadows = sessions
-        scorer = Scorer(config, truth_of, acting, shadows, budget, rules)
+        world: World = Direct()
+        if config.world == "workflow":
+            programs = Programs(config, store, truth_of, cell.dir, by_policy(tokenizer))
+            world = stack.enter_context(programs)
+        scorer = Scorer(config, truth_of, acting, shadows, budget, rules, world=world)
         scorer.on_missing = recorder.write_missing
         scorer.heart = heart
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts

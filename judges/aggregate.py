@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from judges.endpoint.client import Fetched
-from study.schema import Judge
+from study.schema import Model
 from study.verdict import Reply
 
 
@@ -66,14 +66,14 @@ def _paid(parts: Sequence[Fetched]) -> float | None:
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def cost_usd(judge: Judge, replies: Sequence[Reply]) -> float | None:
+def cost_usd(model: Model, replies: Sequence[Reply]) -> float | None:
     """US dollars of all replies to one question; None if the price or the usage is unknown.
 
     Without a price of their own, cached tokens cost what the others do.
     """
-    if judge.simulated is not None:
+    if model.simulated is not None:
         return 0.0
-    price = judge.price
+    price = model.price
     tokens_in, tokens_out = total(replies, "tokens_in"), total(replies, "tokens_out")
     priced = price.input or price.cached or price.output
     if not priced or tokens_in is None or tokens_out is None:

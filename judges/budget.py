@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import UserError
-from study.records import MISSING, parts, read_part
-from study.schema import Cost, Judge, freeze
+from study.records import CALLS, MISSING, parts, read_part, step_of
+from study.schema import Cost, Model, freeze
 
 
 class BudgetSpent(UserError):
@@ -38,9 +38,9 @@ class Budget:
     Raises UserError: a limit that allows nothing, or one in dollars for a judge without a price."""
 
     def __init__(
-        self, cost: Cost, judges: Iterable[Judge], before: tuple[Spent, Spent] = (Spent(), Spent())
+        self, cost: Cost, models: Iterable[Model], before: tuple[Spent, Spent] = (Spent(), Spent())
     ) -> None:
-        check_limits(cost, judges)
+        check_limits(cost, models)
         self.cost = cost
         self.spent, self.last = before
 
@@ -60,9 +60,15 @@ class Budget:
                     f"command again: cost.{name}={2 * limit:g}"
                 )
 
-    def add(self, calls: int, verdicts: Sequence[dict[str, Any]]) -> None:
-        """Count one step: its requests, and the rows of its verdicts for what they cost."""
-        self.last = Spent(calls, usd_of(verdicts))
+    def add(
+        self,
+        calls: int,
+        verdicts: Sequence[dict[str, Any]],
+        operators: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """Count one step: its requests, and the rows of its verdicts and of the calls of
+        ``operators`` for what they cost."""
+        self.last = Spent(calls, usd_of(verdicts) + usd_of_calls(operators))
         self.spent += self.last
 
 
@@ -73,18 +79,29 @@ def usd_of(verdicts: Sequence[dict[str, Any]]) -> float:
     return sum(costs) * len(asked) / len(costs) if costs else 0.0
 
 
-def check_limits(cost: Cost, judges: Iterable[Judge]) -> None:
+def usd_of_calls(calls: Sequence[dict[str, Any]]) -> float:
+    """Dollars of some rows of operator calls. One of unknown cost counts as the mean request."""
+    sent = [row for row in calls if row["attempts"]]
+    priced = [row for row in sent if row["cost_usd"] is not None]
+    if not priced:
+        return 0.0
+    requests = sum(row["attempts"] for row in priced)
+    each = sum(row["cost_usd"] for row in priced) / requests
+    return each * sum(row["attempts"] for row in sent)
+
+
+def check_limits(cost: Cost, models: Iterable[Model]) -> None:
     """Refuse limits that cannot be kept.
     Raises UserError: a limit that allows nothing, or one in dollars for a judge without a price."""
     freeze(Cost, dataclasses.asdict(cost), "cost.")
     if cost.max_usd is None:
         return
-    for judge in judges:
-        if judge.simulated is None and not (judge.price.input or judge.price.output):
+    for model in models:
+        if model.simulated is None and not (model.price.input or model.price.output):
             raise UserError(
-                f"cost.max_usd={cost.max_usd} cannot be kept: judge={judge.name} has no price. "
-                "Give it one in US dollars per million tokens, judge.price.input=... "
-                "judge.price.output=..., or limit the calls instead: cost.max_calls=10000"
+                f"cost.max_usd={cost.max_usd} cannot be kept: {model.role}={model.name} has no "
+                f"price. Give it one in US dollars per million tokens, {model.role}.price.input=..."
+                f" {model.role}.price.output=..., or limit the calls instead: cost.max_calls=10000"
             )
 
 
@@ -98,8 +115,16 @@ def spent_before(folder: Path) -> tuple[Spent, Spent]:
         calls = sum(row["attempts"] or 0 for row in rows if not row["from_cache"])
         return Spent(calls, usd_of(rows))
 
+    def executed(part: Path) -> Spent:
+        rows = read_part(part, ["attempts", "cost_usd"]).to_pylist()
+        return Spent(sum(row["attempts"] for row in rows), usd_of_calls(rows))
+
     columns = ["from_cache", "finish_reason", "attempts", "cost_usd"]
-    steps = [spent(part) for part in parts(folder / "verdicts")]
-    missing = [spent(part) for part in sorted((folder / MISSING / "verdicts").glob("*.parquet"))]
-    total = sum([*steps, *missing], Spent())
-    return total, steps[-1] if steps else Spent()
+    steps = {step_of(part): spent(part) for part in parts(folder / "verdicts")}
+    for part in parts(folder / CALLS):
+        steps[step_of(part)] = steps.get(step_of(part), Spent()) + executed(part)
+    lost = folder / MISSING
+    missing = [spent(part) for part in sorted((lost / "verdicts").glob("*.parquet"))]
+    missing += [executed(part) for part in sorted((lost / CALLS).glob("*.parquet"))]
+    total = sum([*steps.values(), *missing], Spent())
+    return total, list(steps.values())[-1] if steps else Spent()

@@ -20,8 +20,9 @@ from judges.store import content_key
 from study import bounds
 from study.errors import UserError
 from study.marks import JUDGE_ID, marked_keys
-from study.schema import Judge, freeze
+from study.schema import Judge, Model, freeze
 from study.secrets import refuse_config
+from study.simulated_executor import SimulatedExecutor
 
 SCHEMA = 1
 """Part of both hashes: raised when their meaning changes, so that old ones no longer match."""
@@ -60,7 +61,7 @@ def judge_id(judge: Judge) -> str:
     )[:16]
 
 
-def request_keys(judge: Judge) -> Callable[[dict[str, Any], int], str]:
+def request_keys(model: Model) -> Callable[[dict[str, Any], int], str]:
     """(body, sample index) -> the store key of one draw: a hash over the very body that would be
     sent, and the salt.
 
@@ -69,9 +70,9 @@ def request_keys(judge: Judge) -> Callable[[dict[str, Any], int], str]:
     """
     same = {
         "schema": SCHEMA,
-        "revision": judge.revision,
-        "salt": judge.sampling.salt,
-        "simulated": _simulated(judge),
+        "revision": model.revision,
+        "salt": model.sampling.salt,
+        "simulated": _simulated(model),
     }
 
     def request_key(body: dict[str, Any], sample_index: int) -> str:
@@ -80,22 +81,25 @@ def request_keys(judge: Judge) -> Callable[[dict[str, Any], int], str]:
     return request_key
 
 
-def _simulated(judge: Judge) -> dict[str, Any] | None:
-    """Of a simulated judge its settings are the weights."""
-    return None if judge.simulated is None else effective(judge.simulated)
+def _simulated(model: Model) -> dict[str, Any] | None:
+    """Of a simulated model its settings are the weights."""
+    settings = model.simulated
+    if isinstance(settings, SimulatedExecutor):
+        return dataclasses.asdict(settings)
+    return None if settings is None else effective(settings)
 
 
-def check_settings(judge: Judge) -> None:
-    """Refuse a judge built in code with settings that no preset could have.
+def check_settings(model: Model) -> None:
+    """Refuse a model built in code with settings that no preset could have.
     Raises UserError: a value that is not legal, a key in it, or no address or model."""
-    endpoint = judge.endpoint
-    plain = dataclasses.asdict(judge)
-    refuse_config(plain, "judge")
-    freeze(type(judge), plain)
+    endpoint, role = model.endpoint, model.role
+    plain = dataclasses.asdict(model)
+    refuse_config(plain, role)
+    freeze(type(model), plain)
     for field in ("url", "model"):
-        if judge.simulated is None and not getattr(endpoint, field):
+        if model.simulated is None and not getattr(endpoint, field):
             raise UserError(
-                f"judge.endpoint.{field} is empty, and judge={judge.name} cannot be asked "
-                "without it. Type for example judge.endpoint.url=http://127.0.0.1:8000/v1 "
-                "judge.endpoint.model=NAME_OF_THE_MODEL."
+                f"{role}.endpoint.{field} is empty, and {role}={model.name} cannot be asked "
+                f"without it. Type for example {role}.endpoint.url=http://127.0.0.1:8000/v1 "
+                f"{role}.endpoint.model=NAME_OF_THE_MODEL."
             )

@@ -20,23 +20,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from judges.aggregate import cost_usd, joined_fields, member_fields
-from judges.endpoint.channel import Channel, check_key, read_key
-from judges.endpoint.client import EndpointRefused, Fault, Fetched, ask, list_models
-from judges.endpoint.dialects import check_dialect, dialect_of, judge_body
+from judges.asker import Asker
+from judges.endpoint.client import Fetched, ask
+from judges.endpoint.dialects import check_dialect, judge_body
 from judges.endpoint.fields import one_line
 from judges.endpoint.loop import Loop, cancel, gather
-from judges.endpoint.replicas import open_wire
-from judges.endpoint.served import is_asked
 from judges.grading.base import AnswerGrading, Grading, GroupGrading
 from judges.grading.checks import check_group
 from judges.identity import build_grading, check_settings, judge_id, request_keys
 from judges.reading import Retry, read
 from judges.simulated.app import simulated_app
 from judges.simulated.bias import drifts
-from judges.singleflight import SingleFlight
 from judges.store import content_key
 from study.errors import UserError
-from study.verdict import Outcome, Request, Verdict
+from study.verdict import Request, Verdict
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -50,8 +47,6 @@ if TYPE_CHECKING:
     from study.verdict import Parsed
 
 T = TypeVar("T")
-MANY_MODELS = 8
-CLOSED = Fetched((), Outcome.aborted, "the session was closed")
 
 
 class Session:
@@ -80,30 +75,25 @@ class Session:
         self.judge = judge
         self.judge_id = judge_id(judge)
         self._request_key = request_keys(judge)
-        self.hits = 0
-        """Draws found in the store, or already in flight."""
         self.drifts = judge.simulated is not None and drifts(judge.simulated)
         """Whether what the judge says depends on when it is asked; then nothing is stored."""
         self._store = None if self.drifts else store
         self._allowance = allowance
         self._grading = build_grading(judge)
         check_dialect(judge, self._grading.body(Request(criteria=(0,), members=(0, 1))))
-        wire = open_wire(judge.endpoint, _simulated(judge, oracle, calls_before))
-        limits = None if self._store is None else self._store.path.parent / ".limits"
-        self._channel = Channel(judge.endpoint, wire, read_key(judge.endpoint), limits)
-        self._single_flight = (
-            None if self._store is None else SingleFlight(self._store, accept=self._accepted)
-        )
-        self._in_flight: dict[str, asyncio.Task[Fetched]] = {}
+        self._asker = Asker(judge, self._store, _simulated(judge, oracle, calls_before))
         self._submissions: set[asyncio.Task[Any]] = set()
-        self._in_batch = False
-        self._closing = False
-        self._loop = Loop(self._shut)
+        self._loop = Loop(self._asker.close)
 
     @property
     def calls(self) -> int:
         """Requests for verdicts sent so far, failed ones too; without those of `check`."""
-        return self._channel.calls
+        return self._asker.channel.calls
+
+    @property
+    def hits(self) -> int:
+        """Draws found in the store, or already in flight."""
+        return self._asker.hits
 
     def stop_if_refused(self) -> None:
         """Raise if the endpoint has refused this judge altogether, and not only single questions.
@@ -111,19 +101,7 @@ class Session:
         Raises:
             EndpointRefused: with what to do.
         """
-        refusal = self._channel.refused
-        if refusal is None:
-            return
-        endpoint, name = self.judge.endpoint, self.judge.endpoint.api_key_env
-        key = f"the key in the environment variable {name}" if name else "a request without a key"
-        raise EndpointRefused(
-            *refusal.parts,
-            f"The endpoint {endpoint.url} of judge {self.judge.name or endpoint.model!r} refuses "
-            f"every request ({refusal}): no later verdict would fare better. It was sent {key}, "
-            f"and asked for judge.endpoint.model={endpoint.model!r}. Mend the key, its account or "
-            "the model's name, see with `python -m judges.check judge="
-            f"{self.judge.name}`, and run the same command again: it goes on where it stopped.",
-        )
+        self._asker.stop_if_refused()
 
     @property
     def compares(self) -> bool:
@@ -191,11 +169,11 @@ class Session:
         Its end cancels what was submitted and has not ended. Only one thread may ask this session
         meanwhile.
         """
-        self._in_batch = True
+        self._asker.in_batch = True
         try:
             yield
         finally:
-            self._in_batch = False
+            self._asker.in_batch = False
             self._loop.run(self._drop())
 
     async def _verdicts(self, items: Sequence[tuple[Row, str]]) -> list[list[Verdict]]:
@@ -276,40 +254,7 @@ class Session:
             UserError: the key variable is missing, or the endpoint does not answer, does not
                 accept the key, or serves other models.
         """
-        endpoint = self.judge.endpoint
-        name = endpoint.api_key_env
-        check_key(endpoint, f"Judge {self.judge.name or endpoint.model!r}")
-        try:
-            served = self._loop.run(list_models(self._channel))
-        except EndpointRefused as refusal:
-            key = f"the key in the environment variable {name}" if name else "a request without key"
-            raise EndpointRefused(
-                *refusal.parts,
-                f"The judge's endpoint {endpoint.url} does not accept {key} ({refusal}). Check "
-                "the key, its account and judge.endpoint.url, or set judge.endpoint.api_key_env "
-                "to the name of the variable that holds the right key.",
-            ) from None
-        except (Fault, TimeoutError) as error:
-            start = (
-                f"Start it with `{endpoint.start_command}`"
-                if endpoint.start_command
-                else "Start it (judge.endpoint.start_command can hold the command)"
-            )
-            why = str(error) or f"nothing within {endpoint.deadline_s:g} s"
-            raise UserError(
-                f"The judge's endpoint {endpoint.url} does not answer ({why}). {start}, or point "
-                "judge.endpoint.url to where it runs."
-            ) from None
-        wanted = endpoint.model or (self.judge.name if self.judge.simulated is not None else "")
-        binding = dialect_of(self.judge).lists_models
-        if binding and served is not None and wanted not in served:
-            more = f" and {len(served) - MANY_MODELS} more" if len(served) > MANY_MODELS else ""
-            names = ", ".join(served[:MANY_MODELS]) or "no model at all"
-            raise UserError(
-                f"The judge's endpoint {endpoint.url} does not serve judge.endpoint.model="
-                f"{wanted!r}; it serves {names}{more}. Set judge.endpoint.model to one of "
-                "these."
-            )
+        self._loop.run(self._asker.check())
 
     def close(self) -> None:
         """Abort what is in flight (its verdicts are ``aborted``) and close all connections."""
@@ -321,26 +266,9 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _accepted(self, value: dict[str, Any]) -> bool:
-        """Whether stored replies are of this judge's model; others are asked for again."""
-        endpoint = self.judge.endpoint
-        asked = str(endpoint.extra_body.get("model") or endpoint.model)
-        return all(
-            is_asked(asked, reply.get("model", ""), endpoint.served_as)
-            for reply in value["replies"]
-        )
-
-    async def _shut(self) -> None:
-        self._closing = True
-        await cancel(self._in_flight.values())
-        if self._single_flight is not None:
-            await self._single_flight.close()
-        await self._channel.wire.close()
-
     async def _drop(self) -> None:
         await cancel(self._submissions)
-        await cancel(self._in_flight.values())
-        self._in_flight.clear()
+        await self._asker.drop()
 
     async def _answer(self, grading: AnswerGrading, row: Row, answer: str, index: int) -> Verdict:
         """One answer's verdict: all its requests at once, each with its follow-up."""
@@ -388,75 +316,20 @@ class Session:
         """The reply to one request, read. Who asks the same at the same time shares it."""
         body = judge_body(self.judge, grading.body(request), request.messages, index)
         request = dataclasses.replace(request, key=self._request_key(body, index))
-        known = request.key in self._in_flight or self._closing
-        if self._single_flight is not None and not known:
-            stored = await self._single_flight.find(request.key)
-            if stored is not None:
-                self.hits += 1
-                return read(grading, request, Fetched.stored(stored))
-        flight = self._in_flight.get(request.key)
-        first = flight is None
-        if flight is None:
-            if self._closing:
-                return read(grading, request, CLOSED)
-            flight = asyncio.create_task(self._obtain(grading, request, body, within_s))
-            self._in_flight[request.key] = flight
-            flight.add_done_callback(
-                lambda _: self._in_batch or self._in_flight.pop(request.key, None)
-            )
-        try:
-            fetched = await asyncio.shield(flight)
-        except asyncio.CancelledError:
-            if not flight.cancelled():
-                raise
-            return read(grading, request, CLOSED)
-        if first:
-            return fetched
-        self.hits += 1
-        if fetched.request != request:  # the same words about other members of a group
-            fetched = read(grading, request, fetched)
-        return dataclasses.replace(fetched, from_cache=True, cost_usd=0.0)
-
-    async def _obtain(
-        self, grading: Grading, request: Request, body: Body, within_s: float | None
-    ) -> Fetched:
-        """What the judge replies, within what may be spent."""
-        send = partial(self._claim, grading, request, body, within_s)
-        if self._allowance is None:
-            return await send()
-        fetched = await self._allowance.spend(self.judge, send)
+        fetched = await self._asker.fetch(
+            request.key,
+            partial(self._ask, grading, request, body, within_s),
+            partial(read, grading, request),
+            None if self._allowance is None else partial(self._allowance.spend, self.judge),
+        )
+        # the same words about other members of a group, or what an allowance left unread
         return fetched if fetched.request == request else read(grading, request, fetched)
-
-    async def _claim(
-        self, grading: Grading, request: Request, body: Body, within_s: float | None
-    ) -> Fetched:
-        """Ask, unless another of the processes that share the store is asking already."""
-        if self._single_flight is None:
-            return await self._ask(grading, request, body, within_s)
-        shared = await self._single_flight.claim(request.key)
-        if shared is not None:
-            self.hits += 1
-            return read(grading, request, Fetched.stored(shared))
-        try:
-            fetched = await self._ask(grading, request, body, within_s)
-        except BaseException:
-            self._single_flight.give_up(request.key)
-            raise
-        mine = fetched.value()
-        if not fetched.replies or fetched.outcome is not None:
-            self._single_flight.give_up(request.key, mine)
-            return fetched
-        winner = await self._single_flight.put(request.key, mine)
-        if winner != mine:  # its lease had lapsed and another was first: that is the verdict
-            theirs = read(grading, request, Fetched.stored(winner))
-            return dataclasses.replace(theirs, cost_usd=fetched.cost_usd)
-        return fetched
 
     async def _ask(
         self, grading: Grading, request: Request, body: Body, within_s: float | None
     ) -> Fetched:
         retry = Retry(self.judge, body, lambda reply: grading.parse(reply, request))
-        fetched = await ask(self._channel, body, retry, within_s)
+        fetched = await ask(self._asker.channel, body, retry, within_s)
         cost = cost_usd(self.judge, fetched.replies)
         return read(grading, request, dataclasses.replace(fetched, cost_usd=cost), retry.parsed)
 

@@ -22,12 +22,15 @@ from study.tables import table
 
 KINDS = ("rollouts", "verdicts")
 """The folders of parts in a cell."""
+CALLS = "calls"
+"""The folder of parts with operator calls, in a cell whose completions are programs."""
 MISSING = "missing"
 """The folder, with `KINDS` in it, of steps that stopped their run because too many verdicts were
 missing. Nothing was learned from them, so they are not part of the run, but their cost counts."""
 
 _COLUMNS = table(__file__)
-ROLLOUT, VERDICT, OPTIONAL = (_COLUMNS[name] for name in ("rollout", "verdict", "optional"))
+_KINDS = ("rollout", "verdict", "optional", "call")
+ROLLOUT, VERDICT, OPTIONAL, CALL = (_COLUMNS[name] for name in _KINDS)
 PLACE = ("rollout_id", "step", "prompt_id", "group", "member")
 """Rollout columns that say which rollout it is."""
 ORIGIN = ("dataset", "domain", "item")
@@ -37,11 +40,13 @@ REPLAYED = {
     **dict.fromkeys(("original_score", "original_reward", "original_advantage"), "float64"),
 }
 """Columns of a rollout that another judge or failure policy has scored again."""
-NEVER_MISSING = ("step", "group", "member", "sample_index")
+NEVER_MISSING = ("step", "group", "member", "sample_index", "call")
 """Whole numbers that every row has; others may be missing, and are read as NaN then."""
 METRICS = "metrics.jsonl"
 COMPONENT = "component/"
 """Prefix of the extra rollout columns that hold the parts of a composed reward."""
+FEATURE = "feature/"
+"""Prefix of those that hold what was measured of an executed program."""
 
 
 def rollout_id(step: int, row: int) -> str:
@@ -115,7 +120,7 @@ class Recorder:
         self._keep_damaged(problems)
         lines_before = [line for line in lines if line["step"] <= after_step]
         write_text(self._metrics_path, "".join(json.dumps(line) + "\n" for line in lines_before))
-        for kind in KINDS:
+        for kind in (*KINDS, *([CALLS] if (folder / CALLS).is_dir() else [])):
             inside = folder / kind
             try:
                 inside.mkdir(parents=True, exist_ok=True)
@@ -154,9 +159,12 @@ class Recorder:
         rollouts: list[dict[str, Any]],
         verdicts: list[dict[str, Any]],
         metrics: dict[str, float],
+        calls: list[dict[str, Any]] | None = None,
     ) -> dict[str, Any]:
-        """Record one step whole, the metrics line last: step, time_ms, metrics. Returns that."""
-        for path in _write_parts(self.folder, part_name(step), rollouts, verdicts, durable=False):
+        """Record one step whole, the metrics line last: step, time_ms, metrics. Returns that.
+        ``calls`` are those of operators, None where completions are no programs."""
+        tables = (rollouts, verdicts, calls)
+        for path in _write_parts(self.folder, part_name(step), *tables, durable=False):
             self._loose |= {path, path.parent}
         return self.write_line(step, metrics)
 
@@ -175,14 +183,18 @@ class Recorder:
         self._loose.clear()
 
     def write_missing(
-        self, step: int, rollouts: list[dict[str, Any]], verdicts: list[dict[str, Any]]
+        self,
+        step: int,
+        rollouts: list[dict[str, Any]],
+        verdicts: list[dict[str, Any]],
+        calls: list[dict[str, Any]] | None = None,
     ) -> None:
         """Record a step that nothing will be learned from, beside the run: see `MISSING`. Each try
         keeps its own parts, the first under the step's name."""
         folder = self.folder / MISSING
         tries = 1 + len(list((folder / "verdicts").glob(f"step-{step:06d}*.parquet")))
         name = part_name(step) if tries == 1 else f"step-{step:06d}-{tries}.parquet"
-        _write_parts(folder, name, rollouts, verdicts)
+        _write_parts(folder, name, rollouts, verdicts, calls)
 
 
 def _write_parts(
@@ -190,20 +202,26 @@ def _write_parts(
     name: str,
     rollouts: list[dict[str, Any]],
     verdicts: list[dict[str, Any]],
+    calls: list[dict[str, Any]] | None = None,
     durable: bool = True,
 ) -> list[Path]:
-    """Write the two parts of one step; returns their paths."""
+    """Write the parts of one step; returns their paths."""
     paths = [folder / kind / name for kind in KINDS]
     write_part(paths[0], rollouts, ROLLOUT, durable)
     write_part(paths[1], verdicts, VERDICT, durable)
+    if calls is not None:
+        paths.append(folder / CALLS / name)
+        paths[-1].parent.mkdir(parents=True, exist_ok=True)
+        write_part(paths[-1], calls, CALL, durable)
     return paths
 
 
 def write_part(
     path: Path, rows: list[dict[str, Any]], columns: dict[str, str], durable: bool = True
 ) -> None:
-    """Write one Parquet part under its name in one rename; component columns are added."""
-    extra = sorted({key for row in rows for key in row if key.startswith(COMPONENT)})
+    """Write one Parquet part under its name in one rename; component and feature columns are
+    added."""
+    extra = sorted({key for row in rows for key in row if key.startswith((COMPONENT, FEATURE))})
     present = [item for item in OPTIONAL.items() if any(item[0] in row for row in rows)]
     fields = [*columns.items(), *present, *((name, "float64") for name in extra)]
     out = pa.BufferOutputStream()
@@ -220,7 +238,7 @@ def _schema(fields: Sequence[tuple[str, Any]]) -> pa.Schema:
 
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A part of `ROLLOUT` or `VERDICT` rows, or the named columns that it has, in their types.
+    """A part of rollouts, verdicts or calls, or the named columns that it has, in their types.
     Raises Damaged: no Parquet, pages that are not as they were written, columns of another kind
     (numbers for texts, truth values for numbers), or another step's rows."""
     try:
@@ -244,9 +262,9 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 def _type_of(column: pa.Field) -> Any:
     """The type that a column of a part has by its name, or else the one that it came with."""
-    if column.name.startswith(COMPONENT):
+    if column.name.startswith((COMPONENT, FEATURE)):
         return "float64"
-    return {**ROLLOUT, **VERDICT, **OPTIONAL}.get(column.name, column.type)
+    return {**ROLLOUT, **VERDICT, **CALL, **OPTIONAL}.get(column.name, column.type)
 
 
 def _other(column: pa.Field, wanted: pa.Field) -> bool:
@@ -310,7 +328,7 @@ def step_of(part: Path) -> int | None:
 
 def where(path: Path) -> str:
     """The path from the cell's folder on, as a reader of a message can find it."""
-    depth = 3 if path.parent.name in KINDS else 2
+    depth = 3 if path.parent.name in (*KINDS, CALLS) else 2
     return "/".join(path.parts[-depth:])
 
 

@@ -13,7 +13,7 @@ import analysis
 from experiments import plan
 from experiments.launch.pool import run_cells, start_server
 from experiments.launch.warm import warming
-from experiments.preflight import check_machine, check_study, judges_of, preflight, writable
+from experiments.preflight import check_machine, check_study, models_of, preflight, writable
 from experiments.track.runs import close_parent, mark_killed
 from experiments.track.store import initialise, tracking_uri, ui_command, ui_link
 from judges.serving.server import leases
@@ -48,7 +48,7 @@ def run_study(todo: Sequence[Cell], elsewhere: Callable[[], None] | None) -> int
     started = time.perf_counter()
     check_machine(new, elsewhere is not None)
     with ExitStack() as stack:
-        stack.enter_context(leases(judges_of(new), study_dir.parent))
+        stack.enter_context(leases(models_of(new), study_dir.parent))
         check_study(study_dir, todo, todo[0].config.factors)  # again: servers took their time
         writable(study_dir.parent)
         preflight(todo)

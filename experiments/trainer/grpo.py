@@ -12,7 +12,7 @@ place where a checkpoint can stand (TRL cannot resume between a generation and i
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,9 @@ from experiments.trainer.domains import domain_metrics
 from experiments.trainer.held_out import HeldOut
 from experiments.trainer.metrics import TRL_METRICS, step_metrics
 from experiments.trainer.order import InOrder
-from experiments.trainer.prompts import Scaffolder, prompt_dataset
+from experiments.trainer.prompts import Scaffolder, prompt_dataset, prompt_of
 from experiments.vllm import trl_options
+from experiments.world import Messages
 from study.errors import UserError
 from study.heartbeat import Heartbeat
 from study.records import COMPONENT, Recorder
@@ -98,6 +99,7 @@ class RecordingTrainer(InOrder):
         scorer: None in every process of a cell but the first.
         scaffold: what each rollout of a step is shown before it answers; None shows nothing.
         fast_path: whether to share prefixes where the model can take it.
+        shown: prompt id -> what the policy is shown and trained on, where that is not the row.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class RecordingTrainer(InOrder):
         scorer: Scorer | None,
         scaffold: Scaffolder | None = None,
         fast_path: bool = True,
+        shown: Callable[[str], Messages] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(reward_funcs=ranks.Gathered(scorer), **kwargs)
@@ -120,6 +123,7 @@ class RecordingTrainer(InOrder):
         self._layouts = prefix.layouts(self.accelerator.device)
         self.shares_prefixes = fast_path and self._install()
         self._scaffold = scaffold
+        self._prompt_of = shown
         self._shown: list[Shown] | None = None
         self._prompt_ids: list[str] = []
         self._row_logprobs: torch.Tensor | None = None
@@ -204,6 +208,11 @@ class RecordingTrainer(InOrder):
         )
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if self._prompt_of is not None:  # the prompt that is sampled from is the one trained on
+            inputs = [
+                example | {"prompt": list(self._prompt_of(example["prompt_id"]))}
+                for example in inputs
+            ]
         # never in evaluation: what a policy can do is asked of it without help
         if self._scaffold is not None and self.accelerator.unwrap_model(self.model).training:
             shown_N = self._scaffold(gather_object(inputs), self.state.global_step + 1)
@@ -432,7 +441,8 @@ class RecordStep(TrainerCallback):
         )
         if record.step == 1:
             metrics["policy/trainable_parameters"] = float(self.trainable)
-        line = self.recorder.write_step(record.step, record.rollouts, record.verdicts, metrics)
+        parts = (record.rollouts, record.verdicts)
+        line = self.recorder.write_step(record.step, *parts, metrics, record.calls)
         self.scorer.pending = None
         self.on_line(line)
 
@@ -466,10 +476,14 @@ def make_trainer(
         cell_id: hash of the config, noted in each checkpoint.
     """
     row_of = lookup(config.task) if scorer is None else scorer.oracle.row_of
+    shown = None
+    if scorer is not None and scorer.world.prompts:
+        shown = prompt_of(scorer.world, row_of)
     trainer = RecordingTrainer(
         scorer,
-        scaffold=None if config.scaffold.name == "none" else Scaffolder(config, row_of),
+        scaffold=None if config.scaffold.name == "none" else Scaffolder(config, row_of, shown),
         fast_path=config.trainer.fast,
+        shown=shown,
         model=model,
         args=grpo_config(config, output_dir),
         train_dataset=prompt_dataset(rows),

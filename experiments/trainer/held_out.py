@@ -24,7 +24,7 @@ from experiments.scorer import Scorer
 from experiments.trainer import checkpoints
 from experiments.trainer.generate import Sampling, by_transformers, generate, merged
 from experiments.trainer.rollouts import rows_at_once
-from study.answers import answer_of
+from study.endings import INFRASTRUCTURE
 from study.errors import UserError
 from study.files import write_text
 from study.records import Recorder
@@ -77,7 +77,8 @@ class HeldOut(TrainerCallback):
         self.scorer.heart.phase("evaluating")
         if self.config.trainer.keep_steps:
             self._keep(step)
-        ids = greedy(self.trainer, [list(row.messages) for row in self.rows])
+        world = self.scorer.world
+        ids = greedy(self.trainer, [list(world.shown(row, learning=False)) for row in self.rows])
         assert self.scorer.decode is not None, "the trainer has been made"
         texts = self.scorer.decode(ids)
         ends = set(self.trainer.eos_token_ids)
@@ -92,16 +93,22 @@ class HeldOut(TrainerCallback):
     def _items(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         """What the rules say of each row's answer, as JSON; ``correct`` is null where they could
         not tell."""
-        answers = [answer_of(text) for text in texts]
+        executed = self.scorer.world.play(self.rows, texts)
+        told_of = self._told([each.answer for each in executed])
         items = []
-        for row, text, told in zip(self.rows, texts, self._told(answers), strict=True):
+        for row, text, each, told in zip(self.rows, texts, executed, told_of, strict=True):
+            if each.played is not None and each.played.outcome in INFRASTRUCTURE:
+                told = _missing(each.played.outcome)
             place = {
                 "id": row.item or row.prompt_id,
                 "dataset": row.dataset or self.config.task.name,
                 "domain": row.domain,
                 "sample": 0,
             }
-            items.append(place | told | {"completion": text})
+            ran = {}
+            if each.played is not None:
+                ran = {"answer": each.answer, "outcome": each.played.outcome}
+            items.append(place | told | {"completion": text} | ran)
         return items
 
     def _told(self, answers: Sequence[str | None]) -> list[dict[str, Any]]:

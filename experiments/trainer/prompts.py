@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from experiments.world import Messages, World
 from study.rows import Row
 from study.scaffold import Shown, show
 from study.schema import Study
@@ -16,6 +18,17 @@ def prompt_dataset(rows: Sequence[Row]) -> Any:
     from datasets import Dataset
 
     return Dataset.from_dict({"place": range(len(rows))}).with_transform(_Prompts(rows))
+
+
+def prompt_of(world: World, row_of: Callable[[str], Row | None]) -> Callable[[str], Messages]:
+    """Prompt id -> what a policy in that world is shown of the row."""
+
+    def shown(prompt_id: str) -> Messages:
+        row = row_of(prompt_id)
+        assert row is not None, "the trainer asks about rows of the task alone"
+        return world.shown(row)
+
+    return shown
 
 
 class _Prompts:
@@ -44,11 +57,18 @@ class Scaffolder:
 
     Args:
         row_of: prompt id -> row of the task.
+        shown: prompt id -> what the policy is shown, where that is not the row.
     """
 
-    def __init__(self, config: Study, row_of: Callable[[str], Row | None]) -> None:
+    def __init__(
+        self,
+        config: Study,
+        row_of: Callable[[str], Row | None],
+        shown: Callable[[str], Messages] | None = None,
+    ) -> None:
         self.config = config
         self.row_of = row_of
+        self.shown = shown
         self.keep = config.scaffold.keep
 
     def __call__(self, inputs: list[dict[str, Any]], step: int) -> list[Shown]:
@@ -57,6 +77,8 @@ class Scaffolder:
         for index, example in enumerate(inputs):
             row = self.row_of(example["prompt_id"])
             assert row is not None, "the trainer asks about rows of the task alone"
+            if self.shown is not None:
+                row = replace(row, messages=self.shown(row.prompt_id))
             place = index % size
             steps, seed = config.trainer.steps, config.seed
             shown.append(show(config.scaffold, row, place, size, step, steps, seed))

@@ -67,6 +67,13 @@ class Trace:
     tokens_out: int | None = 0
     path: int = 0
     error: str = ""
+    model_calls: int = 0
+    attempts: int = 0
+    """Requests sent for it; what the store had is none."""
+    paid_usd: float | None = 0.0
+    """What those cost; None where unknown."""
+    keys: list[str] = field(default_factory=list)
+    """Of its replies in the store."""
 
     def tokens(self) -> int | None:
         """In and out; None where either is unknown."""
@@ -138,6 +145,8 @@ class Broker:
         self._places = asyncio.Semaphore(self.budget.at_once)
         self._asked: Counter[str] = Counter()
         self._paths: dict[int, int] = {}
+        self.repeated = 0
+        """Calls that were made before with the same arguments."""
 
     async def call(
         self, number: int, name: str, arguments: dict[str, Any], after: list[int]
@@ -191,6 +200,10 @@ class Broker:
             )
         except Down as error:
             raise Stop(Ending.OPERATOR_ERROR, f"{operator.name}: {error}") from error
+        trace.model_calls += 1
+        trace.attempts += reply.attempts
+        trace.paid_usd = total((trace.paid_usd, reply.cost_usd))
+        trace.keys += [reply.key] if reply.key else []
         trace.tokens_in = total((trace.tokens_in, reply.tokens_in))
         trace.tokens_out = total((trace.tokens_out, reply.tokens_out))
         estimates = ((reply.tokens_in, prompt), (reply.tokens_out, reply.text))
@@ -249,6 +262,7 @@ class _Desk:
         self.broker, self.operator, self.trace = broker, operator, trace
         self.domain, self.entry_point = broker.problem.domain, broker.problem.entry_point
         key = repr((broker.problem.id, operator.name, sorted(arguments.items())))
+        broker.repeated += broker._asked[key] > 0
         broker._asked[key] += 1
         seed = f"{key} {broker._asked[key]}".encode("utf-8", "surrogatepass")
         self.random = Random(hashlib.sha256(seed).digest())

@@ -7,13 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from experiments.workflow.operators import OPERATORS
 from study.completions import json_object, sound_records
 from study.errors import UserError
 from study.schema import Price
-from study.verdict import Reply
 
 FAILURES = ("timeout", "http_500", "empty")
 ATTEMPTS = 3
@@ -33,11 +32,32 @@ class Question:
     parameters: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a question got, after all attempts; it may be empty. Tokens are None where unknown.
+
+    Attributes:
+        attempts: requests sent now; 0 where the store had it.
+        cost_usd: what it cost now; None where unknown.
+        key: where the store keeps it; empty for nowhere.
+    """
+
+    text: str
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    attempts: int = 1
+    cost_usd: float | None = None
+    key: str = ""
+
+
 class Down(Exception):
     """The executor gave no reply in any attempt: nothing is said of the program."""
 
 
-def total(counts: Iterable[int | None]) -> int | None:
+Number = TypeVar("Number", int, float)
+
+
+def total(counts: Iterable[Number | None]) -> Number | None:
     """The sum; None where a part of it is unknown."""
     values = list(counts)
     return None if None in values else sum(value for value in values if value is not None)
@@ -54,7 +74,7 @@ class Executor(Protocol):
     name: str
     price: Price | None
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: Question) -> Answer:
         """The reply, which may be empty. Raises Down: there is none."""
         ...
 
@@ -75,26 +95,26 @@ class Script:
         for line in lines:
             self._lines[line.get("operator") or ""].append(line)
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: Question) -> Answer:
         """The next reply with words in it; tokens are those of all attempts."""
-        replies: list[Reply] = []
+        replies: list[dict[str, Any]] = []
+        text = ""
         failure = ""
         for _ in range(ATTEMPTS):
             line = self._next(question.operator)
             if (failure := line.get("fail") or "empty") in ("timeout", "http_500"):
                 continue
             text = line["text"] if line.get("fail") is None else ""
-            replies.append(
-                Reply(text, "", "stop", None, line.get("tokens_in"), None, line.get("tokens_out"))
-            )
+            replies.append(line)
             if text.strip():
                 break
         if not replies or failure in ("timeout", "http_500"):
             raise Down(f"{failure} in {ATTEMPTS} attempts")
-        return Reply(
-            replies[-1].text,
-            tokens_in=total(reply.tokens_in for reply in replies),
-            tokens_out=total(reply.tokens_out for reply in replies),
+        return Answer(
+            text,
+            total(line.get("tokens_in") for line in replies),
+            total(line.get("tokens_out") for line in replies),
+            len(replies),
         )
 
     def again(self) -> Script:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from typing import Any
 from experiments.workflow.operators.base import DOMAINS
 from study.errors import UserError
 from study.files import Damaged, first_line, read_text
+from study.rows import Row
+from study.tasks.datasets.item import Item
 
 LEGAL = (
     'a JSON object {"id", "domain", "prompt"} with domain math, code or qa, and, for code,'
@@ -79,3 +83,39 @@ def read_problem(given: str, key: str = "problem") -> Problem:
     if not isinstance(record, dict):
         raise UserError(f"The problem is a JSON {type(record).__name__}. Give {LEGAL}.")
     return make_problem(record)
+
+
+def problem_of(row: Row, tests: str = "public") -> Problem:
+    """A task's row as a problem. Of a row of code the public tests are those that its set has, or
+    that the prompt shows; with ``tests=hidden`` they are the grader's, which is a treatment."""
+    item = row.spec.get("item")
+    domain = row.domain or "qa"
+    if not isinstance(item, Item):
+        return Problem(row.prompt_id, domain, row.prompt_text())
+    public = (item.tests,) if tests == "hidden" and item.tests else _public_tests(item)
+    return Problem(
+        row.prompt_id, domain, row.prompt_text(), item.entry_point, public, item.group_key
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _tests_in(prompt: str) -> tuple[str, ...]:
+    """The examples of a docstring, as assert statements."""
+    try:
+        examples = doctest.DocTestParser().get_examples(prompt)
+    except ValueError:  # examples that are laid out otherwise
+        return ()
+    return tuple(
+        f"assert ({example.source.strip()}) == ({example.want.strip()})"
+        for example in examples
+        if example.want.strip() and "\n" not in example.source.strip()
+    )
+
+
+def _public_tests(item: Item) -> tuple[str, ...]:
+    if item.public_tests:
+        return item.public_tests
+    if item.code_prompt:
+        return _tests_in(item.code_prompt)
+    lines = (line.strip() for line in item.tests.splitlines())
+    return tuple(line for line in lines if line and line in item.prompt)

@@ -5,22 +5,86 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from experiments.workflow import flags, static
 from experiments.workflow.broker import Broker, Budget, Ending, Workshop
 from experiments.workflow.executor import Executor
 from experiments.workflow.find import find
-from experiments.workflow.play import Played, play
+from experiments.workflow.instructions import Instruction
+from experiments.workflow.operators.base import Operator
+from experiments.workflow.play import LIMITS, Played, play
 from experiments.workflow.problem import Problem
 from experiments.workflow.program import Program, Refused
 from experiments.workflow.validate import Report, validate
+from study.sandbox.calls import Limits
 from study.sandbox.conversation import Stage
 from study.sandbox.worker import Broken
 
 TRIES = 2
 """How often a run begins at most where the sandbox fails."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One completion after validation and, where it was run, after its run.
+
+    Attributes:
+        played: how the program ended; None where it was not run.
+        broker: the account of its operator calls, as ``played``.
+    """
+
+    report: Report
+    played: Played | None = None
+    broker: Broker | None = None
+    seconds: float = 0.0
+
+    @property
+    def outcome(self) -> Ending:
+        """How the rollout ended."""
+        return self.report.outcome if self.played is None else self.played.outcome
+
+    @property
+    def answer(self) -> str | None:
+        """What the program returned; None where it returned nothing."""
+        return None if self.played is None else self.played.answer
+
+    @property
+    def why(self) -> str:
+        """One line on what is wrong; empty where nothing is."""
+        if self.played is not None:
+            return self.played.why
+        errors = [said for said in self.report.diagnostics if said.level == "error"]
+        return errors[0].message if errors else ""
+
+    def flags(self, problem: Problem) -> dict[str, Any]:
+        """What is noticed of the program and its answer, and is not punished."""
+        shown: dict[str, Any] = {
+            "constant": self.report.constant,
+            "literal_share": None,
+            "judge_address": None,
+            "option_list": None,
+            "echo_problem": None,
+        }
+        report, answer = self.report, self.answer
+        if answer is None:
+            return shown
+        tree = report.tree
+        if tree is None and report.program is not None:
+            tree = static.read(report.program)[0]
+        literals = flags.literal_texts(tree) if tree is not None else []
+        if report.program is not None:
+            literals += report.program.prompts.values()
+        replies = self.broker.replies if self.broker else []
+        return shown | {
+            "literal_share": flags.literal_share(answer, literals, replies),
+            "judge_address": flags.judge_address(answer),
+            "option_list": flags.option_list(answer),
+            "echo_problem": flags.echo_problem(answer, problem.prompt),
+        }
 
 
 async def execute(
@@ -32,27 +96,35 @@ async def execute(
     checked: bool = True,
     form: str | None = None,
     prompts: Mapping[str, str] | None = None,
-    budget: Budget | None = None,
-) -> dict[str, Any]:
-    """The record of one run, as ``run`` writes it. A program that is refused is not run, but where
-    it is not ``checked``: then it runs beside its validation.
+    settings: Settings | None = None,
+) -> Execution:
+    """Validate a completion and run its program. One that is refused is not run, but where it is
+    not ``checked``: then it runs beside its validation.
     Raises UserError: the sandbox failed twice while it was validated."""
     began = time.perf_counter()
+    run = partial(perform, problem=problem, executor=executor, stage=stage, workshop=workshop)
     validation = validate(completion, stage, form, prompts, problem)
     if checked:
         report = await validation
         if report.program is None or report.outcome is not Ending.OK:
-            return _record(report, None, None, problem, stage, began)
-        played, broker = await perform(report.program, problem, executor, stage, workshop, budget)
-        return _record(report, played, broker, problem, stage, began)
+            return Execution(report, seconds=time.perf_counter() - began)
+        played, broker = await run(report.program, settings=settings)
+        return Execution(report, played, broker, time.perf_counter() - began)
     try:
         program = dataclasses.replace(find(completion, form), prompts=dict(prompts or {}))
     except Refused:
-        return _record(await validation, None, None, problem, stage, began)
-    report, (played, broker) = await asyncio.gather(
-        validation, perform(program, problem, executor, stage, workshop, budget)
-    )
-    return _record(report, played, broker, problem, stage, began)
+        return Execution(await validation, seconds=time.perf_counter() - began)
+    report, (played, broker) = await asyncio.gather(validation, run(program, settings=settings))
+    return Execution(report, played, broker, time.perf_counter() - began)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for the runs of a study: budget, limits of the program itself, and layer 2."""
+
+    budget: Budget = field(default_factory=Budget)
+    limits: Limits = LIMITS
+    instruct: Callable[[Operator, str], Instruction] | None = None
 
 
 async def perform(
@@ -61,54 +133,27 @@ async def perform(
     executor: Executor,
     stage: Stage,
     workshop: Workshop,
-    budget: Budget | None = None,
+    settings: Settings | None = None,
 ) -> tuple[Played, Broker]:
     """Run a program once more where the sandbox fails, and no more; its end, and its account."""
+    settings = settings or Settings()
     for _ in range(TRIES):
-        broker = Broker(problem, executor, workshop, budget or Budget())
+        broker = Broker(problem, executor, workshop, settings.budget, settings.instruct)
         try:
-            return await play(program, problem, stage, broker.call, broker.spent), broker
+            ended = play(program, problem, stage, broker.call, broker.spent, settings.limits)
+            return await ended, broker
         except Broken as error:
             played = Played(Ending.SANDBOX_ERROR, str(error))
     return played, broker
 
 
-def _record(
-    report: Report,
-    played: Played | None,
-    broker: Broker | None,
-    problem: Problem,
-    stage: Stage,
-    began: float,
-) -> dict[str, Any]:
-    answer = played.answer if played is not None else None
-    traces = broker.traces if broker is not None else []
-    tree = report.tree
-    if tree is None and report.program is not None:
-        tree = static.read(report.program)[0]
-    shown: dict[str, Any] = {
-        "constant": report.constant,
-        "literal_share": None,
-        "judge_address": None,
-        "option_list": None,
-        "echo_problem": None,
-    }
-    if answer is not None:
-        literals = flags.literal_texts(tree) if tree is not None else []
-        if report.program is not None:
-            literals += report.program.prompts.values()
-        shown |= {
-            "literal_share": flags.literal_share(
-                answer, literals, broker.replies if broker else []
-            ),
-            "judge_address": flags.judge_address(answer),
-            "option_list": flags.option_list(answer),
-            "echo_problem": flags.echo_problem(answer, problem.prompt),
-        }
+def record(execution: Execution, problem: Problem, stage: Stage) -> dict[str, Any]:
+    """The record of one run, as ``run`` writes it."""
+    report, played, broker = execution.report, execution.played, execution.broker
     return {
-        "outcome": str(report.outcome if played is None else played.outcome),
+        "outcome": str(execution.outcome),
         "why": "" if played is None else played.why,
-        "answer": answer,
+        "answer": execution.answer,
         "claimed_cost": None if played is None else played.cost,
         "cost_usd": 0.0 if broker is None else broker.cost_usd,
         "calls": [
@@ -119,15 +164,15 @@ def _record(
                 "tokens_out": trace.tokens_out,
                 "error": trace.error,
             }
-            for trace in traces
+            for trace in (broker.traces if broker is not None else [])
         ],
         "model_calls": 0 if broker is None else broker.model_calls,
         "tokens_in": 0 if broker is None else broker.tokens_in,
         "tokens_out": 0 if broker is None else broker.tokens_out,
         "critical_tokens": 0 if broker is None else broker.critical,
         "own_s": 0.0 if played is None else played.own_s,
-        "wall_s": time.perf_counter() - began,
-        "flags": shown,
+        "wall_s": execution.seconds,
+        "flags": execution.flags(problem),
         "sandbox": str(stage.tier),
         "sha": None if report.program is None else report.program.sha,
         "diagnostics": [diagnostic.as_row() for diagnostic in report.diagnostics],

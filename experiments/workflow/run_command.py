@@ -22,7 +22,7 @@ from experiments.workflow.executor import Script, read_script
 from experiments.workflow.find import FORMS
 from experiments.workflow.inputs import Given, given_programs
 from experiments.workflow.problem import Problem, read_problem
-from experiments.workflow.run import execute
+from experiments.workflow.run import execute, record
 from experiments.workflow.validate import WORLDS
 from study.bounds import Choice, Number
 from study.cli import command, option, output, word, writes
@@ -58,10 +58,12 @@ async def runs(
 ) -> list[dict[str, Any]]:
     """One record for each program, one after the other."""
     with Stage(1 + len(WORLDS)) as stage, Workshop(stage.tier, 1) as workshop:
-        return [
-            await execute(
+        records = []
+        for item in given:
+            asked = dataclasses.replace(problem, domain=item.domain or problem.domain)
+            execution = await execute(
                 item.text,
-                dataclasses.replace(problem, domain=item.domain or problem.domain),
+                asked,
                 script.again(),
                 stage,
                 workshop,
@@ -69,8 +71,8 @@ async def runs(
                 item.form or form,
                 item.prompts,
             )
-            for item in given
-        ]
+            records.append(record(execution, asked, stage))
+        return records
 
 
 @command(
@@ -88,12 +90,12 @@ def main(options: Options) -> int:
     script = read_script(options.script)
     script.price = Price(options.price_input or 0.0, output=options.price_output or 0.0)
     records = asyncio.run(runs(given, problem, script, options.static, options.form))
-    named = [item.name | record for item, record in zip(given, records, strict=True)]
+    named = [item.name | each for item, each in zip(given, records, strict=True)]
     with writes("out", options.out):
         write_json(options.out, {"runs": named} if options.programs is not None else named[0])
-    for record in named[:20]:
-        said = f" ({record['why']})" if record["why"] else ""
-        name = record.get("path", record.get("id"))
-        print(visible(f"{name}: {record['outcome']}{said}, {len(record['calls'])} operator calls"))
+    for shown in named[:20]:
+        said = f" ({shown['why']})" if shown["why"] else ""
+        name = shown.get("path", shown.get("id"))
+        print(visible(f"{name}: {shown['outcome']}{said}, {len(shown['calls'])} operator calls"))
     print(options.out)
     return 0

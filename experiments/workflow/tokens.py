@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -23,6 +24,11 @@ _TOKEN = re.compile(r"[A-Za-z_]{1,6}|[\r\n]+|[^\sA-Za-z_]")
 def by_rule(text: str) -> int:
     """The number of tokens of a text by the rule above."""
     return len(_TOKEN.findall(text))
+
+
+def by_policy(tokenizer: Any) -> Callable[[str], int]:
+    """A counter by the tokenizer of a policy; no special tokens."""
+    return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def by_tokenizer(path: Path) -> Callable[[str], int]:

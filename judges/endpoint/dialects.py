@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn
 
 from study import bounds
 from study.errors import UserError
-from study.schema import Endpoint, Judge, Sampling
+from study.schema import Endpoint, Judge, Model, Sampling
 from study.tables import table
 
 REMINDER = (
@@ -47,9 +47,9 @@ class Dialect:
 DIALECTS = {name: Dialect(**settings) for name, settings in table(__file__).items()}
 
 
-def dialect_of(judge: Judge) -> Dialect:
-    """The dialect that a judge's endpoint speaks. Raises UserError: there is none of that name."""
-    return named_dialect(dialect_name(judge))
+def dialect_of(model: Model) -> Dialect:
+    """The dialect that a model's endpoint speaks. Raises UserError: there is none of that name."""
+    return named_dialect(dialect_name(model))
 
 
 def named_dialect(name: str) -> Dialect:
@@ -58,9 +58,9 @@ def named_dialect(name: str) -> Dialect:
     return bounds.pick("judge.endpoint.dialect", name or "openai", DIALECTS, "vllm")
 
 
-def dialect_name(judge: Judge) -> str:
+def dialect_name(model: Model) -> str:
     """``endpoint.dialect``, or what it stands for where it is empty."""
-    return judge.endpoint.dialect or ("openai" if judge.simulated is None else "simulated")
+    return model.endpoint.dialect or ("openai" if model.simulated is None else "simulated")
 
 
 def check_dialect(judge: Judge, wanted: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ from judges.serving.vllm_command import arguments, check_model, environment, lau
 from study import clock, locks
 from study.errors import UserError
 from study.files import read_json, write_json
-from study.schema import Judge
+from study.schema import Model
 from study.secrets import redact
 
 POLL_S = 0.5
@@ -61,18 +61,18 @@ class Server(Process):
 
 
 def start(
-    judge: Judge, host: str, port: int, runs_dir: Path, attached: bool = True
+    model: Model, host: str, port: int, runs_dir: Path, attached: bool = True
 ) -> list[Server]:
     """Start every replica and return at once; ``wait_ready`` waits until they answer.
 
     The first listens on ``port``, the others on the next ones; log files are under ``servers/`` in
     ``runs_dir``. ``attached`` servers end when this process does, however it ends.
     Raises UserError: vLLM or the model is missing, or a port is taken."""
-    ports = range(port, port + judge.serve.replicas)
-    lists = [arguments(judge, host, place) for place in ports]
-    command = launcher(judge.serve.device)
-    added = [environment(judge, index) for index in range(judge.serve.replicas)]
-    check_model(judge.serve.model)
+    ports = range(port, port + model.serve.replicas)
+    lists = [arguments(model, host, place) for place in ports]
+    command = launcher(model.serve.device)
+    added = [environment(model, index) for index in range(model.serve.replicas)]
+    check_model(model.serve.model)
     for place in ports:
         listen(host, place, MOVE).close()
     folder = runs_dir / "servers"
@@ -80,7 +80,7 @@ def start(
     servers: list[Server] = []
     try:
         for place, words, variables in zip(ports, lists, added, strict=True):
-            log = folder / f"{judge.name or 'judge'}-{place}.log"
+            log = folder / f"{model.name or model.role}-{place}.log"
             with log.open("wb") as file:
                 file.write(f"$ {shlex.join(['vllm', 'serve', *words])}\n".encode())
                 file.flush()
@@ -127,38 +127,38 @@ def listen(host: str, port: int, instead: str) -> socket.socket:
         ) from None
 
 
-def wait_ready(judge: Judge, servers: Sequence[Server], timeout_s: float | None = None) -> float:
+def wait_ready(model: Model, servers: Sequence[Server], timeout_s: float | None = None) -> float:
     """Seconds until every server was healthy and served the model that the judge asks for.
     Raises UserError: a server ended or was not ready in time (both with the end of its log), or it
         serves another model."""
-    limit = judge.serve.start_timeout_s if timeout_s is None else timeout_s
+    limit = model.serve.start_timeout_s if timeout_s is None else timeout_s
     began = time.monotonic()
     for server in servers:
-        while get(judge, server.url.removesuffix("/v1") + "/health") is None:
+        while get(model, server.url.removesuffix("/v1") + "/health") is None:
             if not alive(server):
                 child = _CHILDREN.get(server.pid)
                 code = child.poll() if child else None
                 how = "" if code is None else f" with exit code {code}"
-                raise UserError(f"vLLM ended{how} before it answered.{_tail(judge, server)}")
+                raise UserError(f"vLLM ended{how} before it answered.{_tail(model, server)}")
             if time.monotonic() - began > limit:
                 raise UserError(
                     f"vLLM did not answer at {server.url} within {limit:g} s. Give it longer with"
-                    f" judge.serve.start_timeout_s=..., or see why.{_tail(judge, server)}"
+                    f" {model.role}.serve.start_timeout_s=..., or see why.{_tail(model, server)}"
                 )
             time.sleep(POLL_S)
-        served = models(judge, server.url)
-        if judge.endpoint.model not in (served or []):
+        served = models(model, server.url)
+        if model.endpoint.model not in (served or []):
             raise UserError(
                 f"The server at {server.url} serves {', '.join(served or []) or 'no model'}, and"
-                f" the judge asks for judge.endpoint.model={judge.endpoint.model!r}. Stop the other"
-                " server, or take another port."
+                f" the {model.role} asks for {model.role}.endpoint.model={model.endpoint.model!r}."
+                " Stop the other server, or take another port."
             )
     return time.monotonic() - began
 
 
-def models(judge: Judge, url: str) -> list[str] | None:
+def models(model: Model, url: str) -> list[str] | None:
     """The models that the endpoint at ``url`` lists; None if nothing answers there."""
-    body = get(judge, f"{url}/models")
+    body = get(model, f"{url}/models")
     if body is None:
         return None
     try:
@@ -167,9 +167,9 @@ def models(judge: Judge, url: str) -> list[str] | None:
         return []
 
 
-def get(judge: Judge, url: str) -> bytes | None:
+def get(model: Model, url: str) -> bytes | None:
     """The body of a 200 response; None for anything else."""
-    key = read_key(judge.endpoint)
+    key = read_key(model.endpoint)
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {key}"} if key else {})
     # A proxy named in the environment is not for servers on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -231,54 +231,54 @@ def _group(pgid: int) -> list[int]:
     ]
 
 
-def _tail(judge: Judge, server: Server) -> str:
+def _tail(model: Model, server: Server) -> str:
     try:
         text = Path(server.log).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    lines = redact(text, [read_key(judge.endpoint)]).strip().splitlines()[-TAIL_LINES:]
+    lines = redact(text, [read_key(model.endpoint)]).strip().splitlines()[-TAIL_LINES:]
     return f" The end of {server.log}:\n" + "\n".join(lines)
 
 
 @contextmanager
-def leases(judges: Iterable[Judge], runs_dir: Path) -> Generator[None, None, None]:
-    """Run the servers of all judges with ``serve.auto`` during the block.
+def leases(asked: Iterable[Model], runs_dir: Path) -> Generator[None, None, None]:
+    """Run the servers of all models with ``serve.auto`` during the block.
     Raises UserError: as ``lease`` does."""
-    wanted = {repr((judge.endpoint, judge.serve)): judge for judge in judges if judge.serve.auto}
+    wanted = {repr((model.endpoint, model.serve)): model for model in asked if model.serve.auto}
     with ExitStack() as stack:
-        for judge in wanted.values():
-            stack.enter_context(lease(judge, runs_dir))
+        for model in wanted.values():
+            stack.enter_context(lease(model, runs_dir))
         yield
 
 
 @contextmanager
-def lease(judge: Judge, runs_dir: Path) -> Generator[list[str], None, None]:
+def lease(model: Model, runs_dir: Path) -> Generator[list[str], None, None]:
     """Run the judge's server during the block, shared with all processes that need it; gives the
     addresses of its replicas.
 
     A server that somebody else started at the same address is used, and not stopped.
     Raises UserError: it cannot be started, or the address is taken by another server."""
-    host, port = _where(judge)
+    host, port = _where(model)
     path, lock = _book(runs_dir, port)
     me = Process(os.getpid(), _start_time(os.getpid()) or "")
     try:
         # Whoever starts the server holds the lock until it is ready.
-        with locks.held(lock, judge.serve.start_timeout_s + STOP_S):
-            joined = _join(judge, host, port, runs_dir, path, me)
+        with locks.held(lock, model.serve.start_timeout_s + STOP_S):
+            joined = _join(model, host, port, runs_dir, path, me)
     except locks.LockTimeout:
         raise UserError(
-            f"Another process has been starting the server of judge={judge.name} for more than"
-            f" {judge.serve.start_timeout_s:g} s; see {path.parent}."
+            f"Another process has been starting the server of {model.role}={model.name} for more"
+            f" than {model.serve.start_timeout_s:g} s; see {path.parent}."
         ) from None
     try:
-        yield [address(host, port + index) for index in range(judge.serve.replicas)]
+        yield [address(host, port + index) for index in range(model.serve.replicas)]
     finally:
         if joined:
             with locks.held(lock):
                 _Book.read(path).leave(me)
 
 
-def sweep_up(judge: Judge, port: int, runs_dir: Path) -> str:
+def sweep_up(model: Model, port: int, runs_dir: Path) -> str:
     """Stop the leased server at ``port`` and return what was done.
     Raises UserError: a living process uses it."""
     path, lock = _book(runs_dir, port)
@@ -286,8 +286,8 @@ def sweep_up(judge: Judge, port: int, runs_dir: Path) -> str:
         book = _Book.read(path)
         if book.users:
             raise UserError(
-                f"The server of judge={judge.name} is in use by process {_pids(book.users)}; it"
-                " stops when the last of them ends."
+                f"The server of {model.role}={model.name} is in use by process {_pids(book.users)};"
+                " it stops when the last of them ends."
             )
         stopped = [server for server in book.servers if alive(server)]
         stop(book.servers)
@@ -299,20 +299,22 @@ def _pids(processes: Iterable[Process]) -> str:
     return ", ".join(str(process.pid) for process in processes)
 
 
-def _where(judge: Judge) -> tuple[str, int]:
-    parts = urlsplit(judge.endpoint.url)
+def _where(model: Model) -> tuple[str, int]:
+    parts = urlsplit(model.endpoint.url)
     host, port = parts.hostname or "", parts.port
     if host not in LOCAL or port is None:
         raise UserError(
-            f"judge.serve.auto=true starts a server on this machine, and judge.endpoint.url="
-            f"{judge.endpoint.url} is not on it; give http://127.0.0.1:PORT/v1, or"
-            " judge.serve.auto=false."
+            f"{model.role}.serve.auto=true starts a server on this machine, and"
+            f" {model.role}.endpoint.url={model.endpoint.url} is not on it; give"
+            " http://127.0.0.1:PORT/v1, or"
+            f" {model.role}.serve.auto=false."
         )
-    wanted = [address(host, port + index) for index in range(1, judge.serve.replicas)]
-    if sorted(judge.endpoint.replicas) != sorted(wanted):
+    wanted = [address(host, port + index) for index in range(1, model.serve.replicas)]
+    if sorted(model.endpoint.replicas) != sorted(wanted):
         raise UserError(
-            f"judge.serve.replicas={judge.serve.replicas} starts servers on ports in a row, so"
-            f" the client has to know them; type 'judge.endpoint.replicas=[{','.join(wanted)}]'."
+            f"{model.role}.serve.replicas={model.serve.replicas} starts servers on ports in a row,"
+            " so the client has to know them; type"
+            f" '{model.role}.endpoint.replicas=[{','.join(wanted)}]'."
         )
     return host, port
 
@@ -356,32 +358,33 @@ def _book(runs_dir: Path, port: int) -> tuple[Path, Path]:
     return path, path.with_suffix(".lock")
 
 
-def _join(judge: Judge, host: str, port: int, runs_dir: Path, path: Path, me: Process) -> bool:
+def _join(model: Model, host: str, port: int, runs_dir: Path, path: Path, me: Process) -> bool:
     """Add a user, and start the server if needed; False if somebody else's server is used."""
     book = _Book.read(path)
-    command = [arguments(judge, host, port + index) for index in range(judge.serve.replicas)]
+    command = [arguments(model, host, port + index) for index in range(model.serve.replicas)]
     same = book.command == command
     up = bool(book.servers) and all(map(alive, book.servers))
     if up and not same and book.users:
         raise UserError(
-            f"The server at {judge.endpoint.url} runs with other settings for process"
-            f" {_pids(book.users)}. Give this judge another port in judge.endpoint.url, or wait."
+            f"The server at {model.endpoint.url} runs with other settings for process"
+            f" {_pids(book.users)}. Give this {model.role} another port in"
+            f" {model.role}.endpoint.url, or wait."
         )
-    if not book.servers and (served := models(judge, address(host, port))) is not None:
-        if judge.endpoint.model in served:
+    if not book.servers and (served := models(model, address(host, port))) is not None:
+        if model.endpoint.model in served:
             return False
         raise UserError(
-            f"At {judge.endpoint.url} another server serves {', '.join(served) or 'no model'}."
-            " Stop it, or give this judge another port in judge.endpoint.url."
+            f"At {model.endpoint.url} another server serves {', '.join(served) or 'no model'}."
+            f" Stop it, or give this {model.role} another port in {model.role}.endpoint.url."
         )
     if not up or not same:
         stop(book.servers)
-        book.servers = start(judge, host, port, runs_dir, attached=False)
+        book.servers = start(model, host, port, runs_dir, attached=False)
         book.command, book.users = command, []
     book.users.append(me)
     book.write()  # before it is ready: a killed starter leaves no server unknown
     try:
-        wait_ready(judge, book.servers)
+        wait_ready(model, book.servers)
     except BaseException:
         _Book.read(path).leave(me)
         raise

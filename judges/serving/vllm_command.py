@@ -16,7 +16,7 @@ from pathlib import Path
 from judges.endpoint.channel import read_key
 from study.errors import UserError
 from study.models import MODELS
-from study.schema import Judge, Serve, freeze
+from study.schema import Model, Serve, freeze
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -25,12 +25,12 @@ OURS = ("--host", "--port", "--served-model-name")
 """Arguments that other settings give, so ``serve.extra`` cannot."""
 
 
-def arguments(judge: Judge, host: str, port: int) -> list[str]:
+def arguments(model: Model, host: str, port: int) -> list[str]:
     """The arguments of ``vllm serve`` for this judge.
     Raises UserError: there is no model to serve, or a setting is not legal."""
-    serve = judge.serve
-    _check(judge)
-    base = Path(serve.model).name if judge.endpoint.model in serve.lora else judge.endpoint.model
+    serve = model.serve
+    _check(model)
+    base = Path(serve.model).name if model.endpoint.model in serve.lora else model.endpoint.model
     words = [serve.model, "--served-model-name", base, "--host", host, "--port", str(port)]
     for flag, value, default in (
         ("--revision", serve.revision, ""),
@@ -50,25 +50,27 @@ def arguments(judge: Judge, host: str, port: int) -> list[str]:
     return [*words, *serve.extra]
 
 
-def _check(judge: Judge) -> None:
-    serve = judge.serve
-    freeze(Serve, dataclasses.asdict(serve), "judge.serve.")
+def _check(model: Model) -> None:
+    serve = model.serve
+    freeze(Serve, dataclasses.asdict(serve), f"{model.role}.serve.")
     if not serve.model:
+        see = ""
+        if model.role == "judge":
+            see = f" See whether it answers: python -m judges.check judge={model.name}."
         raise UserError(
-            f"judge={judge.name} runs elsewhere, so there is nothing to start. See"
-            f" whether it answers: python -m judges.check judge={judge.name}. To serve a model"
-            " yourself, give judge.serve.model=HUB_ID."
+            f"{model.role}={model.name} runs elsewhere, so there is nothing to start.{see} To"
+            f" serve a model yourself, give {model.role}.serve.model=HUB_ID."
         )
-    if not judge.endpoint.model:
+    if not model.endpoint.model:
         raise UserError(
-            "judge.endpoint.model is empty, and it is the name under which the model is served;"
-            f" type for example judge.endpoint.model={Path(serve.model).name.lower()}."
+            f"{model.role}.endpoint.model is empty, and it is the name under which the model"
+            f" is served; type for example {model.role}.endpoint.model={Path(serve.model).name.lower()}."
         )
     for word in serve.extra:
         if word.partition("=")[0] in OURS:
             raise UserError(
-                f"judge.serve.extra holds {word}, which follows from judge.endpoint: set"
-                " judge.endpoint.model, or give judges.serve host=... and port=...."
+                f"{model.role}.serve.extra holds {word}, which follows from {model.role}.endpoint:"
+                f" set {model.role}.endpoint.model, or give judges.serve host=... and port=...."
             )
 
 
@@ -93,15 +95,15 @@ def launcher(device: str) -> list[str]:
     return [program]
 
 
-def environment(judge: Judge, index: int = 0) -> dict[str, str]:
+def environment(model: Model, index: int = 0) -> dict[str, str]:
     """Environment variables that replica ``index`` gets besides those of this process. The
     endpoint's key is one of them, so that no list of processes shows it.
     Raises UserError: the replicas need more GPUs than there are."""
-    serve = judge.serve
+    serve = model.serve
     added = {"VLLM_NO_USAGE_STATS": "1"}
     if Path(serve.model).is_dir():
         added["HF_HUB_OFFLINE"] = "1"
-    if key := read_key(judge.endpoint):
+    if key := read_key(model.endpoint):
         added["VLLM_API_KEY"] = key
     if serve.replicas == 1:
         return added
@@ -117,23 +119,23 @@ def environment(judge: Judge, index: int = 0) -> dict[str, str]:
     if len(devices) < needed:
         raise UserError(
             f"{serve.replicas} replicas of {each} GPUs need {needed}, and CUDA_VISIBLE_DEVICES has"
-            f" {len(devices)}. Give fewer replicas, or judge.serve.tensor_parallel=..."
+            f" {len(devices)}. Give fewer replicas, or {model.role}.serve.tensor_parallel=..."
         )
     added["CUDA_VISIBLE_DEVICES"] = ",".join(devices[index * each : (index + 1) * each])
     return added
 
 
-def shown(judge: Judge, host: str, port: int) -> list[str]:
+def shown(model: Model, host: str, port: int) -> list[str]:
     """One shell command line per replica, as ``server.start`` would run it."""
     lines = []
     command = ["vllm"]  # to be run on another machine
     with contextlib.suppress(UserError):
-        command = [_short(word) for word in launcher(judge.serve.device)]
-    for index in range(judge.serve.replicas):
-        words = [*command, "serve", *arguments(judge, host, port + index)]
-        added = environment(judge, index)
+        command = [_short(word) for word in launcher(model.serve.device)]
+    for index in range(model.serve.replicas):
+        words = [*command, "serve", *arguments(model, host, port + index)]
+        added = environment(model, index)
         if "VLLM_API_KEY" in added:
-            added["VLLM_API_KEY"] = f"${judge.endpoint.api_key_env}"
+            added["VLLM_API_KEY"] = f"${model.endpoint.api_key_env}"
         settings = [f"{name}={value}" for name, value in added.items()]
         lines.append(" ".join([*settings, shlex.join(words)]))
     return lines

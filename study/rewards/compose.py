@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from study.records import FEATURE
 from study.rewards.checks import for_judge
 from study.rewards.failure import TooManyMissing, apply_failure_policy
 from study.rewards.formulas import (
@@ -80,9 +81,9 @@ def _played(record: Mapping[str, Any]) -> Played | None:
     """How a recorded program ran; None for a rollout that is no program."""
     if record.get("outcome") is None:
         return None
-    shares = {name: record.get(f"feature/{name}") for name in SHARES}
-    known = {name: float(value) for name, value in shares.items() if value is not None}
-    return Played(record["outcome"], **known)
+    shares = {name: record.get(f"{FEATURE}{name}") for name in SHARES}
+    measured = {name: float(value) for name, value in shares.items() if value is not None}
+    return Played(record["outcome"], **measured)
 
 
 def composed(

@@ -215,7 +215,10 @@ def repetition(settings: Repetition, answer: str) -> float:
     """-weight * share of the answer's word n-grams that had come before in it."""
     if settings.weight == 0.0:
         return 0.0
-    words = answer.lower().split()
-    size = settings.ngram
+    return -settings.weight * repeated_share(answer.lower().split(), settings.ngram)
+
+
+def repeated_share(words: Sequence[str], size: int) -> float:
+    """The share of the n-grams of ``size`` words that had come before; 0 where there is none."""
     grams = [tuple(words[start : start + size]) for start in range(len(words) - size + 1)]
-    return -settings.weight * (1.0 - len(set(grams)) / len(grams)) if grams else 0.0
+    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0

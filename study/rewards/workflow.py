@@ -29,6 +29,8 @@ SEED = {"efficiency": 0.15, "simplicity": 0.10, "format": 0.05, "repetition": -0
 """Weights of seed-additive beside that of correctness."""
 SEED_CORRECT, SEED_RIGHT, SEED_WRONG = 0.65, 10.0, -5.0
 
+TERMS = ("correct", "format", "efficiency", "simplicity", "repetition")
+"""Components that a reward may be the sum of."""
 SHARES = ("efficiency", "simplicity", "format", "repetition")
 """What is measured of a program that ran, each from 0 to 1."""
 

@@ -227,7 +227,7 @@ def test_a_batch_that_ends_at_once_asks_nothing_afterwards(held: Any) -> None:
         with session.batch():
             session.submit(items, 1)
         assert session.calls == len(server.seen) <= 2
-        assert session._in_flight == {} and session._submissions == set()
+        assert session._asker._in_flight == {} and session._submissions == set()
 
 
 def test_a_judge_that_drifts_is_asked_in_order_and_by_nobody_else() -> None:

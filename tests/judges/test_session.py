@@ -360,7 +360,7 @@ def test_a_key_never_gets_into_a_verdict_or_the_store(
         with Session(judge, store) as session:
             ((verdict,),) = session.verdicts([(ROWS[0], fault)])
             assert secret not in json.dumps(verdict.as_row())
-            assert secret not in repr(session._channel)
+            assert secret not in repr(session._asker.channel)
     for path in store.path.parent.iterdir():
         assert secret.encode() not in path.read_bytes()
 

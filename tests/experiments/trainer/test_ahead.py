@@ -86,7 +86,7 @@ def train(folder: Path, cache: Path, *judges: Judge, cost: Cost | None = None) -
         except (BudgetSpent, TooManyMissing, EndpointRefused) as stop:
             error = stop
         calls = [session.calls for session in sessions]
-        assert not any(session._in_flight for session in sessions)
+        assert not any(session._asker._in_flight for session in sessions)
     verdicts = [row for part in parts(folder / "verdicts") for row in rows_of(part)]
     rollouts = [row for part in parts(folder / "rollouts") for row in rows_of(part)]
     metrics = [] if outcome is None else [line["metrics"] for line in outcome.lines]
@@ -206,7 +206,7 @@ def test_a_step_that_ends_on_the_way_leaves_nothing_behind(tmp_path, cache, on_t
             on_the_way[:] = [stop]
             with pytest.raises(type(error), match="on the way"):
                 run(config, tmp_path / type(error).__name__, cache, session)
-            assert session._in_flight == {} and session._submissions == set()
+            assert session._asker._in_flight == {} and session._submissions == set()
         on_the_way.clear()
         before = session.calls
         outcome = run(config, tmp_path / "at last", cache, session)

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from experiments.workflow import dsl
 from experiments.workflow.broker import Ending
+from experiments.workflow.executor import Answer
 from experiments.workflow.find import find
 from experiments.workflow.program import Refused, outcome_of
-from experiments.workflow.run import execute
-from study.verdict import Reply
-from tests.experiments.workflow.theatre import SUM, opened, program
+from tests.experiments.workflow.theatre import SUM, opened, program, recorded
 
 PYTHON = program("return problem, 0")
 LINE = "[AnswerGenerate, Programmer] -> ScEnsemble -> Review ? Revise : done"
@@ -206,10 +205,10 @@ def test_revise_takes_the_last_feedback_and_custom_the_problem(theatre):
 
         async def ask(self, question):
             asked.append((question.operator, question.messages[0]["content"]))
-            return Reply("<review_result>False</review_result><feedback>too small</feedback>")
+            return Answer("<review_result>False</review_result><feedback>too small</feedback>")
 
     line = "Programmer -> Custom -> Review -> Revise"
-    work = execute(line, SUM, Listens(), theatre.stage, theatre.workshop)
+    work = recorded(line, SUM, Listens(), theatre.stage, theatre.workshop)
     assert theatre.runner.run(work)["outcome"] == "ok"
     prompts = dict(asked)
     assert SUM.prompt in prompts["Custom"]

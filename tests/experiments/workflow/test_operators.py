@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 from experiments.workflow import operators, operators_command
 from experiments.workflow.broker import Broker
-from experiments.workflow.executor import Question
+from experiments.workflow.executor import Answer, Question
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.operators.base import field_of, place_of
 from experiments.workflow.operators.review import said
 from experiments.workflow.problem import Problem
 from study.schema import Price
-from study.verdict import Reply
 from tests.conftest import ROOT
 from tests.experiments.workflow.theatre import opened
 
@@ -179,10 +178,10 @@ def test_md_ensemble_maps_letters_back_through_each_order(theatre):
     class Knows:
         name, price = "knows", Price()
 
-        async def ask(self, question: Question) -> Reply:
+        async def ask(self, question: Question) -> Answer:
             text = question.messages[0]["content"]
             letters.append(text[text.index("the good one") - 3])
-            return Reply(letters[-1])
+            return Answer(letters[-1])
 
     broker = Broker(SUM, Knows(), theatre.workshop)
     call = {"solutions": ["bad", "the good one", "bad"], "problem": "?"}

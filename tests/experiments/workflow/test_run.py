@@ -9,16 +9,15 @@ import pytest
 
 from experiments.workflow import flags
 from experiments.workflow.broker import Broker, Budget, Ending, Trace, legal
-from experiments.workflow.executor import Down
+from experiments.workflow.executor import Answer, Down
 from experiments.workflow.find import find
 from experiments.workflow.play import play
 from experiments.workflow.problem import Problem, make_problem
-from experiments.workflow.run import execute, perform
+from experiments.workflow.run import perform
 from study.sandbox import conversation, tiers
 from study.sandbox.worker import Broken
 from study.schema import Price
-from study.verdict import Reply
-from tests.experiments.workflow.theatre import SUM, Theatre, opened, program, script
+from tests.experiments.workflow.theatre import SUM, Theatre, opened, program, recorded, script
 
 theatre = pytest.fixture(scope="module")(opened)
 TOKENS = {"tokens_in": 10, "tokens_out": 1}
@@ -58,12 +57,12 @@ def test_cost_is_what_the_broker_measured(theatre):
         "r = await self.custom(input=problem, instruction='a')\n"
         "return r['response'], self.llm.get_usage_summary()['total_cost'] - 1"
     )
-    work = execute(text, SUM, executor, theatre.stage, theatre.workshop)
+    work = recorded(text, SUM, executor, theatre.stage, theatre.workshop)
     record = theatre.runner.run(work)
     assert record["cost_usd"] == pytest.approx(0.002)
     assert record["claimed_cost"] == pytest.approx(0.002 - 1)
     executor.price = None
-    work = execute(text, SUM, executor, theatre.stage, theatre.workshop)
+    work = recorded(text, SUM, executor, theatre.stage, theatre.workshop)
     assert theatre.runner.run(work)["cost_usd"] is None
 
 
@@ -75,12 +74,12 @@ def test_two_problems_at_once_have_accounts_of_their_own(theatre):
             await asyncio.sleep(0.01)
             tokens = len(question.messages[0]["content"])
             self.total += tokens
-            return Reply("42", tokens_in=tokens, tokens_out=0)
+            return Answer("42", tokens_in=tokens, tokens_out=0)
 
     async def both():
         return await asyncio.gather(
             *(
-                execute(
+                recorded(
                     ONE, Problem(str(n), "math", "?" * n), counts, theatre.stage, theatre.workshop
                 )
                 for n in (5, 50)
@@ -102,13 +101,13 @@ def test_the_critical_path_is_what_waited_for_what(theatre):
         async def ask(self, question):
             text = question.messages[0]["content"]
             if question.operator == "Review":
-                return Reply("True", tokens_in=5, tokens_out=0)
+                return Answer("True", tokens_in=5, tokens_out=0)
             key = next(key for key in costs if f"\n{key}\n" in f"{text}\n")
-            return Reply("ok", tokens_in=costs[key], tokens_out=0)
+            return Answer("ok", tokens_in=costs[key], tokens_out=0)
 
     costs = {"1": 100, "2": 1, "3": 1, "4": 100}
 
-    work = execute(program(CHAINS), SUM, Priced(), theatre.stage, theatre.workshop)
+    work = recorded(program(CHAINS), SUM, Priced(), theatre.stage, theatre.workshop)
     record = theatre.runner.run(work)
     assert record["outcome"] == "ok", record
     assert (record["tokens_in"], record["critical_tokens"]) == (207, 106)
@@ -129,14 +128,14 @@ def test_calls_stand_in_the_order_of_completion(theatre):
 
         async def ask(self, question):
             await asyncio.sleep(0.2 if question.operator == "Custom" else 0)
-            return Reply("<answer>1</answer>", tokens_in=1, tokens_out=1)
+            return Answer("<answer>1</answer>", tokens_in=1, tokens_out=1)
 
     body = (
         "import asyncio\n"
         "a, b = await asyncio.gather(self.custom(problem, 'a'), self.answer_generate(problem))\n"
         "return b['answer'], 0"
     )
-    work = execute(program(body), SUM, Slow(), theatre.stage, theatre.workshop)
+    work = recorded(program(body), SUM, Slow(), theatre.stage, theatre.workshop)
     record = theatre.runner.run(work)
     assert [call["operator"] for call in record["calls"]] == ["AnswerGenerate", "Custom"]
 
@@ -150,7 +149,7 @@ def test_at_most_four_calls_are_worked_on_at_once(theatre):
             self.most = max(self.most, self.now)
             await asyncio.sleep(0.02)
             self.now -= 1
-            return Reply("x", tokens_in=1, tokens_out=1)
+            return Answer("x", tokens_in=1, tokens_out=1)
 
     body = (
         "import asyncio\n"
@@ -158,7 +157,7 @@ def test_at_most_four_calls_are_worked_on_at_once(theatre):
         "return rs[0]['response'], 0"
     )
     executor = Watched()
-    work = execute(program(body), SUM, executor, theatre.stage, theatre.workshop)
+    work = recorded(program(body), SUM, executor, theatre.stage, theatre.workshop)
     assert theatre.runner.run(work)["outcome"] == "ok"
     assert executor.most == Budget().at_once == 4
 
@@ -172,7 +171,7 @@ def test_three_equal_calls_are_three_draws_and_come_again_the_same(theatre):
 
         async def ask(self, question):
             self.samples.append((question.operator, question.sample))
-            return Reply(f"draw {question.sample}", tokens_in=1, tokens_out=1)
+            return Answer(f"draw {question.sample}", tokens_in=1, tokens_out=1)
 
     body = (
         "import asyncio\n"
@@ -182,7 +181,7 @@ def test_three_equal_calls_are_three_draws_and_come_again_the_same(theatre):
     answers = []
     for _ in range(2):
         executor = Draws()
-        work = execute(program(body), SUM, executor, theatre.stage, theatre.workshop)
+        work = recorded(program(body), SUM, executor, theatre.stage, theatre.workshop)
         answers.append(theatre.runner.run(work)["answer"])
         assert sorted(executor.samples) == [("Custom", n) for n in range(3)]
     assert answers == ["draw 0 draw 1 draw 2"] * 2
@@ -245,7 +244,7 @@ def test_layer_2_stands_before_the_prompt_and_a_program_cannot_see_it(theatre):
 
         async def ask(self, question):
             questions.append(question)
-            return Reply("x", tokens_in=1, tokens_out=1)
+            return Answer("x", tokens_in=1, tokens_out=1)
 
     def instruct(operator, domain):
         return SimpleNamespace(text=f"{operator.name} of {domain}", parameters={"temperature": 0.5})
@@ -264,9 +263,9 @@ def test_waiting_for_an_operator_is_not_own_time(theatre):
 
         async def ask(self, question):
             await asyncio.sleep(2.5)
-            return Reply("42", tokens_in=1, tokens_out=1)
+            return Answer("42", tokens_in=1, tokens_out=1)
 
-    work = execute(ONE, SUM, Slow(), theatre.stage, theatre.workshop)
+    work = recorded(ONE, SUM, Slow(), theatre.stage, theatre.workshop)
     record = theatre.runner.run(work)
     assert record["outcome"] == "ok" and record["own_s"] < record["wall_s"] - 2.0
 
@@ -297,7 +296,7 @@ def test_a_sandbox_that_dies_in_a_run_is_started_again(theatre):
                 for worker in list(started):
                     worker.process.kill()
                 await asyncio.sleep(1)
-            return Reply("42", tokens_in=1, tokens_out=1)
+            return Answer("42", tokens_in=1, tokens_out=1)
 
     started = []
     start = conversation.tiers.start
@@ -337,7 +336,7 @@ def test_hidden_tests_and_gold_are_nowhere_to_be_seen(theatre):
 
         async def ask(self, question):
             prompts.append(str(question))
-            return Reply("x", tokens_in=1, tokens_out=1)
+            return Answer("x", tokens_in=1, tokens_out=1)
 
     problem = make_problem(
         {
@@ -350,7 +349,7 @@ def test_hidden_tests_and_gold_are_nowhere_to_be_seen(theatre):
             "answers": [SENTINEL],
         }
     )
-    work = execute(
+    work = recorded(
         program(LOOKS), problem, Listens(), theatre.stage, theatre.workshop, checked=False
     )
     record = theatre.runner.run(work)
@@ -483,12 +482,12 @@ def test_programs_in_flight_do_not_meet(theatre):
 
         async def ask(self, question):
             await asyncio.sleep(0.01)
-            return Reply(question.messages[0]["content"][-2:], tokens_in=1, tokens_out=1)
+            return Answer(question.messages[0]["content"][-2:], tokens_in=1, tokens_out=1)
 
     async def many():
         return await asyncio.gather(
             *(
-                execute(
+                recorded(
                     program(body),
                     Problem(str(n), "math", f"{n:02d}"),
                     Echo(),

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from experiments.workflow.broker import Broker, Workshop
-from experiments.workflow.executor import Script
+from experiments.workflow.broker import Broker, Budget, Workshop
+from experiments.workflow.executor import Executor, Script
 from experiments.workflow.problem import STAND_IN, Problem
-from experiments.workflow.run import execute
+from experiments.workflow.run import Settings, execute, record
 from experiments.workflow.validate import Report, validate
 from study.sandbox import tiers
 from study.sandbox.conversation import Stage
@@ -42,6 +42,23 @@ def script(*lines: dict[str, Any] | str) -> Script:
     return Script([{"text": line} if isinstance(line, str) else line for line in lines])
 
 
+async def recorded(
+    text: str,
+    problem: Problem,
+    executor: Executor,
+    stage: Stage,
+    workshop: Workshop,
+    budget: Budget | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """The record of one run."""
+    settings = Settings(budget or Budget())
+    execution = await execute(
+        text, problem, executor, stage, workshop, settings=settings, **options
+    )
+    return record(execution, problem, stage)
+
+
 class Theatre:
     """One event loop, the sandboxes of programs, and those of operators."""
 
@@ -59,7 +76,7 @@ class Theatre:
         self, text: str, *lines: dict[str, Any] | str, problem: Problem = SUM, **options: Any
     ) -> dict[str, Any]:
         """The record of one run in which the executor says ``lines``."""
-        work = execute(text, problem, script(*lines), self.stage, self.workshop, **options)
+        work = recorded(text, problem, script(*lines), self.stage, self.workshop, **options)
         return self.runner.run(work)
 
     def call(

@@ -1,0 +1,108 @@
+"""Refuses a world of programs that cannot work, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.policies.load import same_model
+from experiments.processes import processes_of
+from experiments.workflow.problem import problem_of
+from experiments.workflow.prompt import Prompter
+from judges.grading.base import GroupGrading
+from judges.identity import build_grading, check_settings
+from study.compose import preset_names
+from study.errors import UserError
+from study.rewards.workflow import FORMULAS
+from study.rows import Row
+from study.schema import Model, Study
+from study.tasks import FILE_TASKS
+from study.tasks.prompts import has_reference
+
+PLANTED = "workflow-mini"
+"""The task that a simulated executor knows."""
+SAMPLE = 64
+"""Rows whose prompts are made."""
+
+
+def check_world(config: Study, rows: Sequence[Row]) -> None:
+    """Raises UserError: world, reward, executor, judge and task do not go together."""
+    programs = config.world == "workflow"
+    paid = config.reward.name in FORMULAS
+    if programs != paid:
+        instead = (
+            f"world=workflow needs a reward of programs. Type reward={next(iter(FORMULAS))}, or"
+            f" one of {', '.join(FORMULAS)}"
+            if programs
+            else f"reward={config.reward.name} is one of programs. Type world=workflow"
+            " executor=NAME with it, or another reward, such as reward=judge"
+        )
+        raise UserError(f"world={config.world} reward={config.reward.name}: {instead}.")
+    if not programs:
+        return
+    _check_executor(config)
+    _check_judges(config)
+    if processes_of(config).count > 1:
+        raise UserError(
+            "world=workflow executes programs in the one process of a cell, and sweep.accelerate="
+            f"{config.sweep.accelerate} trains a cell in several. Leave sweep.accelerate out."
+        )
+    if config.reward.rules != "ignore":
+        raise UserError(
+            f"reward.rules={config.reward.rules} runs the rules of rows on answers, which a reward"
+            " of programs is not made of. Type reward.rules=ignore."
+        )
+    if config.task.name in FILE_TASKS and not any(map(has_reference, rows)):
+        raise UserError(
+            f"world=workflow takes tasks with a rule truth, and task={config.task.name} has none:"
+            " none of its rows has a reference answer. Type for example task=mixed"
+            " task.path=FOLDER."
+        )
+    if config.workflow.prompt == "layered":
+        prompter = Prompter(config.workflow.form)
+        for row in rows[:: max(1, len(rows) // SAMPLE)][:SAMPLE]:
+            try:
+                prompter.prompt(problem_of(row), None, config.workflow.cap, 0)
+            except UserError as error:
+                raise UserError(f"workflow.{error}") from error
+
+
+def _check_executor(config: Study) -> None:
+    executor = config.executor
+    if not executor.name:
+        names = [name for name in preset_names("executor") if name != "none"]
+        raise UserError(
+            "world=workflow needs an executor, the model that programs ask. Type executor=NAME"
+            f" with one of {', '.join(names)}."
+        )
+    check_settings(executor)
+    if executor.simulated is not None and config.task.name != PLANTED:
+        raise UserError(
+            f"executor={executor.name} is simulated and knows the problems of task={PLANTED} alone,"
+            f" and task={config.task.name} is given. Type task={PLANTED}, or another executor."
+        )
+    if config.allow_same_model:
+        return
+    for judge in (config.judge, *config.shadow_judges):
+        models = [_model_of(judge), _model_of(executor)]
+        if all(models) and same_model(*models):
+            raise UserError(
+                f"judge={judge.name} and executor={executor.name} are one model ({models[0]}),"
+                " which would judge its own answers. Choose another judge or executor; if that is"
+                " what you study, type allow_same_model=true, which is recorded."
+            )
+
+
+def _model_of(model: Model) -> str:
+    """The model behind an endpoint, as far as the settings tell."""
+    asked = model.endpoint.extra_body.get("model") or model.serve.model or model.endpoint.model
+    return "" if model.simulated is not None else str(asked)
+
+
+def _check_judges(config: Study) -> None:
+    for judge in (config.judge, *config.shadow_judges):
+        if isinstance(build_grading(judge), GroupGrading):
+            raise UserError(
+                f"judge.grading.name={judge.grading.name} of judge={judge.name} compares the"
+                " answers of a group, and programs may leave some without an answer. Choose"
+                " judge.grading.name=likert or binary."
+            )
