@@ -19,6 +19,7 @@ from experiments.evaluation.generate import source_of
 from experiments.evaluation.options import Options
 from experiments.evaluation.results import track, write_result
 from experiments.evaluation.rubric import evaluate_rubric
+from experiments.evaluation.workflow import evaluate_workflow
 from study.cli import command
 
 
@@ -64,6 +65,7 @@ EVALUATIONS: dict[str, Callable[[Options], None]] = {
     "ifeval": evaluate_ifeval,
     "rubric": evaluate_rubric,
     "healthbench": evaluate_rubric,
+    "workflow": evaluate_workflow,
 }
 
 

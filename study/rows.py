@@ -46,6 +46,11 @@ class Truth:
     whose: str = ""
     """Name of the model whose favourite wrong answer this is, where a task knows one."""
 
+    @property
+    def right(self) -> bool:
+        """Whether every check was passed; without checks, whether the score is full."""
+        return all(self.checks) if self.checks else self.score >= 1
+
 
 @dataclass(frozen=True)
 class Missing:

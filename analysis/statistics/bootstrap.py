@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-from analysis.statistics.estimate import LEVEL
+from analysis.statistics.estimate import LEVEL, NAN, Estimate
 
 FEWEST = 10
 """Fewest units of any resampled kind for which an interval is given."""
@@ -83,6 +83,22 @@ def widened(units: int, level: float = LEVEL) -> float:
     """
     t = special.stdtrit(units - 1, (1 + level) / 2)
     return float(special.ndtr(-((units / (units - 1)) ** 0.5) * t))
+
+
+def mean_by_bootstrap(
+    values_C: np.ndarray, seed: int, unit: str, replicates: int = 4000
+) -> Estimate:
+    """Mean over C units with its percentile interval, `widened`: of paired differences, the paired
+    bootstrap. No interval below `FEWEST` units, which ``note`` says."""
+    units = len(values_C)
+    if units < FEWEST:
+        mean = float(np.mean(values_C)) if units else NAN
+        return Estimate(mean, n=units, unit=unit, note=f"fewer than {FEWEST} {unit}s, no interval")
+    sums_C_2 = np.stack([values_C, np.ones(units)], axis=1)
+    means_B = ratio(resampled_sums(sums_C_2, replicates, np.random.default_rng(seed)))
+    tail = widened(units)
+    low, high = np.quantile(means_B, (tail, 1 - tail))
+    return Estimate(float(np.mean(values_C)), float(low), float(high), units, unit)
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:

@@ -14,18 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from experiments.evaluation.options import VERIFIED, Options
+from experiments.evaluation.options import PLAYED, VERIFIED, Options
 from experiments.policies.load import (
+    TINY,
     adapted,
+    cache_of,
     read_model,
     same_model,
     template_file,
     trained_policy,
     training_of,
 )
+from experiments.policies.tiny import build_missing
 from judges.endpoint.chat_completions import FILTERED
 from judges.endpoint.complete import Fetched, chat_body, complete_all, open_channel
 from study.answers import opened
+from study.cells import load_cell
 from study.errors import UserError
 from study.files import read_json, read_yaml
 from study.schema import Endpoint, Sampling
@@ -66,6 +70,8 @@ class Source:
     settings: dict[str, Any]
     answer: Callable[[Turns, Keep], None]
     """Hands a row {prompt, response, ...} of each prompt to the callable, in any order."""
+    tokenizer: Callable[[], Any] | None = None
+    """Loads the tokenizer, where the model is one of this machine."""
 
 
 def source_of(options: Options) -> Source | None:
@@ -88,22 +94,28 @@ def source_of(options: Options) -> Source | None:
         return _endpoint(options, options.endpoint, str(options.model))
     if options.run is None:
         return _folder(options, options.model, options.adapter)
-    if options.checkpoint == 0:
+    before = options.run / "kept" / "step-0"  # with what a warm-up taught it
+    if options.checkpoint == 0 and not (options.what in PLAYED and before.is_dir()):
         policy, folder = _untrained(options.run), None
     else:
         policy, folder = trained_policy(options.run, options.checkpoint)
-    if policy["path"] == "tiny":
+    tiny = policy["path"] == TINY
+    if tiny and options.what not in PLAYED:
         raise UserError(
             f"run={options.run} trained the tiny policy, which knows the words of its own task and"
             " no English. Give the run of a real policy, for example of experiment=small-real."
         )
     options = replace(options, dtype=options.dtype or policy["dtype"])
+    if folder is None and tiny:
+        cell = load_cell(options.run)
+        built = build_missing(cell.config.policy, cell.config.task, cache_of(cell))
+        return _folder(options, str(built), None)
     if folder is None:
         named = policy.get("chat_template")
         template = options.chat_template or (template_file(named) if named else None)
         return _folder(replace(options, chat_template=template), policy["path"], None)
     if (folder / "adapter_config.json").is_file():
-        return _folder(options, policy["path"], folder)
+        return _folder(options, None if tiny else policy["path"], folder)
     return _folder(options, str(folder), None)
 
 
@@ -145,7 +157,18 @@ def _folder(options: Options, model: str | None, adapter: Path | None) -> Source
     def answer(turns: Turns, keep: Keep) -> None:
         answer_all(path, adapter, turns, keep, options, template)
 
-    return Source(label, settings, answer)
+    def tokenizer() -> Any:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(_words_of(path, adapter))
+
+    return Source(label, settings, answer, tokenizer)
+
+
+def _words_of(path: str, adapter: Path | None) -> str:
+    """Where the tokenizer lies: with the adapter, where that has brought its own."""
+    has_tokenizer = adapter is not None and (adapter / "tokenizer_config.json").is_file()
+    return str(adapter) if has_tokenizer else path
 
 
 def _label(folder: Path) -> str:
@@ -296,13 +319,12 @@ def _load(
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = dtype or ("bfloat16" if device == "cuda" else "float32")
-    has_tokenizer = adapter is not None and (adapter / "tokenizer_config.json").is_file()
     model, tokenizer = read_model(
         path,
         dtype,
         "Give a folder that has config.json, the weights and the tokenizer, or a hub id that can"
         " be fetched.",
-        str(adapter) if has_tokenizer else path,
+        _words_of(path, adapter),
     )
     if adapter is not None:
         model = adapted(model, adapter, path)

@@ -16,12 +16,19 @@ GRADED = ("rubric", "healthbench")
 VERIFIED = ("datasets",)
 """Evaluations by rule truth, beside which a judge may grade."""
 JUDGED = (*GRADED, *VERIFIED)
+PLAYED = ("workflow",)
+"""Evaluations of policies that write programs, which are executed."""
 METHODS = ("direct", "cot", "sc")
+BASELINES = (
+    *("untrained", "direct", "chain_of_thought", "self_consistency", "templates"),
+    *("fixed_best", "aflow", "random", "oracle_best_of_k"),
+)
+"""What a policy of programs is compared with."""
 
 
 @dataclass(frozen=True)
 class Options:
-    what: str = word("the evaluation", "ifeval", *JUDGED)
+    what: str = word("the evaluation", "ifeval", *JUDGED, *PLAYED)
     responses: Path | None = option(
         "JSONL of answers; in place of it they are generated", only=("ifeval", *GRADED)
     )
@@ -62,8 +69,23 @@ class Options:
     )
     task: str | None = option("preset of the task; healthbench has its own", only=GRADED)
     judge: str = preset("judge", "", only=JUDGED)
-    samples: int = option("answers to each prompt", 1, Number(low=1), only=JUDGED)
-    split: str | None = option("rows to grade", legal=Choice(("eval", "train", "all")), only=GRADED)
+    samples: int = option(
+        "answers to each prompt, and the K of oracle_best_of_k, 4 there",
+        1,
+        Number(low=1),
+        only=(*JUDGED, *PLAYED),
+    )
+    split: str | None = option(
+        "rows to grade", legal=Choice(("eval", "train", "all")), only=(*GRADED, *PLAYED)
+    )
+    baselines: list[str] = option(
+        "what the policy is compared with", ["all"], Choice(("all", *BASELINES)), only=PLAYED
+    )
+    executor: str = option(
+        f"preset of another executor than the run's: {', '.join(preset_names('executor'))}",
+        "",
+        only=PLAYED,
+    )
     same_judge: bool = option("let the judge that trained the run grade it", False, only=JUDGED)
     runs_dir: Path = option("folder of the verdict store", Path("runs"), only=JUDGED)
     responses_out: Path | None = option("JSONL for the generated answers; beside out= otherwise")
@@ -81,7 +103,7 @@ class Options:
     api_key_env: str | None = option("variable that holds the endpoint's key")
     concurrency: int = option("requests that are sent at once", 16, Number(low=1))
     timeout_s: float = option("seconds per request", 600.0, Number(low=1, high=86_400))
-    overrides: list[str] = overrides("judge.", "task.", only=JUDGED)
+    overrides: list[str] = overrides("judge.", "task.", "executor.", only=(*JUDGED, *PLAYED))
     given: frozenset[str] = frozenset()
     """Options that were typed."""
 
@@ -94,6 +116,12 @@ class Options:
             raise UserError(
                 f"experiments.evaluate {self.what} needs judge= (preset of the judge: {names})."
             )
+        group = "executor." if self.what in PLAYED else ("judge.", "task.")
+        for text in self.overrides:
+            if not text.lstrip("+~").startswith(group):
+                raise UserError(f"{text} has no meaning with {self.what}. Leave it out.")
+        if self.what in PLAYED:
+            self._check_played()
         if self.what not in VERIFIED:
             return
         if task := [word for word in self.overrides if word.lstrip("+~").startswith("task.")]:
@@ -102,3 +130,14 @@ class Options:
             raise UserError(f"{self.overrides[0]} has no meaning without judge=NAME.")
         if self.select and self.limit is None:
             raise UserError(f"select={self.select} chooses among rows: type limit=N as well.")
+
+    def _check_played(self) -> None:
+        if self.run is None:
+            raise UserError(
+                f"experiments.evaluate {self.what} needs run= (folder of a run of world=workflow)."
+            )
+        if self.overrides and not self.executor:
+            raise UserError(f"{self.overrides[0]} has no meaning without executor=NAME.")
+        for name in ("responses_out", "allow_missing"):
+            if name in self.given:
+                raise UserError(f"{name}= has no meaning with {self.what}. Leave it out.")

@@ -66,10 +66,10 @@ def load_tiny(
         return model, PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-def build_missing(policy: Policy, task: Task, cache_dir: Path) -> None:
-    """Put the tiny policy of ``task`` into the cache where it is missing or damaged."""
-    with _built(policy, task, cache_dir):
-        pass
+def build_missing(policy: Policy, task: Task, cache_dir: Path) -> Path:
+    """Put the tiny policy of ``task`` into the cache where it is missing or damaged; its folder."""
+    with _built(policy, task, cache_dir) as folder:
+        return folder
 
 
 def is_built(policy: Policy, task: Task, cache_dir: Path) -> bool:

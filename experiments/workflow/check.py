@@ -39,7 +39,7 @@ def check_world(config: Study, rows: Sequence[Row]) -> None:
         raise UserError(f"world={config.world} reward={config.reward.name}: {instead}.")
     if not programs:
         return
-    _check_executor(config)
+    check_executor(config)
     _check_judges(config)
     if processes_of(config).count > 1:
         raise UserError(
@@ -66,7 +66,8 @@ def check_world(config: Study, rows: Sequence[Row]) -> None:
                 raise UserError(f"workflow.{error}") from error
 
 
-def _check_executor(config: Study) -> None:
+def check_executor(config: Study) -> None:
+    """Raises UserError: no executor, one that cannot work, or that does not know the task."""
     executor = config.executor
     if not executor.name:
         names = [name for name in preset_names("executor") if name != "none"]

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from study.verdict import Reply
 
 
+APART = 1000
+"""Between the samples of two draws: more than one run asks of the same question."""
+WARM = 0.7
+"""Temperature of further draws from an executor that is greedy, which would repeat itself."""
+
+
 class ModelExecutor:
     """Answers questions by ``executor`` of a study. Lives in one event loop, where `close` ends it.
 
@@ -33,6 +39,8 @@ class ModelExecutor:
     def __init__(self, executor: Executor, store: Store | None, oracle: Oracle) -> None:
         check_settings(executor)
         self.settings, self.name = executor, executor.name
+        self.draw = 0
+        """Which of several draws of everything is asked for; training asks for the first."""
         self.price = executor.price
         if executor.simulated is None and not (self.price.input or self.price.output):
             self.price = None
@@ -51,15 +59,18 @@ class ModelExecutor:
         sampling, most = self.settings.sampling, question.max_tokens
         # room to think is not the operator's to give
         most = sampling.max_tokens if self._thinks else min(most, sampling.max_tokens)
+        sample, parameters = question.sample + APART * self.draw, dict(question.parameters)
+        if self.draw and not parameters.get("temperature", sampling.temperature):
+            parameters["temperature"] = WARM
         body = chat_body(
             self.settings.endpoint,
             dataclasses.replace(sampling, max_tokens=most),
             question.messages,
-            question.sample,
-            question.parameters,
+            sample,
+            parameters,
             self.dialect,
         )
-        key = self._key(body, question.sample)
+        key = self._key(body, sample)
         fetched = await self.asker.fetch(key, partial(self._send, body))
         if fetched.outcome is not None or not fetched.replies:
             raise Down(one_line(f"{fetched.outcome}: {fetched.reason}"))
