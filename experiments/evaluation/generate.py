@@ -107,6 +107,7 @@ def source_of(options: Options) -> Source | None:
         )
     options = replace(options, dtype=options.dtype or policy["dtype"])
     if folder is None and tiny:
+        assert options.run is not None
         cell = load_cell(options.run)
         built = build_missing(cell.config.policy, cell.config.task, cache_of(cell))
         return _folder(options, str(built), None)

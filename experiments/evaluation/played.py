@@ -163,10 +163,13 @@ def falls_short(runs: Sequence[Sequence[Played]], budget: float | None) -> bool:
 
 
 def mean_tokens(runs: Sequence[Sequence[Played]]) -> float | None:
-    """Mean over rows of the tokens of all their runs; None where a count is unknown, or no row."""
-    sums = [[played.tokens for played in each] for each in runs]
-    known = [sum(filter(None, each)) for each in sums if None not in each]
-    return fmean(known) if known and len(known) == len(sums) else None
+    """Mean over rows of the tokens of their runs, those left out of which nothing can be said; None
+    where a count is unknown, or no row is left."""
+    told = [[played.tokens for played in each if played.vote is not None] for each in runs]
+    told = [each for each in told if each]
+    if not told or any(None in each for each in told):
+        return None
+    return fmean(sum(filter(None, each)) for each in told)
 
 
 def voted(runs: Sequence[Played]) -> bool | None:

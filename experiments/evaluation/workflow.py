@@ -52,7 +52,7 @@ from study.tasks import runs_code, sample, task_module
 TRAINED = "trained"
 SAMPLES = 4
 """K of oracle_best_of_k."""
-CHOOSING = 20
+CHOOSING = 12
 """Rows to train on of each data set, by which its fixed best program is chosen."""
 LOOKED_AT = 2048
 """Rows to train on among which those are looked for."""
