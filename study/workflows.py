@@ -58,6 +58,9 @@ class Workflow:
     alone, for a policy that was taught the form."""
     cap: int = bounds.number(4096, low=1, high=MANY)
     """Tokens of a layered prompt at most."""
+    blocks: str = ""
+    """Folder of newer blocks of a layered prompt, as `experiments.workflow optimise` writes it. It
+    must not change while a study uses it."""
     shows_problem: bool = True
     """false leaves the problem out of the policy's prompt: one program for all, as a treatment."""
     buffer: Buffer = field(default_factory=Buffer)

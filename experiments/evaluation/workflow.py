@@ -217,7 +217,7 @@ def _policies(
     """The policy, first, and what is compared with it of policies; who they are; and the requests
     that went to the executor."""
     models = {TRAINED: policy.model}
-    limited = _decoding(options, config)
+    limited = decoding(options, config)
     with Player(config, store, config.workflow.form, counter_of(policy, config)) as player:
         player.world.check()
         greedy = _source(replace(limited, temperature=0.0))
@@ -242,7 +242,7 @@ def _samples(options: Options) -> int:
     return options.samples if "samples" in options.given else SAMPLES
 
 
-def _decoding(options: Options, config: Study) -> Options:
+def decoding(options: Options, config: Study) -> Options:
     """Options with the run's own way to sample, where nothing else is typed."""
     usual = {
         "max_tokens": config.trainer.max_completion_length,

@@ -58,7 +58,7 @@ def check_world(config: Study, rows: Sequence[Row]) -> None:
             " task.path=FOLDER."
         )
     if config.workflow.prompt == "layered":
-        prompter = Prompter(config.workflow.form)
+        prompter = Prompter(config.workflow.form, blocks=config.workflow.blocks)
         for row in rows[:: max(1, len(rows) // SAMPLE)][:SAMPLE]:
             try:
                 prompter.prompt(problem_of(row), None, config.workflow.cap, 0)

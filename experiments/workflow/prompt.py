@@ -8,12 +8,12 @@ letter by letter; what is not for the policy's eyes, answers and hidden tests, i
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from experiments.workflow.blocks import BLOCKS, Blocks
 from experiments.workflow.experience import Buffer, Entry, Query
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.operators.base import Operator
@@ -21,11 +21,7 @@ from experiments.workflow.problem import Problem
 from experiments.workflow.tokens import by_rule
 from judges.grading.delimiters import fill
 from study.errors import UserError
-from study.tables import table
 
-FOLDER = Path(__file__).with_name("prompts")
-BLOCKS = table(__file__)
-"""Block -> its version, cap and files, in the order of a prompt."""
 SYSTEM = ("role", "contract", "operators", "rules")
 """Blocks of the first message; the others are the second."""
 DROPPABLE = ("rules", "domain")
@@ -79,9 +75,12 @@ class Prompter:
         form: str = "python",
         count: Callable[[str], int] = by_rule,
         operators: Collection[Operator] = OPERATORS.values(),
+        blocks: str | Path = "",
     ) -> None:
-        """``count`` says how many tokens a text has."""
+        """``count`` says how many tokens a text has; ``blocks`` is a folder of newer texts.
+        Raises UserError: there is no such folder."""
         self.operators, self.form, self.count = operators, form, count
+        self.texts = Blocks(form, blocks)
         self._fixed: dict[str, list[Block]] = {}
 
     def prompt(
@@ -119,14 +118,15 @@ class Prompter:
             listed = [_line(one, self.form) for one in self.operators if domain in one.domains]
             values = {"operators": "\n".join(listed)}
             self._fixed[domain] = [
-                self._block(name, fill(_text(name, self.form, domain)[0], **values))
+                self._block(name, fill(self.texts.text(name, domain)[0], **values), domain)
                 for name in ("role", "contract", "operators", "rules", "domain")
             ]
         return self._fixed[domain]
 
-    def _block(self, name: str, text: str, sha: str = "") -> Block:
+    def _block(self, name: str, text: str, domain: str, sha: str = "") -> Block:
         sha = sha or hashlib.sha256(text.encode()).hexdigest()
-        return Block(name, BLOCKS[name]["version"], sha, text, self.count(text + GAP))
+        version = self.texts.version(name, domain)
+        return Block(name, version, sha, text, self.count(text + GAP))
 
     def _examples(
         self, problem: Problem, buffer: Buffer | None, shots: int, mode: str
@@ -134,7 +134,7 @@ class Prompter:
         """Examples within their cap that do not hold the problem itself."""
         if buffer is None or not shots:
             return []
-        _, form, _ = _text("few_shots", self.form, "")
+        _, form, _ = self.texts.text("few_shots", "")
         examples = []
         for entry, likeness in buffer.retrieve(Query.of(problem), mode, shots):
             if problem.prompt in entry.problem or problem.prompt in entry.program:
@@ -146,12 +146,12 @@ class Prompter:
         return examples
 
     def _few_shots(self, examples: Sequence[Example]) -> Block:
-        frame, _, sha = _text("few_shots", self.form, "")
+        frame, _, sha = self.texts.text("few_shots", "")
         shown = GAP.join(example.text for example in examples)
         tokens = self.count(fill(frame, examples="")) + sum(example.tokens for example in examples)
         return Block(
             "few_shots",
-            BLOCKS["few_shots"]["version"],
+            self.texts.version("few_shots", ""),
             sha,
             fill(frame, examples=shown),
             tokens if examples else 0,
@@ -159,11 +159,11 @@ class Prompter:
         )
 
     def _problem(self, problem: Problem) -> Block:
-        frame, called, sha = _text("problem", self.form, "")
+        frame, called, sha = self.texts.text("problem", "")
         mark = hashlib.blake2b(problem.prompt.encode("utf-8", "surrogatepass"), digest_size=6)
         asked = GAP + fill(called, entry_point=problem.entry_point) if problem.entry_point else ""
         text = fill(frame, mark=mark.hexdigest(), problem=problem.prompt, entry_point=asked)
-        return self._block("problem", text, sha)
+        return self._block("problem", text, problem.domain, sha)
 
     def _fenced(self, program: str) -> str:
         """The program in a block whose fence it does not hold; a line of the DSL as it is."""
@@ -185,14 +185,6 @@ def _line(operator: Operator, form: str) -> str:
     )
     keys = ", ".join(f"{key}: {kind}" for key, kind in operator.results.items())
     return f"- {operator.name}({arguments}) -> {{{keys}}}: {operator.about}"
-
-
-@functools.cache
-def _text(block: str, form: str, domain: str) -> tuple[str, ...]:
-    """The texts of a block's files, and the hash of them all."""
-    names = [name.format(form=form, domain=domain) for name in BLOCKS[block]["files"]]
-    texts = [(FOLDER / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n") for name in names]
-    return (*texts, hashlib.sha256("\0".join(texts).encode()).hexdigest())
 
 
 def _tokens(blocks: Sequence[Block]) -> int:

@@ -33,6 +33,7 @@ class Options:
     form: str = option("what programs are written in", "python", Choice(FORMS))
     shots: int = option("examples at most", SHOTS, Number(low=0, high=SHOTS))
     mode: str = option("how examples are chosen", "cosine", Choice(MODES))
+    blocks: Path | None = option("folder of newer blocks, as optimise writes it")
     tokenizer: Path | None = option("folder of a model, or its tokenizer.json, to count tokens by")
     out: Path = output("JSON file for the result", required=True)
 
@@ -43,7 +44,7 @@ def main(options: Options) -> int:
     problem = read_problem(options.problem)
     buffer = read_buffer(options.buffer, "buffer") if options.buffer else None
     count = by_tokenizer(options.tokenizer) if options.tokenizer else by_rule
-    prompter = Prompter(options.form, count)
+    prompter = Prompter(options.form, count, blocks=options.blocks or "")
     prompt = prompter.prompt(problem, buffer, options.cap, options.shots, options.mode)
     blocks = [
         {

@@ -115,3 +115,8 @@ def fill(template: str, **values: str) -> str:
     """Put the values in place of ``{name}``, in one pass: braces in a value mean nothing.
     Raises KeyError: a placeholder that got no value."""
     return _PLACEHOLDER.sub(lambda name: values[name[1]], template)
+
+
+def placeholders(template: str) -> list[str]:
+    """The names in braces that `fill` would fill, in their order."""
+    return _PLACEHOLDER.findall(template)
