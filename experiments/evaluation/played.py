@@ -54,6 +54,7 @@ class Player:
 
     Args:
         count: tokens of a text, as the policy counts them.
+        checked: whether programs are validated; false is for those that are known to be valid.
     Raises UserError: the executor's settings cannot work, or no sandbox holds here.
     """
 
@@ -63,6 +64,7 @@ class Player:
         store: Store,
         form: str,
         count: Callable[[str], int] | None = None,
+        checked: bool = True,
     ) -> None:
         settings = replace(
             config.workflow, form=form, fallback="none", repair=False, tests="public"
@@ -70,7 +72,7 @@ class Player:
         executor = replace(config.executor, max_failed_frac=1.0)  # what it loses is counted
         config = replace(config, workflow=settings, executor=executor)
         self._oracle = oracle(config.task)
-        self.world = Programs(config, store, self._oracle, None, count)
+        self.world = Programs(config, store, self._oracle, None, count, checked)
         self._task = config.task.name
         self._memo: dict[tuple[str, str, int], Played] = {}
 

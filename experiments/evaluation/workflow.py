@@ -96,7 +96,7 @@ def evaluate_workflow(options: Options) -> None:
         store = stack.enter_context(Store(store_of(options)))
         methods, models, calls = _policies(options, config, store, rows, policy, chosen)
         budgets = _budgets(rows, methods[0].runs)
-        with Player(config, store, "python") as player:
+        with Player(config, store, "python", checked=False) as player:
             methods += _programs(options, config, player, rows, budgets, chosen)
             calls += player.world.calls
     sets = {name or config.task.name: members for name, members in by_set(rows).items()}

@@ -15,20 +15,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.workflow import rollouts
+from experiments.workflow import rollouts, static
 from experiments.workflow.broker import Budget, Workshop
 from experiments.workflow.executor import Down, Question
 from experiments.workflow.experience import Buffer
+from experiments.workflow.find import find
 from experiments.workflow.instructions import layer2
 from experiments.workflow.model import ModelExecutor
 from experiments.workflow.play import LIMITS
 from experiments.workflow.problem import Problem, problem_of
 from experiments.workflow.prompt import Prompt, Prompter
 from experiments.workflow.repair import REPAIR, repair_prompt
-from experiments.workflow.run import Execution, Settings, execute
+from experiments.workflow.run import Execution, Settings, execute, perform
 from experiments.workflow.templates import TEMPLATES
 from experiments.workflow.tokens import by_rule
-from experiments.workflow.validate import WORLDS
+from experiments.workflow.validate import WORLDS, Report
 from experiments.world import Executed, Messages
 from judges.endpoint.loop import Loop, gather
 from study.answers import answer_of
@@ -61,6 +62,7 @@ class Programs:
     Args:
         folder: of the cell, whose records fill the buffer again; None begins anew.
         count: tokens of a text, as the policy counts them.
+        checked: whether programs are validated; false is for those that are known to be valid.
     Raises UserError: the executor's settings cannot work, or no sandbox holds here.
     """
 
@@ -73,8 +75,9 @@ class Programs:
         oracle: Oracle,
         folder: Path | None = None,
         count: Callable[[str], int] | None = None,
+        checked: bool = True,
     ) -> None:
-        self.config, self.settings = config, config.workflow
+        self.config, self.settings, self.checked = config, config.workflow, checked
         self.executor = ModelExecutor(config.executor, store, oracle)
         self.tier = tiers.find(config.sandbox == "unsafe")
         self.prompts = self.settings.prompt == "layered" or not self.settings.shows_problem
@@ -181,6 +184,13 @@ class Programs:
             workshop=workshop,
             settings=self._run,
         )
+        if not self.checked:
+            program = find(text, form)
+            done = perform(program, problem, self.executor, stage, workshop, self._run)
+            tree = static.read(program)[0]
+            return rollouts.Rollout(
+                problem, Execution(Report(Ending.OK, (), program, tree), *await done)
+            )
         program = answer_of(text)
         if program is None:  # it was cut off while it was thinking
             program = ""

@@ -41,7 +41,13 @@ def serving(reply, end="stop"):
             message = {"role": "assistant", "content": reply(prompt, body)}
             choice = {"message": message, "finish_reason": end, "index": 0}
             usage = {"prompt_tokens": 1, "completion_tokens": len(message["content"].split())}
-            data = json.dumps({"choices": [choice], "usage": usage}).encode()
+            self.say({"choices": [choice], "usage": usage})
+
+        def do_GET(self):
+            self.say({"data": [{"id": "m"}]})
+
+        def say(self, value):
+            data = json.dumps(value).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()

@@ -172,7 +172,7 @@ def test_the_same_program_and_its_template_agree(cell, tmp_path):
         with Player(config, store, "dsl") as player:
             lines = {line: player.play(rows, [line] * len(rows)) for line in pairs}
             asked = player.world.calls
-        with Player(config, store, "python") as player:
+        with Player(config, store, "python", checked=False) as player:
             for line, template in pairs.items():
                 assert player.play(rows, [template] * len(rows)) == lines[line]
             assert asked > 0

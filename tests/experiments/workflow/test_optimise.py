@@ -1,0 +1,251 @@
+"""New blocks of layer 1: adopted where they are better on rows that are no test rows, else not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from experiments.workflow import optimise
+from experiments.workflow.blocks import BLOCKS, FOLDER, Blocks, check_text, keep
+from experiments.workflow.find import FORMS
+from experiments.workflow.operators.base import DOMAINS
+from experiments.workflow.problem import Problem
+from experiments.workflow.prompt import Prompter
+from experiments.workflow.world import version_of
+from study.compose import load_executor, load_presets
+from study.errors import UserError
+from study.records import write_part
+from study.sandbox import tiers
+from study.schema import Study
+from study.tasks import task_module
+from tests.experiments.evaluation.answering import serving
+
+GOOD = "Rules:\n- Write one word: Custom."
+BAD = "Rules:\n- Write whatever you like."
+TASK = load_presets("sim-fair", "workflow-mini")[1]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Every row of sums, by its text: whether it is a test row, and its answer."""
+    module = task_module("workflow-mini")
+    return {
+        row.prompt_text(): (split, row.reference)
+        for split in ("train", "eval")
+        for row in module.rows(TASK, split)
+    }
+
+
+@pytest.fixture
+def isolated():
+    try:
+        tiers.find()
+    except tiers.SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
+class Model:
+    """Writes a program that works where the rules say GOOD, as operator answers every problem
+    rightly, and proposes ``block``."""
+
+    def __init__(self, rows, block=GOOD):
+        self.rows, self.block, self.problems, self.proposals = rows, block, set(), []
+
+    def __call__(self, prompt, body):
+        text = "\n".join(turn["content"] for turn in body["messages"])
+        lines = [line for line in text.split("\n") if line in self.rows]
+        self.problems.update(lines)
+        if "Write a better version of this block" in text:
+            self.proposals.append(text)
+            return f"I think:\n<block>\n{self.block}\n</block>"
+        if "one word: Custom" in text:
+            return "Custom"
+        if body["messages"][0]["role"] == "system":
+            return "Review -> Custom"
+        return self.rows[lines[0]][1]
+
+
+@pytest.fixture
+def optimised(commands, tmp_path, isolated):
+    """(model, words) -> the result of optimise on the rules of the short form."""
+
+    def call(model, *words, refused=False, text=GOOD):
+        (tmp_path / "new.txt").write_text(text)
+        with serving(model) as (url, _):
+            executor = ["openai-compatible", f"endpoint.url={url}", "endpoint.model=m"]
+            proposer = [f"proposer={executor[0]}", *(f"proposer.{word}" for word in executor[1:])]
+            typed = [
+                *("optimise", "task=workflow-mini", "form=dsl", "block=rules", "limit=12"),
+                *("domain=math", f"executor={executor[0]}"),
+                *(f"executor.{word}" for word in executor[1:]),
+                *(f"blocks={tmp_path / 'blocks'}", f"runs_dir={tmp_path / 'runs'}"),
+                *(proposer if "propose" in words else [f"text={tmp_path / 'new.txt'}"]),
+                *(word for word in words if word != "propose"),
+            ]
+            return (commands.refused if refused else commands.result)(*typed)
+
+    return call
+
+
+def test_a_better_block_is_adopted_once_and_read_by_a_study(optimised, rows, tmp_path):
+    model = Model(rows)
+    result = optimised(model)
+    assert result["adopted"] is True
+    assert (result["old"]["accuracy"], result["new"]["accuracy"]) == (0.0, 1.0)
+    assert (result["difference"], result["interval"], result["n"]) == (1.0, [1.0, 1.0], 12)
+    assert (result["old"]["version"], result["new"]["version"]) == (1, 2)
+    assert model.problems
+    assert {rows[text][0] for text in model.problems} == {"train"}  # never a test row
+
+    folder = tmp_path / "blocks"
+    problem = Problem("p", "math", "What is 1 + 1?")
+    before = Prompter("dsl").prompt(problem)
+    after = Prompter("dsl", blocks=folder).prompt(problem)
+    assert GOOD in after.messages[0]["content"]
+    assert GOOD not in before.messages[0]["content"]
+    assert {block.id: block.version for block in after.blocks}["rules"] == 2
+    versions = [result[side]["prompt_version"] for side in ("old", "new")]
+    assert versions == [version_of(before), version_of(after)]
+    assert versions[0] != versions[1]
+
+    assert json.loads((folder / "versions.json").read_text()) == {"rules-dsl": 2}
+    text = (folder / "rules-dsl.txt").read_bytes()
+    worse = optimised(Model(rows), text=BAD)
+    assert (worse["difference"], worse["adopted"]) == (-1.0, False)
+    assert (worse["old"]["version"], worse["new"]["version"]) == (2, 3)
+    assert (folder / "rules-dsl.txt").read_bytes() == text
+    same = optimised(Model(rows), refused=True)
+    assert "there is nothing to try" in same
+
+
+def test_a_block_that_changes_nothing_is_not_adopted_and_nothing_is_written(
+    optimised, rows, tmp_path
+):
+    result = optimised(Model(rows), text=BAD)
+    assert (result["difference"], result["interval"]) == (0.0, [0.0, 0.0])
+    assert result["adopted"] is False
+    assert not (tmp_path / "blocks").exists()
+
+
+def test_a_model_proposes_a_block(optimised, rows):
+    model = Model(rows)
+    result = optimised(model, "propose")
+    assert result["adopted"] is True
+    assert result["new"]["text"] == GOOD
+    (asked,) = model.proposals
+    assert (FOLDER / "rules-dsl.txt").read_text().strip() in asked
+
+
+def test_a_proposal_without_a_block_is_said(optimised, rows):
+    assert "wrote no block" in optimised(Model(rows, block=""), "propose", refused=True)
+
+
+def test_a_proposal_that_is_too_long_is_said(optimised, rows):
+    said = optimised(Model(rows, block="word " * 300), "propose", refused=True)
+    assert "at most 200 are legal" in said
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["task=workflow-mini", "executor=sim"], "text=FILE or from proposer=NAME"),
+        (["text={text}"], "needs a policy"),
+        (["text={text}", "task=workflow-mini", "executor=sim", "block=domain"], "twice"),
+        (["text={text}", "executor=sim", "task=mixed-mini"], "knows the problems of"),
+        (["text=nowhere", "executor=sim", "task=workflow-mini"], "text=nowhere is no file"),
+        (["text={text}", "run=nowhere"], "nowhere is not a cell"),
+        (["text={text}", "run=nowhere", "form=dsl"], "form= is the run's own"),
+        (
+            ["text={text}", "executor=sim", "task=workflow-mini", "proposer.context=9"],
+            "without proposer=NAME",
+        ),
+    ],
+)
+def test_what_cannot_be_tried_is_said(commands, tmp_path, words, said):
+    text = tmp_path / "new.txt"
+    text.write_text(GOOD)
+    typed = [word.format(text=text) for word in words]
+    typed += ["block=rules", f"blocks={tmp_path / 'blocks'}"]
+    assert said in commands.refused("optimise", *typed)
+
+
+def test_a_run_s_policy_that_is_shown_no_blocks_is_said(commands, tmp_path):
+    folder = tmp_path / "cell"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(
+        "world: workflow\nstudy: s\njudge: {name: sim-fair, endpoint: {url: ''}}\n"
+        "task: {name: workflow-mini}\nworkflow: {prompt: problem}\n"
+    )
+    (tmp_path / "new.txt").write_text(GOOD)
+    words = [f"run={folder}", "block=rules", f"text={tmp_path / 'new.txt'}"]
+    said = commands.refused("optimise", *words, f"blocks={tmp_path / 'blocks'}")
+    assert "is shown no blocks" in said
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_block_that_ships_is_legal_in_its_own_place(form):
+    for domain in DOMAINS:
+        for block in BLOCKS:
+            text = Blocks(form).text(block, domain)[0]
+            check_text(block, text, text, "itself")
+
+
+@pytest.mark.parametrize(
+    "block, text, said",
+    [
+        ("rules", " \n", "it is empty"),
+        ("problem", "Solve it. {mark}", "{mark}, {mark}, {problem}, {mark}, {entry_point}"),
+        ("rules", "Use {x}.", "other words in braces than the block's: none"),
+        ("role", "word " * 81, "it has 81 tokens, and at most 80"),
+    ],
+)
+def test_a_text_that_cannot_take_a_block_s_place_is_refused_where_it_is_read(
+    tmp_path, block, text, said
+):
+    name = Blocks("dsl").files(block, "math")[0]
+    keep(tmp_path, name, text, 2)
+    with pytest.raises(UserError) as refused:
+        Prompter("dsl", blocks=tmp_path).prompt(Problem("p", "math", "One?"))
+    assert said in str(refused.value)
+    assert name in str(refused.value)
+
+
+def test_a_folder_of_blocks_that_is_none_is_said(tmp_path):
+    with pytest.raises(UserError, match=r"workflow\.blocks=.*nowhere is not a folder"):
+        Prompter("dsl", blocks=tmp_path / "nowhere")
+
+
+def test_rows_to_choose_by_are_neither_test_rows_nor_drawn(rows):
+    config = Study(task=TASK, executor=load_executor("sim"))
+    _, first = optimise.validation_rows(config, 40, 0, set())
+    without = {row.prompt_id for row in first}
+    split, second = optimise.validation_rows(config, 40, 0, without)
+    assert split == "train, never drawn"
+    assert len(first) == len(second) == 40
+    assert not without & {row.prompt_id for row in second}
+    assert {rows[row.prompt_text()][0] for row in (*first, *second)} == {"train"}
+    _, others = optimise.validation_rows(config, 40, 1, set())
+    assert [row.prompt_id for row in others] != [row.prompt_id for row in first]
+    _, code = optimise.validation_rows(config, 5, 0, set(), "code")
+    assert {row.domain for row in code} == {"code"}
+
+
+def test_the_commonest_faults_of_a_run_are_told(tmp_path):
+    completions = ["Review -> Revise"] * 3 + ["Custom -> Wrong"] * 2 + ["Custom"] * 9
+    outcomes = ["contract_error"] * 5 + ["ok"] * 8 + ["operator_error"]
+    records = [
+        {"step": 1, "outcome": outcome, "completion": text}
+        for outcome, text in zip(outcomes, completions, strict=True)
+    ]
+    (tmp_path / "rollouts").mkdir()
+    kinds = {"step": "int32", "outcome": "string", "completion": "string"}
+    write_part(tmp_path / "rollouts" / "step-000001.parquet", records, kinds)
+    (first, count), (second, twice), (third, once) = optimise.faults(tmp_path, "dsl")
+    assert (count, twice, once) == (3, 2, 1)
+    assert "Review" in first
+    assert "unknown_operator" in second
+    assert third == "operator_error"
+    asked = optimise.proposal("rules", BAD, [(first, count)])
+    assert f"- {first} (3 times)" in asked
+    assert "each as often: none" in asked
