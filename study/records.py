@@ -42,6 +42,8 @@ NEVER_MISSING = ("step", "group", "member", "sample_index")
 METRICS = "metrics.jsonl"
 COMPONENT = "component/"
 """Prefix of the extra rollout columns that hold the parts of a composed reward."""
+HELD_OUT, OVERALL = "eval/averages/", ("by_dataset", "by_domain")
+"""How metrics of held-out accuracy begin; a domain's name follows, or one of `OVERALL`."""
 
 
 def rollout_id(step: int, row: int) -> str:
