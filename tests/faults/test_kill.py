@@ -21,9 +21,11 @@ RUN = (
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory):
+def straight(trained, tmp_path_factory):
     runs_dir = tmp_path_factory.mktemp("straight")
-    (folder,) = lives.unbroken(runs_dir, *RUN, "tracking=none")
+    done = trained(runs_dir, *lives.TINY, *RUN, "tracking=none")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = cells.study_cells(runs_dir / "debug")
     assert any(row["advantage"] for row in lives.parts(folder, "rollouts")), "nothing was learned"
     return folder
 
