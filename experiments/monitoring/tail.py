@@ -31,7 +31,7 @@ SHOWN = (
 DOMAIN = "domain/"
 OF_DOMAIN = ("truth", "judge", "gap", "unscored_frac", "frac_zero_std")
 """What is shown of ``domain/NAME/...``."""
-_SUMS = re.compile(b'"(' + "|".join(SUMMED).encode() + rb')": ([0-9.eE+-]{1,40})[,}]')
+_SUMS = re.compile(b'"(' + "|".join(SUMMED).encode() + rb')": ([^,}\n]{1,40})')
 
 
 class Tail:
@@ -44,8 +44,9 @@ class Tail:
     def _forget(self) -> None:
         self.series: dict[str, Series] = {}
         """Of each metric that is shown, and of `TIME`, the kept steps in order."""
-        self.sums: dict[str, float] = {}
-        """Sum over all steps of each of `SUMMED` that was recorded."""
+        self.sums: dict[str, float | None] = {}
+        """Sum over all steps of each of `SUMMED` that was recorded; None where a step's is not
+        known."""
         self.accuracy: dict[str, tuple[int, float]] = {}
         """Domain -> step and accuracy of its last held-out evaluation."""
         self.problem = ""
@@ -78,7 +79,8 @@ class Tail:
         self._offset += len(data)
         for name, amount in _SUMS.findall(data):
             key = name.decode()
-            self.sums[key] = self.sums.get(key, 0.0) + _number(amount)
+            before, value = self.sums.get(key, 0.0), _number(amount)
+            self.sums[key] = None if before is None or value is None else before + value
         for line in _thinned_text(data):
             self._add(line)
         self.series = {name: thinned(values) for name, values in self.series.items()}
@@ -158,9 +160,10 @@ def _thinned_text(data: bytes) -> list[bytes]:
     return [*(old[start : old.find(b"\n", start)] for start in sorted(starts)), *last]
 
 
-def _number(text: bytes) -> float:
+def _number(text: bytes) -> float | None:
+    """A finite number, or None."""
     try:
         value = float(text)
     except ValueError:
-        return 0.0
-    return value if math.isfinite(value) else 0.0
+        return None
+    return value if math.isfinite(value) else None
