@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.workflow.operators.base import DOMAINS
 from study.errors import UserError
 from study.files import Damaged, first_line, read_text
+from study.simulated import DOMAINS
 
 LEGAL = (
     'a JSON object {"id", "domain", "prompt"} with domain math, code or qa, and, for code,'
