@@ -34,6 +34,8 @@ SMALL_STUDY = ("debug=tiny", "judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[si
 """What `small_study` is made by; under these seeds the flaky judge fails somewhere."""
 RECORDS_ONLY = ("debug=tiny", "sweep.report=false", "tracking=none")
 """A tiny study of which a test reads the records alone."""
+SLOWLY = "judge.endpoint.requests_per_min=240"
+"""Leaves time to stop a cell between two steps: with this a tiny one takes about two seconds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
