@@ -11,42 +11,48 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from analysis.records.frames import rollouts_frame
 from experiments.workflow import dsl, static
 from experiments.workflow.broker import Broker, Budget, Workshop
-from experiments.workflow.executor import Question
+from experiments.workflow.executor import ATTEMPTS, Answer, Question
+from experiments.workflow.find import find
 from experiments.workflow.interpret import interpret
 from experiments.workflow.operators import OPERATORS
-from experiments.workflow.problem import Problem
-from experiments.workflow.program import ast_sha
+from experiments.workflow.problem import Problem, problem_of
+from experiments.workflow.program import Refused, ast_sha
 from judges.simulated.bias import Bias
 from judges.simulated.operators import Operators
+from study.cells import load_cell, study_cells
 from study.errors import UserError
+from study.files import write_json
 from study.mix import nominal
 from study.oracle import Oracle
 from study.rows import Row, Truth
 from study.sandbox import tiers
 from study.sandbox.calls import Call, Result
 from study.sandbox.grader import Task as Graded
-from study.schema import MANY, Judge, Price, Task
+from study.schema import MANY, Executor, Judge, Price, Task
 from study.simulated import DOMAINS, Simulated, in_domain
 from study.simulated_executor import SimulatedExecutor
 from study.tasks import oracle, sample, task_module
 from study.tasks.datasets.item import Item
 from study.truth.code import answer_code
-from study.verdict import Reply
 
 VERSION = 1
-PROBLEMS = 20
+FILE = "planted.json"
+MOST_PROGRAMS = 200
+PROBLEMS = 10
 """Held-out problems of each data set."""
-WORLDS = 16
+WORLDS = 32
 """Draws of everything on each problem: 640 runs a domain leave a standard error of .02 at most."""
 NOISES = 16
 """Draws of a judge's noise on each answer."""
@@ -115,17 +121,23 @@ class InProcess:
         self.price: Price | None = Price()
         self._operators, self._truths = Operators(settings, truths.row_of), truths
 
-    async def ask(self, question: Question) -> Reply:
-        """The reply to one question. Raises UserError: a truth could not be had."""
+    async def ask(self, question: Question) -> Answer:
+        """The reply to one question, asked for again where it is empty.
+        Raises UserError: a truth could not be had."""
         text = "\n".join(turn["content"] for turn in question.messages)
-        content = hashlib.blake2b(f"{question.sample}\0{text}".encode(), digest_size=12).digest()
-        asked = self._operators.read(text, content)
-        rights = []
-        if asked.row is not None:
-            told = self._truths.truths([asked.row] * len(asked.answers), asked.answers)
-            rights = [certain(truth).score == 1.0 for truth in told]
-        reply = self._operators.reply(asked, rights)
-        return Reply(reply.text, tokens_in=reply.tokens_in, tokens_out=reply.tokens_out)
+        spent_in = spent_out = 0
+        for attempt in range(1, ATTEMPTS + 1):
+            draw = f"{question.sample} {attempt}\0{text}".encode()
+            asked = self._operators.read(text, hashlib.blake2b(draw, digest_size=12).digest())
+            rights = []
+            if asked.row is not None:
+                told = self._truths.truths([asked.row] * len(asked.answers), asked.answers)
+                rights = [certain(truth).score == 1.0 for truth in told]
+            reply = self._operators.reply(asked, rights)
+            spent_in, spent_out = spent_in + reply.tokens_in, spent_out + reply.tokens_out
+            if reply.text:
+                break
+        return Answer(reply.text, spent_in, spent_out, attempt)
 
 
 def certain(truth: Any) -> Truth:
@@ -135,14 +147,6 @@ def certain(truth: Any) -> Truth:
     raise UserError(
         f"The rule truth of an answer could not be had: {getattr(truth, 'reason', 'no rule')}. Free"
         " memory or processes, and type it again."
-    )
-
-
-def problem_of(row: Row) -> Problem:
-    """A row of a generated task as programs see it."""
-    item: Item = row.spec["item"]
-    return Problem(
-        item.id, item.domain, item.prompt, item.entry_point, item.public_tests, item.group_key
     )
 
 
@@ -218,8 +222,7 @@ class Scores:
 
 def planted(
     task: Task,
-    executor: str,
-    settings: SimulatedExecutor,
+    executor: Executor,
     judges: Sequence[Judge],
     programs: Iterable[str] = (),
     unsafe: bool = False,
@@ -229,9 +232,15 @@ def planted(
 
     An expectation is over problems, worlds and a judge's noise. A run that a limit ended has no
     answer: it counts 0 as truth and as score. Judges without ``simulated`` settings are left out.
-    Raises UserError: the task's rows are not those of workflow-mini, settings are not legal, or the
-    sandbox failed.
+    Limits are the defaults, and no treatment of ``workflow`` is in force.
+    Raises UserError: executor or task have no planted world, or the sandbox failed.
     """
+    settings = executor.simulated
+    if settings is None:
+        raise UserError(
+            f"executor={executor.name} has no `simulated` settings, so nothing is known of what it"
+            " will say. Type executor=sim"
+        )
     texts = _distinct([*small_programs(), *programs])
     small = {sha for sha, _ in _distinct(small_programs())}
     task = replace(task, eval_rows=MANY)
@@ -255,7 +264,7 @@ def planted(
         }
     return {
         "version": VERSION,
-        "executor": executor,
+        "executor": executor.name,
         "problems": PROBLEMS,
         "datasets": _datasets(task, rows),
         "programs": made,
@@ -351,3 +360,41 @@ def _worth(row: Row, answer: str, truths: Oracle, scores: Mapping[str, Scores]) 
     told = answer_code(item, answer) if item.domain == "code" else answer
     truth = certain(truths.truths([row], [told])[0])
     return [truth.score, 0.0, *(judge.of(row, answer, truth) for judge in scores.values())]
+
+
+def write_planted(folder: Path) -> dict[str, Any]:
+    """Write ``planted.json`` into the folder of a study: its world, the judges of its arms and, of
+    its rollouts' programs in short form, the `MOST_PROGRAMS` most frequent.
+    Raises UserError: no cell has a planted world, or they have several."""
+    configs = [load_cell(cell).config for cell in study_cells(folder)]
+    worlds = {
+        repr((config.task, config.executor.simulated)): config
+        for config in configs
+        if config.world == "workflow" and config.executor.simulated is not None
+    }
+    if len(worlds) != 1:
+        raise UserError(
+            f"{folder.name} has {len(worlds)} planted worlds in {len(configs)} cells, and one is"
+            " needed: one task=workflow-mini with one executor=sim, under world=workflow. Name a"
+            " study that was run so."
+        )
+    (config,) = worlds.values()
+    every = [judge for each in configs for judge in (each.judge, *each.shadow_judges)]
+    judges = list({judge.name: judge for judge in every}.values())
+    unsafe = config.sandbox == "unsafe"
+    found = planted(config.task, config.executor, judges, short_forms(folder), unsafe)
+    write_json(folder / FILE, found)
+    return found
+
+
+def short_forms(folder: Path) -> list[str]:
+    """The most frequent programs in short form of a study's rollouts."""
+    completions = Counter(rollouts_frame(folder, ["completion"])["completion"].dropna())
+    texts: Counter[str] = Counter()
+    for completion, count in completions.items():
+        try:
+            program = find(completion, "dsl")
+        except Refused:
+            continue
+        texts[program.source] += count
+    return [text for text, _ in texts.most_common(MOST_PROGRAMS)]
