@@ -67,6 +67,11 @@ class Simulated:
     reference: dict[str, list[float]] = field(default_factory=dict)
     """Feature -> [mean, sd] used to standardise it."""
     seed: int = bounds.seed(0)
+    model: str = ""
+    """A model whose favourite wrong answers it may take for right ones, as its own; see
+    `study.rows.Truth.whose`. Empty is none."""
+    favourite: float = bounds.share(0.0)
+    """How often it does."""
     domains: Domains = field(default_factory=Domains)
 
 

@@ -8,7 +8,9 @@ from importlib import import_module
 
 from study.bounds import shown
 
-COMMANDS = ("operators", "validate", "run", "reward", "prompt", "buffer", "overrides")
+COMMANDS = (
+    *("operators", "validate", "run", "reward", "prompt", "buffer", "overrides", "planted"),
+)
 """First words; each command is a module of its name, which is loaded when it is asked for."""
 
 

@@ -227,6 +227,21 @@ the names that it declares."""
 STATE = "problem, entry_point, solution, feedback"
 
 
+def call_of(name: str) -> tuple[str, str]:
+    """The arguments of a step of that operator, with ``{task}`` for the problem and the solution so
+    far, and the key of its solution; empty where it makes none."""
+    operator = OPERATORS[name]
+    required = [argument.name for argument in operator.arguments if argument.required]
+    plain = ", ".join(f"{key}={key if key != 'input' else '{task}'}" for key in required)
+    first = next((key for key, kind in operator.results.items() if kind == "str"), "")
+    return CALLS.get(name, (plain, first))
+
+
+def verdict_key(name: str) -> str:
+    """The key by which a choice after that operator goes on."""
+    return "review_result" if name == "Review" else "result"
+
+
 class _Writer:
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -289,8 +304,7 @@ class _Writer:
             return
         self.call(step.operator, indent, lines)
         if step.chooses:
-            key = "review_result" if step.operator == "Review" else "result"
-            lines.append(f"{indent}if not result['{key}']:")
+            lines.append(f"{indent}if not result['{verdict_key(step.operator)}']:")
             self.body(step.body, depth + 1, lines)
             lines.append(f"{indent}else:")
             if step.other is None:
@@ -299,11 +313,7 @@ class _Writer:
                 self.body(step.other, depth + 1, lines)
 
     def call(self, name: str, indent: str, lines: list[str]) -> None:
-        operator = OPERATORS[name]
-        required = [argument.name for argument in operator.arguments if argument.required]
-        plain = ", ".join(f"{key}={key if key != 'input' else '{task}'}" for key in required)
-        first = next((key for key, kind in operator.results.items() if kind == "str"), "")
-        arguments, key = CALLS.get(name, (plain, first))
+        arguments, key = call_of(name)
         arguments = arguments.replace("{task}", TASK)
         lines.append(f"{indent}result = await self.{snake(name)}({arguments})")
         if name == "Review":

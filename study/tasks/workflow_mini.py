@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from study import truth as rules
 from study.rows import Row, RuleTruth, Truth
 from study.schema import Task
 from study.tables import table
@@ -22,6 +21,7 @@ from study.tasks import generated, mixed, mixed_mini
 from study.tasks.datasets.item import Item
 from study.tasks.lessons import Lessons
 from study.tasks.mixed import grading, scores
+from study.truth import numbers, qa
 from study.truth.code import answer_code
 
 __all__ = ["Order", "grading", "lessons", "rows", "runs_code", "scores", "truths"]
@@ -61,7 +61,8 @@ def is_favourite(item: Item, answer: str) -> bool:
     favourite: str = item.meta["wrong"][0]
     if item.domain == "code":
         return answer_code(item, answer).strip() == favourite
-    return rules.HERE[item.dataset](replace(item, answers=(favourite,)), answer).correct
+    rule = numbers.score if item.domain == "math" else qa.squad
+    return rule(replace(item, answers=(favourite,)), answer).correct
 
 
 def runs_code(options: Task) -> bool:

@@ -1,0 +1,107 @@
+"""Goes through the steps of a short form in this process: what its class would do, call by call.
+
+The class that `dsl` writes runs in the sandbox, for one rollout. Where a program is tried thousands
+of times, in a world that answers at once, this is a thousand times cheaper. Both read the arguments
+of a step from `dsl.call_of`. Parts of a list are gone through one after the other.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from experiments.workflow.dsl import ENSEMBLES, Step, call_of, verdict_key
+from experiments.workflow.operators import OPERATORS
+from experiments.workflow.problem import Problem
+
+Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""(operator, arguments) -> its result."""
+State = dict[str, Any]
+"""problem, entry_point, solution, feedback, and solutions, which an ensemble chooses from."""
+
+
+async def interpret(steps: list[Step], problem: Problem, ask: Ask) -> str:
+    """The solution that a program of `dsl.parse` ends with. Raises what ``ask`` raises."""
+    begun = {"problem": problem.prompt, "entry_point": problem.entry_point}
+    return await _part(steps, {**begun, "solution": "", "feedback": ""}, ask)
+
+
+async def _part(steps: list[Step], state: State, ask: Ask) -> str:
+    """A whole program, or one of a list; what it changes stays in it."""
+    state = {**state, "solutions": [state["solution"]]}
+    await _all(steps, state, ask)
+    return state["solution"]
+
+
+async def _all(steps: list[Step], state: State, ask: Ask) -> bool:
+    """Some steps, one after the other; whether one of them ended the part."""
+    for place, step in enumerate(steps):
+        behind = steps[place + 1].operator if place + 1 < len(steps) else ""
+        if await _step(step, state, ask, behind in ENSEMBLES):
+            return True
+    return False
+
+
+async def _step(step: Step, state: State, ask: Ask, collects: bool) -> bool:
+    if step.branches:
+        state["solutions"] = [await _part(branch, state, ask) for branch in step.branches]
+        state["solution"] = state["solutions"][0]
+        return False
+    if step.turns:
+        made, begun = [], state["solution"]
+        for _ in range(step.turns):
+            if collects:
+                state["solution"] = begun
+            if await _all(step.body, state, ask):
+                return True
+            made.append(state["solution"])
+        state["solutions"] = made
+        return False
+    arguments, key = _call(step.operator)
+    result = await ask(step.operator, {name: value(state) for name, value in arguments.items()})
+    if step.operator == "Review":
+        state["feedback"] = result["feedback"]
+    elif key:
+        state["solution"] = result[key]
+        state["solutions"] = [result[key]]
+    if not step.chooses:
+        return False
+    if not result[verdict_key(step.operator)]:
+        return await _all(step.body, state, ask)
+    return True if step.other is None else await _all(step.other, state, ask)
+
+
+@functools.cache
+def _call(name: str) -> tuple[dict[str, Callable[[State], Any]], str]:
+    """Each argument of a step as a function of the state, and the key of its solution."""
+    text, key = call_of(name)
+    call = ast.parse(f"call({text.replace('{task}', 'task')})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    given = {keyword.arg: _value(keyword.value) for keyword in call.keywords}
+    arguments = {
+        argument.name: given.get(argument.name, _constant(argument.default))
+        for argument in OPERATORS[name].arguments
+    }
+    return arguments, key
+
+
+def _value(node: ast.expr) -> Callable[[State], Any]:
+    if isinstance(node, ast.Constant):
+        return _constant(node.value)
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+        first, second = map(_value, node.values)
+        return lambda state: first(state) or second(state)
+    assert isinstance(node, ast.Name), "a step is given texts, names, and one name or another"
+    return _task if node.id == "task" else lambda state: state[node.id]
+
+
+def _constant(value: Any) -> Callable[[State], Any]:
+    return lambda state: value
+
+
+def _task(state: State) -> str:
+    """The problem, and the solution so far where there is one."""
+    solution = state["solution"]
+    return f"{state['problem']}\n\nSolution so far:\n{solution}" if solution else state["problem"]
