@@ -34,6 +34,8 @@ SMALL_STUDY = ("debug=tiny", "judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[si
 """What `small_study` is made by; under these seeds the flaky judge fails somewhere."""
 RECORDS_ONLY = ("debug=tiny", "sweep.report=false", "tracking=none")
 """A tiny study of which a test reads the records alone."""
+SLOWLY = "judge.endpoint.requests_per_min=240"
+"""Leaves time to stop a cell between two steps: with this a tiny one takes about two seconds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -124,7 +126,9 @@ def trained(warmed: Callable[[Path], Path]) -> Iterator[Trained]:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
 
         def run(runs_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-            words = [f"runs_dir={warmed(runs_dir)}", *arguments]
+            if "plan=true" not in arguments:
+                warmed(runs_dir)
+            words = [f"runs_dir={runs_dir}", *arguments]
             return process.submit(_sweep_here, words).result(timeout=500)
 
         yield run
