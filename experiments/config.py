@@ -162,7 +162,7 @@ def _places(content: dict[str, Any], file: Path, vocabulary: Vocabulary) -> list
     if unknown:
         raise UserError(
             f"{file} holds keys that are not known: {', '.join(unknown)}. Known are"
-            f" {', '.join(dict.fromkeys(known['key'] for known in vocabulary.keys.values()))}, in"
+            f" {', '.join(dict.fromkeys(entry['key'] for entry in vocabulary.keys.values()))}, in"
             " sections or not; take the others out."
         )
     return places

@@ -365,7 +365,7 @@ def _component_shares(record: StepRecord, group_size: int) -> dict[str, float]:
     terms = [
         None
         if row["reward"] is None
-        else {name: row.get(f"{COMPONENT}{name}") or 0.0 for name in TERMS}
+        else {name: row.get(f"{COMPONENT}workflow_{name}") or 0.0 for name in TERMS}
         for row in record.rollouts
     ]
     starts = range(0, len(terms), group_size)

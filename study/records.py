@@ -47,6 +47,8 @@ COMPONENT = "component/"
 """Prefix of the extra rollout columns that hold the parts of a composed reward."""
 FEATURE = "feature/"
 """Prefix of those that hold what was measured of an executed program."""
+HELD_OUT, OVERALL = "eval/averages/", ("by_dataset", "by_domain")
+"""How metrics of held-out accuracy begin; a domain's name follows, or one of `OVERALL`."""
 
 
 def rollout_id(step: int, row: int) -> str:
@@ -222,7 +224,8 @@ def write_part(
     """Write one Parquet part under its name in one rename; component and feature columns are
     added."""
     extra = sorted({key for row in rows for key in row if key.startswith((COMPONENT, FEATURE))})
-    present = [item for item in OPTIONAL.items() if any(item[0] in row for row in rows)]
+    optional = {name: kind for name, kind in OPTIONAL.items() if name not in columns}
+    present = [item for item in optional.items() if any(item[0] in row for row in rows)]
     fields = [*columns.items(), *present, *((name, "float64") for name in extra)]
     out = pa.BufferOutputStream()
     part = pa.Table.from_pylist(rows, schema=_schema(fields))

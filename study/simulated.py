@@ -76,6 +76,7 @@ class Simulated:
 
 
 DOMAINS = tuple(item.name for item in dataclasses.fields(Domains))
+"""Every domain of the project."""
 
 
 def changed_in(settings: Simulated, domain: str) -> dict[str, Any]:

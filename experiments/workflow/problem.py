@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.workflow.operators.base import DOMAINS
 from study.errors import UserError
 from study.files import Damaged, first_line, read_text
 from study.rows import Row
+from study.simulated import DOMAINS
 from study.tasks.datasets.item import Item
 
 LEGAL = (

@@ -64,7 +64,8 @@ def _check(model: Model) -> None:
     if not model.endpoint.model:
         raise UserError(
             f"{model.role}.endpoint.model is empty, and it is the name under which the model"
-            f" is served; type for example {model.role}.endpoint.model={Path(serve.model).name.lower()}."
+            " is served; type for example"
+            f" {model.role}.endpoint.model={Path(serve.model).name.lower()}."
         )
     for word in serve.extra:
         if word.partition("=")[0] in OURS:

@@ -158,9 +158,11 @@ def test_a_refused_judge_is_asked_by_one_cell_and_the_others_go_on(tmp_path, ref
     assert "\x1b" not in out and "\\x1b[2J" in out
 
 
-def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(tmp_path, refusing) -> None:
+def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(
+    trained, tmp_path, refusing
+) -> None:
     """The endpoint lists its models to anybody and refuses the first question: one cell asks."""
-    done = sweep(
+    done = trained(
         tmp_path / "runs",
         "debug=tiny",
         "judge=openai-compatible",
