@@ -241,20 +241,17 @@ def planted(
             f"executor={executor.name} has no `simulated` settings, so nothing is known of what it"
             " will say. Type executor=sim"
         )
-    texts = _distinct([*small_programs(), *programs])
-    small = {sha for sha, _ in _distinct(small_programs())}
-    task = replace(task, eval_rows=MANY)
+    small = _distinct(small_programs())
+    texts = _distinct(programs) | small
     rows = _rows(task)
     grading = task_module(task.name).grading
     tier = tiers.find(unsafe)
     with grading(unsafe), Remembering(tier) as workshop, asyncio.Runner() as runner:
-        truths = oracle(task)
+        truths = oracle(replace(task, eval_rows=MANY))
         scores = {j.name: Scores(j.simulated) for j in judges if j.simulated is not None}
-        totals = runner.run(
-            _totals([text for _, text in texts], rows, settings, truths, scores, workshop)
-        )
+        totals = runner.run(_totals(list(texts.values()), rows, settings, truths, scores, workshop))
     made = {}
-    for (sha, text), (truth, score, tokens) in zip(texts, totals, strict=True):
+    for (sha, text), (truth, score, tokens) in zip(texts.items(), totals, strict=True):
         made[sha] = {
             "dsl": text,
             "small": sha in small,
@@ -271,29 +268,30 @@ def planted(
     }
 
 
-def _distinct(texts: Iterable[str]) -> list[tuple[str, str]]:
-    """(hash of the class, text) of each program, the first of those with an equal class."""
+def _distinct(texts: Iterable[str]) -> dict[str, str]:
+    """Hash of the class -> text of each program, the first of those with an equal class."""
     shas: dict[str, str] = {}
     for text in texts:
         tree, _ = static.read(dsl.compiled(text))
         sha = None if tree is None else ast_sha(tree)
         if sha is not None:
             shas.setdefault(sha, text)
-    return list(shas.items())
+    return shas
 
 
 def _rows(task: Task) -> dict[str, list[Row]]:
     """Data set -> some of its held-out rows, evenly spaced. Raises UserError: rows of a task that
     has no planted world."""
-    rows: dict[str, list[Row]] = {}
-    for row in task_module(task.name).rows(task, "eval"):
-        rows.setdefault(row.dataset, []).append(row)
-    items = [some[0].spec.get("item") for some in rows.values()]
+    every = task_module(task.name).rows
+    items = [row.spec.get("item") for row in every(replace(task, eval_rows=1), "eval")]
     if not items or any(item is None or "wrong" not in item.meta for item in items):
         raise UserError(
             f"task={task.name} has no planted world: its rows do not say what a model may answer."
             " Type task=workflow-mini"
         )
+    rows: dict[str, list[Row]] = {}
+    for row in every(replace(task, eval_rows=MANY), "eval"):
+        rows.setdefault(row.dataset, []).append(row)
     return {name: sample(found, PROBLEMS)[:PROBLEMS] for name, found in rows.items()}
 
 
