@@ -2,7 +2,8 @@
 
 Two arms are compared where their recorded settings differ in exactly one key, or in one preset (a
 judge by another name, an executor by another name), and one of the two has there what the base arm
-has: of the base judge's arms of programs the one with most settings at their default. What follows from a key is not counted beside it: without a world of programs there are no
+has. The base arm is, of the base judge's arms of programs, the one with most settings at their
+default. What follows from a key is not counted beside it: without a world of programs there are no
 settings of one.
 """
 

@@ -156,10 +156,11 @@ def _arm(
 def _together(by_run: Sequence[dict[str, Estimate]]) -> dict[str, Estimate]:
     """Name -> mean over the runs that have it, t over runs; of a single run its own interval."""
     names = dict.fromkeys(name for told in by_run for name in told)
-    return {name: _over_runs([told[name] for told in by_run if name in told]) for name in names}
+    return {name: over_runs([told[name] for told in by_run if name in told]) for name in names}
 
 
-def _over_runs(estimates: Sequence[Estimate]) -> Estimate:
+def over_runs(estimates: Sequence[Estimate]) -> Estimate:
+    """Mean over runs with its t interval; of a single run its own interval, over problems."""
     known = [each for each in estimates if np.isfinite(each.value)]
     notes = list(dict.fromkeys(each.note for each in estimates if each.note))
     if len(known) == 1 and len(estimates) == 1:

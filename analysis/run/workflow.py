@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -114,12 +115,13 @@ def gaps(programs: Programs) -> dict[str, Estimate]:
     """Domain -> mean judge minus truth of the executed programs, CR1 and t over problems."""
     judged = programs.judged
     return {
-        str(domain) or ALL: _clustered_mean(part["error"].to_numpy(), part["prompt_id"])
+        str(domain) or ALL: clustered_mean(part["error"].to_numpy(), part["prompt_id"])
         for domain, part in judged.groupby("domain", sort=True)
     }
 
 
-def _clustered_mean(values_N: np.ndarray, problems: pd.Series) -> Estimate:
+def clustered_mean(values_N: np.ndarray, problems: Any) -> Estimate:
+    """The mean of N values, CR1 and t over the problems that they are of; labels, shape (N,)."""
     codes, names = pd.factorize(problems)
     sums = np.stack([np.bincount(codes, values_N), np.bincount(codes)], axis=1)
     mean, count = float(ratio(sums.sum(axis=0))), len(names)
