@@ -121,8 +121,10 @@ def over_steps(workflow: Workflow) -> Figure:
         for name, axes in zip(names, panels, strict=True):
             figures.bands(axes, part, part[part["metric"] == name], lambda arm, _: plain(arm))
             title = plain(name.removeprefix(CALLS))
-            axes.set(title=title, xlabel="training step", ylabel=label)
-        figures.outside_legend(top, panels)
+            ends = (-0.02, 1.02) if part is rates else (0, None)
+            axes.set(title=title, xlabel="training step", ylabel=label, ylim=ends)
+        if top is tops[0]:
+            figures.outside_legend(top, panels)
     return drawn
 
 
@@ -155,7 +157,9 @@ def over_rewards(workflow: Workflow) -> Figure | None:
         axes.hlines(rows, part["low"], part["high"], color=colour, linewidth=2)
         axes.plot(part["value"], rows, "o", color=colour, label="seen")
         axes.plot(part["planted"], rows, "D", mfc="none", color=other, label="planted")
-        axes.set(title=plain(arm), xlabel="judge - truth per call")
+        axes.set(
+            title=plain(arm), xlabel="judge - truth per call", ylim=(-0.6, len(operators) - 0.4)
+        )
         axes.set_yticks(range(len(operators)), [plain(name) for name in operators])
     figures.outside_legend(drawn, panels)
     return drawn
@@ -168,20 +172,19 @@ def lost_truth(workflow: Workflow) -> Figure | None:
     arms = {n: arm.optimum for n, arm in workflow.arms.items() if arm.optimum.truth >= 0}
     if not arms:
         return None
-    drawn, axes = figures.single(6.5, 0.5 * len(arms) + 1.4)
+    drawn, axes = figures.single(figures.WIDTH, 0.5 * len(arms) + 1.4)
     look = figures.palette(2)
-    for place, best in enumerate(arms.values()):
-        axes.annotate(
-            "",
-            (best.last_truth, place),
-            (best.first_truth, place),
-            arrowprops={"arrowstyle": "->", "color": look[0], "linewidth": 2},
+    for place, each in enumerate(arms.values()):
+        axes.plot([each.first_truth, each.last_truth], [place, place], color=look[0])
+        marks: tuple[tuple[float, str, str, Any, Any], ...] = (
+            (each.first_truth, "o", "policy, first tenth", look[0], "white"),
+            (each.last_truth, "o", "policy, last tenth", look[0], look[0]),
+            (each.truth, "D", "the judge's best", look[1], "none"),
+            (each.best, "*", "best there is", "0.3", "0.3"),
         )
-        marks = ((best.first_truth, "o", "policy, first tenth"), (best.truth, "D", "judge's best"),
-                 (best.best, "*", "best there is"))  # fmt: skip
-        for (value, mark, label), colour in zip(marks, (look[0], look[1], "0.3"), strict=True):
-            named = label if place == 0 else ""
-            axes.plot(value, place, mark, color=colour, mfc="none", label=named)
+        for value, mark, label, colour, face in marks:
+            named = "" if place else label
+            axes.plot(value, place, mark, color=colour, mfc=face, markersize=8, label=named)
     axes.set_yticks(range(len(arms)), [plain(name) for name in arms])
     axes.set(xlabel="expected truth of the programs", ylim=(-0.6, len(arms) - 0.4))
     figures.outside_legend(drawn, [axes])
