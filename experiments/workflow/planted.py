@@ -127,7 +127,7 @@ class InProcess:
         text = "\n".join(turn["content"] for turn in question.messages)
         spent_in = spent_out = 0
         for attempt in range(1, ATTEMPTS + 1):
-            draw = f"{question.sample} {attempt}\0{text}".encode()
+            draw = f"{question.sample} {attempt}\0{text}".encode("utf-8", "surrogatepass")
             asked = self._operators.read(text, hashlib.blake2b(draw, digest_size=12).digest())
             rights = []
             if asked.row is not None:
