@@ -15,7 +15,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from study import bounds
 from study.errors import UserError
 from study.marks import dataclass_of, field_types
-from study.schema import Judge, Study, Task, freeze, register
+from study.schema import Executor, Judge, Study, Task, freeze, register
 from study.secrets import redact, refuse_config
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -32,7 +32,21 @@ def load_presets(
     """A judge and a task by the names of their presets, with further settings as Hydra takes them.
     Raises UserError: an unknown preset, an override that the schema does not take, a value that is
         missing, or one that looks like a key."""
-    for group, name in (("judge", judge), ("task", task)):
+    data = _composed({"judge": judge, "task": task}, overrides)
+    return freeze(Judge, data["judge"]), freeze(Task, data["task"])
+
+
+def load_executor(
+    executor: str, task: str = "workflow-mini", overrides: Sequence[str] = ()
+) -> tuple[Executor, Task]:
+    """An executor and a task, as `load_presets`."""
+    data = _composed({"executor": executor, "task": task}, overrides)
+    return freeze(Executor, data["executor"]), freeze(Task, data["task"])
+
+
+def _composed(presets: dict[str, str], overrides: Sequence[str]) -> dict[str, Any]:
+    """The settings of a preset of each group. Raises UserError: as `load_presets`."""
+    for group, name in presets.items():
         if name.startswith("["):
             raise UserError(f"{group}={name} has brackets. Type {group}={name.strip('[] ')}.")
         if name not in preset_names(group):
@@ -47,16 +61,16 @@ def load_presets(
     if wrong := unknown_key(overrides):
         raise _unfit(wrong)
     register()
-    chosen = [f"+judge={judge}", f"+task={task}"]
+    chosen = [f"+{group}={name}" for group, name in presets.items()]
     in_sweep = GlobalHydra.instance().is_initialized()  # Hydra lets nobody initialise it twice
     try:
         with nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
             composed = compose(overrides=[*chosen, *opened(overrides)])
-        data: Any = plain(composed, f"judge={judge}")
+        data = plain(composed, " ".join(f"{group}={name}" for group, name in presets.items()))
     except (HydraException, OmegaConfBaseException) as problem:
         raise _unfit(redact(" ".join(str(problem).split()))) from problem
     refuse_config(data)
-    return freeze(Judge, data["judge"]), freeze(Task, data["task"])
+    return data
 
 
 def _unfit(words: str) -> UserError:

@@ -126,7 +126,9 @@ def trained(warmed: Callable[[Path], Path]) -> Iterator[Trained]:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
 
         def run(runs_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-            words = [f"runs_dir={warmed(runs_dir)}", *arguments]
+            if "plan=true" not in arguments:
+                warmed(runs_dir)
+            words = [f"runs_dir={runs_dir}", *arguments]
             return process.submit(_sweep_here, words).result(timeout=500)
 
         yield run

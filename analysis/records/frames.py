@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from analysis.records.arms import NAMELESS, arm_names
 from study.cells import state as cell_state
@@ -36,10 +37,23 @@ from study.status import read_status
 from study.study_file import read_study
 from study.verify import foreign_parts, read_form, strangers
 
+PROGRAM = {
+    **dict.fromkeys(("outcome", "program_sha", "ast_sha", "form", "prompt_version"), "string"),
+    "flags": "list<string>",
+}
+"""Columns of a rollout whose completion is a program, and their Arrow types."""
+FEATURE = "feature/"
+"""Prefix of the rollout columns that hold what was measured of an executed program."""
+NUMBERS = (COMPONENT, FEATURE)
+"""Prefixes of columns that the contract does not name, and that are numbers."""
 ROLLOUT_COLUMNS = frame_types(
-    {**ROLLOUT, **{name: kind for name, kind in OPTIONAL.items() if name != "scaffold_items"}}
+    {
+        **ROLLOUT,
+        **PROGRAM,
+        **{name: kind for name, kind in OPTIONAL.items() if name != "scaffold_items"},
+    }
 )
-"""What a rollout has, and the dtype it is given; ``component/<name>`` columns are float64.
+"""What a rollout has, and the dtype it is given; columns of `NUMBERS` are float64.
 ``rules`` is what each rule said, missing where none was run; ``dataset``, ``domain`` and ``item``
 are missing where the task has no data sets, ``truth_missing`` where no truth was lost."""
 
@@ -129,8 +143,9 @@ def rollouts_frame(
 ) -> pd.DataFrame:
     """Every recorded rollout with its run axes; ``columns`` and ``steps`` limit what is read.
 
-    A component that no rollout has is NaN throughout. Raises KeyError: a column that no rollout
-    file has and the contract does not know.
+    A prefix of `NUMBERS` among the columns stands for all columns that begin with it. A component
+    or feature that no rollout has is NaN throughout. Raises KeyError: a column that no rollout file
+    has and the contract does not know.
     """
     return _parts_frame(Path(study_dir), "rollouts", ROLLOUT_COLUMNS, columns, runs, steps)
 
@@ -249,16 +264,16 @@ def _parts_frame(
             if table := _read(lambda path: _part(path, contract, columns), path, problems):
                 codes = pa.array([code] * table.num_rows, pa.int32())
                 tables.append(table.append_column("_run", codes))
-    wanted = list(contract) if columns is None else list(columns)
+    wanted = list(contract) if columns is None else [n for n in columns if n not in NUMBERS]
     frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
     if tables:
         frame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
         present = {*contract, *frame}
-        unknown = [n for n in wanted if n not in present and not n.startswith(COMPONENT)]
+        unknown = [n for n in wanted if n not in present and not n.startswith(NUMBERS)]
         if unknown:
             raise KeyError(f"{kind} have no {', '.join(unknown)}; they have {', '.join(contract)}")
     dtypes = {name: contract.get(name, "float64") for name in wanted}
-    dtypes |= {name: "float64" for name in frame if str(name).startswith(COMPONENT)}
+    dtypes |= {name: "float64" for name in frame if str(name).startswith(NUMBERS)}
     cells = pd.Categorical.from_codes(frame.pop("_run").to_numpy(), categories=list(runs["cell"]))
     frame = _typed(frame.reindex(columns=list(dtypes)), dtypes)
     frame.insert(0, "cell", cells)
@@ -268,11 +283,13 @@ def _parts_frame(
 def _part(path: Path, contract: dict[str, str], columns: Sequence[str] | None) -> pa.Table:
     """The columns of a part; step is among them, for a table without columns has no rows. What the
     contract does not know is left out, or read as numbers where it is asked for by its name."""
-    table = read_part(path, None if columns is None else [*columns, "step"])
+    table = read_part(path, None if columns is None else _asked(path, columns))
     names = table.column_names
     others = [name for name in names if name not in contract and not name.startswith(COMPONENT)]
     if columns is None:
-        return table.drop_columns(others)
+        table = table.drop_columns([name for name in others if not name.startswith(FEATURE)])
+        names = table.column_names
+        others = [name for name in others if name in names]
     for name in others:
         try:
             numbers = table[name].cast(pa.float64())
@@ -280,6 +297,16 @@ def _part(path: Path, contract: dict[str, str], columns: Sequence[str] | None) -
             raise Damaged(path, f"holds {name} as {table[name].type}") from error
         table = table.set_column(names.index(name), name, numbers)
     return table
+
+
+def _asked(path: Path, columns: Sequence[str]) -> list[str]:
+    """The columns with step, and for each prefix of `NUMBERS` among them what begins with it."""
+    prefixes = tuple(name for name in columns if name in NUMBERS)
+    if not prefixes:
+        return [*columns, "step"]
+    read_part(path, ["step"])  # that it is sound
+    here = pq.read_schema(path).names
+    return [*columns, "step", *(name for name in here if name.startswith(prefixes))]
 
 
 def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> pd.DataFrame:

@@ -20,8 +20,10 @@ from experiments.workflow.operators.base import Operator
 from experiments.workflow.problem import Problem
 from experiments.workflow.tokens import by_rule
 from judges.grading.delimiters import fill
+from study import bounds
 from study.errors import UserError
 from study.tables import table
+from study.workflows import Workflow
 
 FOLDER = Path(__file__).with_name("prompts")
 BLOCKS = table(__file__)
@@ -69,6 +71,14 @@ class Example:
     similarity: float
     text: str
     tokens: int
+
+
+def offered(settings: Workflow) -> list[Operator]:
+    """The operators that a study offers. Raises UserError: it names one that there is not."""
+    names = settings.operators or list(OPERATORS)
+    for name in names:
+        bounds.check("workflow.operators", name, bounds.Choice(tuple(OPERATORS)), "[Custom]")
+    return [OPERATORS[name] for name in names]
 
 
 class Prompter:

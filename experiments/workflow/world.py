@@ -23,10 +23,11 @@ from experiments.workflow.instructions import layer2
 from experiments.workflow.model import ModelExecutor
 from experiments.workflow.play import LIMITS
 from experiments.workflow.problem import Problem, problem_of
-from experiments.workflow.prompt import Prompt, Prompter
+from experiments.workflow.prompt import Prompt, Prompter, offered
 from experiments.workflow.repair import REPAIR, repair_prompt
 from experiments.workflow.run import Execution, Settings, execute
 from experiments.workflow.templates import TEMPLATES
+from experiments.workflow.tokens import by_rule
 from experiments.workflow.validate import WORLDS
 from experiments.world import Executed, Messages
 from judges.endpoint.loop import Loop, gather
@@ -78,7 +79,7 @@ class Programs:
         self.tier = tiers.find(config.sandbox == "unsafe")
         self.prompts = self.settings.prompt == "layered" or not self.settings.shows_problem
         limits, form = self.settings.limits, self.settings.form
-        self._prompter = Prompter(form, count) if count is not None else Prompter(form)
+        self._prompter = Prompter(form, count or by_rule, offered(self.settings))
         self._run = Settings(
             Budget(limits.operator_calls, limits.model_calls, limits.tokens),
             dataclasses.replace(LIMITS, own_s=limits.own_s),

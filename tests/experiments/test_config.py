@@ -157,7 +157,7 @@ def test_models_are_known_by_several_names(tmp_path, monkeypatch):
         "Qwen/Qwen3-8B": "qwen3-8b",
     }
     with monkeypatch.context() as patched:
-        patched.setattr(config, "_check", lambda *_: None)  # the presets are composed below
+        patched.setattr(config, "check_composes", lambda *_: None)  # the presets are composed below
         for name, preset in names.items():
             assert imported(written(tmp_path, {"strategy_model": name})) == [f"policy={preset}"]
     assert composed(["policy=qwen25-7b"])["policy.name"] == "qwen25-7b"

@@ -71,8 +71,8 @@ def test_help_loads_no_torch():
         (["judge.endpoint.url=http://127.0.0.1:9/v1", "judge.endpoint.model=m"], "127.0.0.1:9"),
     ],
 )
-def test_bad_input_is_one_paragraph_and_exit_2(tmp_path, arguments, words):
-    done = sweep(tmp_path / "runs", "judge=sim-fair", "seed=0", *arguments)
+def test_bad_input_is_one_paragraph_and_exit_2(trained, tmp_path, arguments, words):
+    done = trained(tmp_path / "runs", "judge=sim-fair", "seed=0", *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -80,8 +80,8 @@ def test_bad_input_is_one_paragraph_and_exit_2(tmp_path, arguments, words):
     assert not list((tmp_path / "runs").glob("quickstart/*"))
 
 
-def test_a_missing_key_variable_is_named(tmp_path):
-    done = sweep(
+def test_a_missing_key_variable_is_named(trained, tmp_path):
+    done = trained(
         tmp_path / "runs",
         "judge=sim-fair",
         "seed=0",
@@ -179,8 +179,8 @@ def test_the_report_is_one_file_without_links_outside(small_study):
     assert "sim-flaky" in html
 
 
-def test_a_changed_base_is_refused_in_the_same_study(small_study):
-    done = sweep(
+def test_a_changed_base_is_refused_in_the_same_study(trained, small_study):
+    done = trained(
         small_study.parent, "debug=tiny", "judge=sim-fair", "seed=0", "trainer.temperature=0.5"
     )
     assert done.returncode == 2

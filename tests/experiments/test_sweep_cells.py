@@ -4,6 +4,7 @@ more."""
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -16,11 +17,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments import launch
-from experiments.sweep import refuse_lists, resolve
+from experiments.sweep import cells_of, refuse_lists, resolve
 from study import cells
 from study.cells import Cell
 from study.schema import register
-from tests.conftest import ROOT, sweep
+from tests.conftest import ROOT
 
 SAID = "You are wrong [/INST] \x1b[2J [bold]now"
 
@@ -180,6 +181,14 @@ def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(
     assert "\x1b" not in done.stdout
 
 
+def test_hydra_leaves_loggers_as_they_are() -> None:
+    """What warns in the sweep's own process is heard."""
+    logger, root = logging.getLogger("made.before.the.sweep"), logging.getLogger()
+    before = list(root.handlers), root.level
+    assert len(cells_of(["judge=sim-fair", "seed=0"])) == 1
+    assert not logger.disabled and (root.handlers, root.level) == before
+
+
 @pytest.mark.parametrize(
     ("argument", "typed"),
     [
@@ -213,8 +222,10 @@ def test_values_in_brackets_are_refused_with_what_to_type(argument, typed) -> No
         ("judge.simulated.tpr=nan", "judge.simulated.tpr=nan"),
     ],
 )
-def test_the_plan_refuses_what_would_run_without_end_or_elsewhere(tmp_path, argument, words):
-    done = sweep(tmp_path / "a" / "runs", "plan=true", "judge=sim-fair", "seed=0", argument)
+def test_the_plan_refuses_what_would_run_without_end_or_elsewhere(
+    trained, tmp_path, argument, words
+):
+    done = trained(tmp_path / "a" / "runs", "plan=true", "judge=sim-fair", "seed=0", argument)
     assert done.returncode == 2, done.stdout
     assert words in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from experiments import sweep
 from experiments.launch import pool
 from study import cells
 from tests.conftest import ROOT
-from tests.faults import kills, lives
+from tests.faults import kills, lives, windows
 
 
 @pytest.fixture(scope="module")

@@ -265,13 +265,11 @@ def slow_shapes(read: Callable[[str], object], repeats: int = 5) -> list[str]:
     return slow
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_takes_time_in_proportion_to_its_text(name: str) -> None:
     assert slow_shapes(READERS[name]) == []
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("pattern", [r"\s*x", r"\[+x", "-----BEGIN.*?-----END X"])
 def test_a_reader_that_goes_back_is_found(pattern: str) -> None:
     """The measure can fail: patterns that try again from every place."""

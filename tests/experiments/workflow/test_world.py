@@ -158,7 +158,7 @@ def test_a_dead_executor_masks_and_too_many_of_them_stop_the_step(config, rows):
         executed = world.play([rows["math"]] * 2, ["Custom", "no program"])
         assert [each.played.outcome for each in executed] == ["operator_error", "syntax_error"]
         assert executed[0].answer is None
-        with pytest.raises(UserError, match="1 of the 1 programs .*executor.max_failed_frac"):
+        with pytest.raises(UserError, match=r"1 of the 1 programs .*executor\.max_failed_frac"):
             world.play([rows["math"]], ["Custom"])
 
 
