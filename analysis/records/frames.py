@@ -23,6 +23,7 @@ from study.files import Damaged, read_yaml
 from study.identity import flatten
 from study.records import (
     COMPONENT,
+    FEATURE,
     OPTIONAL,
     ROLLOUT,
     VERDICT,
@@ -37,19 +38,11 @@ from study.status import read_status
 from study.study_file import read_study
 from study.verify import foreign_parts, read_form, strangers
 
-PROGRAM = {
-    **dict.fromkeys(("outcome", "program_sha", "ast_sha", "form", "prompt_version"), "string"),
-    "flags": "list<string>",
-}
-"""Columns of a rollout whose completion is a program, and their Arrow types."""
-FEATURE = "feature/"
-"""Prefix of the rollout columns that hold what was measured of an executed program."""
 NUMBERS = (COMPONENT, FEATURE)
 """Prefixes of columns that the contract does not name, and that are numbers."""
 ROLLOUT_COLUMNS = frame_types(
     {
         **ROLLOUT,
-        **PROGRAM,
         **{name: kind for name, kind in OPTIONAL.items() if name != "scaffold_items"},
     }
 )
@@ -285,11 +278,9 @@ def _part(path: Path, contract: dict[str, str], columns: Sequence[str] | None) -
     contract does not know is left out, or read as numbers where it is asked for by its name."""
     table = read_part(path, None if columns is None else _asked(path, columns))
     names = table.column_names
-    others = [name for name in names if name not in contract and not name.startswith(COMPONENT)]
+    others = [name for name in names if name not in contract and not name.startswith(NUMBERS)]
     if columns is None:
-        table = table.drop_columns([name for name in others if not name.startswith(FEATURE)])
-        names = table.column_names
-        others = [name for name in others if name in names]
+        return table.drop_columns(others)
     for name in others:
         try:
             numbers = table[name].cast(pa.float64())

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.records.frames import FEATURE
 from study.cells import load_cell
 from study.errors import UserError
 from study.files import Damaged
+from study.records import FEATURE
 from study.rewards import compose
 from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.formulas import REWARDS

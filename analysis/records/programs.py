@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.records.frames import FEATURE, NUMBERS, rollouts_frame
+from analysis.records.frames import NUMBERS, rollouts_frame
 from analysis.records.runs import Records, Run
 from study.endings import INFRASTRUCTURE, Ending
 from study.files import Damaged
-from study.records import COMPONENT, parts, read_part
+from study.records import COMPONENT, FEATURE, parts, read_part
 
 OPERATOR = f"{FEATURE}op/"
 """Prefix of the columns that count the executed calls of one operator."""

@@ -42,19 +42,19 @@ def generations(programs: Programs) -> pd.DataFrame:
     """`RATES` of every rollout, 0 or 1.
 
     parse: a program was found that is one. contract: it was not refused before it ran. executed: it
-    ran to an answer. extractable: the answer is not blank. A repaired program and a fallback count
-    in none of these four, for the policy did not write them. masked: an infrastructure failure
-    ended the run.
+    ran to an answer. extractable: the rule's reader finds an answer in that (``feature/format`` is
+    1; where it was not recorded, the answer is not blank). A fallback counts in none of these four,
+    for the policy did not write it. masked: an infrastructure failure ended the run.
     """
-    outcome = programs.rollouts["outcome"]
-    others = [programs.feature(name).fillna(0.0).gt(0) for name in ("repaired", "fallback")]
-    own = outcome.notna() & ~others[0] & ~others[1]
+    outcome, format_ = programs.rollouts["outcome"], programs.feature("format")
+    own = outcome.notna() & ~programs.feature("fallback").gt(0)
+    readable = format_.eq(1) | (format_.isna() & ~programs.rollouts["blank"].astype(bool))
     executed = own & outcome.eq(Ending.OK)
     shares = {
         "parse": own & outcome.ne(Ending.SYNTAX_ERROR),
         "contract": own & ~outcome.isin(REFUSED),
         "executed": executed,
-        "extractable": executed & ~programs.rollouts["blank"].astype(bool),
+        "extractable": executed & readable,
         "masked": masked(outcome),
     }
     return pd.DataFrame(shares).astype(float)
@@ -64,14 +64,10 @@ def curves(programs: Programs) -> dict[str, np.ndarray]:
     """Metric -> its mean in each step of the run, (T,); NaN where a step has nothing of it.
 
     `RATES`; ``calls/OPERATOR`` per executed program; `EXPLOITS` among executed programs, excess
-    calls among their calls; ``right``, the share of the generations that are right. Extractable is
-    what the run logged, where it did: there the rule's own reader said whether it found an answer.
+    calls among their calls; ``right``, the share of the generations that are right.
     """
     rates = generations(programs)
     by_step = {name: programs.by_step(rates[name]) for name in RATES}
-    logged = programs.run.logged.get("workflow/extractable")
-    if logged is not None:
-        by_step["extractable"] = np.where(np.isfinite(logged), logged, by_step["extractable"])
     executed = programs.executed
     by_step |= {
         f"calls/{name}": programs.by_step(executed[f"{OPERATOR}{name}"])

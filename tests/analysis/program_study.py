@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import yaml
 
-from analysis.records.frames import PROGRAM
 from study import study_file
-from study.records import OPTIONAL, ROLLOUT
+from study.records import ROLLOUT, part_name, write_part
 from study.rewards.advantages import advantages
-from tests.analysis.conftest import schema, write_part
 
 OPERATORS = ("Custom", "Programmer", "Review", "Revise", "ScEnsemble")
 """Custom begins every program; Programmer is never called."""
@@ -39,7 +36,6 @@ PAID = {"sim-fair": {}, "sim-verbose": {"Review": 0.2, "Revise": 0.1}}
 OUTCOMES = {0: "syntax_error", 1: "contract_error", 2: "runtime_error", 3: "operator_error"}
 """Group -> how its first member ends. The first member of group 4 has a blank answer."""
 STEPS, GROUPS, MEMBERS = 20, 6, 6
-ROLLOUTS = schema(ROLLOUT | OPTIONAL | PROGRAM, [*ROLLOUT, "domain", "dataset", *PROGRAM])
 
 
 def write_programs(
@@ -111,9 +107,7 @@ def _write_cell(cell: Path, judge: str, seed: int, setting: dict[str, Any], trut
     lines = []
     for step in range(1, STEPS + 1):
         rows = _rollouts(rng, judge, step, seed, truth)
-        extra = sorted({key for row in rows for key in row if "/" in key})
-        columns = pa.schema([*ROLLOUTS, *((name, pa.float64()) for name in extra)])
-        write_part(cell / "rollouts", step, rows, columns)
+        write_part(cell / "rollouts" / part_name(step), rows, ROLLOUT)
         lines.append({"step": step, "time_ms": step, "metrics": {}})
     (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 

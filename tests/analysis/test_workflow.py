@@ -154,26 +154,33 @@ def one_run(rows: list[dict[str, Any]], steps: int = 2, **run: Any) -> Programs:
     return programs
 
 
-def test_what_a_repair_or_a_fallback_wrote_is_no_success_of_the_policy():
-    head = {"step": 1, "group": 0}
+def test_what_a_fallback_wrote_is_no_success_of_the_policy():
+    """A repair leaves the outcome of the policy's own program as it was."""
+    head, failed = {"step": 1, "group": 0}, {"answer": None}
     programs = one_run(
         [
             head,
-            head | {"feature/repaired": 1.0},
             head | {"feature/fallback": 1.0},
-            head | {"outcome": "sandbox_error", "answer": None},
+            head | failed | {"feature/repaired": 1.0, "outcome": "contract_error"},
+            head | failed | {"outcome": "sandbox_error"},
         ],
         steps=1,
     )
     rates = of_run.generations(programs).mean()
-    assert rates["executed"] == rates["extractable"] == 1 / 4
-    assert rates["parse"] == rates["contract"] == 2 / 4 and rates["masked"] == 1 / 4
+    assert rates["executed"] == rates["extractable"] == rates["masked"] == 1 / 4
+    assert rates["parse"] == 3 / 4 and rates["contract"] == 2 / 4
 
 
-def test_what_the_rules_reader_found_is_taken_as_it_was_logged():
+def test_an_answer_is_extractable_where_the_rules_reader_found_one():
     head = {"step": 1, "group": 0}
-    programs = one_run([head, head], steps=1, logged={"workflow/extractable": np.array([0.5])})
-    assert of_run.curves(programs)["extractable"] == pytest.approx([0.5])
+    rows = [
+        head | {"feature/format": 1.0},
+        head | {"feature/format": 0.0},
+        head,
+        head | {"answer": " "},
+    ]
+    rates = of_run.generations(one_run(rows, steps=1))
+    assert rates["extractable"].tolist() == [1, 0, 1, 0]
 
 
 def test_excess_calls_are_those_beyond_the_cheapest_program_with_the_same_answer():

@@ -16,11 +16,10 @@ from analysis.records.runs import read_study
 from judges.replay import main
 from study import study_file
 from study.compose import load_presets
+from study.records import ROLLOUT, part_name, write_part
 from study.schema import Reward, Study, Trainer
 from study.tasks import task_module
 from study.tasks.mixed_mini import scores
-from tests.analysis.conftest import write_part
-from tests.analysis.program_study import ROLLOUTS
 
 LONG = "I have thought about this with care, step by step, and I am sure of it. The answer is {}"
 PLAIN = {"math": "{}", "qa": "{}", "code": "```python\n{}\n```"}
@@ -55,7 +54,7 @@ def write_run(runs: Path, task_name: str = "mixed-mini", reward: str = "judge") 
         for group, row in enumerate(rows[:3])
         for record in _group(group, row, program=reward != "judge")
     ]
-    write_part(cell / "rollouts", 1, records, ROLLOUTS)
+    write_part(cell / "rollouts" / part_name(1), records, ROLLOUT)
     return study
 
 
