@@ -65,15 +65,14 @@ Lines = list[str]
 @dataclass(frozen=True)
 class Vocabulary:
     """What the keys of a file mean: ``keys``, ``sections`` without a counterpart, those that say
-    nothing of their keys (``neutral``), ``readers`` of values, and which settings compose with
-    which experiment."""
+    nothing of their keys (``neutral``), ``readers`` of values, and the experiment that the settings
+    go to."""
 
     keys: dict[str, dict[str, Any]]
     sections: dict[str, str]
     neutral: frozenset[str]
     readers: dict[str, Callable[[Place], Lines]]
     experiment: str = EXPERIMENT
-    composable: Callable[[str], bool] = bool
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ def imported(
             settings[key] = (text, whence)
     lines = [f"{key}={text}" for key, (text, _) in settings.items()]
     lines += _micro_batch(settings)
-    _check(file, lines, words)
+    check_composes(file, lines, words)
     return [*lines, *dict.fromkeys(comments)]
 
 
@@ -162,7 +161,7 @@ def _places(content: dict[str, Any], file: Path, vocabulary: Vocabulary) -> list
     if unknown:
         raise UserError(
             f"{file} holds keys that are not known: {', '.join(unknown)}. Known are"
-            f" {', '.join(dict.fromkeys(known['key'] for known in vocabulary.keys.values()))}, in"
+            f" {', '.join(dict.fromkeys(entry['key'] for entry in vocabulary.keys.values()))}, in"
             " sections or not; take the others out."
         )
     return places
@@ -401,10 +400,15 @@ def _micro_batch(settings: dict[str, tuple[str, str]]) -> Lines:
     return [f"trainer.micro_batch={settings['trainer.group_size'][0]}"]
 
 
-def _check(file: Path, lines: Lines, vocabulary: Vocabulary) -> None:
+def check_composes(file: Path, lines: Lines, vocabulary: Vocabulary) -> None:
     """Raises UserError: the settings do not compose, as where a number is out of bounds."""
     try:
-        cells_of([f"experiment={vocabulary.experiment}", *filter(vocabulary.composable, lines)])
+        cells_of(
+            [
+                f"experiment={vocabulary.experiment}",
+                *(line for line in lines if not line.startswith("#")),
+            ]
+        )
     except UserError as error:
         raise UserError(f"{file} holds what does not fit. {error}") from error
 

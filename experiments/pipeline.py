@@ -112,19 +112,31 @@ def plan_of(options: Options) -> Plan:
     return plan
 
 
-def show(plan: Plan, notes: Notes) -> None:
+Survey = dict[str, str | list[tuple[Step, Outcome]]]
+"""Stage -> why it is left out, or its steps and what is known of each."""
+
+
+def survey(plan: Plan, notes: Notes) -> Survey:
+    """Look at every step once."""
+    stages = {stage: steps_of(plan, stage) for stage in STAGES}
+    return {
+        stage: steps if isinstance(steps, str) else [(step, notes.look(step)) for step in steps]
+        for stage, steps in stages.items()
+    }
+
+
+def show(stages: Survey) -> None:
     """Print what each stage would do, and why."""
     before = ""
-    for stage in STAGES:
-        steps = steps_of(plan, stage)
+    for stage, steps in stages.items():
         if isinstance(steps, str):
             print(visible(f"{stage:<9} skipped    {steps}"))
             continue
-        outcomes = [(step, _after(notes.look(step), before)) for step in steps]
+        outcomes = [(step, _after(outcome, before)) for step, outcome in steps]
         todo = [(step, outcome) for step, outcome in outcomes if not outcome.done]
         state, why = ("would run", todo[0][1].why) if todo else ("done", outcomes[0][1].why)
         print(visible(f"{stage:<9} {state:<10} {why}"))
-        for step in [step for step, _ in todo] or steps:
+        for step, _ in todo or outcomes:
             if step.words:
                 print(f"    {visible(command_line(step.words))}")
         before = before or (stage if todo else "")
@@ -137,14 +149,13 @@ def _after(outcome: Outcome, before: str) -> Outcome:
     return Outcome(False, f"{before} comes before it, and may change what it reads", {})
 
 
-def pending(plan: Plan, notes: Notes) -> bool:
-    """Whether anything is to be done."""
-    return any(
-        not notes.look(step).done
-        for steps in (steps_of(plan, stage) for stage in STAGES)
-        if not isinstance(steps, str)
-        for step in steps
-    )
+def _say(stage: str, steps: str | list[tuple[Step, Outcome]]) -> None:
+    """Why a stage is left out, or what is known of some of its steps."""
+    if isinstance(steps, str):
+        print(visible(f"{stage}: skipped, {steps}"), flush=True)
+        return
+    for step, outcome in steps:
+        print(visible(f"{step.name}: {'done, ' * outcome.done}{outcome.why}"), flush=True)
 
 
 def run(plan: Plan, notes: Notes) -> int:
@@ -152,15 +163,12 @@ def run(plan: Plan, notes: Notes) -> int:
     for stage in STAGES:
         steps = steps_of(plan, stage)
         if isinstance(steps, str):
-            print(visible(f"{stage}: skipped, {steps}"), flush=True)
+            _say(stage, steps)
             continue
         for step in steps:
             outcome = notes.look(step)
-            if outcome.done:
-                print(visible(f"{step.name}: done, {outcome.why}"), flush=True)
-                continue
-            print(visible(f"{step.name}: {outcome.why}"), flush=True)
-            if code := _do(step, outcome, notes):
+            _say(stage, [(step, outcome)])
+            if not outcome.done and (code := _do(step, outcome, notes)):
                 return code
     return 0
 
@@ -222,20 +230,25 @@ def work(options: Options) -> int:
     plan = plan_of(options)
     if plan.study_dir.exists() and not plan.study_dir.is_dir():
         launch.check_settings(plan.cells)  # which says so
-    notes = Notes(plan.study_dir)
-    if not pending(plan, notes):
-        if options.plan:
-            show(plan, notes)
-        else:
-            run(plan, notes)
-        return 0
-    launch.check_settings(plan.cells)
-    if "train" in plan.chosen:
-        launch.check_policies(plan.cells)
+    stages = survey(plan, Notes(plan.study_dir))
+    pending = any(
+        not outcome.done
+        for steps in stages.values()
+        if not isinstance(steps, str)
+        for _, outcome in steps
+    )
+    if pending:
+        launch.check_settings(plan.cells)
+        if "train" in plan.chosen:
+            launch.check_policies(plan.cells)
     if options.plan:
-        show(plan, notes)
-        return 0
-    return _run_locked(plan)
+        show(stages)
+    elif pending:
+        return _run_locked(plan)
+    else:
+        for stage, steps in stages.items():
+            _say(stage, steps)
+    return 0
 
 
 @command("experiments.pipeline policy=qwen25-7b plan=true", __doc__, Options)

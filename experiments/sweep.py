@@ -146,10 +146,10 @@ def _is_single(name: str) -> bool:
 
 
 def cells_of(arguments: Sequence[str]) -> list[Cell]:
-    """The cells of a sweep with these arguments; nothing is run or written, and loggers stay on.
+    """The cells of a sweep with these arguments; nothing is run or written.
     Raises UserError: they cannot be composed, or hold what looks like a secret."""
     before, whole = list(sys.argv), os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv[1:] = [*arguments, "hydra/job_logging=none", "hydra/hydra_logging=none"]
+    sys.argv[1:] = arguments
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         collect()

@@ -3,6 +3,9 @@
 ``python -m judges.replay study=NAME judge=NAME`` needs no policy and no GPU: the completions are
 on record. Without ``judge=`` each run keeps its own judge, whose replies come from the store: then
 only the reading of them and ``on_failure`` can differ. ``file=PATH`` scores completions of others.
+
+``canonical=true`` shows the judge of each answer only what the rule reads of it, so that what is
+left of judge minus truth is not of its style: the difference to the recorded one is surface.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from judges.identity import judge_id
 from judges.session import Session
 from judges.store import Store
 from study import cells
+from study import truth as rules
 from study.answers import answer_of
 from study.bounds import Choice, Name, check
 from study.cells import Cell
@@ -34,7 +38,9 @@ from study.files import Damaged, say, write_json
 from study.records import PLACE, REPLAYED, VERDICT, parts, read_part, write_part
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
+from study.rewards.compose import RewardInputs
 from study.rewards.failure import REPLAY_POLICIES
+from study.rewards.workflow import OK
 from study.rows import Row
 from study.schema import Judge
 from study.tasks import oracle
@@ -46,6 +52,10 @@ SCORED = ("judge_score", "reward", "advantage")
 ORIGINAL = ("original_score", "original_reward", "original_advantage")
 NEEDED = (*PLACE, *SCORED, "answer", "tokens", "truth")
 """Columns of a rollout that is replayed."""
+TOLD = ("gap", "original_gap", "domains")
+"""Numbers of a replay that are printed as a sentence, or not at all."""
+CANONICAL = "answer alone"
+"""How a judge is marked that was shown no more of an answer than a rule reads."""
 AT_ONCE = 256
 """Prompts of a file that are asked about before a refused judge stops the replay."""
 
@@ -62,6 +72,7 @@ class Options:
         " replay has no run to abort",
         legal=Choice(REPLAY_POLICIES),
     )
+    canonical: bool = option("show the judge only the answer that the rule reads", False)
     runs_dir: Path = option("folder that holds the studies", Path("runs"))
     out: str | None = option(
         "name of the replay, a folder below runs_dir/study/replays; with file= the Parquet file"
@@ -79,6 +90,10 @@ class Options:
             )
         if self.file is not None and (self.judge is None or self.out is None):
             raise UserError("With file= the judge= and out= are needed.")
+        if self.canonical and self.file is not None:
+            raise UserError(
+                "canonical=true needs study=: no rule reads the answers of a file. Leave it out."
+            )
         if self.study is not None:
             check("out", self.out or "own", Name())  # it becomes a folder
 
@@ -98,6 +113,7 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
     lines = []
     name = f"{judge.name}-{judge_id(judge)}" if judge else "own"
     name += f"-{options.on_failure}" if options.on_failure else ""
+    name += "-canonical" if options.canonical else ""
     target = study_dir / "replays" / (options.out or name)
     with Store(options.runs_dir / "verdicts.db") as store:
         for folder in folders:
@@ -114,8 +130,9 @@ def replay_study(options: Options, judge: Judge | None) -> list[dict[str, Any]]:
 def replay_cell(
     cell: Cell, judge: Judge | None, options: Options, store: Store, target: Path
 ) -> dict[str, Any]:
-    """Score one run's rollouts again: what `compare` says, with the run and the calls made. Parts
-    that are there already are kept, so a replay that was stopped goes on."""
+    """Score one run's rollouts again: what `compare` and `_gaps` say, with the run and the calls
+    made. Parts that are there already are kept, so a replay that was stopped goes on.
+    Raises UserError: ``canonical``, and the task has answers that no rule reads."""
     config = cell.config
     judge = judge or config.judge
     policy = options.on_failure or judge.on_failure
@@ -124,20 +141,50 @@ def replay_cell(
     for kind in ("rollouts", "verdicts"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
     replayed: list[dict[str, Any]] = []
+    truths: dict[str, dict[str, Any]] = {}
     with Session(judge, store, truth_of) as session:
         session.check()
         for part in parts(cell.dir / "rollouts"):
             done = folder / "rollouts" / part.name
             if not _whole(done):
                 records, rows = _records(part, truth_of.row_of)
+                answers = [record["answer"] or "" for record in records]
+                if options.canonical:
+                    answers = [_alone(*pair) for pair in zip(rows, answers, strict=True)]
                 if judge.simulated is not None:  # then it says at once what it says
-                    truth_of.truths(rows, [record["answer"] or "" for record in records])
-                again, verdicts = _step(session, cell, records, rows, policy)
+                    truth_of.truths(rows, answers)
+                again, verdicts = _step(session, cell, records, rows, answers, policy)
+                if options.canonical:
+                    verdicts = [row | _marked(row) for row in verdicts]
                 write_part(folder / "verdicts" / part.name, verdicts, VERDICT)
                 write_part(done, again, REPLAYED)
             replayed += read_part(done).to_pylist()
+            known = read_part(part, ["rollout_id", "truth", "domain", "outcome"]).to_pylist()
+            truths |= {record["rollout_id"]: record for record in known}
         calls = session.calls
-    return {"cell": cell.name, "judge": judge.name, **compare(replayed), "calls": calls}
+    endings = [truths.get(row["rollout_id"], {}).get("outcome") for row in replayed]
+    asked = [ending in (None, OK) for ending in endings]
+    changed = compare(replayed, asked) | _gaps(replayed, truths)
+    return {"cell": cell.name, "judge": judge.name, **changed, "calls": calls}
+
+
+def _alone(row: Row, answer: str) -> str:
+    """What the rule reads of an answer; empty where it reads nothing."""
+    if (item := row.spec.get("item")) is None:
+        raise UserError(
+            "canonical=true shows a judge what a rule reads of an answer, and no rule reads the"
+            f" answers to {row.prompt_id}. It takes a study of verifiable sets, such as one of"
+            " task=mixed or task=mixed-mini."
+        )
+    return rules.extracted(item, answer) or ""
+
+
+def _marked(verdict: Mapping[str, Any]) -> dict[str, str]:
+    """Judge and identity of a verdict on an answer alone: another than on the whole answer."""
+    return {
+        "judge": f"{verdict['judge']}, {CANONICAL}",
+        "judge_id": f"{verdict['judge_id']}-canonical",
+    }
 
 
 def _whole(done: Path) -> bool:
@@ -169,13 +216,22 @@ def _records(
 
 
 def _step(
-    session: Session, cell: Cell, records: list[dict[str, Any]], rows: list[Row], policy: str
+    session: Session,
+    cell: Cell,
+    records: list[dict[str, Any]],
+    rows: list[Row],
+    answers: list[str],
+    policy: str,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """One step's rollouts with new score, reward and advantage, and the verdicts behind them."""
+    """One step's rollouts with new score, reward and advantage, and the verdicts behind them.
+    ``answers`` are shown to the judge; the rest of a reward is made of what is on record."""
     config = cell.config
     size = config.trainer.group_size
     inputs = [compose.recorded(config, *pair) for pair in zip(rows, records, strict=True)]
-    votes_N = judge_all(session, [rollout.item for rollout in inputs], size)
+    shown = [
+        replace(rollout, answer=answer) for rollout, answer in zip(inputs, answers, strict=True)
+    ]
+    votes_N = _asked(session, shown, size)
     scores = [mean_score(votes) for votes in votes_N]
     rewards = compose.recompose(config, inputs, scores, size, policy)
     rewards_P_G = np.array(rewards, dtype=float).reshape(-1, size)
@@ -193,6 +249,27 @@ def _step(
     return replayed, verdicts
 
 
+def _asked(session: Session, inputs: Sequence[RewardInputs], size: int) -> list[list[Verdict]]:
+    """The votes on each of P * G rollouts; none on one whose program came to no answer, and none
+    where a grading that compares has less than two answers of a group."""
+    if all(rollout.was_asked for rollout in inputs):
+        return judge_all(session, [rollout.item for rollout in inputs], size)
+    places = [place for place, rollout in enumerate(inputs) if rollout.was_asked]
+    if session.compares:
+        groups: dict[int, list[int]] = defaultdict(list)
+        for place in places:
+            groups[place // size].append(place)
+        whole = [group for group in groups.values() if len(group) > 1]
+        places = [place for group in whole for place in group]
+        items = [[inputs[place].item for place in group] for group in whole]
+        told = session.groups([(group[0][0], [answer for _, answer in group]) for group in items])
+        session.stop_if_refused()
+    else:
+        told = judge_all(session, [inputs[place].item for place in places], 1)
+    votes = dict(zip(places, told, strict=True))
+    return [votes.get(place, []) for place in range(len(inputs))]
+
+
 def _replayed(
     place: Mapping[str, Any], new: Sequence[float | None], old: Sequence[float | None]
 ) -> dict[str, Any]:
@@ -204,8 +281,9 @@ def _replayed(
     }
 
 
-def compare(replayed: list[dict[str, Any]]) -> dict[str, Any]:
+def compare(replayed: list[dict[str, Any]], asked: Sequence[bool] | None = None) -> dict[str, Any]:
     """What changed: n, unscored share, scores, and how the advantages moved; None where undefined.
+    ``asked`` says of which of the N rollouts a judge is asked, of all where it is None.
 
     ``correlation`` is Pearson's of new and old scores over the rollouts that have both;
     ``sign_flips``, ``silenced``, ``alignment`` and ``rank_change`` are those of
@@ -222,7 +300,7 @@ def compare(replayed: list[dict[str, Any]]) -> dict[str, Any]:
     moved = before[known], after[known]
     members = 1 + max((row["member"] for row in replayed), default=0)
     numbers = {
-        "unscored": _mean(np.isnan(new)),
+        "unscored": _mean(np.isnan(new)[slice(None) if asked is None else np.array(asked)]),
         "score": _mean(new[np.isfinite(new)]),
         "original_score": _mean(old[np.isfinite(old)]),
         "correlation": float(np.corrcoef(new[both], old[both])[0, 1]) if varied else float("nan"),
@@ -234,6 +312,30 @@ def compare(replayed: list[dict[str, Any]]) -> dict[str, Any]:
         else float("nan"),
     }
     return {"n": len(replayed)} | {k: None if np.isnan(v) else v for k, v in numbers.items()}
+
+
+def _gaps(
+    replayed: Sequence[dict[str, Any]], truths: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """Mean new and recorded score minus truth over the rollouts that have all three, in all and by
+    domain; {} where no truth is on record."""
+    gaps: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in replayed:
+        known = truths.get(row["rollout_id"], {})
+        values = (row["judge_score"], row["original_score"], known.get("truth"))
+        if None not in values:
+            pair = (values[0] - values[2], values[1] - values[2])
+            gaps[""].append(pair)
+            gaps[known.get("domain") or ""] += [pair] if known.get("domain") else []
+    means = {name: np.mean(pairs, axis=0).tolist() for name, pairs in gaps.items()}
+    told = {
+        name: {"n": len(gaps[name]), "gap": new, "original_gap": old}
+        for name, (new, old) in means.items()
+    }
+    if not told:
+        return {}
+    whole = told.pop("")
+    return {"gap": whole["gap"], "original_gap": whole["original_gap"], "domains": told}
 
 
 def _mean(values: np.ndarray) -> float:
@@ -307,8 +409,13 @@ def main(options: Options) -> int:
         lines = [replay_file(options.file, judge, Path(options.out))]
     else:
         lines = replay_study(options, judge)
-    shown = [{key: _shown(value) for key, value in line.items()} for line in lines]
+    shown = [{k: _shown(v) for k, v in line.items() if k not in TOLD} for line in lines]
     print_table(shown, f"Replay of {options.study or options.file}")
+    for line in lines:
+        if "gap" in line:
+            on = " on the answers alone" if options.canonical else ""
+            new, old = (f"{line[name]:+.3f}" for name in ("gap", "original_gap"))
+            print(f"{line['cell']}: judge minus truth {new}{on}, {old} as recorded")
     print(f"{sum(line['calls'] for line in lines)} judge calls made; the rest came from the store")
     if options.study:
         print(f"Written under {options.runs_dir / options.study / 'replays'}")

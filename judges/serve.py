@@ -1,5 +1,6 @@
 """Serves a judge: ``python -m judges.serve judge=qwen3-32b`` starts vLLM and gets one verdict;
-``judge=sim-verbose`` serves a simulated judge over a real socket.
+``judge=sim-verbose`` serves a simulated judge over a real socket. ``executor=NAME`` serves what the
+operators of workflow programs ask, in the same two ways.
 
 Any OpenAI client can ask either, in the same way as a study does.
 """
@@ -17,15 +18,17 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from judges.check import probe
+from judges.endpoint.complete import chat_body, complete_all
 from judges.serving import server, vllm_command
 from judges.serving.server import ANY_PORT, LOCAL, Server
 from judges.simulated.app import simulated_app
+from judges.simulated.operators import operators_app
 from study import stopping
 from study.bounds import Number
 from study.cli import command, option, overrides, preset
-from study.compose import load_presets
+from study.compose import load_executor, load_presets
 from study.errors import UserError
-from study.schema import Judge, Task
+from study.schema import Judge, Model, Task
 from study.screen import visible
 from study.tasks import oracle
 from study.verdict import Outcome
@@ -35,8 +38,9 @@ SIMULATED_PORT = 8100
 
 @dataclass(frozen=True)
 class Options:
-    judge: str = preset("judge")
-    task: str = preset("task", "instruct-mini")
+    judge: str | None = preset("judge", None, required=False)
+    executor: str | None = preset("executor", None, required=False)
+    task: str | None = option("preset of the task whose rows a simulated model knows")
     host: str | None = option("address to listen on, 127.0.0.1 where the endpoint is elsewhere")
     port: int | None = option(
         "port to listen on, 0 for any free one; that of the judge's endpoint where it is left out,"
@@ -47,75 +51,93 @@ class Options:
     stop: bool = option("stop the server that a killed sweep left behind", False)
     replicas: int | None = option("servers on ports in a row; judge.serve.replicas")
     runs_dir: Path = option("folder that holds the studies and the servers' logs", Path("runs"))
-    overrides: list[str] = overrides("judge.", "task.")
+    overrides: list[str] = overrides("judge.", "executor.", "task.")
 
 
 def serve(options: Options) -> None:
     """Serve until interrupted; print the address once the judge answers.
     Raises UserError: there is nothing to serve, or this machine cannot serve it."""
-    settings = list(options.overrides)
-    if options.replicas is not None:
-        settings.append(f"judge.serve.replicas={options.replicas}")
-    judge, task = load_presets(options.judge, options.task, settings)
-    if judge.simulated is None:
-        serve_vllm(judge, options)
+    model, task = _load(options)
+    if model.simulated is None:
+        serve_vllm(model, options)
     elif options.print_only or options.stop:
         raise UserError(
-            f"judge={judge.name} is simulated: no other process serves it, so there is nothing to"
-            " print or to stop."
+            f"{model.role}={model.name} is simulated: no other process serves it, so there is"
+            " nothing to print or to stop."
         )
     else:
-        serve_simulated(judge, task, options)
+        serve_simulated(model, task, options)
 
 
-def serve_simulated(judge: Judge, task: Task, options: Options) -> None:
-    """Serve a simulated judge in this process, until interrupted.
+def _load(options: Options) -> tuple[Model, Task]:
+    """The judge or the executor that is to be served. Raises UserError: none or both are given."""
+    if (options.judge is None) == (options.executor is None):
+        raise UserError(
+            "judges.serve serves one model: a judge or an executor. Type for example"
+            " judges.serve judge=sim-verbose, or judges.serve executor=sim."
+        )
+    settings = list(options.overrides)
+    role = "judge" if options.judge is not None else "executor"
+    if options.replicas is not None:
+        settings.append(f"{role}.serve.replicas={options.replicas}")
+    if options.judge is not None:
+        return load_presets(options.judge, options.task or "instruct-mini", settings)
+    return load_executor(options.executor or "", options.task or "workflow-mini", settings)
+
+
+def serve_simulated(model: Model, task: Task, options: Options) -> None:
+    """Serve a simulated model in this process, until interrupted.
     Raises UserError: the address cannot be used."""
     import uvicorn
 
-    app = simulated_app(judge, oracle(task))
+    if isinstance(model, Judge):
+        app = simulated_app(model, oracle(task))
+    else:
+        assert model.simulated is not None
+        name = model.endpoint.model or model.name
+        app = operators_app(model.simulated, name, oracle(task))
     port = SIMULATED_PORT if options.port is None else options.port
     listener = server.listen(options.host or "127.0.0.1", port, ANY_PORT)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    print(f"{judge.name} answers at http://{shown}:{port}/v1 (stop it with Ctrl-C)", flush=True)
+    print(f"{model.name} answers at http://{shown}:{port}/v1 (stop it with Ctrl-C)", flush=True)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def serve_vllm(judge: Judge, options: Options) -> None:
+def serve_vllm(model: Model, options: Options) -> None:
     """Start vLLM, wait until it is healthy, get one verdict from each replica, and keep serving.
-    Raises UserError: it cannot be started, serves another model, cannot judge, or ended by itself.
+    Raises UserError: it cannot be started, serves another model, cannot model, or ended by itself.
     """
-    host, port = _address(judge, options)
+    host, port = _address(model, options)
     if options.stop:
-        print(server.sweep_up(judge, port, options.runs_dir))
+        print(server.sweep_up(model, port, options.runs_dir))
         return
     if options.print_only:
-        print("\n".join(vllm_command.shown(judge, host, port)))
+        print("\n".join(vllm_command.shown(model, host, port)))
         return
     if threading.current_thread() is threading.main_thread():
         stopping.take_signals()
     servers: list[Server] = []
     try:
-        servers = server.start(judge, host, port, options.runs_dir)
+        servers = server.start(model, host, port, options.runs_dir)
         for each in servers:
-            print(f"{judge.name} starts as process {each.pid}; its log is {each.log}", flush=True)
-        seconds = server.wait_ready(judge, servers)
+            print(f"{model.name} starts as process {each.pid}; its log is {each.log}", flush=True)
+        seconds = server.wait_ready(model, servers)
         for each in servers:
-            print(f"{judge.name} answers at {each.url} after {seconds:.0f} s", flush=True)
-            _probe(judge, each)
-        print(_how_to_ask(judge, servers), flush=True)
+            print(f"{model.name} answers at {each.url} after {seconds:.0f} s", flush=True)
+            _probe(model, each)
+        print(_how_to_ask(model, servers), flush=True)
         while all(map(server.alive, servers)):
             time.sleep(server.POLL_S)
-        server.wait_ready(judge, servers, timeout_s=0.0)  # says how it ended, with its log
+        server.wait_ready(model, servers, timeout_s=0.0)  # says how it ended, with its log
     finally:
         server.stop(servers)
 
 
-def _address(judge: Judge, options: Options) -> tuple[str, int]:
+def _address(model: Model, options: Options) -> tuple[str, int]:
     """Where to listen: what was typed, else what the preset's endpoint says of this machine."""
-    parts = urlsplit(judge.endpoint.url)
+    parts = urlsplit(model.endpoint.url)
     host = options.host or (parts.hostname if parts.hostname in LOCAL else None) or "127.0.0.1"
     port = options.port
     if port is None:
@@ -126,10 +148,21 @@ def _address(judge: Judge, options: Options) -> tuple[str, int]:
     return host, port
 
 
-def _probe(judge: Judge, each: Server) -> None:
-    """One verdict from one replica, printed. Raises UserError: the replica gave no reply at all."""
-    endpoint = dataclasses.replace(judge.endpoint, url=each.url, replicas=[])
-    verdict = probe(dataclasses.replace(judge, endpoint=endpoint))
+def _probe(model: Model, each: Server) -> None:
+    """One verdict or one reply from one replica, printed.
+    Raises UserError: the replica gave no reply at all."""
+    endpoint = dataclasses.replace(model.endpoint, url=each.url, replicas=[])
+    if not isinstance(model, Judge):
+        body = chat_body(endpoint, model.sampling, [{"role": "user", "content": "Say yes."}])
+        (fetched,) = complete_all(endpoint, [body])
+        if not fetched.replies:
+            raise UserError(
+                f"The server at {each.url} is healthy and gives no reply: {fetched.outcome},"
+                f" {fetched.reason}. Its log is {each.log}."
+            )
+        print(f"a probe was answered in {fetched.latency_s:.2f} s", flush=True)
+        return
+    verdict = probe(dataclasses.replace(model, endpoint=endpoint))
     if verdict.outcome is Outcome.scored:
         print(f"a probe was scored {verdict.score:.3f} in {verdict.latency_s:.2f} s", flush=True)
         return
@@ -143,13 +176,13 @@ def _probe(judge: Judge, each: Server) -> None:
     )
 
 
-def _how_to_ask(judge: Judge, servers: Sequence[Server]) -> str:
-    words = [f"judge={judge.name}"]
-    if judge.endpoint.url != servers[0].url:
-        words.append(f"judge.endpoint.url={servers[0].url}")
+def _how_to_ask(model: Model, servers: Sequence[Server]) -> str:
+    words = [f"{model.role}={model.name}"]
+    if model.endpoint.url != servers[0].url:
+        words.append(f"{model.role}.endpoint.url={servers[0].url}")
     if len(servers) > 1:
         more = ",".join(each.url for each in servers[1:])
-        words.append(f"'judge.endpoint.replicas=[{more}]'")
+        words.append(f"'{model.role}.endpoint.replicas=[{more}]'")
     return f"ask it with {' '.join(words)} (stop it with Ctrl-C)"
 
 

@@ -57,6 +57,9 @@ show(sections.predictions(evidence))
 show(sections.mixture(evidence))
 
 # %%
+show(sections.workflow(evidence))
+
+# %%
 show(sections.onsets(evidence))
 
 # %%

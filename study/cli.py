@@ -93,10 +93,16 @@ def word(about: str, *choices: str) -> Any:
     return _field(Option(about, legal, required=True, word=True), None)
 
 
-def preset(group: str, default: str | None = None, only: tuple[str, ...] = ()) -> Any:
-    """A field that names a preset of a config group."""
+def preset(
+    group: str,
+    default: str | None = None,
+    only: tuple[str, ...] = (),
+    required: bool | None = None,
+) -> Any:
+    """A field that names a preset of a config group; without a default it is required, or not."""
     about = f"preset of the {group}: {', '.join(preset_names(group))}"
-    return option(about, default, required=default is None, only=only)
+    needed = default is None if required is None else required
+    return option(about, default, required=needed, only=only)
 
 
 def overrides(*beginnings: str, only: tuple[str, ...] = (), about: str = "") -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,16 @@ def load_presets(
     return freeze(Judge, data["judge"]), freeze(Task, data["task"])
 
 
-def load_executor(name: str, overrides: Sequence[str] = ()) -> Executor:
-    """An executor by the name of its preset. Raises UserError: as `load_presets`."""
-    return freeze(Executor, _composed({"executor": name}, overrides)["executor"])
+def load_executor(
+    executor: str, task: str = "workflow-mini", overrides: Sequence[str] = ()
+) -> tuple[Executor, Task]:
+    """An executor and a task, as `load_presets`."""
+    data = _composed({"executor": executor, "task": task}, overrides)
+    return freeze(Executor, data["executor"]), freeze(Task, data["task"])
 
 
-def _composed(presets: Mapping[str, str], overrides: Sequence[str]) -> dict[str, Any]:
-    """The presets of some groups, by group, with further settings, as plain data."""
+def _composed(presets: dict[str, str], overrides: Sequence[str]) -> dict[str, Any]:
+    """The settings of a preset of each group. Raises UserError: as `load_presets`."""
     for group, name in presets.items():
         if name.startswith("["):
             raise UserError(f"{group}={name} has brackets. Type {group}={name.strip('[] ')}.")
@@ -59,12 +62,11 @@ def _composed(presets: Mapping[str, str], overrides: Sequence[str]) -> dict[str,
         raise _unfit(wrong)
     register()
     chosen = [f"+{group}={name}" for group, name in presets.items()]
-    first = next(f"{group}={name}" for group, name in presets.items())
     in_sweep = GlobalHydra.instance().is_initialized()  # Hydra lets nobody initialise it twice
     try:
         with nullcontext() if in_sweep else initialize_config_dir(str(CONF), version_base="1.3"):
             composed = compose(overrides=[*chosen, *opened(overrides)])
-        data: Any = plain(composed, first)
+        data = plain(composed, " ".join(f"{group}={name}" for group, name in presets.items()))
     except (HydraException, OmegaConfBaseException) as problem:
         raise _unfit(redact(" ".join(str(problem).split()))) from problem
     refuse_config(data)

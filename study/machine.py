@@ -45,6 +45,8 @@ def device_variables(device: str) -> dict[str, str]:
     Raises UserError: no such device here; the message says what is."""
     if not device:
         return {}
+    if device == "cpu":
+        return {"CUDA_VISIBLE_DEVICES": ""}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     listed = [str(number) for number in range(len(gpus()))]
     if visible is not None:
@@ -55,8 +57,6 @@ def device_variables(device: str) -> dict[str, str]:
             f"device={device[:80]} is not a device: one is cpu, or cuda:N for GPU N. Here are"
             f" {here}. Type for example device=cpu"
         )
-    if device == "cpu":
-        return {"CUDA_VISIBLE_DEVICES": ""}
     place = int(device.partition(":")[2] or 0)
     if place >= len(listed):
         raise UserError(

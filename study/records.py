@@ -47,6 +47,8 @@ COMPONENT = "component/"
 """Prefix of the extra rollout columns that hold the parts of a composed reward."""
 FEATURE = "feature/"
 """Prefix of those that hold what was measured of an executed program."""
+HELD_OUT, OVERALL = "eval/averages/", ("by_dataset", "by_domain")
+"""How metrics of held-out accuracy begin; a domain's name follows, or one of `OVERALL`."""
 
 
 def rollout_id(step: int, row: int) -> str:

@@ -38,6 +38,7 @@ class Domain:
     leniency: float | None = None
     scale: float | None = None
     drift_per_1000: float | None = None
+    favourite: float | None = bounds.number(None, low=0, high=1)
     seed: int | None = bounds.seed(None)
 
 
@@ -67,10 +68,16 @@ class Simulated:
     reference: dict[str, list[float]] = field(default_factory=dict)
     """Feature -> [mean, sd] used to standardise it."""
     seed: int = bounds.seed(0)
+    model: str = ""
+    """A model whose favourite wrong answers it may take for right ones, as its own; see
+    `study.rows.Truth.whose`. Empty is none."""
+    favourite: float = bounds.share(0.0)
+    """How often it does."""
     domains: Domains = field(default_factory=Domains)
 
 
 DOMAINS = tuple(item.name for item in dataclasses.fields(Domains))
+"""Every domain of the project."""
 
 
 def changed_in(settings: Simulated, domain: str) -> dict[str, Any]:

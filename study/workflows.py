@@ -56,6 +56,8 @@ class Workflow:
     prompt: str = bounds.choice("layered", "layered", "problem")
     """layered: role, contract, operators, rules, domain, examples and problem; problem: that
     alone, for a policy that was taught the form."""
+    operators: list[str] = field(default_factory=list, metadata=bounds.NAMES)
+    """Those that a layered prompt offers; empty for all."""
     cap: int = bounds.number(4096, low=1, high=MANY)
     """Tokens of a layered prompt at most."""
     blocks: str = ""

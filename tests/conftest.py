@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from judges.serving.server import end_with_parent
 from study import locks
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
@@ -30,6 +35,8 @@ SMALL_STUDY = ("debug=tiny", "judge=sim-fair,sim-flaky", "seed=3,4", "shadow=[si
 """What `small_study` is made by; under these seeds the flaky judge fails somewhere."""
 RECORDS_ONLY = ("debug=tiny", "sweep.report=false", "tracking=none")
 """A tiny study of which a test reads the records alone."""
+SLOWLY = "judge.endpoint.requests_per_min=240"
+"""Leaves time to stop a cell between two steps: with this a tiny one takes about two seconds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,6 +90,52 @@ def sweep(runs_dir: Path, *arguments: str, **environment: str) -> subprocess.Com
     )
 
 
+def _sweep_here(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """A sweep in this process, as one of its own would find it."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    from experiments.sweep import main
+
+    GlobalHydra.instance().clear()
+    os.environ["COLUMNS"] = "200"
+    os.chdir(ROOT)
+    sys.argv = ["experiments.sweep", *arguments]
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        code = main()
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="session")
+def warmed(cache: Path) -> Callable[[Path], Path]:
+    """Make a runs folder whose tiny policies are those of all tests; returns it."""
+
+    def share(runs_dir: Path) -> Path:
+        (runs_dir / ".cache").mkdir(parents=True, exist_ok=True)
+        if not (runs_dir / ".cache" / "policies").exists():
+            (runs_dir / ".cache" / "policies").symlink_to(cache)
+        return runs_dir
+
+    return share
+
+
+Trained = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def trained(warmed: Callable[[Path], Path]) -> Iterator[Trained]:
+    """`sweep`, for what it leaves: in one process for all, which imports what trains only once."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, end_with_parent) as process:
+
+        def run(runs_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+            if "plan=true" not in arguments:
+                warmed(runs_dir)
+            words = [f"runs_dir={runs_dir}", *arguments]
+            return process.submit(_sweep_here, words).result(timeout=500)
+
+        yield run
+
+
 class Page(HTMLParser):
     """What a browser would load, and what a reader would read."""
 
@@ -102,19 +155,19 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="session")
-def small_study(together, tmp_path_factory) -> Path:
+def small_study(together, trained, tmp_path_factory) -> Path:
     """Two simulated judges x two seeds of two steps, trained for real; the study's folder.
 
     It is trained once, and each worker has a copy.
     """
-    trained, whole = together / "small_study", together / "small_study.whole"
+    source, whole = together / "small_study", together / "small_study.whole"
     with locks.held(together / "small_study.lock"):
         if not whole.exists():
-            done = sweep(trained, *SMALL_STUDY)
+            done = trained(source, *SMALL_STUDY)
             assert done.returncode == 0, done.stdout + done.stderr
             whole.touch()
     runs_dir = tmp_path_factory.mktemp("runs")
-    shutil.copytree(trained, runs_dir, dirs_exist_ok=True)
+    shutil.copytree(source, runs_dir, symlinks=True, dirs_exist_ok=True)
     return runs_dir / "debug"
 
 

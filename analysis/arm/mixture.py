@@ -18,7 +18,6 @@ from analysis.step.mixture import (
     Mix,
     answers,
     between,
-    has_domains,
     mix,
     mix_curves,
     nominal,
@@ -81,7 +80,7 @@ def of_runs(
         by_window: give rates and mixes of every window, not of the whole run alone.
     """
     mixed = [run for run in runs if run.domain_P is not None]
-    if not has_domains(mixed):
+    if not mixed:
         return None
     told = answers(mixed)
     groups = pd.concat([pulls(run) for run in mixed], ignore_index=True)

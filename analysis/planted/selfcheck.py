@@ -17,7 +17,7 @@ import pandas as pd
 from scipy import stats
 from scipy.stats import norm
 
-from analysis.planted import judges, mixture, onset, propagation
+from analysis.planted import judges, mixture, onset, propagation, workflow
 from analysis.planted.trials import Check, Trials, replicated, silent, trials
 from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
 from analysis.records.behaviour import shift
@@ -199,6 +199,7 @@ CHECKS: tuple[Check, ...] = (
     *propagation.CHECKS,
     *judges.CHECKS,
     *mixture.CHECKS,
+    *workflow.CHECKS,
 )
 
 

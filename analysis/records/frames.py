@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from analysis.records.arms import NAMELESS, arm_names
 from study.cells import state as cell_state
@@ -22,6 +23,7 @@ from study.files import Damaged, read_yaml
 from study.identity import flatten
 from study.records import (
     COMPONENT,
+    FEATURE,
     OPTIONAL,
     ROLLOUT,
     VERDICT,
@@ -36,10 +38,15 @@ from study.status import read_status
 from study.study_file import read_study
 from study.verify import foreign_parts, read_form, strangers
 
+NUMBERS = (COMPONENT, FEATURE)
+"""Prefixes of columns that the contract does not name, and that are numbers."""
 ROLLOUT_COLUMNS = frame_types(
-    {**ROLLOUT, **{name: kind for name, kind in OPTIONAL.items() if name != "scaffold_items"}}
+    {
+        **ROLLOUT,
+        **{name: kind for name, kind in OPTIONAL.items() if name != "scaffold_items"},
+    }
 )
-"""What a rollout has, and the dtype it is given; ``component/<name>`` columns are float64.
+"""What a rollout has, and the dtype it is given; columns of `NUMBERS` are float64.
 ``rules`` is what each rule said, missing where none was run; ``dataset``, ``domain`` and ``item``
 are missing where the task has no data sets, ``truth_missing`` where no truth was lost."""
 
@@ -129,8 +136,9 @@ def rollouts_frame(
 ) -> pd.DataFrame:
     """Every recorded rollout with its run axes; ``columns`` and ``steps`` limit what is read.
 
-    A component that no rollout has is NaN throughout. Raises KeyError: a column that no rollout
-    file has and the contract does not know.
+    A prefix of `NUMBERS` among the columns stands for all columns that begin with it. A component
+    or feature that no rollout has is NaN throughout. Raises KeyError: a column that no rollout file
+    has and the contract does not know.
     """
     return _parts_frame(Path(study_dir), "rollouts", ROLLOUT_COLUMNS, columns, runs, steps)
 
@@ -249,16 +257,16 @@ def _parts_frame(
             if table := _read(lambda path: _part(path, contract, columns), path, problems):
                 codes = pa.array([code] * table.num_rows, pa.int32())
                 tables.append(table.append_column("_run", codes))
-    wanted = list(contract) if columns is None else list(columns)
+    wanted = list(contract) if columns is None else [n for n in columns if n not in NUMBERS]
     frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
     if tables:
         frame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
         present = {*contract, *frame}
-        unknown = [n for n in wanted if n not in present and not n.startswith(COMPONENT)]
+        unknown = [n for n in wanted if n not in present and not n.startswith(NUMBERS)]
         if unknown:
             raise KeyError(f"{kind} have no {', '.join(unknown)}; they have {', '.join(contract)}")
     dtypes = {name: contract.get(name, "float64") for name in wanted}
-    dtypes |= {name: "float64" for name in frame if str(name).startswith(COMPONENT)}
+    dtypes |= {name: "float64" for name in frame if str(name).startswith(NUMBERS)}
     cells = pd.Categorical.from_codes(frame.pop("_run").to_numpy(), categories=list(runs["cell"]))
     frame = _typed(frame.reindex(columns=list(dtypes)), dtypes)
     frame.insert(0, "cell", cells)
@@ -268,9 +276,9 @@ def _parts_frame(
 def _part(path: Path, contract: dict[str, str], columns: Sequence[str] | None) -> pa.Table:
     """The columns of a part; step is among them, for a table without columns has no rows. What the
     contract does not know is left out, or read as numbers where it is asked for by its name."""
-    table = read_part(path, None if columns is None else [*columns, "step"])
+    table = read_part(path, None if columns is None else _asked(path, columns))
     names = table.column_names
-    others = [name for name in names if name not in contract and not name.startswith(COMPONENT)]
+    others = [name for name in names if name not in contract and not name.startswith(NUMBERS)]
     if columns is None:
         return table.drop_columns(others)
     for name in others:
@@ -280,6 +288,16 @@ def _part(path: Path, contract: dict[str, str], columns: Sequence[str] | None) -
             raise Damaged(path, f"holds {name} as {table[name].type}") from error
         table = table.set_column(names.index(name), name, numbers)
     return table
+
+
+def _asked(path: Path, columns: Sequence[str]) -> list[str]:
+    """The columns with step, and for each prefix of `NUMBERS` among them what begins with it."""
+    prefixes = tuple(name for name in columns if name in NUMBERS)
+    if not prefixes:
+        return [*columns, "step"]
+    read_part(path, ["step"])  # that it is sound
+    here = pq.read_schema(path).names
+    return [*columns, "step", *(name for name in here if name.startswith(prefixes))]
 
 
 def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> pd.DataFrame:

@@ -17,17 +17,19 @@ import pandas as pd
 from study.cells import load_cell
 from study.errors import UserError
 from study.files import Damaged
+from study.records import FEATURE
 from study.rewards import compose
 from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.formulas import REWARDS
-from study.rewards.workflow import FORMULAS
+from study.rewards.workflow import FORMULAS, OK, SHARES
 from study.rows import Criterion, Row
 from study.schema import Study
 from study.tasks import lookup
 
 NEEDED = (
     *("prompt_id", "domain", "answer", "tokens", "truth", "truth_missing", "rules"),
-    *("judge_score", "reward"),
+    *("judge_score", "reward", "outcome"),
+    *(f"{FEATURE}{name}" for name in SHARES),
 )
 """Columns that `rewards_under` reads, beside step, group and member."""
 ANY_ROW = Row("", (), (Criterion(""),))
@@ -47,6 +49,7 @@ def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.nd
     """
     recorded = rollouts["reward"].to_numpy(dtype=float)
     missing = rollouts["judge_score"].isna() | rollouts["truth_missing"].notna()
+    missing &= rollouts["outcome"].isna() | rollouts["outcome"].eq(OK)  # others were never asked
     if not missing.any():
         return dict.fromkeys(REPLAY_POLICIES, recorded), ""
     try:

@@ -37,6 +37,7 @@ from analysis.statistics.intervals import mean_interval
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
 from study.identity import flatten, identifying
+from study.records import HELD_OUT, OVERALL
 
 LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""
@@ -46,9 +47,6 @@ _WANTED = (
     *("rollout_id", "step", "group", "member", "domain", "advantage", "logprob_sum"),
     *policies.NEEDED,
 )
-HELD_OUT = "eval/averages/"
-"""How metrics of held-out accuracy begin; a domain's name follows, or one of `OVERALL`."""
-OVERALL = ("by_dataset", "by_domain")
 REFERENCE = "component/reference_logprob"
 """Rollout column with the log-probability of the completion under the start policy."""
 

@@ -24,6 +24,8 @@ from analysis.arm.mixture import Mixture
 from analysis.arm.mixture import of_runs as mixture_of
 from analysis.arm.propagation import paths, predict
 from analysis.arm.substitution import Substitution, substitutions, untold
+from analysis.arm.workflow import Workflow
+from analysis.arm.workflow import of_study as workflow_of
 from analysis.records.frames import NAMELESS
 from analysis.records.replays import with_replays
 from analysis.records.runs import Records, Run, on_each_core, read_study
@@ -72,6 +74,8 @@ class Evidence:
     """`analysis.run.overopt.rows` of the runs with a truth."""
     mixture: Mixture | None
     """What the runs say of their domains; None where no row names its domain."""
+    workflow: Workflow | None
+    """What the runs say of the programs that were written; None where none was."""
     gains: pd.DataFrame
     """`analysis.arm.crossjudge.matrix`: the gain of each policy under each judge."""
     inflation: list[Inflation]
@@ -156,6 +160,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
             row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
         ],
         mixture=mixture_of(by_arm, by_window=False),
+        workflow=workflow_of(records, used_cells),
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 WIDTH = 10.0
 """Inches; the report shows figures at most this wide."""
+LEGEND = 150
+"""Letters that a line of a legend holds at that width, about."""
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LEDGER_BEHAVIOURS = 5
@@ -378,7 +380,7 @@ def outside_legend(figure: Figure | SubFigure, panels: Sequence[Axes]) -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if entries:
-        columns = min(4, len(entries))
+        columns = max(1, min(4, len(entries), LEGEND // (6 + max(map(len, entries)))))
         figure.legend(
             list(entries.values()), list(entries), loc="outside upper center", ncols=columns
         )

@@ -134,7 +134,7 @@ def _swap(swapped: str, judged: str, ruled: str) -> str:
     return f"{judged} -> {ruled}, the rule in {swapped}"
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """A name of others as a figure's text, which takes $ for a formula."""
     return visible(name).replace("$", r"\$")
 
@@ -159,15 +159,15 @@ def figure(mixture: Mixture) -> Figure:
     for arm, axes in zip(arms, panels, strict=True):
         for domain, share in mixture.shares[arm].items():
             part = mixes[(mixes["arm"] == arm) & (mixes["metric"] == domain)]
-            figures.band(axes, part, _plain(domain), color=colours[domain])
+            figures.band(axes, part, plain(domain), color=colours[domain])
             axes.axhline(share, color=colours[domain], linestyle="--", linewidth=1)
-        axes.set(title=_plain(arm), ylim=(0, 1), xlabel="training step", ylabel="effective share")
+        axes.set(title=plain(arm), ylim=(0, 1), xlabel="training step", ylabel="effective share")
     figures.outside_legend(tops[0], panels)
     if below:
         panels = figures.panels_of(tops[1], len(tested))
         for domain, axes in zip(tested, panels, strict=True):
             part = accuracies[accuracies["metric"] == domain]
-            figures.bands(axes, accuracies, part, lambda arm, _: _plain(arm))
-            axes.set(title=_plain(domain), xlabel="training step", ylabel="held-out accuracy")
+            figures.bands(axes, accuracies, part, lambda arm, _: plain(arm))
+            axes.set(title=plain(domain), xlabel="training step", ylabel="held-out accuracy")
         figures.outside_legend(tops[1], panels)
     return drawn

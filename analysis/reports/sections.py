@@ -17,6 +17,7 @@ from analysis.arm.dose import straight
 from analysis.records.behaviour import TAIL
 from analysis.reports import figures, markup, tables
 from analysis.reports import mixture as mixture_tables
+from analysis.reports import workflow as workflow_tables
 from analysis.reports.evidence import Evidence
 from analysis.reports.limits import limits
 from analysis.reports.markup import TEXTS, paragraph, said
@@ -184,6 +185,34 @@ def _titled(title: str, table: pd.DataFrame) -> list[str]:
     return [f"<h3>{markup.escape(title)}</h3>", markup.table(table)]
 
 
+def workflow(evidence: Evidence) -> list[str]:
+    """Which programs a policy wrote and what its judge paid for; nothing where it wrote none."""
+    told = evidence.workflow
+    if told is None:
+        return []
+    named = TEXTS["workflow"]
+    fragments = [
+        _title("workflow"),
+        *_titled(named["rates"], workflow_tables.rates_table(told)),
+        _figure("over_steps", workflow_tables.over_steps, told),
+        *_titled(named["gap"], workflow_tables.gap_table(told)),
+        *_titled(named["operators"], workflow_tables.operators_table(told)),
+    ]
+    if (drawn := workflow_tables.over_rewards(told)) is not None:
+        fragments.append(markup.figure(drawn, said("captions", "over_rewards")))
+    fragments += [
+        paragraph(PARAGRAPHS["workflow"]),
+        *_titled(named["exploits"], workflow_tables.exploits_table(told)),
+        *_titled(named["shares"], workflow_tables.shares_table(told)),
+    ]
+    if (drawn := workflow_tables.lost_truth(told)) is not None:
+        fragments += _titled(named["optimum"], workflow_tables.optimum_table(told))
+        fragments.append(markup.figure(drawn, said("captions", "lost_truth")))
+    if told.treatments:
+        fragments += _titled(named["treatments"], workflow_tables.treatments_table(told))
+    return [*fragments, *([markup.sentences(told.problems)] if told.problems else [])]
+
+
 def onsets(evidence: Evidence) -> list[str]:
     """When each run's gap began to grow, by the change point and by the threshold grid."""
     table = markup.table(tables.onset_table(evidence.onsets))
@@ -281,6 +310,6 @@ def _runs_of(evidence: Evidence, arm: str) -> str:
 
 
 SECTIONS = (
-    head, runs, scores, gap, behaviours, doses, ledger, predictions, mixture, onsets, frontier,
-    judges, failures, samples, provenance,
+    head, runs, scores, gap, behaviours, doses, ledger, predictions, mixture, workflow,
+    onsets, frontier, judges, failures, samples, provenance,
 )  # fmt: skip

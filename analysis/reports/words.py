@@ -40,6 +40,7 @@ def findings(evidence: Evidence) -> list[str]:
         _begun(evidence),
         _peaks(evidence),
         *_inflated(evidence),
+        *_overpaid(evidence),
         *substituted(evidence),
     ]
     return [line for line in lines if line]
@@ -201,6 +202,19 @@ def _inflated(evidence: Evidence) -> Iterator[str]:
                 f"with others ({estimate(gain.value, gain.low, gain.high)} over {row.runs} runs): "
                 f"{row.reading}."
             )
+
+
+def _overpaid(evidence: Evidence) -> Iterator[str]:
+    """Which operators each judge pays for beyond the truth, beside what is planted."""
+    for arm, told in (evidence.workflow.arms if evidence.workflow else {}).items():
+        parts = []
+        for name, each in told.operators.items():
+            slope = each.over_reward
+            if slope.low > 0 or slope.high < 0:
+                planted = f", planted {number(each.planted.value, True)}" if each.planted else ""
+                parts.append(f"{name} {estimate(slope.value, slope.low, slope.high)}{planted}")
+        if parts:
+            yield _finding("overpaid", arm=arm, operators="; ".join(parts))
 
 
 def substituted(evidence: Evidence) -> list[str]:

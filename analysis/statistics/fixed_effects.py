@@ -2,8 +2,8 @@
 
 Every column is split into what varies inside its group and the group's mean; the rows are read for
 that once, and what follows needs products of K columns. `analysis.step.transmission` regresses
-inside groups of rollouts, `analysis.external.preference` inside items, and
-`analysis.planted.random_intercept` weighs the two parts.
+inside groups of rollouts, `analysis.run.workflow` too, `analysis.external.preference` inside items,
+and `analysis.planted.random_intercept` weighs the two parts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from analysis.statistics.intervals import student
 
 APART = 1e-5
 """A column of which a smaller share of the length is its own is a combination of earlier ones."""
+PART_OF = 1e-3
+"""Weight, of columns of length 1, from which a column has a part in a combination."""
 ROUNDING = 1e-10
 """A column that varies in its groups by less than this share of its size does so by rounding."""
 BLOCK = 8192
@@ -30,14 +32,17 @@ class Within:
 
     Attributes:
         coef_K: slopes.
-        se_K: cluster-robust by group, factor P/(P-1) * (N-1)/(N-K) over the K columns kept. The
-            absorbed means are nested in the clusters and not counted (Cameron and Miller 2015,
-            sec. III.B). NaN with one group.
+        se_K: cluster-robust (CR1), factor C/(C-1) * (N-1)/(N-K) over the K columns kept. The
+            absorbed means are nested in the C clusters and not counted (Cameron and Miller 2015,
+            sec. III.B). NaN with one cluster.
         unique_K: share of the outcome's variance in groups that no other column explains.
         r2: share that all explain; NaN where the outcome does not vary inside any group.
         n, groups: rows and groups used, those with a single row left out.
         kept: columns that vary inside groups and are no combination of earlier ones.
         free: n - groups - columns kept; nothing is estimated where it is 0 or less.
+        clusters: C, the groups themselves unless others were named.
+        entangled: kept columns of which a dropped one that varies is a combination: their slopes
+            stand for both, and for neither alone.
     """
 
     coef_K: np.ndarray
@@ -48,24 +53,33 @@ class Within:
     groups: int
     kept: tuple[int, ...]
     free: int
+    clusters: int
+    entangled: tuple[int, ...] = ()
 
     def interval(self) -> tuple[np.ndarray, np.ndarray]:
-        """95 % ends of every coefficient, each (K,): t with groups - 1 degrees of freedom."""
-        half = student(max(self.groups - 1, 1)) * self.se_K
+        """95 % ends of every coefficient, each (K,): t with clusters - 1 degrees of freedom."""
+        half = student(max(self.clusters - 1, 1)) * self.se_K
         return self.coef_K - half, self.coef_K + half
 
 
 def fixed_effects(
-    y_N: np.ndarray, x_N_K: np.ndarray, groups_N: np.ndarray, *, flat: float = 0.0
+    y_N: np.ndarray,
+    x_N_K: np.ndarray,
+    groups_N: np.ndarray,
+    *,
+    flat: float = 0.0,
+    clusters_N: np.ndarray | None = None,
 ) -> Within:
-    """Slopes of y on x with a constant per group, and standard errors clustered by it. Raises
-    ValueError: a value is NaN or infinite: the caller says what a missing one means.
+    """Slopes of y on x with a constant per group, and standard errors clustered by it or by more.
+    Raises ValueError: a value is NaN or infinite: the caller says what a missing one means.
 
     Args:
         y_N: outcomes, shape (N,).
         x_N_K: columns, shape (N, K); a constant among them is dropped.
         groups_N: labels, shape (N,); integers of a narrow range are fastest.
         flat: a column whose root mean square inside groups is at most this counts as constant.
+        clusters_N: labels of what errors are shared in, shape (N,), each made of whole groups; the
+            groups where it is None.
     """
     x = np.asarray(x_N_K, dtype=float)
     by = grouped(np.asarray(groups_N))
@@ -74,8 +88,10 @@ def fixed_effects(
         means, gram = split([np.asarray(y_N, dtype=float), *x.T], by, centred)
     if not np.isfinite(gram).all():
         raise ValueError("a value to regress within groups is NaN or infinite")
+    whole = by if clusters_N is None else grouped(np.asarray(clusters_N))
     full = by.counts_P > 1  # a row alone in its group is centred to 0 and adds nothing to a product
     n, groups = int(by.counts_P[full].sum()), int(full.sum())
+    clusters = groups if whole is by else len(np.unique(whole.codes_N[full[by.codes_N]]))
     size = np.sqrt(np.diag(gram))
     varies = varying(size, means, by.counts_P) & (size > flat * n**0.5)
     safe = np.where(size[1:] > 0, size[1:], 1.0)
@@ -84,24 +100,27 @@ def fixed_effects(
     coef, se, unique = (np.full(x.shape[1], np.nan) for _ in range(3))
     free = n - groups - len(used)
     if not used or free <= 0:
-        return Within(coef, se, unique, np.nan, n, groups, tuple(used), free)
+        return Within(coef, se, unique, np.nan, n, groups, tuple(used), free, clusters)
     inverse = np.linalg.inv(unit[np.ix_(used, used)])
     lengths = size[1:][used]
     b = inverse @ (gram[0, 1:][used] / lengths)
     coef[used] = b / lengths
     left = centred[0] - np.where(np.isnan(coef), 0.0, coef) @ centred[1:]
-    if groups > 1:
+    if clusters > 1:
         for k in used:
             centred[1 + k] *= left
-        pull = np.stack([by.sums(centred[1 + k]) for k in used]) / lengths[:, None]
-        factor = groups / (groups - 1) * (n - 1) / (n - len(used))
+        pull = np.stack([whole.sums(centred[1 + k]) for k in used]) / lengths[:, None]
+        factor = clusters / (clusters - 1) * (n - 1) / (n - len(used))
         spread = ((inverse @ pull) ** 2).sum(axis=1)
         se[used] = np.sqrt(spread * factor) / lengths
     r2 = np.nan
     if varies[0]:
         r2 = 1 - float(left @ left) / float(gram[0, 0])
         unique[used] = b**2 / np.diag(inverse) / gram[0, 0]
-    return Within(coef, se, unique, r2, n, groups, tuple(used), free)
+    dropped = [k for k in np.flatnonzero(varies[1:]).tolist() if k not in used]
+    part_of = abs(inverse @ unit[np.ix_(used, dropped)]) > PART_OF
+    entangled = tuple(np.array(used)[part_of.any(axis=1)].tolist())
+    return Within(coef, se, unique, r2, n, groups, tuple(used), free, clusters, entangled)
 
 
 @dataclass(frozen=True)

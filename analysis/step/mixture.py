@@ -56,11 +56,6 @@ class Mix:
     prompts: int
 
 
-def has_domains(runs: Sequence[Run]) -> bool:
-    """Whether any run drew rows that name their domain."""
-    return any(run.domain_P is not None for run in runs)
-
-
 def answers(runs: Sequence[Run]) -> pd.DataFrame:
     """Rollouts in the columns that `analysis.step.confusion.judged` takes, beside arm and step."""
     parts = []

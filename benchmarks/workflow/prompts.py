@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks.race import read_sizes, seconds
 from experiments.workflow.experience import CAP, MODES, Buffer, Entry, Query
-from experiments.workflow.operators.base import DOMAINS
 from experiments.workflow.problem import Problem
 from experiments.workflow.prompt import Prompter
+from study.simulated import DOMAINS
 
 PROGRAM = """class Workflow:
     def __init__(self, name, llm_config, dataset):

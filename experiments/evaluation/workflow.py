@@ -154,7 +154,7 @@ def cell_of(options: Options) -> Study:
             f" datasets run={run} out={options.out}"
         )
     if options.executor:
-        executor = load_executor(options.executor, options.overrides)
+        executor = load_executor(options.executor, overrides=options.overrides)[0]
         config = replace(config, executor=executor)
         check_executor(config)
     return config

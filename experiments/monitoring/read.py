@@ -97,7 +97,8 @@ class View:
     """The resolved config, flat; empty where it cannot be read."""
     series: dict[str, Series] = field(default_factory=dict)
     """Metric -> recorded steps, thinned: see `experiments.monitoring.tail`."""
-    sums: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, float | None] = field(default_factory=dict)
+    """Metric -> its sum over all steps; None where a step's is not known."""
     problem: str = ""
     """What of its files could not be read."""
 
@@ -363,8 +364,10 @@ def totals(views: Sequence[View]) -> dict[str, Any]:
 
 
 def _summed(views: Sequence[View], metric: str) -> float | None:
+    """Over the cells that recorded it; None where none did, or one does not know its sum."""
     sums = [view.sums[metric] for view in views if metric in view.sums]
-    return sum(sums) if sums else None
+    numbers = [value for value in sums if value is not None]
+    return sum(numbers) if sums and len(numbers) == len(sums) else None
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

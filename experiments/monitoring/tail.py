@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from study.files import Damaged
-from study.records import METRICS, step_line, where
+from study.records import HELD_OUT, METRICS, OVERALL, step_line, where
 
 SPREAD, RECENT = 48, 24
 """Steps that are kept of a long run: so many evenly spread ones, and so many of the last."""
@@ -28,11 +28,10 @@ SHOWN = (
     *("truth/mean", "judge/mean", "bias/judge_minus_truth", "judge/unscored_frac"),
     *("reward/frac_zero_std", "policy/truncated_frac", "policy/length_tokens", "system/step_s"),
 )
-DOMAIN, ACCURACY = "domain/", "eval/averages/"
+DOMAIN = "domain/"
 OF_DOMAIN = ("truth", "judge", "gap", "unscored_frac", "frac_zero_std")
 """What is shown of ``domain/NAME/...``."""
-_OVERALL = ("by_dataset", "by_domain")
-_SUMS = re.compile(b'"(' + "|".join(SUMMED).encode() + rb')": ([0-9.eE+-]{1,40})[,}]')
+_SUMS = re.compile(b'"(' + "|".join(SUMMED).encode() + rb')": ([^,}\n]{1,40})')
 
 
 class Tail:
@@ -45,8 +44,9 @@ class Tail:
     def _forget(self) -> None:
         self.series: dict[str, Series] = {}
         """Of each metric that is shown, and of `TIME`, the kept steps in order."""
-        self.sums: dict[str, float] = {}
-        """Sum over all steps of each of `SUMMED` that was recorded."""
+        self.sums: dict[str, float | None] = {}
+        """Sum over all steps of each of `SUMMED` that was recorded; None where a step's is not
+        known."""
         self.accuracy: dict[str, tuple[int, float]] = {}
         """Domain -> step and accuracy of its last held-out evaluation."""
         self.problem = ""
@@ -79,7 +79,8 @@ class Tail:
         self._offset += len(data)
         for name, amount in _SUMS.findall(data):
             key = name.decode()
-            self.sums[key] = self.sums.get(key, 0.0) + _number(amount)
+            before, value = self.sums.get(key, 0.0), _number(amount)
+            self.sums[key] = None if before is None or value is None else before + value
         for line in _thinned_text(data):
             self._add(line)
         self.series = {name: thinned(values) for name, values in self.series.items()}
@@ -111,9 +112,9 @@ class Tail:
         for name, value in content["metrics"].items():
             if value is None or not math.isfinite(value):
                 continue
-            if name.startswith(ACCURACY):
-                domain = name.removeprefix(ACCURACY)
-                if domain not in _OVERALL:
+            if name.startswith(HELD_OUT):
+                domain = name.removeprefix(HELD_OUT)
+                if domain not in OVERALL:
                     self.accuracy[domain] = (step, float(value))
             elif name in SHOWN or of_domain(name):
                 self._keep(name, step, float(value))
@@ -154,14 +155,15 @@ def _thinned_text(data: bytes) -> list[bytes]:
         return data.split(b"\n")
     old, last = data[: ends[RECENT + 1] + 1], data[ends[RECENT + 1] + 1 :].split(b"\n")
     starts = {old.rfind(b"\n", 0, place * len(old) // SPREAD) + 1 for place in range(SPREAD)}
-    if (at := old.rfind(b'"' + ACCURACY.encode())) >= 0:
+    if (at := old.rfind(b'"' + HELD_OUT.encode())) >= 0:
         starts.add(old.rfind(b"\n", 0, at) + 1)
     return [*(old[start : old.find(b"\n", start)] for start in sorted(starts)), *last]
 
 
-def _number(text: bytes) -> float:
+def _number(text: bytes) -> float | None:
+    """A finite number, or None."""
     try:
         value = float(text)
     except ValueError:
-        return 0.0
-    return value if math.isfinite(value) else 0.0
+        return None
+    return value if math.isfinite(value) else None

@@ -12,14 +12,14 @@ place where a checkpoint can stand (TRL cannot resume between a generation and i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import gather_object
 from peft import PeftModel
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig
 from trl.trainer.utils import pad
@@ -28,12 +28,11 @@ from experiments import processes
 from experiments.policies.load import lora_config
 from experiments.preflight import check_batch, rows_per_pass
 from experiments.scorer import Scorer
-from experiments.trainer import checkpoints, fast, prefix, ranks, rollouts
-from experiments.trainer.domains import domain_metrics
+from experiments.trainer import fast, prefix, ranks, rollouts
 from experiments.trainer.held_out import HeldOut
-from experiments.trainer.metrics import TRL_METRICS, step_metrics
 from experiments.trainer.order import InOrder
 from experiments.trainer.prompts import Scaffolder, prompt_dataset, prompt_of
+from experiments.trainer.record_step import RecordStep
 from experiments.vllm import trl_options
 from experiments.world import Messages
 from study.errors import UserError
@@ -387,73 +386,6 @@ class RecordingTrainer(InOrder):
 
 def _no_card(output_dir: str) -> None:
     """In place of peft's card for each checkpoint, which costs more than writing the adapter."""
-
-
-class RecordStep(TrainerCallback):
-    """Records each step before its checkpoint: no checkpoint is ahead of the records.
-
-    An older checkpoint goes when the new one is sealed, never before. Only the process that has a
-    scorer does this; the others wait until they have written their parts.
-    """
-
-    def __init__(
-        self,
-        scorer: Scorer | None,
-        recorder: Recorder | None,
-        on_line: Any,
-        cell_id: str,
-        mix: Mapping[str, float],
-        trainable: int,
-    ) -> None:
-        self.scorer = scorer
-        self.trainable = trainable
-        """Parameters that are trained; the metrics of the first step say it."""
-        self.recorder = recorder
-        self.on_line = on_line
-        self.cell_id = cell_id
-        self.mix = mix
-        """Domain -> nominal share of the rows; empty where they have no domain."""
-        self.begun = False
-        """Whether a step has begun: until then a resumed run only reads its checkpoint."""
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.begun = True
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.scorer is not None:
-            self.scorer.heart.phase("saving")
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        record = self.scorer.pending if self.scorer is not None else None
-        if self.scorer is None or self.recorder is None:
-            return
-        if record is None or record.step != state.global_step:
-            return  # the closing log of a run repeats nothing that a step has not said
-        simulated = self.scorer.config.judge.simulated
-        trainer = self.scorer.config.trainer
-        metrics = step_metrics(record, simulated.keyword if simulated else "") | {
-            TRL_METRICS[name]: float(value)
-            for name, value in (logs or {}).items()
-            if name in TRL_METRICS and value is not None
-        }
-        metrics |= domain_metrics(
-            record.rollouts, trainer.group_size, trainer.scale_rewards, self.mix
-        )
-        if record.step == 1:
-            metrics["policy/trainable_parameters"] = float(self.trainable)
-        parts = (record.rollouts, record.verdicts)
-        line = self.recorder.write_step(record.step, *parts, metrics, record.calls)
-        self.scorer.pending = None
-        self.on_line(line)
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        ranks.wait()
-        if self.recorder is None:
-            return
-        self.recorder.sync()
-        folder = Path(args.output_dir)
-        checkpoints.seal(checkpoints.path_of(folder, state.global_step), self.cell_id)
-        checkpoints.rotate(folder)
 
 
 def make_trainer(

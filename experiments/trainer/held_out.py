@@ -27,7 +27,7 @@ from experiments.trainer.rollouts import rows_at_once
 from study.endings import INFRASTRUCTURE
 from study.errors import UserError
 from study.files import write_text
-from study.records import Recorder
+from study.records import HELD_OUT, OVERALL, Recorder
 from study.rows import Row, Truth
 from study.tasks import task_module
 
@@ -187,11 +187,11 @@ def summary(items: Sequence[dict[str, Any]]) -> dict[str, float]:
             metrics[f"eval/{name}/{value}"] = fmean(numbers)
         by_domain[members[0]["domain"]].append(accuracy)
     means = {domain: fmean(values) for domain, values in by_domain.items() if domain}
-    metrics |= {f"eval/averages/{domain}": mean for domain, mean in sorted(means.items())}
-    if accuracies := [value for values in by_domain.values() for value in values]:
-        metrics["eval/averages/by_dataset"] = fmean(accuracies)
-    if means:
-        metrics["eval/averages/by_domain"] = fmean(means.values())
+    metrics |= {f"{HELD_OUT}{domain}": mean for domain, mean in sorted(means.items())}
+    of_sets = [value for values in by_domain.values() for value in values]
+    for name, averaged in zip(OVERALL, (of_sets, list(means.values())), strict=True):
+        if averaged:
+            metrics[f"{HELD_OUT}{name}"] = fmean(averaged)
     return metrics
 
 

@@ -10,6 +10,7 @@ from study.bounds import shown
 
 COMMANDS = (
     *("operators", "validate", "run", "reward", "prompt", "buffer", "optimise", "overrides"),
+    "planted",
 )
 """First words; each command is a module of its name, which is loaded when it is asked for."""
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from experiments.policies.load import same_model
 from experiments.processes import processes_of
 from experiments.workflow.problem import problem_of
-from experiments.workflow.prompt import Prompter
+from experiments.workflow.prompt import Prompter, offered
+from experiments.workflow.tokens import by_rule
 from judges.grading.base import GroupGrading
 from judges.identity import build_grading, check_settings
 from study.compose import preset_names
@@ -58,7 +59,8 @@ def check_world(config: Study, rows: Sequence[Row]) -> None:
             " task.path=FOLDER."
         )
     if config.workflow.prompt == "layered":
-        prompter = Prompter(config.workflow.form, blocks=config.workflow.blocks)
+        workflow = config.workflow
+        prompter = Prompter(workflow.form, by_rule, offered(workflow), workflow.blocks)
         for row in rows[:: max(1, len(rows) // SAMPLE)][:SAMPLE]:
             try:
                 prompter.prompt(problem_of(row), None, config.workflow.cap, 0)

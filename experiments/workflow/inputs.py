@@ -8,10 +8,10 @@ from typing import Any
 
 from experiments.workflow.executor import read_lines
 from experiments.workflow.find import FORMS
-from experiments.workflow.operators.base import DOMAINS
 from experiments.workflow.program import read_prompts
 from study.errors import UserError
 from study.files import first_line
+from study.simulated import DOMAINS
 
 GRAPH, PROMPT = "graph.py", "prompt.py"
 MOST_READ = 1 << 20
@@ -23,7 +23,7 @@ LEGAL = (
 
 
 @dataclass(frozen=True)
-class Given:
+class Candidate:
     """One completion to look at, and how the result names it."""
 
     name: dict[str, Any]
@@ -55,16 +55,16 @@ def prompts_of(key: str, path: Path) -> dict[str, str]:
         ) from error
 
 
-def one_program(path: Path, prompts: Path | None) -> list[Given]:
+def one_program(path: Path, prompts: Path | None) -> list[Candidate]:
     """The program of a file; its prompts are those given, or lie beside a graph.py."""
     beside = path.with_name(PROMPT)
     if prompts is None and path.name == GRAPH and beside.is_file():
         prompts = beside
     texts = {} if prompts is None else prompts_of("prompts", prompts)
-    return [Given({"path": str(path)}, read_text_of("program", path), prompts=texts)]
+    return [Candidate({"path": str(path)}, read_text_of("program", path), prompts=texts)]
 
 
-def folder_programs(folder: Path) -> list[Given]:
+def folder_programs(folder: Path) -> list[Candidate]:
     """Every graph.py below a folder with the prompt.py beside it.
     Raises UserError: there is none, or one has no prompts."""
     if not folder.is_dir():
@@ -75,7 +75,7 @@ def folder_programs(folder: Path) -> list[Given]:
             f"folder={folder} holds no {GRAPH}. Give a folder of AFlow's rounds, such as"
             " workspace/GSM8K/workflows, or type program=FILE for one program."
         )
-    given = []
+    candidates = []
     for path in graphs:
         if not (beside := path.with_name(PROMPT)).is_file():
             raise UserError(
@@ -83,15 +83,17 @@ def folder_programs(folder: Path) -> list[Given]:
                 f" prompt_custom names exist. Put it there (empty, if there are none: touch"
                 f" {beside}), or type program={path}"
             )
-        given.append(
-            Given({"path": str(path)}, read_text_of("folder", path), prompts=prompts_of("", beside))
+        candidates.append(
+            Candidate(
+                {"path": str(path)}, read_text_of("folder", path), prompts=prompts_of("", beside)
+            )
         )
-    return given
+    return candidates
 
 
-def listed_programs(path: Path) -> list[Given]:
+def listed_programs(path: Path) -> list[Candidate]:
     """The programs of a JSONL file. Raises UserError: there is none, or a row is not legal."""
-    given = []
+    candidates = []
     for place, row in enumerate(read_lines("programs", path), 1):
         wrong = ""
         prompts = row.get("prompts") or []
@@ -111,17 +113,17 @@ def listed_programs(path: Path) -> list[Given]:
             raise UserError(f"Row {place} of programs={path}: {wrong}. A row is {LEGAL}.")
         texts = {name: prompts[name] if isinstance(prompts, dict) else name for name in prompts}
         texts = {name: str(text) for name, text in texts.items()}
-        given.append(
-            Given({"id": row["id"]}, row["program"], row.get("form"), row.get("domain"), texts)
+        candidates.append(
+            Candidate({"id": row["id"]}, row["program"], row.get("form"), row.get("domain"), texts)
         )
-    if not given:
+    if not candidates:
         raise UserError(f"programs={path} holds no program. A row is {LEGAL}.")
-    return given
+    return candidates
 
 
-def given_programs(
+def read_candidates(
     program: Path | None, folder: Path | None, programs: Path | None, prompts: Path | None = None
-) -> list[Given]:
+) -> list[Candidate]:
     """The programs of the one option that is given. Raises UserError: none is, or several are."""
     if sum(path is not None for path in (program, folder, programs)) != 1:
         raise UserError(

@@ -33,7 +33,7 @@ from experiments.workflow.operators.base import DOMAINS
 from judges.store import Store
 from study.bounds import Choice, Number
 from study.cli import command, option, output, overrides, preset, word, writes
-from study.compose import load_executor, load_presets
+from study.compose import load_executor
 from study.errors import UserError
 from study.files import read_text, write_json
 from study.schema import Study, Workflow
@@ -88,18 +88,20 @@ class Options:
                 raise UserError(f"{text} has no meaning without {group}=NAME. Leave it out.")
 
 
+def _is_proposer_s(text: str) -> bool:
+    return text.lstrip("+~").startswith("proposer.")
+
+
 def _setting(options: Options) -> tuple[Study, optimise.Writer, Any]:
     """The config, who writes the programs, and how tokens of prompts are counted.
     Raises UserError: no such run or executor, or prompts that have no blocks."""
     if options.run is None:
-        of = {
-            group: [text for text in options.overrides if text.lstrip("+~").startswith(group)]
-            for group in ("executor.", "task.")
-        }
+        own = [text for text in options.overrides if not _is_proposer_s(text)]
+        executor, task = load_executor(options.executor, options.task, own)
         config = Study(
             world="workflow",
-            executor=load_executor(options.executor, of["executor."]),
-            task=load_presets("sim-fair", options.task, of["task."])[1],
+            executor=executor,
+            task=task,
             workflow=Workflow(form=options.form or FORMS[0]),
         )
         check_executor(replace(config, allow_same_model=True))
@@ -109,7 +111,7 @@ def _setting(options: Options) -> tuple[Study, optimise.Writer, Any]:
         run=options.run,
         checkpoint=options.checkpoint,
         executor=options.executor,
-        overrides=[text for text in options.overrides if "proposer." not in text],
+        overrides=[text for text in options.overrides if not _is_proposer_s(text)],
         out=options.out,
     )
     config = evaluation.cell_of(evaluated)
@@ -224,8 +226,8 @@ def _new_text(options: Options, config: Study, store: Store, old: str) -> tuple[
     typed = [
         text.replace("proposer.", "executor.", 1)
         for text in options.overrides
-        if text.lstrip("+~").startswith("proposer.")
+        if _is_proposer_s(text)
     ]
-    proposer = load_executor(options.proposer, typed)
+    proposer = load_executor(options.proposer, overrides=typed)[0]
     text = optimise.propose(proposer, store, oracle(config.task), prompt)
     return text, f"the reply of proposer={options.proposer}"

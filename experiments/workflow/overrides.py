@@ -7,7 +7,6 @@ file that holds a key is refused, and nothing of it is printed.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from experiments.config import (
     Place,
     Vocabulary,
     by_name,
+    check_composes,
     imported,
     plain_name,
     read,
@@ -31,14 +31,11 @@ from experiments.workflow.operators import OPERATORS
 from study import bounds
 from study.compose import preset_names
 from study.errors import UserError
-from study.schema import GROUPS, Study
 from study.secrets import refuse_config
 from study.tables import table
 
 TABLE = table(__file__)
 EXPERIMENT = "workflow-full"
-EXECUTORS = ("gpt-oss-120b", "openai-compatible", "smollm2-135m", "sim")
-"""Presets of executors."""
 PLACEHOLDERS = ("", "sk-dummy", "empty", "dummy", "none", "null", "not-needed", "sk-xxx")
 """What stands for a key in the published examples."""
 PUBLISHED = {"correctness": 0.65, "efficiency": 0.15, "simplicity": 0.10, "format": 0.05}
@@ -56,6 +53,7 @@ def overrides(file: Path, llm: Path | None = None) -> Lines:
     lines = imported(file, content, WORDS)
     if llm:
         lines += _executor_of(models, lines, llm)
+        check_composes(llm, lines, WORDS)
     return [*lines, *_same_model(lines)]
 
 
@@ -77,18 +75,10 @@ def _without_placeholders(value: Any, name: str = "") -> Any:
     return None if held and value.strip().lower() in PLACEHOLDERS else value
 
 
-def _composable(line: str) -> bool:
-    """Whether a setting is of a group and a preset that there are."""
-    key, _, text = line.partition("=")
-    if key in GROUPS:
-        return text in preset_names(key)
-    return key.partition(".")[0] in {item.name for item in dataclasses.fields(Study)}
-
-
 def _executor(place: Place) -> Lines:
     text = value_text(place)
     wanted = plain_name(str(place.value).rstrip("/").rpartition("/")[2])
-    names = {plain_name(name): name for name in EXECUTORS}
+    names = {plain_name(name): name for name in preset_names("executor")}
     if wanted in names:
         return [f"executor={names[wanted]}"]
     return ["executor=openai-compatible", f"executor.endpoint.model={text}"]
@@ -143,7 +133,7 @@ WORDS = Vocabulary(
         "operators": _operators,
         "reward_weights": _reward_weights,
     },
-    composable=_composable,
+    experiment=EXPERIMENT,
 )
 
 

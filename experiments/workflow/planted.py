@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,32 +22,37 @@ import numpy as np
 
 from experiments.workflow import dsl, static
 from experiments.workflow.broker import Broker, Budget, Workshop
-from experiments.workflow.executor import Question
+from experiments.workflow.executor import ATTEMPTS, Answer, Question
+from experiments.workflow.find import find
 from experiments.workflow.interpret import interpret
 from experiments.workflow.operators import OPERATORS
-from experiments.workflow.problem import Problem
-from experiments.workflow.program import ast_sha
+from experiments.workflow.problem import Problem, problem_of
+from experiments.workflow.program import Refused, ast_sha
 from judges.simulated.bias import Bias
 from judges.simulated.operators import Operators
+from study.cells import load_cell, study_cells
 from study.errors import UserError
+from study.files import write_json
 from study.mix import nominal
 from study.oracle import Oracle
+from study.records import parts, read_part
 from study.rows import Row, Truth
 from study.sandbox import tiers
 from study.sandbox.calls import Call, Result
 from study.sandbox.grader import Task as Graded
-from study.schema import MANY, Judge, Price, Task
+from study.schema import MANY, Executor, Judge, Price, Task
 from study.simulated import DOMAINS, Simulated, in_domain
 from study.simulated_executor import SimulatedExecutor
 from study.tasks import oracle, sample, task_module
 from study.tasks.datasets.item import Item
 from study.truth.code import answer_code
-from study.verdict import Reply
 
 VERSION = 1
-PROBLEMS = 20
+FILE = "planted.json"
+MOST_PROGRAMS = 200
+PROBLEMS = 10
 """Held-out problems of each data set."""
-WORLDS = 16
+WORLDS = 32
 """Draws of everything on each problem: 640 runs a domain leave a standard error of .02 at most."""
 NOISES = 16
 """Draws of a judge's noise on each answer."""
@@ -115,17 +121,23 @@ class InProcess:
         self.price: Price | None = Price()
         self._operators, self._truths = Operators(settings, truths.row_of), truths
 
-    async def ask(self, question: Question) -> Reply:
-        """The reply to one question. Raises UserError: a truth could not be had."""
+    async def ask(self, question: Question) -> Answer:
+        """The reply to one question, asked for again where it is empty.
+        Raises UserError: a truth could not be had."""
         text = "\n".join(turn["content"] for turn in question.messages)
-        content = hashlib.blake2b(f"{question.sample}\0{text}".encode(), digest_size=12).digest()
-        asked = self._operators.read(text, content)
-        rights = []
-        if asked.row is not None:
-            told = self._truths.truths([asked.row] * len(asked.answers), asked.answers)
-            rights = [certain(truth).score == 1.0 for truth in told]
-        reply = self._operators.reply(asked, rights)
-        return Reply(reply.text, tokens_in=reply.tokens_in, tokens_out=reply.tokens_out)
+        spent_in = spent_out = 0
+        for attempt in range(1, ATTEMPTS + 1):
+            draw = f"{question.sample} {attempt}\0{text}".encode("utf-8", "surrogatepass")
+            asked = self._operators.read(text, hashlib.blake2b(draw, digest_size=12).digest())
+            rights = []
+            if asked.row is not None:
+                told = self._truths.truths([asked.row] * len(asked.answers), asked.answers)
+                rights = [certain(truth).score == 1.0 for truth in told]
+            reply = self._operators.reply(asked, rights)
+            spent_in, spent_out = spent_in + reply.tokens_in, spent_out + reply.tokens_out
+            if reply.text:
+                break
+        return Answer(reply.text, spent_in, spent_out, attempt)
 
 
 def certain(truth: Any) -> Truth:
@@ -135,14 +147,6 @@ def certain(truth: Any) -> Truth:
     raise UserError(
         f"The rule truth of an answer could not be had: {getattr(truth, 'reason', 'no rule')}. Free"
         " memory or processes, and type it again."
-    )
-
-
-def problem_of(row: Row) -> Problem:
-    """A row of a generated task as programs see it."""
-    item: Item = row.spec["item"]
-    return Problem(
-        item.id, item.domain, item.prompt, item.entry_point, item.public_tests, item.group_key
     )
 
 
@@ -218,8 +222,7 @@ class Scores:
 
 def planted(
     task: Task,
-    executor: str,
-    settings: SimulatedExecutor,
+    executor: Executor,
     judges: Sequence[Judge],
     programs: Iterable[str] = (),
     unsafe: bool = False,
@@ -229,23 +232,26 @@ def planted(
 
     An expectation is over problems, worlds and a judge's noise. A run that a limit ended has no
     answer: it counts 0 as truth and as score. Judges without ``simulated`` settings are left out.
-    Raises UserError: the task's rows are not those of workflow-mini, settings are not legal, or the
-    sandbox failed.
+    Limits are the defaults, and no treatment of ``workflow`` is in force.
+    Raises UserError: executor or task have no planted world, or the sandbox failed.
     """
-    texts = _distinct([*small_programs(), *programs])
-    small = {sha for sha, _ in _distinct(small_programs())}
-    task = replace(task, eval_rows=MANY)
+    settings = executor.simulated
+    if settings is None:
+        raise UserError(
+            f"executor={executor.name} has no `simulated` settings, so nothing is known of what it"
+            " will say. Type executor=sim"
+        )
+    small = _distinct(small_programs())
+    texts = _distinct(programs) | small
     rows = _rows(task)
     grading = task_module(task.name).grading
     tier = tiers.find(unsafe)
     with grading(unsafe), Remembering(tier) as workshop, asyncio.Runner() as runner:
-        truths = oracle(task)
+        truths = oracle(replace(task, eval_rows=MANY))
         scores = {j.name: Scores(j.simulated) for j in judges if j.simulated is not None}
-        totals = runner.run(
-            _totals([text for _, text in texts], rows, settings, truths, scores, workshop)
-        )
+        totals = runner.run(_totals(list(texts.values()), rows, settings, truths, scores, workshop))
     made = {}
-    for (sha, text), (truth, score, tokens) in zip(texts, totals, strict=True):
+    for (sha, text), (truth, score, tokens) in zip(texts.items(), totals, strict=True):
         made[sha] = {
             "dsl": text,
             "small": sha in small,
@@ -255,36 +261,37 @@ def planted(
         }
     return {
         "version": VERSION,
-        "executor": executor,
+        "executor": executor.name,
         "problems": PROBLEMS,
         "datasets": _datasets(task, rows),
         "programs": made,
     }
 
 
-def _distinct(texts: Iterable[str]) -> list[tuple[str, str]]:
-    """(hash of the class, text) of each program, the first of those with an equal class."""
+def _distinct(texts: Iterable[str]) -> dict[str, str]:
+    """Hash of the class -> text of each program, the first of those with an equal class."""
     shas: dict[str, str] = {}
     for text in texts:
         tree, _ = static.read(dsl.compiled(text))
         sha = None if tree is None else ast_sha(tree)
         if sha is not None:
             shas.setdefault(sha, text)
-    return list(shas.items())
+    return shas
 
 
 def _rows(task: Task) -> dict[str, list[Row]]:
     """Data set -> some of its held-out rows, evenly spaced. Raises UserError: rows of a task that
     has no planted world."""
-    rows: dict[str, list[Row]] = {}
-    for row in task_module(task.name).rows(task, "eval"):
-        rows.setdefault(row.dataset, []).append(row)
-    items = [some[0].spec.get("item") for some in rows.values()]
+    every = task_module(task.name).rows
+    items = [row.spec.get("item") for row in every(replace(task, eval_rows=1), "eval")]
     if not items or any(item is None or "wrong" not in item.meta for item in items):
         raise UserError(
             f"task={task.name} has no planted world: its rows do not say what a model may answer."
             " Type task=workflow-mini"
         )
+    rows: dict[str, list[Row]] = {}
+    for row in every(replace(task, eval_rows=MANY), "eval"):
+        rows.setdefault(row.dataset, []).append(row)
     return {name: sample(found, PROBLEMS)[:PROBLEMS] for name, found in rows.items()}
 
 
@@ -351,3 +358,46 @@ def _worth(row: Row, answer: str, truths: Oracle, scores: Mapping[str, Scores]) 
     told = answer_code(item, answer) if item.domain == "code" else answer
     truth = certain(truths.truths([row], [told])[0])
     return [truth.score, 0.0, *(judge.of(row, answer, truth) for judge in scores.values())]
+
+
+def write_planted(folder: Path) -> dict[str, Any]:
+    """Write ``planted.json`` into the folder of a study: its world, the judges of its arms and, of
+    its rollouts' programs in short form, the `MOST_PROGRAMS` most frequent.
+    Raises UserError: no cell has a planted world, or they have several."""
+    configs = [load_cell(cell).config for cell in study_cells(folder)]
+    worlds = {
+        repr((config.task, config.executor.simulated)): config
+        for config in configs
+        if config.world == "workflow" and config.executor.simulated is not None
+    }
+    if len(worlds) != 1:
+        raise UserError(
+            f"{folder.name} has {len(worlds)} planted worlds in {len(configs)} cells, and one is"
+            " needed: one task=workflow-mini with one executor=sim, under world=workflow. Name a"
+            " study that was run so."
+        )
+    (config,) = worlds.values()
+    every = [judge for each in configs for judge in (each.judge, *each.shadow_judges)]
+    judges = list({judge.name: judge for judge in every}.values())
+    unsafe = config.sandbox == "unsafe"
+    found = planted(config.task, config.executor, judges, short_forms(folder), unsafe)
+    write_json(folder / FILE, found)
+    return found
+
+
+def short_forms(folder: Path) -> list[str]:
+    """The most frequent programs in short form of a study's rollouts."""
+    completions = Counter(
+        completion
+        for cell in study_cells(folder)
+        for part in parts(cell / "rollouts")
+        for completion in read_part(part, ["completion"])["completion"].drop_null().to_pylist()
+    )
+    texts: Counter[str] = Counter()
+    for completion, count in completions.items():
+        try:
+            program = find(completion, "dsl")
+        except Refused:
+            continue
+        texts[program.source] += count
+    return [text for text, _ in texts.most_common(MOST_PROGRAMS)]

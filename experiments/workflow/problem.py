@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import functools
 import json
@@ -10,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.workflow.operators.base import DOMAINS
 from study.errors import UserError
 from study.files import Damaged, first_line, read_text
 from study.rows import Row
+from study.simulated import DOMAINS
 from study.tasks.datasets.item import Item
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 LEGAL = (
     'a JSON object {"id", "domain", "prompt"} with domain math, code or qa, and, for code,'
     ' "entry_point" and "public_tests"'
@@ -100,10 +102,12 @@ def problem_of(row: Row, tests: str = "public") -> Problem:
 
 @functools.lru_cache(maxsize=4096)
 def _tests_in(prompt: str) -> tuple[str, ...]:
-    """The examples of a docstring, as assert statements."""
+    """The examples of the docstrings in a program, as assert statements."""
     try:
-        examples = doctest.DocTestParser().get_examples(prompt)
-    except ValueError:  # examples that are laid out otherwise
+        functions = [node for node in ast.walk(ast.parse(prompt)) if isinstance(node, Function)]
+        texts = [ast.get_docstring(function) or "" for function in functions]
+        examples = [each for text in texts for each in doctest.DocTestParser().get_examples(text)]
+    except (SyntaxError, ValueError):  # no Python, or examples that are laid out otherwise
         return ()
     return tuple(
         f"assert ({example.source.strip()}) == ({example.want.strip()})"

@@ -20,7 +20,9 @@ from experiments.workflow.operators.base import Operator
 from experiments.workflow.problem import Problem
 from experiments.workflow.tokens import by_rule
 from judges.grading.delimiters import fill
+from study import bounds
 from study.errors import UserError
+from study.workflows import Workflow
 
 SYSTEM = ("role", "contract", "operators", "rules")
 """Blocks of the first message; the others are the second."""
@@ -65,6 +67,14 @@ class Example:
     similarity: float
     text: str
     tokens: int
+
+
+def offered(settings: Workflow) -> list[Operator]:
+    """The operators that a study offers. Raises UserError: it names one that there is not."""
+    names = settings.operators or list(OPERATORS)
+    for name in names:
+        bounds.check("workflow.operators", name, bounds.Choice(tuple(OPERATORS)), "[Custom]")
+    return [OPERATORS[name] for name in names]
 
 
 class Prompter:

@@ -20,7 +20,7 @@ from typing import Any
 from experiments.workflow.broker import Workshop
 from experiments.workflow.executor import Script, read_script
 from experiments.workflow.find import FORMS
-from experiments.workflow.inputs import Given, given_programs
+from experiments.workflow.inputs import Candidate, read_candidates
 from experiments.workflow.problem import Problem, read_problem
 from experiments.workflow.run import execute, record
 from experiments.workflow.validate import WORLDS
@@ -54,12 +54,16 @@ class Options:
 
 
 async def runs(
-    given: Sequence[Given], problem: Problem, script: Script, checked: bool, form: str | None
+    candidates: Sequence[Candidate],
+    problem: Problem,
+    script: Script,
+    checked: bool,
+    form: str | None,
 ) -> list[dict[str, Any]]:
     """One record for each program, one after the other."""
     with Stage(1 + len(WORLDS)) as stage, Workshop(stage.tier, 1) as workshop:
         records = []
-        for item in given:
+        for item in candidates:
             asked = dataclasses.replace(problem, domain=item.domain or problem.domain)
             execution = await execute(
                 item.text,
@@ -83,14 +87,14 @@ async def runs(
 )
 def main(options: Options) -> int:
     """Exit codes: 0 with any outcome, 2 for a user's error."""
-    given = given_programs(options.program, None, options.programs, options.prompts)
+    candidates = read_candidates(options.program, None, options.programs, options.prompts)
     problem = read_problem(options.problem)
     if options.script is None:
         raise UserError("executor=scripted needs script=, a JSONL file of replies.")
     script = read_script(options.script)
     script.price = Price(options.price_input or 0.0, output=options.price_output or 0.0)
-    records = asyncio.run(runs(given, problem, script, options.static, options.form))
-    named = [item.name | each for item, each in zip(given, records, strict=True)]
+    records = asyncio.run(runs(candidates, problem, script, options.static, options.form))
+    named = [item.name | each for item, each in zip(candidates, records, strict=True)]
     with writes("out", options.out):
         write_json(options.out, {"runs": named} if options.programs is not None else named[0])
     for shown in named[:20]:

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.workflow.find import FORMS
-from experiments.workflow.inputs import Given, given_programs
-from experiments.workflow.operators.base import DOMAINS
+from experiments.workflow.inputs import Candidate, read_candidates
 from experiments.workflow.problem import STAND_IN
 from experiments.workflow.validate import WORLDS, Report, validate
 from study.bounds import Choice
@@ -27,6 +26,7 @@ from study.cli import command, option, output, word, writes
 from study.files import write_json
 from study.sandbox.conversation import Stage
 from study.screen import visible
+from study.simulated import DOMAINS
 
 AT_ONCE = 2
 """Programs that are looked at together; each runs in all stub worlds at once."""
@@ -44,26 +44,28 @@ class Options:
     out: Path = output("JSON file for the result", required=True)
 
 
-async def reports(given: Sequence[Given], form: str | None, domain: str | None) -> list[Report]:
+async def reports(
+    candidates: Sequence[Candidate], form: str | None, domain: str | None
+) -> list[Report]:
     """One report for each program, in their order."""
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def look(item: Given) -> Report:
+    async def look(item: Candidate) -> Report:
         problem = dataclasses.replace(STAND_IN, domain=item.domain or domain or STAND_IN.domain)
         async with places:
             return await validate(item.text, stage, item.form or form, item.prompts, problem)
 
     with Stage(AT_ONCE * len(WORLDS)) as stage:
-        return list(await asyncio.gather(*map(look, given)))
+        return list(await asyncio.gather(*map(look, candidates)))
 
 
 @command("experiments.workflow validate program=graph.py out=report.json", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 with any verdict, 2 for a user's error."""
-    given = given_programs(options.program, options.folder, options.programs, options.prompts)
-    results = asyncio.run(reports(given, options.form, options.domain))
+    candidates = read_candidates(options.program, options.folder, options.programs, options.prompts)
+    results = asyncio.run(reports(candidates, options.form, options.domain))
     rows: list[dict[str, Any]] = [
-        item.name | report.as_row() for item, report in zip(given, results, strict=True)
+        item.name | report.as_row() for item, report in zip(candidates, results, strict=True)
     ]
     counts = Counter(row["outcome"] for row in rows)
     with writes("out", options.out):

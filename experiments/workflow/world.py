@@ -24,7 +24,7 @@ from experiments.workflow.instructions import layer2
 from experiments.workflow.model import ModelExecutor
 from experiments.workflow.play import LIMITS
 from experiments.workflow.problem import Problem, problem_of
-from experiments.workflow.prompt import Prompt, Prompter
+from experiments.workflow.prompt import Prompt, Prompter, offered
 from experiments.workflow.repair import REPAIR, repair_prompt
 from experiments.workflow.run import Execution, Settings, execute, perform
 from experiments.workflow.templates import TEMPLATES
@@ -52,6 +52,8 @@ AT_ONCE = 32
 """Programs that are executed at a time; they wait for their executor most of it."""
 SIMULATED_AT_ONCE = 8
 """As many where the executor is simulated in this process, and keeps nobody waiting."""
+MOST_REPORTS = 4096
+"""Validations that are remembered."""
 FALLBACK = {"code": "code", "math": "answer", "qa": "answer"}
 """Domain -> the template that runs in place of an invalid program, where that is the treatment."""
 
@@ -82,7 +84,8 @@ class Programs:
         self.tier = tiers.find(config.sandbox == "unsafe")
         self.prompts = self.settings.prompt == "layered" or not self.settings.shows_problem
         limits, form = self.settings.limits, self.settings.form
-        self._prompter = Prompter(form, count or by_rule, blocks=self.settings.blocks)
+        operators, blocks = offered(self.settings), self.settings.blocks
+        self._prompter = Prompter(form, count or by_rule, operators, blocks)
         self._run = Settings(
             Budget(limits.operator_calls, limits.model_calls, limits.tokens),
             dataclasses.replace(LIMITS, own_s=limits.own_s),
@@ -93,7 +96,7 @@ class Programs:
         self._loop = Loop(self._shut)
         self._stage: Stage | None = None
         self._workshop: Workshop | None = None
-        self._seen: dict[tuple[str, str], Execution] = {}
+        self._reports: dict[tuple[str, str], Report] = {}
         if folder is not None and self.settings.buffer.shots:
             for part in parts(folder / "rollouts"):
                 self.learn(read_part(part).to_pylist())
@@ -194,7 +197,12 @@ class Programs:
         program = answer_of(text)
         if program is None:  # it was cut off while it was thinking
             program = ""
-        execution = await run(program, form=form)
+        # what a DSL does in a stub world does not depend on the problem
+        key = (problem.domain if form == "dsl" else problem.id, program)
+        execution = await run(program, form=form, report=self._reports.get(key))
+        self._reports[key] = execution.report
+        while len(self._reports) > MOST_REPORTS:
+            del self._reports[next(iter(self._reports))]
         invalid = execution.played is None
         fallback = mended = None
         if invalid and self.settings.fallback == "credit":

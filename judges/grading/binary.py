@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
 from judges.grading import base, bracket
 from judges.grading.base import NOTHING
+from study.errors import UserError
+from study.rows import Row
 from study.verdict import Parsed, Reply, Request
 
 YES, NO = "1", "0"
@@ -15,11 +18,18 @@ class Binary(base.OneRequest):
     """Options: ``reference`` shown | hidden, whether the judge sees ``row.reference``; ``prompt``
     (default, which compares with the reference, unaided, math, qa, code, or a .txt file), and
     ``prompts``, domain -> another prompt for its rows; ``structured`` false | true, forces the
-    verdict alone.
+    verdict alone. Two reproduce published faults, as treatments: ``reads`` anchored | tail |
+    substring, where anything but a word for yes at the end, or anywhere, is a no, an empty reply
+    too; ``swapped`` false | true, which takes answer and reference for each other.
     Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
     name = "binary"
-    choices: ClassVar = {"reference": ("shown", "hidden"), "structured": (False, True)}
+    choices: ClassVar = {
+        "reference": ("shown", "hidden"),
+        "structured": (False, True),
+        "reads": ("anchored", "tail", "substring"),
+        "swapped": (False, True),
+    }
     option_names = ("prompt", "prompts")
     needed = ("{prompt}", "{answer}", f"[[{YES}]]", f"[[{NO}]]")
     optional = ()
@@ -28,10 +38,27 @@ class Binary(base.OneRequest):
     def default_prompt(self) -> str:
         return "default" if self.shows_reference else "unaided"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.chosen.get("swapped") and not self.shows_reference:
+            raise UserError(
+                "judge.grading.options.swapped=true takes answer and reference for each other, and"
+                " judge.grading.options.reference=hidden shows no reference. Type"
+                " judge.grading.options.reference=shown."
+            )
+
+    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        """One user turn; with ``swapped`` the reference stands where the answer belongs."""
+        if self.chosen.get("swapped"):
+            row, answer = dataclasses.replace(row, reference=answer), row.reference or ""
+        return super().messages(row, answer)
+
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a sentence, or the forced verdict."""
         return bracket.binary_body(self.chosen["structured"], [YES, NO])
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """1 for a right answer, 0 for any other."""
+        if self.chosen.get("reads", "anchored") != "anchored":
+            return bracket.loosely(reply, self.chosen["reads"] == "tail", ("true", "yes", "[[1]]"))
         return bracket.choice(reply, {YES: 1.0, NO: 0.0})

@@ -11,6 +11,8 @@ from judges.grading.vocabulary import LONGEST
 from study.verdict import Outcome, Parsed, Reply
 
 T = TypeVar("T")
+TAIL = 200
+"""Characters of a reply in which some published readers look for a verdict."""
 _BRACKETS = re.compile(r"\[\[([^\[\]]*)\]\]")
 
 
@@ -46,6 +48,14 @@ def scored(reply: Reply, legal: Callable[[str], float | None], expected: str) ->
 def choice(reply: Reply, scores: dict[str, float]) -> Parsed:
     """The score of the word in the brackets."""
     return scored(reply, scores.get, f"one of {', '.join(f'[[{word}]]' for word in scores)}")
+
+
+def loosely(reply: Reply, tail: bool, words: tuple[str, ...]) -> Parsed:
+    """1 where any of ``words`` stands in the last `TAIL` characters, or anywhere, else 0: never
+    missing. Published judges are read so."""
+    text = reply.text[-TAIL:] if tail else reply.text
+    spoken = text[-LONGEST:].casefold()
+    return Parsed(Outcome.scored, score=float(any(word in spoken for word in words)))
 
 
 def binary_body(structured: bool, words: list[str]) -> dict[str, object]:

@@ -32,6 +32,9 @@ def effective(settings: Simulated) -> dict[str, Any]:
     reference = DEFAULT_REFERENCE | {key: tuple(pair) for key, pair in settings.reference.items()}
     plain = dataclasses.asdict(settings)
     del plain["domains"]
+    for name in ("model", "favourite"):  # a judge without them keeps the identity that it had
+        if not plain[name]:
+            del plain[name]
     # Only what a domain changes: a judge without settings by domain keeps the identity it had.
     changed = {name: there for name in DOMAINS if (there := changed_in(settings, name))}
     domains = {"domains": changed} if changed else {}
@@ -61,6 +64,12 @@ def check(settings: Simulated) -> None:
             )
     paid = [group for group, values in by_feature.items() if "doses" in group]
     paid = [group for group in paid if by_feature[group].get("keyword")]
+    if settings.favourite and not settings.model:
+        raise UserError(
+            f"judge.simulated.favourite={settings.favourite} takes a model's favourite wrong"
+            " answers for right ones, and judge.simulated.model is empty; type for example"
+            " judge.simulated.model=sim."
+        )
     if paid and not settings.keyword:
         raise UserError(
             f"judge.simulated.{paid[0]}.keyword pays for a keyword, but judge.simulated.keyword is"
@@ -93,6 +102,7 @@ class Bias:
         the same seed share their noise. ``calls`` were answered before this one, for the drift."""
         settings = self._settings
         noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
+        truth = self._taken(truth, draw)
         z = self.standardised(answer)
         seen = settings.scale * observed(truth, settings.tpr, settings.fpr, draw)
         value = self._biased(seen, z, noise, calls)
@@ -118,6 +128,7 @@ class Bias:
         number of a criterion asked about (from 1, as in ``truth.checks``), None if hidden."""
         settings = self._settings
         noise, failing, kind = draw.gauss(0.0, 1.0), draw.random(), draw.random()
+        truth = self._taken(truth, draw)
         z = self.standardised(answer)
         weights = _weights(points, len(truth.checks))
         chances = {
@@ -139,6 +150,15 @@ class Bias:
             met, turn = draw.random() < chances[number], draw.random() < turned
             seen[number] = up[number] if turn else met
         return seen, self._failure(z, failing, kind)
+
+    def _taken(self, truth: Truth, draw: random.Random) -> Truth:
+        """What it takes a truth for: its own model's favourite wrong answer may be right to it."""
+        settings = self._settings
+        if not truth.whose or truth.whose != settings.model or not settings.favourite:
+            return truth
+        if draw.random() >= settings.favourite:
+            return truth
+        return dataclasses.replace(truth, score=1.0, checks=(True,) * len(truth.checks))
 
     def _biased(self, value: float, z: dict[str, float], noise: float, calls: int) -> float:
         """A score with leniency, doses, noise and drift added."""

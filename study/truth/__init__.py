@@ -1,4 +1,5 @@
 """What a rule says of an answer to a row of a verifiable set: `score`, in batches, with a `Grader`.
+What it reads of an answer: `extracted`.
 
 Numbers, spans and choices are compared here, in linear time. Expressions and code go to children
 that can be killed. `study.truth.score.Ending` lists the words for how an answer was graded.
@@ -23,7 +24,7 @@ from study.truth import choice, code, mathematics, numbers, qa
 from study.truth.mathematics import Comparison
 from study.truth.score import LONGEST, Ending, Rule, Score
 
-__all__ = ["Ending", "Grader", "Score", "score"]
+__all__ = ["Ending", "Grader", "Score", "extracted", "score"]
 
 HERE: dict[str, Rule] = {
     "gsm8k": numbers.score,
@@ -129,6 +130,31 @@ def score(
     return [scores[key] for key in keys]
 
 
+def extracted(item: Item, answer: str) -> str | None:
+    """What the rule reads of ``answer``, its thinking already stripped, and nothing around it: the
+    number, expression, label, span or program. None where it reads none, or the text is too long.
+    Raises UserError: an item of a domain that has no rule."""
+    if len(answer) > LONGEST:
+        return None
+    if item.domain == "code":
+        return code.answer_code(item, answer).strip("\n")
+    if HERE.get(item.dataset) is numbers.score:
+        number = numbers.final_number(answer)
+        return number and number.text + "%" * number.percent
+    if item.domain == "math":
+        return mathematics.final_expression(answer)
+    if item.domain == "qa":
+        return choice.chosen(item.choices, answer) if item.choices else qa.span(answer)
+    raise _without_rule(item)
+
+
+def _without_rule(item: Item) -> UserError:
+    return UserError(
+        f"{item.id} is of the domain {item.domain!r}, which has no rule. Legal are math, qa, code."
+        " Correct the row's type."
+    )
+
+
 def _address(item: Item) -> str:
     """What an answer's score depends on: the item, or of code what its program is tested by."""
     if item.domain != "code":
@@ -167,10 +193,7 @@ def _begin(item: Item, answer: str | None, runner: Grader) -> Callable[[], Score
         program = code.task(item, answer, runner.limits)
         return _later(code.score, item, answer, runner, crew.submit(program))
     if item.dataset not in HERE and item.domain != "qa":
-        raise UserError(
-            f"{item.id} is of the domain {item.domain!r}, which has no rule. Legal are math, qa,"
-            " code. Correct the row's type."
-        )
+        raise _without_rule(item)
     rule = HERE.get(item.dataset, choice.score if item.choices else qa.hotpot)
     return lambda: rule(item, answer)
 

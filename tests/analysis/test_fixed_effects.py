@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from analysis.statistics.fixed_effects import BLOCK, fixed_effects, grouped, independent, split
 
@@ -233,3 +234,44 @@ def test_the_error_of_a_column_close_to_another_is_that_of_their_difference(nois
     apart = fixed_effects(y, np.stack([x, little], axis=1), group)
     assert close.kept == apart.kept == (0, 1)
     assert close.se_K[1] == pytest.approx(apart.se_K[1], rel=0.01)
+
+
+def test_errors_by_more_than_the_group_are_those_of_statsmodels():
+    """Two to four groups of each problem, whose slopes differ by problem."""
+    import statsmodels.api as sm
+
+    rng = np.random.default_rng(3)
+    y, x, group = planted(3, groups=60, columns=2, slope_sd=0.4)
+    problem = np.repeat(np.arange(20), [2, 3, 4, 3] * 5)[group]
+    y = y + rng.normal(0, 0.5, 20)[problem] * x[:, 1]
+    found = fixed_effects(y, x, group, clusters_N=problem)
+    table = pd.DataFrame(x).assign(y=y)
+    centred = (table - table.groupby(group).transform("mean")).to_numpy()
+    oracle = sm.OLS(centred[:, -1], centred[:, :-1]).fit(
+        cov_type="cluster", cov_kwds={"groups": problem}
+    )
+    assert found.coef_K == pytest.approx(oracle.params, rel=1e-9)
+    assert found.se_K == pytest.approx(oracle.bse, rel=1e-9)
+    assert (found.clusters, found.groups) == (20, 60)
+    low, high = found.interval()
+    half = stats.t.ppf(0.975, 19) * oracle.bse
+    assert high - low == pytest.approx(2 * half, rel=1e-9)
+    assert (found.se_K > 1.1 * fixed_effects(y, x, group).se_K).any(), "problems matter here"
+
+
+def test_a_group_of_one_row_makes_no_cluster():
+    y, x = np.array([0.0, 1, 5, 2, 3]), np.array([0.0, 1, 7, 0, 1])
+    found = fixed_effects(
+        y, x[:, None], np.array([0, 0, 1, 2, 2]), clusters_N=np.array([0, 0, 1, 2, 2])
+    )
+    assert (found.n, found.groups, found.clusters) == (4, 2, 2)
+
+
+def test_what_is_entangled_with_a_dropped_column_is_named():
+    """The third column is the sum of the first two; the fourth has nothing to do with them."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(200, 4))
+    x[:, 2] = x[:, 0] + x[:, 1]
+    found = fixed_effects(rng.normal(size=200), x, np.repeat(np.arange(40), 5))
+    assert found.kept == (0, 1, 3) and found.entangled == (0, 1)
+    assert fixed_effects(x[:, 0], x[:, [0, 3]], np.repeat(np.arange(40), 5)).entangled == ()

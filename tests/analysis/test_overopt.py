@@ -26,7 +26,7 @@ from analysis.run.overopt import (
     overoptimisation,
     rows,
 )
-from tests.conftest import RECORDS_ONLY, sweep
+from tests.conftest import RECORDS_ONLY, Trained
 
 D = np.linspace(0.25, 8, 32)
 
@@ -180,11 +180,11 @@ def test_log_probabilities_of_the_start_tell_it_too(make_study, ratio, expected)
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def held(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run of nine steps under a KL penalty, trained for real; the study's folder."""
     runs_dir = tmp_path_factory.mktemp("runs")
     settings = ("trainer.beta=0.05", "trainer.steps=9", "trainer.prompts_per_step=4")
-    done = sweep(runs_dir, *RECORDS_ONLY, "judge=sim-verbose", "seed=0", *settings)
+    done = trained(runs_dir, *RECORDS_ONLY, "judge=sim-verbose", "seed=0", *settings)
     assert done.returncode == 0, done.stdout + done.stderr
     return runs_dir / "debug"
 

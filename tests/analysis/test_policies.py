@@ -45,6 +45,7 @@ def failing(**columns: Any) -> pd.DataFrame:
             "tokens": [1.0, 15.0, 1.0, 1.0],
             "truth": 1.0,
             "truth_missing": None,
+            "outcome": None,
             "judge_score": [0.6, NAN, 0.2, 0.4],
             "reward": [7.0, NAN, 8.0, 9.0],
         }

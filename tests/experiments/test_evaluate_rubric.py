@@ -4,11 +4,8 @@ import json
 import random
 import re
 import shutil
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pyarrow.parquet as pq
 import pytest
@@ -28,6 +25,7 @@ from study.schema import Task
 from study.tasks import instruct_mini, teacher
 from study.tasks.where import data_folder
 from study.verdict import Outcome, Verdict
+from tests.experiments.evaluation.answering import serving
 
 ROWS = instruct_mini.rows(Task(eval_rows=20), "eval")
 COMMAND = ["rubric", "task=instruct-mini", "task.eval_rows=20", "judge.grading.name=rubric_batch"]
@@ -324,38 +322,6 @@ def test_samples_are_drawn_anew_and_kept(tmp_path, little):
     before = [path.read_text() for path in files]
     assert run(tmp_path, *words, "limit=3")[0] == 0
     assert [path.read_text() for path in files] == before
-
-
-@contextmanager
-def serving(reply):
-    """(address, requests so far) of a chat endpoint that answers ``reply(body)``."""
-    seen = []
-
-    class Server(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send({"object": "list", "data": [{"id": "m", "object": "model"}]})
-
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            seen.append(body)
-            message = {"role": "assistant", "content": reply(body)}
-            self.send({"choices": [{"message": message, "finish_reason": "stop", "index": 0}]})
-
-        def send(self, value):
-            data = json.dumps(value).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/v1", seen
-        server.shutdown()
 
 
 ROLES = (("user", "Hi."), ("assistant", "Yes?"), ("user", "Name two fruits."))

@@ -10,16 +10,13 @@ from analysis.statistics.intervals import mean_interval, paired_difference
 from experiments.plan import expected
 from study.cells import load_cell, study_cells
 from study.records import recorded
-from tests.conftest import sweep
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory, cache):
+def study(trained, tmp_path_factory):
     """The quickstart's length arm and fair arm, three seeds each."""
     runs_dir = tmp_path_factory.mktemp("control")
-    (runs_dir / ".cache").mkdir()
-    (runs_dir / ".cache" / "policies").symlink_to(cache)
-    done = sweep(runs_dir, "judge=sim-fair,sim-verbose", "seed=0,1,2", "sweep.report=false")
+    done = trained(runs_dir, "judge=sim-fair,sim-verbose", "seed=0,1,2", "sweep.report=false")
     assert done.returncode == 0, done.stdout + done.stderr
     return runs_dir / "quickstart"
 

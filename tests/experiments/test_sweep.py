@@ -71,8 +71,8 @@ def test_help_loads_no_torch():
         (["judge.endpoint.url=http://127.0.0.1:9/v1", "judge.endpoint.model=m"], "127.0.0.1:9"),
     ],
 )
-def test_bad_input_is_one_paragraph_and_exit_2(tmp_path, arguments, words):
-    done = sweep(tmp_path / "runs", "judge=sim-fair", "seed=0", *arguments)
+def test_bad_input_is_one_paragraph_and_exit_2(trained, tmp_path, arguments, words):
+    done = trained(tmp_path / "runs", "judge=sim-fair", "seed=0", *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -80,8 +80,8 @@ def test_bad_input_is_one_paragraph_and_exit_2(tmp_path, arguments, words):
     assert not list((tmp_path / "runs").glob("quickstart/*"))
 
 
-def test_a_missing_key_variable_is_named(tmp_path):
-    done = sweep(
+def test_a_missing_key_variable_is_named(trained, tmp_path):
+    done = trained(
         tmp_path / "runs",
         "judge=sim-fair",
         "seed=0",
@@ -179,8 +179,8 @@ def test_the_report_is_one_file_without_links_outside(small_study):
     assert "sim-flaky" in html
 
 
-def test_a_changed_base_is_refused_in_the_same_study(small_study):
-    done = sweep(
+def test_a_changed_base_is_refused_in_the_same_study(trained, small_study):
+    done = trained(
         small_study.parent, "debug=tiny", "judge=sim-fair", "seed=0", "trainer.temperature=0.5"
     )
     assert done.returncode == 2
@@ -206,10 +206,10 @@ def test_no_secret_lies_in_the_study(small_study, monkeypatch):
 
 
 @pytest.mark.slow
-def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(tmp_path):
+def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(warmed, tmp_path):
     """Jobs in processes of joblib's, each with a child of its own, shadow judges composed there."""
     done = sweep(
-        tmp_path,
+        warmed(tmp_path),
         "debug=tiny",
         "judge=sim-fair,sim-noisy",
         "seed=0",
@@ -227,7 +227,7 @@ def test_another_launcher_runs_the_cells_and_the_sweep_ends_as_usual(tmp_path):
         assert roles == {"acting", "shadow"}
 
 
-def test_one_failed_cell_is_said_and_can_be_continued(tmp_path):
+def test_one_failed_cell_is_said_and_can_be_continued(trained, tmp_path):
     """A run without enough verdicts fails alone; the limit is no part of its identity."""
     arguments = (
         "debug=tiny",
@@ -236,7 +236,7 @@ def test_one_failed_cell_is_said_and_can_be_continued(tmp_path):
         "sweep.report=false",
         "tracking=none",
     )
-    first = sweep(tmp_path, *arguments, "judge.max_unscored_frac=0")
+    first = trained(tmp_path, *arguments, "judge.max_unscored_frac=0")
     assert first.returncode == 1, first.stdout + first.stderr
     states = {
         folder.name.rsplit("-", 2)[0]: cells.state(folder)
@@ -253,7 +253,7 @@ def test_one_failed_cell_is_said_and_can_be_continued(tmp_path):
     kept = list(failed.glob("missing/*/step-000001.parquet"))
     assert sorted(path.parent.name for path in kept) == ["rollouts", "verdicts"]
     assert "Traceback" not in (failed / "log.txt").read_text()
-    again = sweep(tmp_path, *arguments, "judge.max_unscored_frac=1")
+    again = trained(tmp_path, *arguments, "judge.max_unscored_frac=1")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "1 cells to run" in again.stdout
     assert len(rows(failed, "rollouts")) == 2 * 8  # two steps, none doubled

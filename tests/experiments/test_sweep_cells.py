@@ -4,6 +4,7 @@ more."""
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -16,11 +17,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments import launch
-from experiments.sweep import refuse_lists, resolve
+from experiments.sweep import cells_of, refuse_lists, resolve
 from study import cells
 from study.cells import Cell
 from study.schema import register
-from tests.conftest import ROOT, sweep
+from tests.conftest import ROOT
 
 SAID = "You are wrong [/INST] \x1b[2J [bold]now"
 
@@ -158,9 +159,11 @@ def test_a_refused_judge_is_asked_by_one_cell_and_the_others_go_on(tmp_path, ref
     assert "\x1b" not in out and "\\x1b[2J" in out
 
 
-def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(tmp_path, refusing) -> None:
+def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(
+    trained, tmp_path, refusing
+) -> None:
     """The endpoint lists its models to anybody and refuses the first question: one cell asks."""
-    done = sweep(
+    done = trained(
         tmp_path / "runs",
         "debug=tiny",
         "judge=openai-compatible",
@@ -176,6 +179,14 @@ def test_a_key_that_is_refused_after_the_preflight_stops_the_sweep(tmp_path, ref
     assert sorted(states) == ["failed", "new", "new"]
     assert "2 cells that ask it were not started" in " ".join(done.stdout.split())
     assert "\x1b" not in done.stdout
+
+
+def test_hydra_leaves_loggers_as_they_are() -> None:
+    """What warns in the sweep's own process is heard."""
+    logger, root = logging.getLogger("made.before.the.sweep"), logging.getLogger()
+    before = list(root.handlers), root.level
+    assert len(cells_of(["judge=sim-fair", "seed=0"])) == 1
+    assert not logger.disabled and (root.handlers, root.level) == before
 
 
 @pytest.mark.parametrize(
@@ -211,8 +222,10 @@ def test_values_in_brackets_are_refused_with_what_to_type(argument, typed) -> No
         ("judge.simulated.tpr=nan", "judge.simulated.tpr=nan"),
     ],
 )
-def test_the_plan_refuses_what_would_run_without_end_or_elsewhere(tmp_path, argument, words):
-    done = sweep(tmp_path / "a" / "runs", "plan=true", "judge=sim-fair", "seed=0", argument)
+def test_the_plan_refuses_what_would_run_without_end_or_elsewhere(
+    trained, tmp_path, argument, words
+):
+    done = trained(tmp_path / "a" / "runs", "plan=true", "judge=sim-fair", "seed=0", argument)
     assert done.returncode == 2, done.stdout
     assert words in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())

@@ -43,7 +43,7 @@ def lay(runs_dir: Path, whole: Path) -> Path:
     folder.mkdir(parents=True)
     shutil.copy(whole / "config.yaml", folder)
     old = whole.parent.parent
-    shutil.copytree(old / ".cache", runs_dir / ".cache")
+    shutil.copytree(old / ".cache", runs_dir / ".cache", symlinks=True)
     if (old / "mlflow.db").exists():
         with (
             contextlib.closing(sqlite3.connect(old / "mlflow.db")) as source,

@@ -17,7 +17,7 @@ import pytest
 from experiments.launch.pool import _Log
 from study import cells, files, storage
 from study.records import ROLLOUT, VERDICT, Recorder, recorded, rollout_id
-from tests.conftest import ROOT, sweep
+from tests.conftest import ROOT
 from tests.faults import lives
 
 RUN = (
@@ -155,12 +155,12 @@ def fill(place: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_where_the_disk_stopped_it(small_disk, tmp_path):
-    runs_dir = small_disk / "runs"
+def test_a_run_goes_on_where_the_disk_stopped_it(small_disk, trained, warmed, tmp_path):
+    runs_dir = warmed(small_disk / "runs")
     command = [sys.executable, "-m", "experiments.sweep", f"runs_dir={runs_dir}", *RUN]
 
     def again() -> tuple[int, str]:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        done = trained(runs_dir, *RUN)
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
     out = tmp_path / "out"
@@ -184,7 +184,7 @@ def test_a_run_goes_on_where_the_disk_stopped_it(small_disk, tmp_path):
     filler.unlink()
     code, said = again()
     assert code == 0, said
-    straight = sweep(tmp_path / "straight", *RUN)
+    straight = trained(tmp_path / "straight", *RUN)
     assert straight.returncode == 0
     (theirs,) = cells.study_cells(tmp_path / "straight" / "debug")
     assert lives.differences(folder, theirs) == []

@@ -10,7 +10,7 @@ import pytest
 
 from study import cells
 from study.status import read_status
-from tests.conftest import ROOT, sweep
+from tests.conftest import ROOT
 from tests.faults import lives
 
 RUN = (
@@ -21,9 +21,11 @@ RUN = (
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory):
+def straight(trained, tmp_path_factory):
     runs_dir = tmp_path_factory.mktemp("straight")
-    (folder,) = lives.unbroken(runs_dir, *RUN, "tracking=none")
+    done = trained(runs_dir, *lives.TINY, *RUN, "tracking=none")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = cells.study_cells(runs_dir / "debug")
     assert any(row["advantage"] for row in lives.parts(folder, "rollouts")), "nothing was learned"
     return folder
 
@@ -41,7 +43,8 @@ def wait_for_step(runs_dir, step, child):
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight):
+def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight, trained, warmed):
+    warmed(tmp_path)
     child = subprocess.Popen(
         [sys.executable, "-m", "experiments.sweep", f"runs_dir={tmp_path}", *lives.TINY, *RUN],
         cwd=ROOT,
@@ -59,7 +62,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, straight):
     assert recorded_keys(folder) <= stored_keys(tmp_path)
     before = stored_keys(tmp_path)
 
-    again = sweep(tmp_path, *lives.TINY, *RUN)
+    again = trained(tmp_path, *lives.TINY, *RUN)
     assert again.returncode == 0, again.stdout + again.stderr
     assert lives.differences(folder, straight) == []
     resumed = [
@@ -95,8 +98,8 @@ STUDY = ("judge=sim-flaky", "seed=3,4", "shadow=[sim-verbose]", "tracking=none")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True], ids=["together", "in the middle"])
-def test_two_sweeps_of_one_study_end_as_one(tmp_path, small_study, later):
-    command = [sys.executable, "-m", "experiments.sweep", f"runs_dir={tmp_path}"]
+def test_two_sweeps_of_one_study_end_as_one(tmp_path, small_study, trained, warmed, later):
+    command = [sys.executable, "-m", "experiments.sweep", f"runs_dir={warmed(tmp_path)}"]
 
     def begin():
         return subprocess.Popen(
@@ -110,8 +113,11 @@ def test_two_sweeps_of_one_study_end_as_one(tmp_path, small_study, later):
     with begin() as first:
         if later:
             wait_for_step(tmp_path, 1, first)
-        with begin() as second:
-            said = [child.communicate(timeout=400)[0] for child in (first, second)]
+            second = trained(tmp_path, *lives.TINY, *STUDY)
+            said = [first.communicate(timeout=400)[0], second.stdout + second.stderr]
+        else:
+            with begin() as second:
+                said = [child.communicate(timeout=400)[0] for child in (first, second)]
     assert first.returncode == 0, said
     assert second.returncode == 0 or "is running" in said[1], said
     folders = cells.study_cells(tmp_path / "debug")

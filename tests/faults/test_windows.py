@@ -1,17 +1,20 @@
 """A cell that is killed between any two of its writes ends as one that was never disturbed."""
 
 import contextlib
+import os
 import random
-import signal
 import sqlite3
-import subprocess
 import sys
+from functools import partial
+from signal import SIGKILL
 
 import pytest
 
+from experiments import sweep
+from experiments.launch import pool
 from study import cells
 from tests.conftest import ROOT
-from tests.faults import kills, lives
+from tests.faults import kills, lives, windows
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +39,14 @@ def test_killed_at_random_times(whole, tmp_path):
     assert kills.at_random(tmp_path, [whole], 6, random.Random(0)) == []
 
 
-SWEEP = """
-import sys
-from pathlib import Path
-from tests.faults import windows
-from experiments import sweep
-windows.kill_at_new(Path(sys.argv.pop(1)), Path(sys.argv.pop(1)), "rename")
-sys.exit(sweep.main())
-"""
+def swept(runs_dir, names, arguments):
+    """The whole of a child: a sweep that is killed before the next file it names; the server that
+    its cells are forked from imports what a cell needs only when there is one."""
+    windows.kill_at_new(runs_dir, names, "rename")
+    pool.PRELOAD.clear()
+    os.chdir(ROOT)
+    sys.argv = ["experiments.sweep", f"runs_dir={runs_dir}", *lives.TINY, *arguments]
+    sys.exit(sweep.main())
 
 
 @pytest.mark.slow
@@ -53,28 +56,9 @@ def test_a_sweep_killed_once_before_every_file_it_names(whole, tmp_path):
     folder = lives.lay(runs_dir, whole)
     (folder / "config.yaml").unlink()
     arguments = ["judge=sim-flaky", "seed=3", "shadow=[sim-verbose]"]
-
-    def again():
-        return subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                SWEEP,
-                runs_dir,
-                names,
-                f"runs_dir={runs_dir}",
-                *lives.TINY,
-                *arguments,
-            ],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-
-    while (done := again()).returncode == -signal.SIGKILL:
+    while (code := lives.run(folder, partial(swept, runs_dir, names, arguments))) == -SIGKILL:
         pass
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert code == 0, (folder / "log.txt").read_text()
     passed = names.read_text()
     for written in ("study.json", "config.yaml", "status.json", "summary.json"):
         assert f"{written}\n" in passed, passed

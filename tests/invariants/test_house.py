@@ -51,7 +51,9 @@ HEAVY_ON_PURPOSE = {
     **dict.fromkeys(
         (
             f"experiments.trainer.{name}"
-            for name in "fast generate head held_out order prefix ranks rollouts".split()
+            for name in (
+                "fast generate head held_out order prefix ranks record_step rollouts".split()
+            )
         ),
         "a part of the trainer that works on tensors",
     ),

@@ -15,16 +15,16 @@ from experiments.trainer.metrics import step_metrics
 from study import cells
 from study.features import FEATURES
 from study.records import parts, read_part
-from tests.conftest import RECORDS_ONLY, sweep
+from tests.conftest import RECORDS_ONLY, Trained
 
 
 @pytest.fixture(scope="module")
-def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def studies(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One judge pays for a keyword, and of both arms' first steps one answer is taken away."""
     import pyarrow.parquet as pq
 
     runs_dir = tmp_path_factory.mktemp("runs")
-    done = sweep(runs_dir, *RECORDS_ONLY, "judge=sim-keyword", "seed=0", "trainer.steps=1")
+    done = trained(runs_dir, *RECORDS_ONLY, "judge=sim-keyword", "seed=0", "trainer.steps=1")
     assert done.returncode == 0, done.stdout + done.stderr
     (part,) = runs_dir.glob("debug/*/rollouts/*.parquet")
     table = pq.read_table(part)

@@ -87,6 +87,11 @@ def test_a_device_is_shown_to_a_child_alone(monkeypatch, device, visible, expect
     assert device_variables("") == {}
 
 
+def test_a_cpu_asks_for_no_gpu(monkeypatch) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: pytest.fail("NVIDIA's tool was asked"))
+    assert device_variables("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
+
+
 @pytest.mark.parametrize(
     ("device", "count", "visible", "said"),
     [

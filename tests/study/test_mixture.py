@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from study.errors import UserError
 from study.schema import freeze
+from study.simulated import DOMAINS
+from study.tasks.mixture import DOMAINS as WEIGHTS
 from study.tasks.mixture import Mixture, Options, Pool, weights
 
 SIX = [
@@ -189,3 +191,7 @@ def test_weights_that_do_not_fit_are_refused(options, words):
 def test_weights_that_are_no_weights_are_refused(given_options):
     with pytest.raises(UserError, match=r"task\.options\."):
         freeze(Options, given_options, "task.options.")
+
+
+def test_every_domain_has_a_weight() -> None:
+    assert tuple(WEIGHTS) == DOMAINS

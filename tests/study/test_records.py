@@ -1,6 +1,7 @@
 import pyarrow.parquet as pq
 
 from study.records import (
+    CALL,
     NEVER_MISSING,
     OPTIONAL,
     PLACE,
@@ -56,7 +57,7 @@ def test_resume_drops_later_steps_but_keeps_their_time(tmp_path):
 
 
 def test_a_whole_number_that_may_be_missing_is_a_float_in_a_frame():
-    kinds = frame_types({**ROLLOUT, **VERDICT, **OPTIONAL})
+    kinds = frame_types({**ROLLOUT, **VERDICT, **CALL, **OPTIONAL})
     assert (kinds["step"], kinds["tokens"], kinds["cost_usd"]) == ("int64", "float64", "float64")
     assert (kinds["answer"], kinds["rules"], kinds["from_cache"]) == ("str", "object", "bool")
     assert all(kinds[name] == "int64" for name in NEVER_MISSING)

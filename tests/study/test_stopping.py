@@ -19,11 +19,10 @@ from pathlib import Path
 import pytest
 
 from study import cells
-from tests.conftest import ROOT, sweep
+from tests.conftest import ROOT, SLOWLY, sweep
 
 TINY = ("debug=tiny", "judge=sim-fair,sim-noisy", "seed=0")
-STEPS = "trainer.steps=40"
-"""So many that no cell is done before the other one has begun."""
+STEPS = "trainer.steps=4"
 
 
 class Sweep:
@@ -115,7 +114,7 @@ def test_while_a_judge_is_asked_whether_it_answers(started) -> None:
 
 
 @pytest.mark.slow
-def test_from_laying_the_study_to_its_report(started) -> None:
+def test_from_laying_the_study_to_its_report(started, trained) -> None:
     """The same command, stopped while the store is made, while cells run, while it reports; then
     it is let go on, and all is done."""
     one = started(*TINY, STEPS)
@@ -130,7 +129,7 @@ def test_from_laying_the_study_to_its_report(started) -> None:
     assert [cells.state(folder) for folder in folders] == ["new", "new"]
     assert statuses(one.runs_dir) == {"debug": "KILLED"}
 
-    one = started(*TINY, STEPS)
+    one = started(*TINY, STEPS, SLOWLY)
     running = [folder / "checkpoints" for folder in folders]
     one.wait_for(lambda: all(any(path.glob("*")) for path in running), "both cells had a step")
     for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
@@ -155,14 +154,15 @@ def test_from_laying_the_study_to_its_report(started) -> None:
     found = statuses(one.runs_dir)
     assert found.pop("debug") == "KILLED" and set(found.values()) == {"FINISHED"}
 
-    again = sweep(one.runs_dir, *TINY, STEPS, "sweep.report=false")
+    again = trained(one.runs_dir, *TINY, STEPS, "sweep.report=false")
     assert again.returncode == 0, again.stdout + again.stderr
     assert set(statuses(one.runs_dir).values()) == {"FINISHED"}, "the study was not closed"
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_leaves_no_run_open(started) -> None:
+def test_a_sweep_that_is_killed_leaves_no_run_open(started, warmed, tmp_path) -> None:
     """kill -9 of the sweep alone: its cell ends itself, and its run with it."""
+    warmed(tmp_path / "runs")
     one = started("debug=tiny", "judge=sim-fair", "seed=0", "trainer.steps=200")
     one.wait_for(lambda: any(one.runs_dir.glob("debug/*/checkpoints/*")), "a step was done")
     one.process.kill()

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from judges.grading.delimiters import fill
 from study.answers import answer_of
+from study.simulated import DOMAINS
 
-DOMAINS = ("math", "code", "qa")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

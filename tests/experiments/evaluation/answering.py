@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 from study.tasks.datasets.sets import reported
 from tests.experiments.small_sets import (
@@ -28,27 +29,32 @@ def items(evaluated):
     return [json.loads(line) for line in Path(evaluated["items"]).read_text().splitlines()]
 
 
+def prompt_of(body):
+    """What a request begins with."""
+    return body["messages"][0]["content"]
+
+
 @contextmanager
 def serving(reply, end="stop"):
-    """(address, prompts so far) of a chat endpoint that answers ``reply(prompt, body)``."""
-    seen: list[str] = []
+    """(address, requests so far) of a chat endpoint that answers ``reply(body)``."""
+    seen: list[dict[str, Any]] = []
 
     class Server(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            prompt = body["messages"][0]["content"]
-            seen.append(prompt)
-            message = {"role": "assistant", "content": reply(prompt, body)}
+            seen.append(body)
+            message = {"role": "assistant", "content": reply(body)}
             choice = {"message": message, "finish_reason": end, "index": 0}
             usage = {"prompt_tokens": 1, "completion_tokens": len(message["content"].split())}
-            self.say({"choices": [choice], "usage": usage})
+            self.send({"choices": [choice], "usage": usage})
 
-        def do_GET(self):
-            self.say({"data": [{"id": "m"}]})
-
-        def say(self, value):
+        def send(self, value):
             data = json.dumps(value).encode()
             self.send_response(200)
+            self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -66,7 +72,8 @@ def solver(root):
     """Answers every row, the reasoned ones right and the direct ones wrong on every second row."""
     gold = {item.prompt: n for n, item in enumerate(reported("gsm8k", root))}
 
-    def reply(prompt, body):
+    def reply(body):
+        prompt = prompt_of(body)
         bare = max((text for text in gold if prompt.startswith(text)), key=len)
         n = gold[bare]
         answer = GSM8K[n][1]

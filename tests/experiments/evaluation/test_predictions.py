@@ -157,7 +157,7 @@ def bare(monkeypatch):
 
 
 def test_what_cannot_be_graded_is_refused_before_it_is_generated(evaluate, bare, capsys):
-    with serving(lambda prompt, body: "    return x\n") as (url, seen):
+    with serving(lambda body: "    return x\n") as (url, seen):
         words = [f"endpoint={url}", "model=m"]
         assert evaluate(None, *words, "datasets=gsm8k,humaneval") == (2, None)
         assert "sandbox=unsafe" in capsys.readouterr().err

@@ -39,7 +39,7 @@ from study.records import parts, read_part
 from study.sandbox import tiers
 from study.tasks import task_module
 from tests.conftest import sweep
-from tests.experiments.evaluation.answering import serving
+from tests.experiments.evaluation.answering import prompt_of, serving
 
 PROGRAMS = (
     *("world=workflow", "executor=sim", "task=workflow-mini", "reward=workflow-gated"),
@@ -199,8 +199,8 @@ def test_what_the_executor_loses_is_missing_and_not_wrong(cell, tmp_path):
     lost = next(row for row in rows if row.domain == "math")
     gold = {row.prompt_text(): row.reference for row in rows if row.domain == "math"}
 
-    def reply(prompt, body):
-        question = next(text for text in gold if text in prompt)
+    def reply(body):
+        question = next(text for text in gold if text in prompt_of(body))
         if question == lost.prompt_text():
             raise ConnectionError("the line goes dead")
         return gold[question]

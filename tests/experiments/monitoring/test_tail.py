@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.monitoring.read import View, totals
 from experiments.monitoring.tail import RECENT, SPREAD, TIME, Tail, thinned
 from study.records import METRICS, read_metrics
 from tests.experiments.monitoring.studies import metrics_line, record
@@ -120,13 +121,19 @@ def test_a_line_that_is_no_step_is_said_and_the_others_are_read(tmp_path, line):
     assert tail.problem.endswith("are not steps and are left out: 1")
 
 
-def test_what_is_no_number_is_not_kept(tmp_path):
-    metrics = '{"truth/mean": NaN, "judge/mean": null, "cost/usd": Infinity, "cost/calls": 2}'
-    line = f'{{"step": 1, "time_ms": 5000, "metrics": {metrics}}}\n'
-    (tmp_path / METRICS).write_text(line)
+@pytest.mark.parametrize("cost", ["Infinity", "NaN", "null", "1e999", "-", '"much"', "[]"])
+def test_what_is_no_number_is_not_kept_and_leaves_its_sum_unknown(tmp_path, cost):
+    whole = metrics_line(1, {"cost/usd": 0.5, "cost/calls": 1})
+    metrics = f'{{"truth/mean": NaN, "judge/mean": null, "cost/usd": {cost}, "cost/calls": 2}}'
+    line = f'{{"step": 2, "time_ms": 5000, "metrics": {metrics}}}'
+    (tmp_path / METRICS).write_text(f"{whole}\n{line}\n{whole}\n")
     tail = Tail(tmp_path)
     tail.read()
-    assert tail.series == {TIME: [(1, 5.0)]} and tail.sums == {"cost/calls": 2.0}
+    assert tail.series.keys() == {TIME}
+    assert tail.sums == {"cost/usd": None, "cost/calls": 4.0}
+    known = View("a", tmp_path, sums={"cost/usd": 1.0, "cost/calls": 3.0})
+    both = totals([known, View("b", tmp_path, sums=tail.sums), View("new", tmp_path)])
+    assert (both["usd"], both["calls"]) == (None, 7.0)
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nowhere")])

@@ -42,9 +42,9 @@ def refused(text, form=None):
     ],
 )
 def test_the_class_is_found(completion, source, offset):
-    found = find(completion)
-    found = dataclasses.replace(found, source=found.source.rstrip())
-    assert (found.source, found.form, found.offset) == (source.rstrip(), "python", offset)
+    read = find(completion)
+    read = dataclasses.replace(read, source=read.source.rstrip())
+    assert (read.source, read.form, read.offset) == (source.rstrip(), "python", offset)
 
 
 @pytest.mark.parametrize("mark", ["<think>", "</think>", "<thought>x</thought>"])
@@ -70,9 +70,9 @@ def test_fences_inside_of_a_text_of_the_program_are_none():
     "text", [LINE, f"\n{LINE}\n", f"```\n{LINE}\n```", f"I say:\n```dsl\n{LINE}\n```"]
 )
 def test_a_dsl_line_is_found(text):
-    found = find(text)
-    assert (found.source, found.form) == (LINE, "dsl")
-    assert found.operators == ("AnswerGenerate", "Programmer", "ScEnsemble", "Review", "Revise")
+    read = find(text)
+    assert (read.source, read.form) == (LINE, "dsl")
+    assert read.operators == ("AnswerGenerate", "Programmer", "ScEnsemble", "Review", "Revise")
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def lines(draw):
 
 @given(text=lines())
 def test_what_a_line_compiles_to_is_found_again_and_says_the_same_operators(text):
-    found = find(text)
-    compiled = find(found.python)
-    assert compiled.form == "python" and compiled.source == found.python.rstrip()
+    read = find(text)
+    compiled = find(read.python)
+    assert compiled.form == "python" and compiled.source == read.python.rstrip()
 
 
 @pytest.mark.parametrize(

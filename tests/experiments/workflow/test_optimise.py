@@ -52,7 +52,7 @@ class Model:
     def __init__(self, rows, block=GOOD):
         self.rows, self.block, self.problems, self.proposals = rows, block, set(), []
 
-    def __call__(self, prompt, body):
+    def __call__(self, body):
         text = "\n".join(turn["content"] for turn in body["messages"])
         lines = [line for line in text.split("\n") if line in self.rows]
         self.problems.update(lines)
@@ -217,7 +217,7 @@ def test_a_folder_of_blocks_that_is_none_is_said(tmp_path):
 
 
 def test_rows_to_choose_by_are_neither_test_rows_nor_drawn(rows):
-    config = Study(task=TASK, executor=load_executor("sim"))
+    config = Study(task=TASK, executor=load_executor("sim")[0])
     _, first = optimise.validation_rows(config, 40, 0, set())
     without = {row.prompt_id for row in first}
     split, second = optimise.validation_rows(config, 40, 0, without)

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import yaml
 
+from experiments import config
 from experiments.config import READERS
 from experiments.sweep import cells_of
 from experiments.workflow.overrides import TABLE, WORDS, overrides
@@ -118,7 +119,7 @@ def test_the_published_file_is_mapped(tmp_path):
         "reward=seed-additive",
     ):
         assert line in lines
-    known = [line for line in settings(lines) if WORDS.composable(line)]
+    known = settings(lines)
     (cell,) = cells_of([f"experiment={WORDS.experiment}", *known])
     flat = flatten(cell.data)
     assert {key: flat[key] for key in MEANT} == MEANT
@@ -130,8 +131,8 @@ def test_the_published_file_is_mapped(tmp_path):
         assert any(key in line.partition(":")[0] for line in whys), key
 
 
-def test_the_keys_that_the_sources_name(tmp_path):
-    """Of both sources, each alone, flat or in a section."""
+def test_the_keys_that_the_sources_name(tmp_path, monkeypatch):
+    """Of both sources, each alone, flat or in a section; what they become is composed at once."""
     keys = {
         "strategy_model": "Qwen2.5-7B-Instruct",
         "model_name": "qwen3-8b",
@@ -146,9 +147,22 @@ def test_the_keys_that_the_sources_name(tmp_path):
         "ppo_epochs": 1,
         "learning_rate": 5e-6,
     }
-    for key, value in keys.items():
-        assert overrides(written(tmp_path, {key: value})), key
-        assert overrides(written(tmp_path, {"training": {key: value}})), key
+    lines = []
+    with monkeypatch.context() as patched:
+        patched.setattr(config, "check_composes", lambda *_: None)
+        for key, value in keys.items():
+            flat = overrides(written(tmp_path, {key: value}))
+            within = overrides(written(tmp_path, {"training": {key: value}}))
+            assert flat and [line.replace("training.", "") for line in within] == flat, key
+            lines += settings(flat)
+    policies = [line for line in lines if line.startswith("policy=")]
+    assert policies == ["policy=qwen25-7b", "policy=qwen3-8b"]
+    composed = [line for line in lines if line != policies[0]]
+    (cell,) = cells_of([f"experiment={WORDS.experiment}", *composed])
+    flat = flatten(cell.data)
+    expected = {"policy.lora.r": 64, "trainer.prompts_per_step": 4, "trainer.group_size": 6}
+    expected |= {"trainer.learning_rate": 5e-6, "policy.name": "qwen3-8b", "device": "cuda:0"}
+    assert {key: flat[key] for key in expected} == expected
     assert overrides(written(tmp_path, {"executor": {"model": "GPT-OSS-120B"}})) == [
         "executor=gpt-oss-120b"
     ]

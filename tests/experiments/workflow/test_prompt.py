@@ -11,11 +11,11 @@ from experiments.workflow import static
 from experiments.workflow.experience import Buffer, Entry
 from experiments.workflow.find import FORMS, find
 from experiments.workflow.operators import OPERATORS
-from experiments.workflow.operators.base import DOMAINS
 from experiments.workflow.problem import Problem
 from experiments.workflow.prompt import BLOCKS, Prompter
 from experiments.workflow.tokens import by_rule
 from study.errors import UserError
+from study.simulated import DOMAINS
 
 ORDER = ["role", "contract", "operators", "rules", "domain", "few_shots", "problem"]
 ODD = [

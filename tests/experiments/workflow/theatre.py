@@ -29,6 +29,18 @@ class Workflow:
 
     async def __call__(self, problem):
 """
+TOKENS = {"tokens_in": 10, "tokens_out": 1}
+CHAINS = """\
+import asyncio
+async def chain(first, second):
+    a = await self.custom(input=first, instruction='x')
+    b = await self.revise(problem=second, solution=a['response'], feedback='')
+    return b['solution']
+texts = await asyncio.gather(chain('1', '2'), chain('3', '4'))
+last = await self.review(problem=problem, solution=texts[0])
+return last['feedback'], 0
+"""
+"""Two chains side by side, and one call after them."""
 
 
 def program(body: str, top: str = "") -> str:

@@ -45,7 +45,7 @@ def grader():
 
 @pytest.fixture(scope="module")
 def quick():
-    with Grader(2, limits=QUICK) as runner:
+    with Grader(3, limits=QUICK) as runner:
         yield runner
 
 
@@ -267,8 +267,8 @@ def test_a_forgery_never_passes(quick, name):
     """Nor is it missing: then a policy could choose not to be graded."""
     plain = item("mbpp", "code", entry_point="f", tests="assert f(2) == 4\nassert f(3) == 6")
     twice = item("mbpp", "code", entry_point="f", tests="assert f(f(2)) == 8")
-    for task in (TWICE, plain, twice):
-        said = grade(quick, task, FORGERIES[name].replace("NAME", "f"))
+    answers = [FORGERIES[name].replace("NAME", "f")] * 3
+    for said in score([TWICE, plain, twice], answers, quick):
         assert said is not None and not said.correct, said
 
 

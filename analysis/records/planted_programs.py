@@ -1,0 +1,124 @@
+"""``planted.json``: what each program is expected to do under a simulated executor.
+
+The file has, for every small program and every other one that the study's runs wrote, its expected
+truth and its expected score under each judge, by data set; both are means over problems, draws and
+the judge's noise. ``python -m experiments.workflow planted study=NAME`` writes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.statistics.estimate import NAN
+from study.files import Damaged, read_json
+
+FILE = "planted.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Best:
+    """The programs of highest expected score, one for each data set.
+
+    ``truth`` and ``score`` are means over the data sets' shares; ``programs`` data set -> the
+    program's short form.
+    """
+
+    truth: float
+    score: float
+    programs: dict[str, str]
+
+
+@dataclass(frozen=True)
+class PlantedPrograms:
+    """What is expected of programs, and the share of each data set among the problems.
+
+    Attributes:
+        values: columns sha, dataset, dsl, small, quantity ("truth" or "score"), judge ("" of a
+            truth), value.
+    """
+
+    shares: dict[str, float]
+    values: pd.DataFrame
+
+    def of(self, rollouts: pd.DataFrame, judge: str = "") -> np.ndarray:
+        """Expected score under ``judge`` of each rollout's program on its data set, or its expected
+        truth where no judge is named, (N,); NaN where nothing is known."""
+        part = self._part(judge)
+        known = part.set_index(["sha", "dataset"])["value"]
+        at = pd.MultiIndex.from_arrays([rollouts["ast_sha"], rollouts["dataset"]])
+        return known.reindex(at).to_numpy(dtype=float)
+
+    def best(self, judge: str = "", datasets: tuple[str, ...] = ()) -> Best | None:
+        """What a policy would write that got the highest expected score under ``judge`` (the
+        highest truth where none is named) from small programs; None where nothing is known.
+
+        Args:
+            judge: a name.
+            datasets: those to look at; all by default.
+        """
+        wanted = datasets or tuple(self.shares)
+        scored = self._part(judge)
+        scored = scored[scored["small"] & scored["dataset"].isin(wanted)].dropna(subset="value")
+        if set(scored["dataset"]) != set(wanted):
+            return None
+        top = scored.sort_values(["value", "sha"], ascending=[False, True])
+        top = top.drop_duplicates("dataset").set_index("dataset")
+        truths = self._part("").set_index(["sha", "dataset"])["value"]
+        truth = {name: truths.get((row["sha"], name), NAN) for name, row in top.iterrows()}
+        return Best(
+            self.weighted(truth),
+            self.weighted(top["value"].to_dict()),
+            {str(name): str(row["dsl"]) for name, row in top.iterrows()},
+        )
+
+    def weighted(self, by_dataset: dict[Any, float]) -> float:
+        """A mean over data sets by their shares."""
+        total = sum(self.shares[name] for name in by_dataset)
+        if not total:
+            return NAN
+        return float(sum(self.shares[name] * value for name, value in by_dataset.items()) / total)
+
+    def _part(self, judge: str) -> pd.DataFrame:
+        quantity = "score" if judge else "truth"
+        values = self.values
+        return values[(values["quantity"] == quantity) & (values["judge"] == judge)]
+
+
+def read_planted(study_dir: Path) -> tuple[PlantedPrograms | None, list[str]]:
+    """What a study's ``planted.json`` says; None where there is none, and a sentence where it
+    cannot be read."""
+    path = study_dir / FILE
+    try:
+        content = read_json(path)
+        return (of_json(content) if content else None), []
+    except Damaged as error:
+        return None, [f"{path} is left out: it {error.why}"]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        return None, [f"{path} is left out: it is not in the form of version {VERSION} ({error!r})"]
+
+
+def of_json(content: dict[str, Any]) -> PlantedPrograms:
+    """The content of a ``planted.json``. Raises KeyError, TypeError, AttributeError, ValueError: it
+    is in another form."""
+    if content["version"] != VERSION:
+        raise ValueError(f"version {content['version']}")
+    shares = {name: float(each["share"]) for name, each in content["datasets"].items()}
+    rows = []
+    for sha, program in content["programs"].items():
+        head = (sha, program["dsl"], bool(program["small"]))
+        rows += [(*head, "truth", "", name, p) for name, p in program["truth"].items()]
+        rows += [
+            (*head, "score", judge, name, s)
+            for judge, by_dataset in program["score"].items()
+            for name, s in by_dataset.items()
+        ]
+    columns = ["sha", "dsl", "small", "quantity", "judge", "dataset", "value"]
+    values = pd.DataFrame(rows, columns=columns)
+    values["value"] = values["value"].astype(float)
+    return PlantedPrograms(shares, values[values["dataset"].isin(list(shares))])

@@ -1,0 +1,286 @@
+"""What a step's programs come to: who is asked, what is recorded, and what is told again."""
+
+import dataclasses
+from contextlib import contextmanager
+
+import pytest
+
+from experiments.sweep import cells_of
+from experiments.workflow.check import check_world
+from experiments.workflow.experience import Buffer
+from experiments.workflow.operators import OPERATORS
+from experiments.workflow.problem import problem_of
+from experiments.workflow.world import HIDDEN, Programs
+from judges.store import Store
+from study.errors import UserError
+from study.rows import make_row
+from study.tasks import oracle, task_module
+from study.tasks.datasets.item import Item
+from tests.experiments.evaluation.answering import prompt_of, serving
+
+PAID = ("attempts", "cost_usd")
+"""Of a call's row: what the store spares."""
+
+
+def config_of(*settings):
+    """The config of the first cell of the small study with these settings."""
+    return cells_of(["experiment=workflow-quickstart", "tracking=none", *settings])[0].config
+
+
+@pytest.fixture(scope="module")
+def config():
+    return config_of()
+
+
+@pytest.fixture(scope="module")
+def rows(config):
+    every = task_module(config.task.name).rows(config.task, "train")
+    return {domain: next(r for r in every if r.domain == domain) for domain in HIDDEN}
+
+
+@contextmanager
+def world_of(config, store=None, **options):
+    with Programs(config, store, oracle(config.task), **options) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def world(config):
+    with world_of(config) as world:
+        yield world
+
+
+@contextmanager
+def asked(config, reply, **settings):
+    """A world whose executor is a real endpoint that answers ``reply(body)``, and its requests."""
+    with serving(reply) as (url, seen):
+        endpoint = dataclasses.replace(
+            config.executor.endpoint, url=url, model="m", dialect="openai", backoff_s=0.0
+        )
+        executor = dataclasses.replace(
+            config.executor, simulated=None, endpoint=endpoint, **settings
+        )
+        with world_of(dataclasses.replace(config, executor=executor)) as world:
+            yield world, seen
+
+
+def without(paid, executed):
+    """Rows of calls without what a store spares."""
+    return [
+        [{name: value for name, value in call.items() if name not in paid} for call in each.calls]
+        for each in executed
+    ]
+
+
+def test_only_a_program_that_ran_has_an_answer(world, rows):
+    texts = ["Programmer", "Programmer ->", "Review", "Nobody", "no program"]
+    executed = world.play([rows["math"]] * 5, texts)
+    outcomes = [each.columns["outcome"] for each in executed]
+    assert outcomes == [
+        "ok",
+        "syntax_error",
+        "contract_error",
+        "contract_error",
+        "syntax_error",
+    ]
+    assert [each.answer is None for each in executed] == [False, True, True, True, True]
+    assert [len(each.calls) for each in executed] == [1, 0, 0, 0, 0]
+    assert [each.played.outcome for each in executed] == outcomes
+    assert all("why" not in each.columns for each in executed)
+
+
+def test_what_ran_is_counted_and_measured(world, rows):
+    (each,) = world.play([rows["qa"]], ["[AnswerGenerate, AnswerGenerate] -> ScEnsemble -> Format"])
+    columns = each.columns
+    counts = {name: columns[f"feature/op/{name}"] for name in OPERATORS}
+    assert counts == dict.fromkeys(OPERATORS, 0.0) | {
+        "AnswerGenerate": 2.0,
+        "ScEnsemble": 1.0,
+        "Format": 1.0,
+    }
+    assert columns["feature/calls"] == 4.0 == len(each.calls)
+    assert columns["feature/simplicity"] == pytest.approx(1 - 4 / 12)
+    assert columns["feature/tokens"] == sum(c["tokens_in"] + c["tokens_out"] for c in each.calls)
+    assert columns["feature/efficiency"] == pytest.approx(1 - columns["feature/tokens"] / 8000)
+    assert columns["feature/format"] == 1.0
+    # two of the four calls are equal, and no word of the program repeats three in a row
+    assert columns["feature/repetition"] == pytest.approx((0 + 1 / 4) / 2)
+    assert columns["form"] == "dsl" and columns["prompt_version"] == "problem"
+
+
+def test_the_same_program_on_the_same_problem_is_run_and_paid_once(world, rows):
+    before = world.calls
+    first, second, other = world.play(
+        [rows["math"], rows["math"], rows["qa"]], ["Custom -> Review ? Revise : done"] * 3
+    )
+    assert first.answer == second.answer and first.columns == second.columns
+    assert without(PAID, [first]) == without(PAID, [second])
+    paid = sum(call["attempts"] for each in (first, second, other) for call in each.calls)
+    assert world.calls - before == paid
+    assert all(call["attempts"] == 0 for call in second.calls)
+
+
+def test_a_store_tells_a_second_run_the_same_and_asks_nobody(config, rows, tmp_path):
+    three = ["(AnswerGenerate) * 3 -> ScEnsemble", "Custom -> Review -> Revise"]
+    told = []
+    for _ in range(2):
+        with Store(tmp_path / "verdicts.db") as store, world_of(config, store) as world:
+            executed = world.play([rows["math"]] * 2, three)
+            told.append((without(PAID, executed), [each.columns for each in executed], world.calls))
+    (calls, columns, sent), again = told[0], told[1]
+    assert sent > 0 and again == (calls, columns, 0)
+    draws = [call["keys"] for call in calls[0] if call["operator"] == "AnswerGenerate"]
+    assert len({key for keys in draws for key in keys}) == 3  # equal questions, three draws
+
+
+def test_equal_questions_of_one_run_differ_in_their_seed_alone(config, rows):
+    with asked(config, lambda body: f"<answer>{body['seed']}</answer>") as (world, seen):
+        world.play([rows["math"]], ["(AnswerGenerate) * 3 -> ScEnsemble"])
+    makers = [body for body in seen if "ensemble" not in prompt_of(body).lower()][:3]
+    assert len({prompt_of(body) for body in makers}) == 1
+    assert sorted(body["seed"] for body in makers) == [0, 1, 2]
+
+
+def test_an_empty_reply_is_asked_for_again_with_another_seed(config, rows):
+    replies = iter(["", "", "42"])
+    with asked(config, lambda body: next(replies)) as (world, seen):
+        (each,) = world.play([rows["math"]], ["Custom"])
+    assert each.answer == "42" and len(seen) == 3 == each.calls[0]["attempts"]
+    assert len({body["seed"] for body in seen}) == 3
+
+
+def test_a_dead_executor_masks_and_too_many_of_them_stop_the_step(config, rows):
+    dead = dataclasses.replace(config.executor.endpoint, url="http://127.0.0.1:9/v1", attempts=1)
+    executor = dataclasses.replace(
+        config.executor, simulated=None, endpoint=dead, max_failed_frac=0.5
+    )
+    with world_of(dataclasses.replace(config, executor=executor)) as world:
+        executed = world.play([rows["math"]] * 2, ["Custom", "no program"])
+        assert [each.played.outcome for each in executed] == ["operator_error", "syntax_error"]
+        assert executed[0].answer is None
+        with pytest.raises(UserError, match=r"1 of the 1 programs .*executor\.max_failed_frac"):
+            world.play([rows["math"]], ["Custom"])
+
+
+def test_a_fallback_is_paid_only_as_a_treatment(config, rows):
+    credit = dataclasses.replace(config.workflow, fallback="credit")
+    with world_of(dataclasses.replace(config, workflow=credit)) as world:
+        executed = world.play([rows["math"], rows["code"]], ["no program", "no program"])
+    assert [each.columns["outcome"] for each in executed] == ["ok", "ok"]
+    assert [each.columns["feature/fallback"] for each in executed] == [1.0, 1.0]
+    assert executed[0].calls[0]["operator"] == "AnswerGenerate"
+    assert executed[1].calls[0]["operator"] == "CustomCodeGenerate"
+
+
+def test_what_is_mended_is_kept_and_stays_invalid(config, rows):
+    repair = dataclasses.replace(config.workflow, repair=True)
+
+    def reply(body):
+        return "```\nCustom\n```" if "cannot be run" in prompt_of(body) else "42"
+
+    with asked(dataclasses.replace(config, workflow=repair), reply) as (world, seen):
+        broken, sound = world.play([rows["math"]] * 2, ["Custom ->", "Custom"])
+    assert broken.columns["outcome"] == "syntax_error" and broken.answer is None
+    assert broken.columns["repair_outcome"] == "ok" and broken.columns["repair_answer"] == "42"
+    assert broken.columns["feature/repaired"] == 1.0
+    assert "repair" not in sound.columns
+    assert "Custom ->" in prompt_of(next(body for body in seen if "cannot" in prompt_of(body)))
+
+
+def test_hidden_tests_are_shown_to_programs_only_as_a_treatment():
+    item = Item(
+        "mbpp:test:0",
+        "mbpp",
+        "code",
+        "test",
+        "mbpp:f",
+        "Write f.\nassert f(1) == 2",
+        "Write f.",
+        entry_point="f",
+        tests="assert f(1) == 2\nassert f(41) == 42",
+    )
+    row = make_row(({"role": "user", "content": item.prompt},), spec={"item": item})
+    row = dataclasses.replace(row, domain="code")
+    assert problem_of(row).public_tests == ("assert f(1) == 2",)
+    assert problem_of(row, "hidden").public_tests == (item.tests,)
+    humaneval = dataclasses.replace(
+        item, code_prompt='def f(x):\n    """\n    >>> f(1)\n    2\n    """'
+    )
+    row = dataclasses.replace(row, spec={"item": humaneval})
+    assert problem_of(row).public_tests == ("assert (f(1)) == (2)",)
+
+
+def test_a_policy_is_shown_the_problem_or_as_a_treatment_none(config, rows):
+    row = rows["math"]
+    layered = dataclasses.replace(config.workflow, prompt="layered", form="python")
+    with world_of(dataclasses.replace(config, workflow=layered)) as world:
+        messages, version = world.prompt(row)
+        text = "\n".join(turn["content"] for turn in messages)
+        assert text.count(row.prompt_text()) == 1 and len(version) == 12
+        assert world.prompt(rows["qa"])[1] != ""
+    for settings in (config.workflow, layered):
+        blind = dataclasses.replace(settings, shows_problem=False)
+        with world_of(dataclasses.replace(config, workflow=blind)) as world:
+            assert world.prompts
+            text = "\n".join(turn["content"] for turn in world.shown(row))
+            assert row.prompt_text() not in text and HIDDEN["math"] in text
+
+
+def recorded(rows, programs, rewards):
+    return [
+        {
+            "prompt_id": row.prompt_id,
+            "outcome": "ok",
+            "feature/fallback": 0.0,
+            "truth": truth,
+            "judge_score": 1.0,
+            "reward": reward,
+            "completion": program,
+        }
+        for row, program, (truth, reward) in zip(rows, programs, rewards, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("verified", "kept"), [(True, 1), (False, 2)])
+def test_the_buffer_takes_what_the_rule_or_as_a_treatment_the_judge_calls_right(
+    config, rows, verified, kept
+):
+    buffer = dataclasses.replace(config.workflow.buffer, shots=2, verified=verified)
+    settings = dataclasses.replace(config.workflow, buffer=buffer)
+    step = recorded([rows["math"], rows["qa"]], ["Programmer", "Custom"], [(1.0, 1.0), (0.0, 0.9)])
+    with world_of(dataclasses.replace(config, workflow=settings)) as world:
+        assert world.buffer == Buffer(verified=verified)
+        world.learn(step)
+        assert len(world.buffer.entries) == kept
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["executor=none"], "needs an executor"),
+        (["reward=judge"], "needs a reward of programs"),
+        (["world=direct"], "Type world=workflow"),
+        (["task=mixed-mini"], "knows the problems of task=workflow-mini alone"),
+        (["judge.grading.name=pairwise"], "compares the answers of a group"),
+        (["reward.rules=run"], "reward.rules=run"),
+        (["workflow.prompt=layered", "workflow.cap=20"], "cap=20 is .* tokens too few"),
+        (
+            ["judge=smollm2-135m", "executor=smollm2-135m", "task=mixed-mini"],
+            "allow_same_model=true",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_paragraph(settings, told):
+    config = config_of(*settings)
+    rows = task_module(config.task.name).rows(config.task, "train")
+    with pytest.raises(UserError, match=told) as error:
+        check_world(config, rows)
+    assert "\n" not in str(error.value)
+
+
+def test_one_model_may_judge_itself_where_that_is_said():
+    config = config_of(
+        *("judge=smollm2-135m", "executor=smollm2-135m", "task=mixed-mini"),
+        "allow_same_model=true",
+    )
+    check_world(config, task_module(config.task.name).rows(config.task, "train"))
