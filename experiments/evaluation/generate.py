@@ -19,20 +19,21 @@ from experiments.policies.load import (
     TINY,
     adapted,
     cache_of,
+    first_path,
+    is_warmed,
     read_model,
     same_model,
     template_file,
     trained_policy,
     training_of,
 )
-from experiments.policies.tiny import build_missing
 from judges.endpoint.chat_completions import FILTERED
 from judges.endpoint.complete import Fetched, chat_body, complete_all, open_channel
 from study.answers import opened
 from study.cells import load_cell
 from study.errors import UserError
 from study.files import read_json, read_yaml
-from study.schema import Endpoint, Sampling
+from study.schema import Endpoint, Policy, Sampling, freeze
 
 Row = dict[str, Any]
 """One response: its prompt, the response or None, and how it ended."""
@@ -94,29 +95,26 @@ def source_of(options: Options) -> Source | None:
         return _endpoint(options, options.endpoint, str(options.model))
     if options.run is None:
         return _folder(options, options.model, options.adapter)
-    before = options.run / "kept" / "step-0"  # with what a warm-up taught it
-    if options.checkpoint == 0 and not (options.what in PLAYED and before.is_dir()):
+    if options.checkpoint == 0:
         policy, folder = _untrained(options.run), None
     else:
         policy, folder = trained_policy(options.run, options.checkpoint)
-    tiny = policy["path"] == TINY
-    if tiny and options.what not in PLAYED:
+    if policy["path"] == TINY and options.what not in PLAYED:
         raise UserError(
             f"run={options.run} trained the tiny policy, which knows the words of its own task and"
             " no English. Give the run of a real policy, for example of experiment=small-real."
         )
     options = replace(options, dtype=options.dtype or policy["dtype"])
-    if folder is None and tiny:
-        assert options.run is not None
-        cell = load_cell(options.run)
-        built = build_missing(cell.config.policy, cell.config.task, cache_of(cell))
-        return _folder(options, str(built), None)
+    warmed = is_warmed(freeze(Policy, policy))
     if folder is None:
-        named = policy.get("chat_template")
+        named, path = policy.get("chat_template"), policy["path"]
+        if warmed and options.run is not None:
+            cell = load_cell(options.run)
+            path = first_path(cell.config.policy, cell.config.task, cache_of(cell))
         template = options.chat_template or (template_file(named) if named else None)
-        return _folder(replace(options, chat_template=template), policy["path"], None)
+        return _folder(replace(options, chat_template=template), path, None)
     if (folder / "adapter_config.json").is_file():
-        return _folder(options, None if tiny else policy["path"], folder)
+        return _folder(options, None if warmed else policy["path"], folder)
     return _folder(options, str(folder), None)
 
 

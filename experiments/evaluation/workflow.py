@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +166,17 @@ def store_of(options: Options) -> Path:
 
 
 def chosen_rows(options: Options, config: Study) -> list[Row]:
-    """The first rows of a split. Raises UserError: there is none."""
+    """Rows of a split: the first that are held out, or, of those to train on, some of every place.
+    Raises UserError: there is none."""
     module = task_module(config.task.name)
     splits = SPLITS[options.split or "eval"]
-    rows = (row for split in splits for row in module.rows(config.task, split))
-    chosen = list(islice(rows, options.limit))
+    chosen: list[Row] = []
+    for split in splits:
+        rows = module.rows(config.task, split)
+        room = len(rows) if options.limit is None else min(len(rows), options.limit - len(chosen))
+        # held-out rows are a mixture already, and rows to train on stand one set behind the other
+        spread = len(rows) if split == "train" else room
+        chosen += [rows[place * spread // room] for place in range(room)]
     if not chosen:
         raise UserError(
             f"task={config.task.name} has no row in its split {options.split or 'eval'}. Type"

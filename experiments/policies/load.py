@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from experiments.policies.tiny import architecture_of, load_tiny, taught
+from experiments.policies.tiny import architecture_of, build_missing, load_tiny, taught
 from experiments.policies.warm import load_warm
 from study.cells import Cell
 from study.errors import UserError
@@ -44,10 +45,23 @@ def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:
     check_policy(policy, task)
     if policy.path == TINY:
         return load_tiny(policy, task, cache_dir)
-    if policy.warmup is None or not policy.warmup.steps:
-        return _load(policy)
-    warm = load_warm(policy, task, cache_dir, lambda: _load(policy), lora_config(policy))
-    return _load(replace(policy, path=str(warm)))
+    return _load(replace(policy, path=first_path(policy, task, cache_dir)))
+
+
+def first_path(policy: Policy, task: Task, cache_dir: Path) -> str:
+    """The model that training starts from: a folder or hub id; a warm-up is done first, unless its
+    outcome lies in ``cache_dir``. Raises UserError: as `load_policy`."""
+    if policy.path == TINY:
+        return str(build_missing(policy, task, cache_dir))
+    if not is_warmed(policy):
+        return policy.path
+    load = functools.partial(_load, policy)
+    return str(load_warm(policy, task, cache_dir, load, lora_config(policy)))
+
+
+def is_warmed(policy: Policy) -> bool:
+    """Whether training starts from something else than the model that ``policy.path`` names."""
+    return policy.path == TINY or (policy.warmup is not None and policy.warmup.steps > 0)
 
 
 def _load(policy: Policy) -> tuple[Any, Any]:
@@ -81,7 +95,7 @@ def check_policy(policy: Policy, task: Task) -> None:
     if policy.path != TINY:
         if policy.chat_template is not None:
             template_text(policy.chat_template)
-        if policy.warmup is not None and policy.warmup.steps:
+        if is_warmed(policy):
             taught(task)
         return
     taught(task)

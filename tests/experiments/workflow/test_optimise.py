@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
+import yaml
 
 from experiments.workflow import optimise
 from experiments.workflow.blocks import BLOCKS, FOLDER, Blocks, check_text, keep
@@ -13,8 +15,9 @@ from experiments.workflow.operators.base import DOMAINS
 from experiments.workflow.problem import Problem
 from experiments.workflow.prompt import Prompter
 from experiments.workflow.world import version_of
-from study.compose import load_executor, load_presets
+from study.compose import CONF, load_executor, load_presets
 from study.errors import UserError
+from study.files import read_yaml
 from study.records import write_part
 from study.sandbox import tiers
 from study.schema import Study
@@ -249,3 +252,38 @@ def test_the_commonest_faults_of_a_run_are_told(tmp_path):
     asked = optimise.proposal("rules", BAD, [(first, count)])
     assert f"- {first} (3 times)" in asked
     assert "each as often: none" in asked
+
+
+def test_the_policy_of_a_run_is_shown_both_and_its_programs_count(
+    commands, tmp_path, little, isolated
+):
+    """A policy that writes no program under either block: nothing is better, nothing adopted."""
+    base, folder = tmp_path / "little", tmp_path / "runs" / "study" / "cell"
+    shutil.copytree(little, base)
+    settings = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 16384}))
+    shutil.copytree(base, folder / "policy")
+    drawn = task_module("workflow-mini").rows(TASK, "train")[0]
+    (folder / "rollouts").mkdir()
+    record = {"step": 1, "prompt_id": drawn.prompt_id, "outcome": "ok", "completion": "Custom"}
+    kinds = {"step": "int32", **dict.fromkeys(list(record)[1:], "string")}
+    write_part(folder / "rollouts" / "step-000001.parquet", [record], kinds)
+    executor = read_yaml(CONF / "executor" / "sim.yaml")
+    config = {
+        "study": "study",
+        "world": "workflow",
+        "judge": {"name": "sim-fair", "endpoint": {"url": ""}},
+        "executor": {key: value for key, value in executor.items() if key != "defaults"},
+        "task": {"name": "workflow-mini"},
+        "policy": {"path": str(base), "dtype": "float32"},
+        "workflow": {"form": "dsl"},
+        "trainer": {"max_completion_length": 4},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "new.txt").write_text(GOOD)
+    words = [f"run={folder}", "block=rules", f"text={tmp_path / 'new.txt'}", "limit=10"]
+    result = commands.result("optimise", *words, f"blocks={tmp_path / 'blocks'}")
+    assert (result["n"], result["n_missing"], result["adopted"]) == (10, 0, False)
+    assert (result["old"]["accuracy"], result["new"]["accuracy"]) == (0.0, 0.0)
+    assert result["old"]["prompt_version"] != result["new"]["prompt_version"]
+    assert optimise.drawn(folder) == {drawn.prompt_id}
