@@ -221,7 +221,7 @@ def shares(programs: Programs) -> dict[str, float]:
     if any(name.startswith(TERM) for name in table):
         table = table.rename(columns={name: f"{name} penalty" for name in PENALTIES})
         table = table.rename(columns=lambda name: name.removeprefix(TERM))
-    of_reward = (*TERMS, *PENALTIES, *(f"{name} penalty" for name in PENALTIES))
+    of_reward = dict.fromkeys((*TERMS, *PENALTIES, *(f"{name} penalty" for name in PENALTIES)))
     table = table[[name for name in of_reward if name in table and table[name].notna().any()]]
     paid = rollouts["reward"].notna()
     groups: dict[tuple[int, int], list[Terms | None]] = {}
