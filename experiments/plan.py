@@ -22,7 +22,7 @@ from study.cells import Cell
 from study.cli import COSTS, print_table
 from study.identity import flatten, identifying
 from study.rewards.checks import for_judge
-from study.schema import Judge, Task, freeze
+from study.schema import Judge, Model, Task, freeze
 from study.status import read_status
 from study.tasks import order_of, sample, task_module
 
@@ -46,9 +46,31 @@ def show_plan(todo: Sequence[Cell]) -> int:
         f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "
         f"{left} calls in cells that are not done (before retries, less what the store holds)"
     )
-    for line in [*order_lines(todo), *power_lines(*design(todo))]:
+    for line in [*executor_lines(todo), *order_lines(todo), *power_lines(*design(todo))]:
         print(line)
     return 0
+
+
+MODEL_CALLS = 2
+"""Of one program: about the mean of `experiments.workflow.templates`."""
+OPERATOR_TOKENS = 256
+"""Of a reply to an operator, besides what a model thinks."""
+
+
+def executor_lines(todo: Sequence[Cell]) -> list[str]:
+    """What the executors of programs are asked, in all cells together; nothing without one."""
+    programs = [cell.config for cell in todo if cell.config.world == "workflow"]
+    if not programs:
+        return []
+    made = sum(expected(cell)["completions"] for cell in todo if cell.config in programs)
+    most = max(config.workflow.limits.model_calls for config in programs)
+    thinking = max(_thought(config.executor) for config in programs)
+    tokens = round(made * MODEL_CALLS * (OPERATOR_TOKENS + thinking))
+    return [
+        f"{made} programs, and about {MODEL_CALLS * made} calls of their operators' model at"
+        f" {MODEL_CALLS} each, with {tokens} tokens out; {most * made} calls at the most (before"
+        " retries, and before what a step has twice or the store holds)"
+    ]
 
 
 def order_lines(todo: Sequence[Cell]) -> list[str]:
@@ -161,9 +183,13 @@ def _reply(judge: Judge, criteria: Sequence[int]) -> float:
     bare = REPLY_TOKENS.get(judge.grading.name, LABEL_TOKENS * max(1, len(criteria)))
     if judge.simulated is not None or judge.grading.name == "soft_choice":
         return bare
-    thinks = judge.sampling.thinking or dialect_of(judge).thinking == "always"
-    thought = THINKING_SHARE * judge.sampling.max_tokens if thinks else 0.0
-    return min(float(judge.sampling.max_tokens), bare + SPOKEN_TOKENS + thought)
+    return min(float(judge.sampling.max_tokens), bare + SPOKEN_TOKENS + _thought(judge))
+
+
+def _thought(model: Model) -> float:
+    """Tokens that a model thinks before a reply."""
+    thinks = model.sampling.thinking or dialect_of(model).thinking == "always"
+    return THINKING_SHARE * model.sampling.max_tokens if thinks else 0.0
 
 
 @functools.cache

@@ -63,7 +63,8 @@ class Lora:
 
 @dataclass(frozen=True)
 class Warmup:
-    """Supervised steps that teach the tiny policy its task before RL."""
+    """Supervised steps that teach a policy its task, or the form of its answers, before RL; the
+    tiny policy knows nothing without them."""
 
     steps: int = bounds.number(0, low=0, high=MANY)
     batch: int = bounds.number(64, low=1, high=MANY)

@@ -38,6 +38,7 @@ class Domain:
     leniency: float | None = None
     scale: float | None = None
     drift_per_1000: float | None = None
+    favourite: float | None = bounds.number(None, low=0, high=1)
     seed: int | None = bounds.seed(None)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from judges.serving.server import end_with_parent
 from study import locks
 from study.sandbox import tiers
 from study.sandbox.pool import Pool
@@ -123,7 +124,8 @@ Trained = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="session")
 def trained(warmed: Callable[[Path], Path]) -> Iterator[Trained]:
     """`sweep`, for what it leaves: in one process for all, which imports what trains only once."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, end_with_parent) as process:
 
         def run(runs_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
             if "plan=true" not in arguments:

@@ -16,6 +16,7 @@ from experiments.launch.warm import warming
 from experiments.preflight import check_machine, check_study, models_of, preflight, writable
 from experiments.track.runs import close_parent, mark_killed
 from experiments.track.store import initialise, tracking_uri, ui_command, ui_link
+from experiments.workflow.planted import write_planted
 from judges.serving.server import leases
 from study import cells, stopping, storage
 from study.cells import Cell
@@ -155,6 +156,8 @@ def report(todo: Sequence[Cell], stale: bool) -> None:
         return
     started = time.perf_counter()
     try:
+        if all(cell.config.executor.simulated is not None for cell in todo):
+            write_planted(study_dir)
         analysis.write_report(study_dir)
     except Exception as error:
         if trouble := storage.explained(error, study_dir):

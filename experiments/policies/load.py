@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from experiments.policies.tiny import architecture_of, load_tiny, taught
+from experiments.policies.warm import load_warm
 from study.cells import Cell
 from study.errors import UserError
 from study.files import first_line
@@ -42,6 +44,14 @@ def load_policy(policy: Policy, task: Task, cache_dir: Path) -> tuple[Any, Any]:
     check_policy(policy, task)
     if policy.path == TINY:
         return load_tiny(policy, task, cache_dir)
+    if policy.warmup is None or not policy.warmup.steps:
+        return _load(policy)
+    warm = load_warm(policy, task, cache_dir, lambda: _load(policy), lora_config(policy))
+    return _load(replace(policy, path=str(warm)))
+
+
+def _load(policy: Policy) -> tuple[Any, Any]:
+    """(model, tokenizer) of a policy as it is published."""
     remedy = (
         "Type `python -m experiments.models get smollm2-135m-instruct` to fetch it."
         if "smollm2-135m-instruct" in f"{policy.path} {policy.name}".lower()
@@ -71,6 +81,8 @@ def check_policy(policy: Policy, task: Task) -> None:
     if policy.path != TINY:
         if policy.chat_template is not None:
             template_text(policy.chat_template)
+        if policy.warmup is not None and policy.warmup.steps:
+            taught(task)
         return
     taught(task)
     architecture_of(policy)

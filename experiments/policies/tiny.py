@@ -246,8 +246,9 @@ def warm_up(
     draw = random.Random(warmup.seed)
     rows = lessons.rows(warmup.seed)
     batches: list[list[tuple[list[int], int]]] = []
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimiser = torch.optim.AdamW(
-        model.parameters(), lr=warmup.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
+        trained, lr=warmup.learning_rate, betas=(0.9, 0.98), weight_decay=0.01
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, warmup.learning_rate, total_steps=max(1, warmup.steps), pct_start=0.1
@@ -261,7 +262,7 @@ def warm_up(
         outcome = model(input_ids=ids, labels=labels, use_cache=False).loss
         optimiser.zero_grad()
         outcome.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimiser.step()
         schedule.step()
         loss = outcome.item()
@@ -284,8 +285,10 @@ def _batches(
         )
         for row, _ in pairs
     ]
-    heads = tokenizer(prompts)["input_ids"]
-    tails = tokenizer([answer + END for _, answer in pairs])["input_ids"]
+    heads = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    tails = tokenizer(
+        [answer + tokenizer.eos_token for _, answer in pairs], add_special_tokens=False
+    )["input_ids"]
     learnt = [_lesson(head, tail) for head, tail in zip(heads, tails, strict=True)]
     learnt.sort(key=lambda lesson: len(lesson[0]))
     batches = [learnt[i : i + batch] for i in range(0, len(learnt), batch)]

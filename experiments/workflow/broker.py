@@ -74,6 +74,8 @@ class Trace:
     """What those cost; None where unknown."""
     keys: list[str] = field(default_factory=list)
     """Of its replies in the store."""
+    number: int = 0
+    """Its place among the calls of the program, from 1."""
 
     def tokens(self) -> int | None:
         """In and out; None where either is unknown."""
@@ -162,7 +164,7 @@ class Broker:
             raise Stop(
                 Ending.BUDGET_EXCEEDED, f"more than {self.budget.characters} characters in a call"
             )
-        operator, trace = OPERATORS[name], Trace(name)
+        operator, trace = OPERATORS[name], Trace(name, number=number)
         waited = max((self._paths[earlier] for earlier in after), default=0)
         try:
             async with self._places:

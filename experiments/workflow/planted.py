@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from analysis.records.frames import rollouts_frame
 from experiments.workflow import dsl, static
 from experiments.workflow.broker import Broker, Budget, Workshop
 from experiments.workflow.executor import ATTEMPTS, Answer, Question
@@ -36,6 +35,7 @@ from study.errors import UserError
 from study.files import write_json
 from study.mix import nominal
 from study.oracle import Oracle
+from study.records import parts, read_part
 from study.rows import Row, Truth
 from study.sandbox import tiers
 from study.sandbox.calls import Call, Result
@@ -127,7 +127,7 @@ class InProcess:
         text = "\n".join(turn["content"] for turn in question.messages)
         spent_in = spent_out = 0
         for attempt in range(1, ATTEMPTS + 1):
-            draw = f"{question.sample} {attempt}\0{text}".encode()
+            draw = f"{question.sample} {attempt}\0{text}".encode("utf-8", "surrogatepass")
             asked = self._operators.read(text, hashlib.blake2b(draw, digest_size=12).digest())
             rights = []
             if asked.row is not None:
@@ -387,7 +387,12 @@ def write_planted(folder: Path) -> dict[str, Any]:
 
 def short_forms(folder: Path) -> list[str]:
     """The most frequent programs in short form of a study's rollouts."""
-    completions = Counter(rollouts_frame(folder, ["completion"])["completion"].dropna())
+    completions = Counter(
+        completion
+        for cell in study_cells(folder)
+        for part in parts(cell / "rollouts")
+        for completion in read_part(part, ["completion"])["completion"].drop_null().to_pylist()
+    )
     texts: Counter[str] = Counter()
     for completion, count in completions.items():
         try:

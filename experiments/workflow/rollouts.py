@@ -120,7 +120,7 @@ def calls(rollout: Rollout, again: bool) -> list[dict[str, Any]]:
         trace
         for execution in executions
         if execution is not None and execution.broker is not None
-        for trace in execution.broker.traces
+        for trace in sorted(execution.broker.traces, key=lambda trace: trace.number)
     ]
     return [
         {

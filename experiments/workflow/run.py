@@ -97,15 +97,15 @@ async def execute(
     form: str | None = None,
     prompts: Mapping[str, str] | None = None,
     settings: Settings | None = None,
+    report: Report | None = None,
 ) -> Execution:
-    """Validate a completion and run its program. One that is refused is not run, but where it is
-    not ``checked``: then it runs beside its validation.
+    """Validate a completion, unless there is a ``report`` of that already, and run its program. One
+    that is refused is not run, but where it is not ``checked``: then it runs beside its validation.
     Raises UserError: the sandbox failed twice while it was validated."""
     began = time.perf_counter()
     run = partial(perform, problem=problem, executor=executor, stage=stage, workshop=workshop)
-    validation = validate(completion, stage, form, prompts, problem)
     if checked:
-        report = await validation
+        report = report or await validate(completion, stage, form, prompts, problem)
         if report.program is None or report.outcome is not Ending.OK:
             return Execution(report, seconds=time.perf_counter() - began)
         played, broker = await run(report.program, settings=settings)
@@ -113,7 +113,9 @@ async def execute(
     try:
         program = dataclasses.replace(find(completion, form), prompts=dict(prompts or {}))
     except Refused:
-        return Execution(await validation, seconds=time.perf_counter() - began)
+        report = await validate(completion, stage, form, prompts, problem)
+        return Execution(report, seconds=time.perf_counter() - began)
+    validation = validate(completion, stage, form, prompts, problem)
     report, (played, broker) = await asyncio.gather(validation, run(program, settings=settings))
     return Execution(report, played, broker, time.perf_counter() - began)
 

@@ -28,7 +28,7 @@ from experiments.workflow.repair import REPAIR, repair_prompt
 from experiments.workflow.run import Execution, Settings, execute
 from experiments.workflow.templates import TEMPLATES
 from experiments.workflow.tokens import by_rule
-from experiments.workflow.validate import WORLDS
+from experiments.workflow.validate import WORLDS, Report
 from experiments.world import Executed, Messages
 from judges.endpoint.loop import Loop, gather
 from study.answers import answer_of
@@ -51,6 +51,8 @@ AT_ONCE = 32
 """Programs that are executed at a time; they wait for their executor most of it."""
 SIMULATED_AT_ONCE = 8
 """As many where the executor is simulated in this process, and keeps nobody waiting."""
+MOST_REPORTS = 4096
+"""Validations that are remembered."""
 FALLBACK = {"code": "code", "math": "answer", "qa": "answer"}
 """Domain -> the template that runs in place of an invalid program, where that is the treatment."""
 
@@ -90,7 +92,7 @@ class Programs:
         self._loop = Loop(self._shut)
         self._stage: Stage | None = None
         self._workshop: Workshop | None = None
-        self._seen: dict[tuple[str, str], Execution] = {}
+        self._reports: dict[tuple[str, str], Report] = {}
         if folder is not None and self.settings.buffer.shots:
             for part in parts(folder / "rollouts"):
                 self.learn(read_part(part).to_pylist())
@@ -184,7 +186,12 @@ class Programs:
         program = answer_of(text)
         if program is None:  # it was cut off while it was thinking
             program = ""
-        execution = await run(program, form=form)
+        # what a DSL does in a stub world does not depend on the problem
+        key = (problem.domain if form == "dsl" else problem.id, program)
+        execution = await run(program, form=form, report=self._reports.get(key))
+        self._reports[key] = execution.report
+        while len(self._reports) > MOST_REPORTS:
+            del self._reports[next(iter(self._reports))]
         invalid = execution.played is None
         fallback = mended = None
         if invalid and self.settings.fallback == "credit":

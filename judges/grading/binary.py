@@ -40,7 +40,7 @@ class Binary(base.OneRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.chosen["swapped"] and not self.shows_reference:
+        if self.chosen.get("swapped") and not self.shows_reference:
             raise UserError(
                 "judge.grading.options.swapped=true takes answer and reference for each other, and"
                 " judge.grading.options.reference=hidden shows no reference. Type"
@@ -49,7 +49,7 @@ class Binary(base.OneRequest):
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
         """One user turn; with ``swapped`` the reference stands where the answer belongs."""
-        if self.chosen["swapped"]:
+        if self.chosen.get("swapped"):
             row, answer = dataclasses.replace(row, reference=answer), row.reference or ""
         return super().messages(row, answer)
 
@@ -59,6 +59,6 @@ class Binary(base.OneRequest):
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """1 for a right answer, 0 for any other."""
-        if self.chosen["reads"] != "anchored":
+        if self.chosen.get("reads", "anchored") != "anchored":
             return bracket.loosely(reply, self.chosen["reads"] == "tail", ("true", "yes", "[[1]]"))
         return bracket.choice(reply, {YES: 1.0, NO: 0.0})

@@ -32,8 +32,9 @@ def effective(settings: Simulated) -> dict[str, Any]:
     reference = DEFAULT_REFERENCE | {key: tuple(pair) for key, pair in settings.reference.items()}
     plain = dataclasses.asdict(settings)
     del plain["domains"]
-    if not (settings.model and settings.favourite):  # as it was before there were any
-        del plain["model"], plain["favourite"]
+    for name in ("model", "favourite"):  # a judge without them keeps the identity that it had
+        if not plain[name]:
+            del plain[name]
     # Only what a domain changes: a judge without settings by domain keeps the identity it had.
     changed = {name: there for name in DOMAINS if (there := changed_in(settings, name))}
     domains = {"domains": changed} if changed else {}

@@ -86,7 +86,9 @@ class Operators:
         """What a prompt asks. Raises Unanswerable: its row is of a task that does not say what a
         model may answer."""
         operator = operator_of(text)
-        rows = (self._row_of(prompt_id(line.strip())) for line in text.split("\n"))
+        # what is no Unicode is no line of a row
+        lines = text.encode("utf-8", "replace").decode().split("\n")
+        rows = (self._row_of(prompt_id(line.strip())) for line in lines)
         row = next((row for row in rows if row is not None), None)
         if row is None:
             return Asked(operator, None, (), content, len(text))
@@ -109,6 +111,7 @@ class Operators:
             text = _STYLE["unknown"]
             if asked.row is not None:
                 text = _Reply(self, asked, right, operating, draw, asked.row).text()
+        text = text.encode("utf-8", "replace").decode()
         return Reply(text, tokens(asked.characters), tokens(len(text)) + operating.tokens)
 
     def shared(self, kind: str, address: str) -> float:

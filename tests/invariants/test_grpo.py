@@ -14,6 +14,7 @@ from experiments.policies.load import load_policy
 from experiments.scorer import Scorer
 from experiments.trainer.checkpoints import newest
 from experiments.trainer.grpo import grpo_config, make_trainer
+from experiments.world import Direct
 from study.errors import UserError
 from study.records import Recorder
 from study.schema import Judge, Lora, Policy, Study, Task, Trainer
@@ -60,6 +61,14 @@ class LengthJudge:
         )
 
 
+class Keeps(Scorer):
+    """A scorer that keeps the token ids of each step's completions."""
+
+    def __call__(self, prompts, completions, completion_ids, *args, **kwargs):
+        self.ids = [*getattr(self, "ids", []), completion_ids]
+        return super().__call__(prompts, completions, completion_ids, *args, **kwargs)
+
+
 def study(**trainer):
     settings = {
         "steps": 2,
@@ -83,7 +92,7 @@ def run(config, folder, cache, acting=None, resume=0, **scoring):
     rows = TASKS[config.task.name].rows(config.task, "train")
     model, tokenizer = load_policy(POLICY, TASK, cache)
     recorder = Recorder(folder, resume)
-    scorer = Scorer(config, oracle(config.task), acting or LengthJudge(), **scoring)
+    scorer = Keeps(config, oracle(config.task), acting or LengthJudge(), **scoring)
     scorer.on_missing = recorder.write_missing
     lines = []
     set_seed(config.seed)
@@ -96,7 +105,12 @@ def run(config, folder, cache, acting=None, resume=0, **scoring):
     table = ds.dataset(folder / "rollouts", format="parquet").to_table().to_pylist()
     records = sorted(table, key=lambda row: row["rollout_id"])
     return SimpleNamespace(
-        records=records, weights=weights, start=start, lines=lines, trainer=trainer
+        records=records,
+        weights=weights,
+        start=start,
+        lines=lines,
+        trainer=trainer,
+        ids=getattr(scorer, "ids", []),
     )
 
 
@@ -105,30 +119,36 @@ def whole(tmp_path_factory, cache):
     return run(study(), tmp_path_factory.mktemp("whole"), cache)
 
 
-def test_recorded_logprob_is_that_of_the_sampling_distribution(whole):
-    """Recomputed from the initial weights, with the temperature, for the first step's rollouts."""
-    model, tokenizer = whole.trainer.model, whole.trainer.processing_class
-    trained = {name: value.clone() for name, value in model.state_dict().items()}
+class Shows(Direct):
+    """A world whose policy is shown more than the row."""
+
+    prompts = True
+
+    def shown(self, row, learning=True):
+        return ({"role": "system", "content": "name some words"}, *row.messages)
+
+
+@pytest.mark.parametrize("world", [Direct(), Shows()], ids=["row", "more"])
+def test_recorded_logprob_is_that_of_the_sampling_distribution(world, tmp_path, cache):
+    """Recomputed from the initial weights, with the temperature, for the first step's rollouts: of
+    the very prompt that the policy was shown."""
+    run_of = run(study(), tmp_path, cache, world=world)
+    model, tokenizer = run_of.trainer.model, run_of.trainer.processing_class
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(whole.start[name])
+            parameter.copy_(run_of.start[name])
     rows = {row.prompt_id: row for row in TASKS[TASK.name].rows(TASK, "train")}
-    for record in whole.records[:8]:
-        messages = list(rows[record["prompt_id"]].messages)
+    for record, text in zip(run_of.records[:8], run_of.ids[0], strict=True):
+        messages = list(world.shown(rows[record["prompt_id"]]))
         prompt = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_dict=False
         )
-        text = tokenizer(record["completion"], add_special_tokens=False).input_ids
-        if record["stop"] == "stop":
-            text = [*text, tokenizer.eos_token_id]
-        if len(text) != record["tokens"]:
-            continue  # special tokens inside the completion do not survive decoding
+        assert len(text) == record["tokens"]
         ids = torch.tensor([[*prompt, *text]])
         with torch.no_grad():
             logits = model(ids).logits[0, len(prompt) - 1 : -1] / 0.7
         by_hand = logits.log_softmax(-1).gather(-1, ids[0, len(prompt) :, None]).sum().item()
         assert record["logprob_sum"] == pytest.approx(by_hand, abs=1e-3)
-    model.load_state_dict(trained)
 
 
 def test_recorded_advantages_follow_from_recorded_rewards(whole):

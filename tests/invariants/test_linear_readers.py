@@ -27,15 +27,18 @@ from judges import parse
 from judges.grading import GRADINGS, delimiters, reply_format
 from judges.grading.vocabulary import largest_number, read_labels
 from judges.probes.rewriters import edits
+from judges.simulated import operators
 from study import completions, secrets
 from study.answers import answer_of, opened, strip_thinking
 from study.features import features
 from study.rewards.formulas import repetition
+from study.rows import make_row
 from study.sandbox.calls import Limits, read_reply, same
 from study.sandbox.inside import border
 from study.sandbox.inside.literal import loads
 from study.schema import Repetition
-from study.tasks import instruct_mini
+from study.simulated_executor import SimulatedExecutor
+from study.tasks import instruct_mini, workflow_mini
 from study.tasks.datasets.item import Item
 from study.truth import choice, code, mathematics, numbers, qa
 from study.verdict import Reply, Request
@@ -136,6 +139,37 @@ def operator_reply(text: str) -> None:
         vote(domain, text)
 
 
+SUM = make_row(
+    ({"role": "user", "content": "What is 1 + 1?"},),
+    spec={
+        "item": replace(
+            PROBLEM,
+            dataset="sums-easy",
+            domain="math",
+            meta={"difficulty": "easy", "right": "2", "wrong": ["3"]},
+        )
+    },
+)
+QA = replace(SUM.spec["item"], domain="qa", dataset="facts-easy")
+SIMULATED = operators.Operators(
+    SimulatedExecutor(), lambda address: SUM if address == SUM.prompt_id else None
+)
+
+
+def operator_prompt(text: str) -> None:
+    """What programs and models wrote into the prompts of operators, as a simulated one reads it."""
+    for name, marks in operators.PROMPTS.items():
+        shown = f"{marks['before']}{text}{marks['after']}"
+        if marks["role"] == "chooses":
+            shown = f"\n\nA:\n{text}\n\nB:\n{text}{marks['after']}"
+        asked = SIMULATED.read(f"{marks['phrase']}\nWhat is 1 + 1?{shown}", b"")
+        assert asked.row is SUM and asked.operator == name
+    SIMULATED.read(text, b"")
+    for item in (SUM.spec["item"], replace(PROBLEM, meta=SUM.spec["item"].meta), QA):
+        operators.bare(item, text)
+        workflow_mini.is_favourite(item, text)
+
+
 def flagged(text: str) -> None:
     """The answer of a program, which speaks to whoever reads it."""
     flags.judge_address(text)
@@ -147,6 +181,7 @@ def flagged(text: str) -> None:
 READERS: dict[str, Callable[[str], object]] = {
     "workflow programs": program,
     "operator replies": operator_reply,
+    "operator prompts": operator_prompt,
     "flags": flagged,
     "crossing": crossing,
     "numbers": numbers.final_number,

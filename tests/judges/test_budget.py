@@ -9,9 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from judges.budget import Budget, BudgetSpent, Spent, check_limits, spent_before, usd_of
+from judges.budget import (
+    Budget,
+    BudgetSpent,
+    Spent,
+    check_limits,
+    spent_before,
+    usd_of,
+    usd_of_calls,
+)
 from study.errors import UserError
-from study.schema import Cost, Judge, Price, Simulated
+from study.schema import Cost, Executor, Judge, Price, Simulated
 
 PRICED = Judge(name="dear", price=Price(input=1.0, output=2.0))
 
@@ -94,3 +102,26 @@ def test_a_resumed_cell_goes_on_counting(tmp_path: Path) -> None:
     with pytest.raises(BudgetSpent):
         Budget(Cost(max_calls=13), [PRICED], (total, last)).check()
     Budget(Cost(max_calls=14), [PRICED], (total, last)).check()
+
+
+def test_calls_of_operators_count_too(tmp_path: Path) -> None:
+    calls = [
+        {"attempts": 2, "cost_usd": 0.02},
+        {"attempts": 0, "cost_usd": 0.0},
+        {"attempts": 1, "cost_usd": None},  # as the mean of the requests whose cost is known
+    ]
+    assert usd_of_calls(calls) == pytest.approx(0.03)
+    budget = Budget(Cost(max_calls=10), [PRICED, Executor(name="free")])
+    budget.add(4, [row(0.01)], calls)
+    assert (budget.spent.calls, budget.spent.usd) == (4, pytest.approx(0.04))
+    for kind, rows in (("verdicts", [row(0.01)]), ("calls", calls)):
+        (tmp_path / kind).mkdir()
+        table = pa.Table.from_pylist([{"step": 1} | each for each in rows])
+        pq.write_table(table, tmp_path / kind / "step-000001.parquet")
+    total, last = spent_before(tmp_path)
+    assert total == last == Spent(4, pytest.approx(0.04))
+
+
+def test_an_executor_needs_a_price_for_a_limit_in_dollars() -> None:
+    with pytest.raises(UserError, match=r"executor=free has no price.*executor\.price\.input"):
+        check_limits(Cost(max_usd=1.0), [PRICED, Executor(name="free")])

@@ -20,6 +20,7 @@ from study.errors import UserError
 from study.rows import Row, Truth, make_row
 from study.schema import Grading, Judge, Simulated
 from study.simulated import DOMAINS
+from study.verdict import Reply
 
 TURN = ({"role": "user", "content": "What is {two} times 8?"},)
 ROW = make_row(TURN, reference="sixteen, of course")
@@ -171,3 +172,28 @@ def test_a_simulated_judge_knows_the_row_whatever_else_it_is_shown(name, referen
     with Session(judge, None, oracle) as session:
         scores = [draws[0].score for draws in session.verdicts(items)]
     assert scores == [1.0, 0.0] * 4
+
+
+def test_swapped_arguments_are_a_treatment_that_needs_a_reference():
+    content = asked("binary", {"swapped": True})
+    assert undelimit("reference", content) == "15"
+    assert undelimit("answer", content) == "sixteen, of course"
+    with pytest.raises(UserError, match="reference=shown"):
+        GRADINGS["binary"]({"swapped": True, "reference": "hidden"})
+
+
+@pytest.mark.parametrize(
+    ("text", "anchored", "tail", "substring"),
+    [
+        ("It is the same. [[1]]", 1.0, 1.0, 1.0),
+        ("It differs. [[0]]", 0.0, 0.0, 0.0),
+        ("Yes, I see. " + "x" * 200 + " [[0]]", 0.0, 0.0, 1.0),
+        ("Not true at all [[0]]", 0.0, 1.0, 1.0),
+        ("", None, 0.0, 0.0),
+        ("no verdict", None, 0.0, 0.0),
+    ],
+)
+def test_loose_readers_never_miss_a_verdict(text, anchored, tail, substring):
+    for reads, score in (("anchored", anchored), ("tail", tail), ("substring", substring)):
+        parsed = GRADINGS["binary"]({"reads": reads}).parse(Reply(text))
+        assert parsed.score == score

@@ -59,7 +59,8 @@ class Client:
     def post(self, body: dict[str, Any]) -> Response:
         async def ask() -> Response:
             async with AsyncClient(transport=self.transport, base_url="http://sim") as client:
-                return await client.post("/v1/chat/completions", json=body)
+                raw = json.dumps(body).encode()  # ASCII, as clients send it
+                return await client.post("/v1/chat/completions", content=raw)
 
         return asyncio.run(ask())
 
@@ -201,6 +202,14 @@ def test_what_it_cannot_answer_is_no_outage():
     assert ask(None)[0] == 400 and ask("x", model="other")[0] == 404 and ask("x", n=2)[0] == 400
 
 
+def test_a_solution_that_is_no_unicode_is_said_again_as_what_is():
+    client, row = Client(), ROWS["facts-easy"]
+    for seed in range(20):
+        content = prompt("Revise", row, "Answer: a\ud800b")
+        body = {"messages": [{"role": "user", "content": content}], "seed": seed}
+        assert client.post(body).status_code == 200
+
+
 def test_long_prompts_get_empty_replies():
     row, n = ROWS["sums-easy"], 600
     settings = replace(SETTINGS, empty=0.1, empty_per_1000=0.1)
@@ -209,7 +218,7 @@ def test_long_prompts_get_empty_replies():
     assert near(empty / n, 0.1 + 0.1 * len(text) / 1000, n)
 
 
-@given(text=st.text() | st.text(alphabet="ABC:\n-<>`", max_size=200))
+@given(text=st.text(st.characters()) | st.text(alphabet="ABC:\n-<>`", max_size=200))
 def test_any_text_is_read_as_some_prompt(text):
     world = Operators(SETTINGS, lookup(TASK))
     asked = world.read(f"{text}\n{ROWS['sums-easy'].prompt_text()}\n{text}", b"")

@@ -200,7 +200,7 @@ def test_a_judge_takes_its_own_models_favourite_for_right():
 
 
 def test_a_judge_without_a_favourite_is_the_judge_that_it_was():
-    assert not {"model", "favourite"} & effective(Simulated(model="sim")).keys()
+    assert not {"model", "favourite"} & effective(Simulated()).keys()
     assert effective(Simulated(model="sim", favourite=0.1))["favourite"] == 0.1
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.operators.answer_generate import AGAIN
+from experiments.workflow.planted import small_programs
 from judges.simulated.operators import PROMPTS, operator_of, solutions
+from tests.experiments.workflow.world import SIM, rates_table
 
 SHOWN = "Answer: 42"
 VALUES = {
@@ -22,8 +26,15 @@ VALUES = {
 }
 
 
-def test_every_operator_has_a_phrase():
-    assert PROMPTS.keys() == OPERATORS.keys()
+def test_every_operator_has_a_phrase_and_rates():
+    assert SIM.simulated is not None
+    assert PROMPTS.keys() == OPERATORS.keys() == SIM.simulated.operators.keys()
+
+
+def test_the_docs_have_the_rates_of_the_preset():
+    page = (Path(__file__).parents[3] / "docs/workflows.md").read_text(encoding="utf-8")
+    assert rates_table() in page
+    assert f"tries {len(small_programs())} small programs" in page
 
 
 @pytest.mark.parametrize("name", PROMPTS)
