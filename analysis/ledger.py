@@ -42,11 +42,12 @@ def main(options: Options) -> int:
         )
         lines += [f"  {metric:<16} {text[metric]}" for metric in _PER_RUN]
         lines += [f"  {metric:<24} {text[metric]}" for metric in (*aligned, *_PER_POLICY)]
-        lines.append(f"  {'feature':<12}" + "".join(f"{key:<32}" for key in _PER_FEATURE))
+        width = 2 + max(map(len, (*runs[0].names, "repetition")))
+        lines.append(f"  {'feature':<{width}}" + "".join(f"{key:<32}" for key in _PER_FEATURE))
         for name in runs[0].names:
             columns = [text[f"{key}/{name}"] for key in _PER_FEATURE]
             if set(columns) != {MISSING}:
-                lines.append(f"  {name:<12}" + "".join(f"{column:<32}" for column in columns))
+                lines.append(f"  {name:<{width}}" + "".join(f"{column:<32}" for column in columns))
     print(with_problems(lines or [NO_RUN], [*problems, *steps.attrs["problems"]]))
     return 0
 

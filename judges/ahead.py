@@ -8,6 +8,7 @@ with session.batch():
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from judges.session import Session
+    from study.rewards.compose import RewardInputs
     from study.rows import Row
     from study.verdict import Verdict
 
@@ -103,3 +105,26 @@ def judge_all(
     votes_N = (ahead or Ahead(session, group_size)).votes(items)
     session.stop_if_refused()
     return votes_N
+
+
+def judge_asked(
+    session: Session, inputs: Sequence[RewardInputs], group_size: int
+) -> list[list[Verdict]]:
+    """The votes on each of P * G rollouts; none on one whose program came to no answer, and none
+    where a grading that compares has less than two answers of a group."""
+    if all(rollout.was_asked for rollout in inputs):
+        return judge_all(session, [rollout.item for rollout in inputs], group_size)
+    places = [place for place, rollout in enumerate(inputs) if rollout.was_asked]
+    if session.compares:
+        groups: dict[int, list[int]] = defaultdict(list)
+        for place in places:
+            groups[place // group_size].append(place)
+        whole = [group for group in groups.values() if len(group) > 1]
+        places = [place for group in whole for place in group]
+        items = [[inputs[place].item for place in group] for group in whole]
+        told = session.groups([(group[0][0], [answer for _, answer in group]) for group in items])
+        session.stop_if_refused()
+    else:
+        told = judge_all(session, [inputs[place].item for place in places], 1)
+    votes = dict(zip(places, told, strict=True))
+    return [votes.get(place, []) for place in range(len(inputs))]

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from judges.ahead import judge_all
+from judges.ahead import judge_asked
 from judges.grading.checks import check_group
 from judges.identity import judge_id
 from judges.session import Session
@@ -38,7 +38,6 @@ from study.files import Damaged, say, write_json
 from study.records import PLACE, REPLAYED, VERDICT, parts, read_part, write_part
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
-from study.rewards.compose import RewardInputs
 from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.workflow import OK
 from study.rows import Row
@@ -231,7 +230,7 @@ def _step(
     shown = [
         replace(rollout, answer=answer) for rollout, answer in zip(inputs, answers, strict=True)
     ]
-    votes_N = _asked(session, shown, size)
+    votes_N = judge_asked(session, shown, size)
     scores = [mean_score(votes) for votes in votes_N]
     rewards = compose.recompose(config, inputs, scores, size, policy)
     rewards_P_G = np.array(rewards, dtype=float).reshape(-1, size)
@@ -247,27 +246,6 @@ def _step(
         for record, *new in zip(records, scores, rewards, after, strict=True)
     ]
     return replayed, verdicts
-
-
-def _asked(session: Session, inputs: Sequence[RewardInputs], size: int) -> list[list[Verdict]]:
-    """The votes on each of P * G rollouts; none on one whose program came to no answer, and none
-    where a grading that compares has less than two answers of a group."""
-    if all(rollout.was_asked for rollout in inputs):
-        return judge_all(session, [rollout.item for rollout in inputs], size)
-    places = [place for place, rollout in enumerate(inputs) if rollout.was_asked]
-    if session.compares:
-        groups: dict[int, list[int]] = defaultdict(list)
-        for place in places:
-            groups[place // size].append(place)
-        whole = [group for group in groups.values() if len(group) > 1]
-        places = [place for group in whole for place in group]
-        items = [[inputs[place].item for place in group] for group in whole]
-        told = session.groups([(group[0][0], [answer for _, answer in group]) for group in items])
-        session.stop_if_refused()
-    else:
-        told = judge_all(session, [inputs[place].item for place in places], 1)
-    votes = dict(zip(places, told, strict=True))
-    return [votes.get(place, []) for place in range(len(inputs))]
 
 
 def _replayed(

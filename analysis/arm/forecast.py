@@ -17,20 +17,21 @@ import numpy as np
 import pandas as pd
 
 from analysis.arm.ranking import moved_most, rank
-from analysis.records.frames import runs_frame
+from analysis.records.frames import OPERATOR, runs_frame
 from analysis.reports.figures import looks, style
 from analysis.statistics.estimate import Estimate, columns
 from analysis.statistics.intervals import mean_interval
 from analysis.step.transmission import group_cov
-from judges.ahead import judge_all
+from judges.ahead import judge_asked
 from judges.session import Session
 from judges.store import Store
 from study.cells import Cell, load_cell, study_cells
 from study.compose import load_presets
+from study.endings import Ending
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
 from study.files import Damaged, say
-from study.records import parts, read_part
+from study.records import FEATURE, parts, read_part
 from study.rewards import compose
 from study.rewards.advantages import advantages
 from study.rows import Row
@@ -47,6 +48,11 @@ class Rollouts:
     records: tuple[tuple[dict[str, Any], ...], ...]
     features: np.ndarray
     names: tuple[str, ...]
+
+    @property
+    def asked(self) -> np.ndarray:
+        """Whether a judge is asked about each, (P, G): not where a program came to no answer."""
+        return np.array([[r["outcome"] in (None, Ending.OK) for r in g] for g in self.records])
 
 
 @dataclass(frozen=True)
@@ -100,16 +106,17 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
     """The distinct groups of the first ``steps`` steps of all runs.
 
     Arms of one seed share their first rollouts, which are then taken once. A missing answer has NaN
-    features. Raises UserError: nothing is recorded, or groups differ in size.
+    features; the calls of each operator are features of an executed program.
+    Raises UserError: nothing is recorded, or groups differ in size.
     """
     task = cells[0].config.task
     row_of = lookup(task)
     groups: dict[tuple[str | None, ...], tuple[Row, tuple[dict[str, Any], ...]]] = {}
-    needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules"]
+    needed = ["rollout_id", "group", "prompt_id", "answer", "tokens", "truth", "rules", "outcome"]
     for cell in cells:
         for part in parts(cell.dir / "rollouts")[:steps]:
             try:
-                table = read_part(part, needed)
+                table = read_part(part)
             except Damaged as error:
                 say(f"{part} is left out: it {error.why}.")
                 continue
@@ -123,7 +130,8 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
                 group = [record for record in records if record["group"] == number]
                 group.sort(key=lambda record: record["rollout_id"])
                 prompt = group[0]["prompt_id"]
-                key = (prompt, *(record["answer"] for record in group))
+                same = ("answer", "program_sha")
+                key = (prompt, *(record.get(name) for record in group for name in same))
                 row = rows_of[prompt]
                 assert row is not None
                 groups.setdefault(key, (row, tuple(group)))
@@ -134,9 +142,18 @@ def first_rollouts(cells: Sequence[Cell], steps: int, keyword: str = "") -> Roll
             " A forecast needs recorded steps of one group size."
         )
     rows, members = zip(*groups.values(), strict=True)
-    values = measured([record["answer"] for group in members for record in group], keyword)
-    shape = (len(members), len(members[0]), len(FEATURES))
-    return Rollouts(rows, members, values.reshape(shape), FEATURES)
+    told = [record for group in members for record in group]
+    values = measured([record["answer"] for record in told], keyword)
+    calls = sorted(set.intersection(*(set(record) for record in told)))
+    calls = [name for name in calls if name.startswith(OPERATOR)]
+    counted = [
+        [record[name] if record["outcome"] == Ending.OK else None for name in calls]
+        for record in told
+    ]
+    values = np.hstack([values, np.array(counted, dtype=float).reshape(len(told), len(calls))])
+    names = (*FEATURES, *(name.removeprefix(FEATURE) for name in calls))
+    shape = (len(members), len(members[0]), len(names))
+    return Rollouts(rows, members, values.reshape(shape), names)
 
 
 def rewards(
@@ -156,11 +173,11 @@ def rewards(
     size = len(rollouts.records[0])
     truth_of = oracle(config.task)
     if judge.simulated is not None:  # then it says at once what it says
-        truth_of.truths(*zip(*(rollout.item for rollout in recorded), strict=True))
+        asked = [rollout.item for rollout in recorded if rollout.was_asked]
+        truth_of.truths([row for row, _ in asked], [answer for _, answer in asked])
     with Store(store_path) as store, Session(judge, store, truth_of) as session:
         session.check()
-        items = [rollout.item for rollout in recorded]
-        scores = [mean_score(votes) for votes in judge_all(session, items, size)]
+        scores = [mean_score(votes) for votes in judge_asked(session, recorded, size)]
     paid = compose.recompose(config, recorded, scores, size, judge.on_failure)
     scores_P_G, paid_P_G = np.array([scores, paid], dtype=float).reshape(2, -1, size)
     return scores_P_G, paid_P_G
@@ -205,7 +222,8 @@ def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
     for label, (judge, cell) in chosen.items():
         scores, paid = rewards(judge, cell, rollouts, study_dir.parent / "verdicts.db")
         scale = cell.config.trainer.scale_rewards
-        lines += pushes(label, paid, rollouts, scale, float(np.isnan(scores).mean()))
+        unscored = float(np.isnan(scores[rollouts.asked]).mean())
+        lines += pushes(label, paid, rollouts, scale, unscored)
         by_judge[label] = covariances(paid, rollouts, scale)
     return {
         "study": study_dir.name,

@@ -2,9 +2,10 @@
 
 Two arms are compared where their recorded settings differ in exactly one key, or in one preset (a
 judge by another name, an executor by another name), and one of the two has there what the base arm
-has. The base arm is, of the base judge's arms of programs, the one with most settings at their
-default. What follows from a key is not counted beside it: without a world of programs there are no
-settings of one.
+has. The base arm is the arm of programs that differs from most others in one key alone; of several
+the study's base arm or one with its judge, then the one with most settings at their default. What
+follows from a key is not counted beside it: a preset brings settings with it, those apart in which
+arms of one preset differ, and without a world of programs there are no settings of one.
 """
 
 from __future__ import annotations
@@ -57,33 +58,55 @@ def treatments(runs: Sequence[Run], programs: Sequence[Programs]) -> list[Treatm
         programs: those of them that are runs of programs.
     """
     settings = {run.arm: _settings(run) for run in runs}
-    base = _base(runs, {each.run.arm for each in programs}, settings)
-    if base is None:
-        return []
+    beyond = _beyond_presets(list(settings.values()))
+    apart = {
+        (arm, other): _different(mine, theirs, beyond)
+        for arm, mine in settings.items()
+        for other, theirs in settings.items()
+    }
+    base = _base(runs, sorted({each.run.arm for each in programs}), settings, apart)
     compared = []
-    for arm, mine in settings.items():
-        for other, theirs in settings.items():
-            keys = _different(mine, theirs)
-            if len(keys) != 1 or other == arm:
-                continue
-            (key,) = keys
-            usual = _value(settings[base], key)
-            if key.split(".")[0] in PARTS and _value(theirs, key) == usual != _value(mine, key):
-                name = f"{key}={_typed(_value(mine, key))}"
-                compared.append(_compared(name, arm, other, runs, programs))
+    for (arm, other), keys in apart.items():
+        key = next(iter(keys), "")
+        if len(keys) != 1 or key.split(".")[0] not in PARTS:
+            continue
+        value = _value(settings[arm], key)
+        if _value(settings[other], key) == _value(settings[base], key) != value:
+            name = f"{key}={_typed(value)}"
+            compared.append(_compared(name, arm, other, runs, programs))
     return sorted(compared, key=lambda row: (row.base != base, row.name, row.base))
 
 
 def _base(
-    runs: Sequence[Run], of_programs: Collection[str], settings: Mapping[str, dict[str, Any]]
-) -> str | None:
-    """The base arm (see the module); None for a single arm."""
-    first = base_of(runs)
-    if first is None:
-        return None
+    runs: Sequence[Run],
+    of_programs: Sequence[str],
+    settings: Mapping[str, dict[str, Any]],
+    apart: Mapping[tuple[str, str], set[str]],
+) -> str:
+    """The base arm (see the module)."""
+    first = base_of(runs) or of_programs[0]
     judge = {run.arm: run.acting for run in runs}
-    alike = [arm for arm in sorted(of_programs) if judge[arm] == judge[first]] or [first]
-    return min(alike, key=lambda arm: (len(settings[arm]), arm))
+
+    def rank(arm: str) -> tuple[int, bool, int, bool, str]:
+        neighbours = sum(len(apart[arm, other]) == 1 for other in settings)
+        return -neighbours, judge[arm] != judge[first], len(settings[arm]), arm != first, arm
+
+    return min(of_programs, key=rank)
+
+
+def _beyond_presets(settings: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The keys of presets in which arms with the same preset differ."""
+    keys = set()
+    for preset in PRESETS:
+        by_name: dict[Any, list[Mapping[str, Any]]] = {}
+        for each in settings:
+            by_name.setdefault(_value(each, preset), []).append(each)
+        for alike in by_name.values():
+            held = {key for each in alike for key in each if key.startswith(f"{preset}.")}
+            keys |= {
+                key for key in held if any(_value(e, key) != _value(alike[0], key) for e in alike)
+            }
+    return keys
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -107,12 +130,15 @@ def _typed(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
-def _different(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> set[str]:
+def _different(
+    mine: Mapping[str, Any], theirs: Mapping[str, Any], beyond: Collection[str]
+) -> set[str]:
     """The keys in which two arms differ, as a treatment would name them."""
     keys = {key for key in {*mine, *theirs} if _value(mine, key) != _value(theirs, key)}
     for preset in PRESETS:
         if f"{preset}.name" in keys:
-            keys = {key for key in keys if not key.startswith(f"{preset}.")} | {preset}
+            follow = {key for key in keys if key.startswith(f"{preset}.")}
+            keys = keys - (follow - set(beyond)) | {preset}
     if "world" in keys:
         keys = {key for key in keys if key.split(".")[0] not in ("workflow", "executor")}
     if len(keys) > 1:  # a leave to do what another key does

@@ -17,8 +17,8 @@ TAIL = 0.1
 
 
 def unit(feature: str) -> str:
-    """The unit of one feature, for axes and tables."""
-    return UNITS.get(feature, "per answer")
+    """The unit of one feature, for axes and tables; ``op/NAME`` counts calls of an operator."""
+    return UNITS.get(feature, "calls" if feature.startswith("op/") else "per answer")
 
 
 def ends(values_T: np.ndarray) -> tuple[float, float]:

@@ -40,6 +40,8 @@ from study.verify import foreign_parts, read_form, strangers
 
 NUMBERS = (COMPONENT, FEATURE)
 """Prefixes of columns that the contract does not name, and that are numbers."""
+OPERATOR = f"{FEATURE}op/"
+"""Prefix of those that count the executed calls of one operator in a program."""
 ROLLOUT_COLUMNS = frame_types(
     {
         **ROLLOUT,
@@ -136,11 +138,21 @@ def rollouts_frame(
 ) -> pd.DataFrame:
     """Every recorded rollout with its run axes; ``columns`` and ``steps`` limit what is read.
 
-    A prefix of `NUMBERS` among the columns stands for all columns that begin with it. A component
-    or feature that no rollout has is NaN throughout. Raises KeyError: a column that no rollout file
-    has and the contract does not know.
+    A prefix such as those of `NUMBERS` among the columns, which ends with a slash, stands for all
+    columns that begin with it. A component or feature that no rollout has is NaN throughout.
+    Raises KeyError: a column that no rollout file has and the contract does not know.
     """
     return _parts_frame(Path(study_dir), "rollouts", ROLLOUT_COLUMNS, columns, runs, steps)
+
+
+def plays(cell: Path) -> bool:
+    """Whether the completions of a run are programs: its first sound part has an ``outcome``."""
+    for part in parts(cell / "rollouts"):
+        try:
+            return "outcome" in read_part(part, ["outcome"]).column_names
+        except Damaged:
+            continue
+    return False
 
 
 def verdicts_frame(
@@ -257,7 +269,7 @@ def _parts_frame(
             if table := _read(lambda path: _part(path, contract, columns), path, problems):
                 codes = pa.array([code] * table.num_rows, pa.int32())
                 tables.append(table.append_column("_run", codes))
-    wanted = list(contract) if columns is None else [n for n in columns if n not in NUMBERS]
+    wanted = list(contract) if columns is None else [n for n in columns if n[-1] != "/"]
     frame = pd.DataFrame({"_run": pd.Series([], dtype="int32")})
     if tables:
         frame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
@@ -291,8 +303,8 @@ def _part(path: Path, contract: dict[str, str], columns: Sequence[str] | None) -
 
 
 def _asked(path: Path, columns: Sequence[str]) -> list[str]:
-    """The columns with step, and for each prefix of `NUMBERS` among them what begins with it."""
-    prefixes = tuple(name for name in columns if name in NUMBERS)
+    """The columns with step, and for each prefix among them what begins with it."""
+    prefixes = tuple(name for name in columns if name[-1] == "/")
     if not prefixes:
         return [*columns, "step"]
     read_part(path, ["step"])  # that it is sound

@@ -5,27 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from analysis.records.frames import NUMBERS, rollouts_frame
+from analysis.records.frames import NUMBERS, OPERATOR, plays, rollouts_frame
 from analysis.records.runs import Records, Run
 from study.endings import INFRASTRUCTURE, Ending
-from study.files import Damaged
-from study.records import COMPONENT, FEATURE, parts, read_part
+from study.records import FEATURE
 
-OPERATOR = f"{FEATURE}op/"
-"""Prefix of the columns that count the executed calls of one operator."""
 COLUMNS = (
     *("step", "group", "member", "prompt_id", "dataset", "domain", "answer", "truth"),
     *("judge_score", "reward", "outcome", "ast_sha", "flags", *NUMBERS),
 )
 REFUSED = (Ending.SYNTAX_ERROR, Ending.FORBIDDEN, Ending.CONTRACT_ERROR, Ending.DRY_RUN_ERROR)
 """Endings of programs that were not run."""
-VERDICTS = (f"{COMPONENT}judge", f"{COMPONENT}truth")
-"""Component columns that are no terms of the reward."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ def read_programs(records: Records, cells: Sequence[str]) -> tuple[list[Programs
     """
     runs, problems = [], []
     for run in records.runs:
-        if run.cell not in cells or not _plays(records.folder / run.cell / "rollouts"):
+        if run.cell not in cells or not plays(records.folder / run.cell):
             continue
         row = records.table[records.table["cell"] == run.cell]
         rollouts = rollouts_frame(records.folder, COLUMNS, row)
@@ -117,16 +111,6 @@ def of_frame(run: Run, rollouts: pd.DataFrame) -> Programs | None:
         dataset=placed["dataset"].fillna("").astype("str"),
     )
     return Programs(run, named.reset_index(drop=True))
-
-
-def _plays(folder: Path) -> bool:
-    """Whether the first sound part of a run has outcomes."""
-    for part in parts(folder):
-        try:
-            return "outcome" in read_part(part, ["outcome"]).column_names
-        except Damaged:
-            continue
-    return False
 
 
 def masked(outcome: pd.Series) -> pd.Series:

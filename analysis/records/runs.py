@@ -25,7 +25,9 @@ from analysis.records import policies
 from analysis.records.behaviour import shift
 from analysis.records.frames import (
     NAMELESS,
+    OPERATOR,
     judge_doses,
+    plays,
     read_config,
     rollouts_frame,
     runs_frame,
@@ -34,10 +36,11 @@ from analysis.records.frames import (
 )
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
+from study.endings import Ending
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
 from study.identity import flatten, identifying
-from study.records import HELD_OUT, OVERALL
+from study.records import FEATURE, HELD_OUT, OVERALL
 
 LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""
@@ -68,6 +71,8 @@ class Run:
     """(P, G), the acting judge's score before the failure policy."""
     features: np.ndarray
     names: tuple[str, ...]
+    """`study.features.FEATURES`; where every run of the study wrote programs also ``op/NAME``, an
+    executed program's calls of an operator."""
     shadows: Mapping[str, np.ndarray] = field(default_factory=dict)
     scale: str = "group"
     on_failure: str = "unscored"
@@ -76,6 +81,8 @@ class Run:
     """
     rollouts: int = 0
     """Rollouts on record. The arrays have a place for every member of every group."""
+    unasked: int = 0
+    """Those of them whose program came to no answer, so that no judge was asked."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The cell's resolved config, flat: ``trainer.beta`` and so on."""
     logged: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -186,15 +193,23 @@ def read_study(study_dir: Path | str) -> Records:
     size = sum(part.lstat().st_size for part in folder.glob("*/*/step-*.parquet"))
     cells = on_each_core(_read_cell, jobs, size)
     counted = [counts for _, counts, _ in cells if len(counts)]
+    runs = [run for run, _, _ in cells if run is not None]
+    if len({run.names for run in runs}) > 1:
+        runs = [_of_texts(run) for run in runs]
     empty = pd.DataFrame(columns=list(OUTCOMES))
     return Records(
         folder,
         table,
-        [run for run, _, _ in cells if run is not None],
+        runs,
         pd.concat(counted, ignore_index=True) if counted else empty,
         keyword,
         [*table.attrs["problems"], *lost, *(line for _, _, lines in cells for line in lines)],
     )
+
+
+def _of_texts(run: Run) -> Run:
+    """A run with the features that every answer has."""
+    return replace(run, features=run.features[..., : len(FEATURES)], names=FEATURES)
 
 
 def step_means(run: Run, values_P_G: np.ndarray) -> np.ndarray:
@@ -253,7 +268,8 @@ def _workers(cores: int) -> ProcessPoolExecutor:
 def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.DataFrame, list[str]]:
     folder, row, keyword = job
     cell = row.iloc[0]
-    rollouts = rollouts_frame(folder, [*_WANTED, REFERENCE], row)
+    counted = [OPERATOR] if plays(folder / str(cell["cell"])) else []
+    rollouts = rollouts_frame(folder, [*_WANTED, REFERENCE, *counted], row)
     problems = list(rollouts.attrs["problems"])
     lost = rollouts[["step", "group", "member"]].isna().any(axis=1)
     if lost.any():
@@ -263,6 +279,9 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
         )
         rollouts = rollouts[~lost]
     features = measured(rollouts["answer"].tolist(), keyword)
+    calls = [str(name) for name in rollouts if str(name).startswith(OPERATOR)]
+    ran = rollouts[calls].where(rollouts["outcome"].eq(Ending.OK), np.nan)
+    features = np.hstack([features, ran.to_numpy(dtype=float)])
     verdicts = verdicts_frame(folder, ["rollout_id", "judge", "role", "outcome", "score"], row)
     problems += verdicts.attrs["problems"]
     at = _positions(verdicts["rollout_id"], rollouts["rollout_id"])
@@ -293,7 +312,7 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
         truth=place(rollouts["truth"].to_numpy()),
         judge=place(rollouts["judge_score"].to_numpy()),
         features=place(features),
-        names=FEATURES,
+        names=(*FEATURES, *(name.removeprefix(FEATURE) for name in calls)),
         shadows={name: place(scores) for name, scores in shadows.items()},
         scale=str(config.get("trainer.scale_rewards", "group")),
         on_failure=str(config.get("judge.on_failure", "unscored")),
@@ -302,6 +321,7 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
             for policy, rewards in under.items()
         },
         rollouts=len(rollouts),
+        unasked=int((rollouts["outcome"].notna() & rollouts["outcome"].ne(Ending.OK)).sum()),
         config=config,
         log_ratio=place(ratio.to_numpy()) if ratio.notna().any() else None,
         domain_P=domain_P,

@@ -182,7 +182,7 @@ def dose_responses(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def _spread(runs: Sequence[Run]) -> dict[str, float]:
     """Standard deviation of each behaviour over all answers, where it is not always the same."""
     spread: dict[str, float] = {}
-    for k, name in enumerate(FEATURES if runs else ()):
+    for k, name in enumerate(runs[0].names if runs else ()):
         values = np.concatenate([run.features[..., k].ravel() for run in runs])
         values = values[np.isfinite(values)]
         if values.size and values.min() < values.max():

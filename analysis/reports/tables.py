@@ -36,7 +36,7 @@ def summary_rows(evidence: Evidence) -> list[dict[str, str]]:
         of_arm = cells["arm"].eq(arm)
         shift = row_of(evidence.feature_shifts, arm, "length")
         runs = evidence.recorded(arm)
-        rollouts = sum(run.rollouts for run in runs)
+        rollouts = sum(run.rollouts - run.unasked for run in runs)
         unscored = rollouts - sum(int((~np.isnan(run.judge)).sum()) for run in runs)
         rows.append(
             {

@@ -16,20 +16,24 @@ import numpy as np
 import pandas as pd
 
 from analysis.records.behaviour import TAIL, ends
+from analysis.records.frames import OPERATOR
 from analysis.records.planted_programs import PlantedPrograms
-from analysis.records.programs import OPERATOR, REFUSED, VERDICTS, Programs, masked
+from analysis.records.programs import REFUSED, Programs, masked
 from analysis.statistics.bootstrap import ratio, ratio_se
 from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.fixed_effects import fixed_effects
 from analysis.statistics.intervals import student
 from study.endings import Ending
 from study.records import COMPONENT
-from study.rewards.workflow import Terms, effective_share
+from study.rewards.workflow import TERMS, Terms, effective_share
 
 RATES = ("parse", "contract", "executed", "extractable", "masked")
 """Shares of all generations; what they are is said by `generations`."""
 FLAGS = ("constant", "judge_address", "option_list")
 EXPLOITS = ("constant", "literal_share", "judge_address", "option_list", "excess_calls")
+TERM, PENALTIES = "workflow_", ("overlong", "repetition")
+"""How a recorded term of a reward of programs begins; beside those stand penalties of any reward.
+"""
 ALL = "all"
 """Stands for the domain of rows that name none."""
 ALIKE = "as many calls in every program of each group"
@@ -212,9 +216,13 @@ def shares(programs: Programs) -> dict[str, float]:
     """Effective share of each term of the reward, over all groups; NaN where no reward varies
     within any (`study.rewards.workflow.effective_share`)."""
     rollouts = programs.rollouts
-    names = [name for name in rollouts if name.startswith(COMPONENT) and name not in VERDICTS]
-    table = rollouts[names].rename(columns=lambda name: name.removeprefix(COMPONENT))
-    table = table.loc[:, table.notna().any()]
+    table = rollouts[[name for name in rollouts if name.startswith(COMPONENT)]]
+    table = table.rename(columns=lambda name: name.removeprefix(COMPONENT))
+    if any(name.startswith(TERM) for name in table):
+        table = table.rename(columns={name: f"{name} penalty" for name in PENALTIES})
+        table = table.rename(columns=lambda name: name.removeprefix(TERM))
+    of_reward = dict.fromkeys((*TERMS, *PENALTIES, *(f"{name} penalty" for name in PENALTIES)))
+    table = table[[name for name in of_reward if name in table and table[name].notna().any()]]
     paid = rollouts["reward"].notna()
     groups: dict[tuple[int, int], list[Terms | None]] = {}
     places = zip(rollouts["step"], rollouts["group"], strict=True)

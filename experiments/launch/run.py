@@ -13,7 +13,14 @@ import analysis
 from experiments import plan
 from experiments.launch.pool import run_cells, start_server
 from experiments.launch.warm import warming
-from experiments.preflight import check_machine, check_study, models_of, preflight, writable
+from experiments.preflight import (
+    check_machine,
+    check_study,
+    executors_of,
+    models_of,
+    preflight,
+    writable,
+)
 from experiments.track.runs import close_parent, mark_killed
 from experiments.track.store import initialise, tracking_uri, ui_command, ui_link
 from experiments.workflow.planted import write_planted
@@ -21,6 +28,7 @@ from judges.serving.server import leases
 from study import cells, stopping, storage
 from study.cells import Cell
 from study.cli import COSTS, print_table
+from study.errors import UserError
 from study.files import read_left, write_json
 from study.screen import visible
 from study.status import read_status
@@ -155,9 +163,12 @@ def report(todo: Sequence[Cell], stale: bool) -> None:
     if not (config.sweep.report and new and "done" in _states(todo)):
         return
     started = time.perf_counter()
-    try:
-        if all(cell.config.executor.simulated is not None for cell in todo):
+    if any(executor.simulated is not None for executor in executors_of(todo)):
+        try:
             write_planted(study_dir)
+        except UserError as error:
+            print(f"What is planted could not be written. {error}")
+    try:
         analysis.write_report(study_dir)
     except Exception as error:
         if trouble := storage.explained(error, study_dir):

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from experiments.policies.tiny import WARMUP_THREADS, taught, warm_up, whole_folder
 from experiments.trainer.checkpoints import fault, seal
@@ -60,6 +60,7 @@ def _build(
     from peft import get_peft_model
 
     assert policy.warmup is not None
+    model: Any
     model, tokenizer = load()
     threads = torch.get_num_threads()
     torch.set_num_threads(WARMUP_THREADS)
@@ -67,7 +68,7 @@ def _build(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(policy.warmup.seed)
             if lora is not None:
-                model = get_peft_model(model, lora)
+                model = cast(Any, get_peft_model(model, lora))
             warm_up(model, tokenizer, taught(task), policy.warmup)
     finally:
         torch.set_num_threads(threads)

@@ -362,25 +362,29 @@ def _worth(row: Row, answer: str, truths: Oracle, scores: Mapping[str, Scores]) 
 
 def write_planted(folder: Path) -> dict[str, Any]:
     """Write ``planted.json`` into the folder of a study: its world, the judges of its arms and, of
-    its rollouts' programs in short form, the `MOST_PROGRAMS` most frequent.
-    Raises UserError: no cell has a planted world, or they have several."""
-    configs = [load_cell(cell).config for cell in study_cells(folder)]
-    worlds = {
-        repr((config.task, config.executor.simulated)): config
-        for config in configs
-        if config.world == "workflow" and config.executor.simulated is not None
-    }
-    if len(worlds) != 1:
+    its rollouts' programs in short form, the `MOST_PROGRAMS` most frequent. Where cells have
+    several worlds, such as treatments of the executor, it is that of the most cells, the first of
+    equally many; ``cells`` are those that it holds for.
+    Raises UserError: no cell has a planted world."""
+    configs = {cell.name: load_cell(cell).config for cell in study_cells(folder)}
+    worlds: dict[str, list[str]] = {}
+    for name, config in configs.items():
+        if config.world == "workflow" and config.executor.simulated is not None:
+            world = repr((config.task, config.executor.simulated))
+            worlds.setdefault(world, []).append(name)
+    if not worlds:
         raise UserError(
-            f"{folder.name} has {len(worlds)} planted worlds in {len(configs)} cells, and one is"
-            " needed: one task=workflow-mini with one executor=sim, under world=workflow. Name a"
-            " study that was run so."
+            f"{folder.name} has no planted world in its {len(configs)} cells: one is needed with"
+            " task=workflow-mini and executor=sim, under world=workflow. Name a study that was run"
+            " so."
         )
-    (config,) = worlds.values()
-    every = [judge for each in configs for judge in (each.judge, *each.shadow_judges)]
+    cells = max(worlds.values(), key=len)
+    config = configs[cells[0]]
+    every = [judge for each in configs.values() for judge in (each.judge, *each.shadow_judges)]
     judges = list({judge.name: judge for judge in every}.values())
     unsafe = config.sandbox == "unsafe"
     found = planted(config.task, config.executor, judges, short_forms(folder), unsafe)
+    found["cells"] = cells
     write_json(folder / FILE, found)
     return found
 

@@ -2,10 +2,10 @@
 
 The executor of the study is simulated, so all this is known before anything is trained: what each
 judge pays for, which program it likes best, and the truth that is lost with that one. The result
-is planted.json in the folder of the study: {version, executor, problems (of each data set),
+is planted.json in the folder of the study: {version, executor, cells, problems (of each data set),
 datasets: {NAME: {domain, share}}, programs: {AST_SHA: {dsl, small, truth: {DATASET: p}, score:
 {JUDGE: {DATASET: s}}, tokens: {DATASET: n}}}}. Programs that are not small are those of the study's
-own rollouts.
+own rollouts. Where cells differ in the executor, it is that of the most, which `cells` names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def main(options: Options) -> int:
     with writes("study", options.folder):
         found = write_planted(options.folder)
     judges = list(next(iter(found["programs"].values()))["score"])
-    print(f"{len(found['programs'])} programs, {len(judges)} judges. {options.folder / FILE}")
+    print(
+        f"{len(found['programs'])} programs, {len(judges)} judges, the world of"
+        f" {len(found['cells'])} cells. {options.folder / FILE}"
+    )
     for domain in dict.fromkeys(each["domain"] for each in found["datasets"].values()):
         for judge in (None, *judges):
             text, liked, truth = best(found, domain, judge)

@@ -25,3 +25,4 @@ def test_a_shift_that_cannot_be_had_is_missing():
 def test_every_feature_has_a_unit():
     assert unit("length") == "words"
     assert {unit(name) for name in FEATURES} == {"words", "share of words", "per answer"}
+    assert unit("op/Custom") == "calls"

@@ -7,11 +7,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from analysis.arm.forecast import Rollouts, pushes
+from analysis.arm.forecast import Rollouts, first_rollouts, forecast, pushes, rewards
 from analysis.arm.ranking import moved_most, rank, validate
 from analysis.forecast import main
 from analysis.planted.truth import Fault, Tabular, simulate
+from study.cells import load_cell
+from study.compose import load_judge
+from study.features import FEATURES
 from study.rows import Row
+from tests.judges.answered_study import write_run
 
 
 def rollouts(features, names=("length",), prompts=None):
@@ -201,3 +205,21 @@ def test_a_study_without_rollouts_is_said(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     assert main(["study=empty", f"runs_dir={tmp_path}"]) == 2
     assert "no recorded rollouts" in capsys.readouterr().err
+
+
+def test_programs_are_forecast_with_their_calls_and_failures_are_not_asked_about(tmp_path):
+    """Each of three groups: a short and a long right answer of one and two calls, and a program
+    that failed, which has the floor and no features. The judge pays for length, within yes or no:
+    both answers are right, so that only the failure is below them."""
+    study = write_run(tmp_path / "runs", reward="judge-binary")
+    cells = [load_cell(folder) for folder in study.glob("sim-*")]
+    told = first_rollouts(cells, 1)
+    assert told.names == (*FEATURES, "op/Custom")
+    assert told.features[..., -1].tolist() == [[1, 2, pytest.approx(np.nan, nan_ok=True)]] * 3
+    assert told.asked.tolist() == [[True, True, False]] * 3
+    judge = load_judge("sim-fair")
+    scores, paid = rewards(judge, cells[0], told, tmp_path / "verdicts.db")
+    assert np.isnan(scores[:, 2]).all() and np.isfinite(scores[:, :2]).all()
+    assert paid.tolist() == [[1.0, 1.0, 0.0]] * 3
+    result = forecast(study, "sim-fair")
+    assert {push["unscored"] for push in result["pushes"]} == {0.0}

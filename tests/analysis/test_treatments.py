@@ -101,6 +101,25 @@ def test_levels_are_compared_with_the_base_arm_and_not_with_each_other():
     assert compared(arms) == [("workflow.shots=1", "a", "b"), ("workflow.shots=2", "c", "b")]
 
 
+def test_a_star_of_arms_is_compared_with_its_middle():
+    """By name the first judge is another, and two arms under that one differ in a key of their own:
+    they are compared with each other, and only the one without that key with the middle."""
+    empty = {"judge.name": "empty", "judge.simulated.failure.rate": 0.1}
+    arms = {
+        "empty": empty,
+        "plain": {},
+        "swapped": {"judge.grading.options.swapped": True},
+        "tail": empty | {"judge.grading.options.reads": "tail"},
+        "unpriced": {"workflow.priced": False},
+    }
+    assert compared(arms) == [
+        ("judge.grading.options.swapped=true", "swapped", "plain"),
+        ("judge=empty", "empty", "plain"),
+        ("workflow.priced=false", "unpriced", "plain"),
+        ("judge.grading.options.reads=tail", "tail", "empty"),
+    ]
+
+
 def test_a_world_without_programs_is_one_setting():
     direct = {"world": "direct", "executor.name": None}
     arms = {"a": {"workflow.shots": 1}, "direct": direct}

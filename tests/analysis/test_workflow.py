@@ -21,6 +21,8 @@ from analysis.records.runs import Run, read_study
 from analysis.run import workflow as of_run
 from analysis.run.workflow import ALIKE, TOGETHER, slopes
 from analysis.workflow import main
+from study.features import FEATURES
+from tests.analysis.conftest import write_cell
 from tests.analysis.program_study import OPERATORS, STEPS, planted_json, write_programs
 
 JUDGES = ("sim-fair", "sim-verbose")
@@ -223,6 +225,43 @@ def test_effective_shares_by_hand():
     shares = of_run.shares(one_run(rows, 1))
     assert shares == {"correct": pytest.approx(by_hand[0]), "format": pytest.approx(by_hand[1])}
     assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_terms_bear_their_own_names_and_penalties_stand_beside_them():
+    """As a run records them: R is 1, 0, -.5, of which the penalty for repetition is 0, 0, -.5."""
+    rows = [
+        {"step": 1, "group": 0, "component/workflow_correct": c, "component/repetition": p}
+        | {"component/workflow_repetition": 0.0, "component/reference_logprob": -9.0 * c}
+        for c, p in ((1.0, 0.0), (0.0, 0.0), (0.0, -0.5))
+    ]
+    told = of_run.shares(one_run(rows, 1))
+    correct, penalty = np.array([1.0, 0, 0]), np.array([0, 0, -0.5])
+    spread = np.var(correct + penalty, ddof=1)
+    assert told == {
+        "correct": pytest.approx(np.cov(correct, correct + penalty)[0, 1] / spread),
+        "repetition": pytest.approx(0),
+        "repetition penalty": pytest.approx(np.cov(penalty, correct + penalty)[0, 1] / spread),
+    }
+
+
+def test_calls_of_operators_are_features_of_executed_programs(study: Path, rows: pd.DataFrame):
+    run = read_study(study).runs[0]
+    assert run.names == (*FEATURES, *(f"op/{name}" for name in sorted(OPERATORS)))
+    reviews = run.features[..., run.names.index("op/Review")]
+    part = rows[rows["cell"] == run.cell]
+    calls = part["feature/op/Review"].where(part["outcome"].eq("ok"))
+    assert np.nansum(reviews) == calls.sum()
+    assert np.isfinite(reviews).sum() == calls.notna().sum() == 32 * STEPS
+    assert run.unasked == 4 * STEPS, "no judge is asked about a program without an answer"
+
+
+def test_runs_of_answers_and_of_programs_have_the_features_of_both(tmp_path: Path):
+    study = write_programs(tmp_path / "runs" / "s", judges=("sim-fair",), seeds=1)
+    config = {"study": "s", "seed": 9, "judge": {"name": "direct"}, "trainer": {"steps": 2}}
+    write_cell(study / "direct-s9-0000000001", config, 2, 1, 2, True, True, None, "done")
+    runs = read_study(study).runs
+    assert {run.names for run in runs} == {FEATURES}
+    assert {run.features.shape[-1] for run in runs} == {len(FEATURES)}
 
 
 def test_exploits_are_of_executed_programs(told: Workflow):

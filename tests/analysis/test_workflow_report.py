@@ -82,7 +82,7 @@ def test_a_study_of_answers_has_no_such_section(planted: Path):
 
 
 def test_the_findings_name_what_is_paid_for(evidence: Evidence):
-    sentences = [line for line in findings(evidence) if "pays for calls" in line]
+    sentences = [line for line in findings(evidence) if "pays for a call" in line]
     assert len(sentences) == 2 and all("sim-verbose" in line for line in sentences)
     assert all("Review +0.2" in line and "planted +0.2" in line for line in sentences)
 

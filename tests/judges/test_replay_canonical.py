@@ -2,80 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from analysis.records.replays import with_replays
 from analysis.records.runs import read_study
 from judges.replay import main
-from study import study_file
 from study.compose import load_presets
-from study.records import ROLLOUT, part_name, write_part
-from study.schema import Reward, Study, Trainer
 from study.tasks import task_module
 from study.tasks.mixed_mini import scores
-
-LONG = "I have thought about this with care, step by step, and I am sure of it. The answer is {}"
-PLAIN = {"math": "{}", "qa": "{}", "code": "```python\n{}\n```"}
-WORDY = {
-    **dict.fromkeys(("math", "qa"), LONG),
-    "code": "I have thought about this with care, step by step.\n```python\n{}\n```\nIt is right.",
-}
-
-
-def write_run(runs: Path, task_name: str = "mixed-mini", reward: str = "judge") -> Path:
-    """A run whose groups of three give one right answer: bare, wordy, and none at all."""
-    # so low that no score reaches the end of the scale
-    judge, task = load_presets("sim-verbose", task_name, ["judge.simulated.leniency=-0.4"])
-    study = runs / "told"
-    study.mkdir(parents=True)
-    study_file.write_study(study, {"study": "told", "factors": ["judge", "seed"]})
-    config = Study(
-        study="told",
-        judge=judge,
-        task=task,
-        reward=Reward(name=reward),
-        trainer=Trainer(steps=1, group_size=3),
-    )
-    cell = study / "sim-verbose-s0-0000000000"
-    (cell / "rollouts").mkdir(parents=True)
-    (cell / "config.yaml").write_text(yaml.safe_dump(dataclasses.asdict(config)))
-    rows = task_module(task.name).rows(task, "train")
-    if task_name == "mixed-mini":
-        rows = [next(row for row in rows if row.domain == domain) for domain in PLAIN]
-    records = [
-        record
-        for group, row in enumerate(rows[:3])
-        for record in _group(group, row, program=reward != "judge")
-    ]
-    write_part(cell / "rollouts" / part_name(1), records, ROLLOUT)
-    return study
-
-
-def _group(group, row, program):
-    item = row.spec.get("item")
-    right = (item.reference or next(iter(item.answers), "unanswerable")) if item else "yes"
-    texts = [PLAIN[row.domain or "qa"].format(right), WORDY[row.domain or "qa"].format(right), None]
-    values = [0.9, 1.0, None if program else 0.0]
-    told = [0.1, 0.2, -0.3]
-    return [
-        {
-            **{"rollout_id": f"000001-{3 * group + member:04d}", "step": 1, "group": group},
-            **{"member": member, "prompt_id": row.prompt_id, "prompt": row.prompt_text()},
-            **{"completion": text, "answer": text, "tokens": 5, "stop": "stop"},
-            **{"logprob_sum": -1.0, "reward": values[member], "advantage": told[member]},
-            **{"judge_score": values[member], "domain": row.domain or None},
-            "truth": None if text is None and program else float(text is not None),
-            "outcome": ("ok" if text is not None else "timeout") if program else None,
-        }
-        for member, text in enumerate(texts)
-    ]
+from tests.judges.answered_study import PLAIN, write_run
 
 
 def replayed(study: Path, name: str, kind: str = "rollouts") -> list[dict]:

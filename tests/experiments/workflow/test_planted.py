@@ -248,11 +248,25 @@ class TestCommand:
             assert program["score"].keys() == {"sim-workflow-fair"}
         assert "math: truth likes" in commands.capsys.readouterr().out
 
+    def test_of_several_worlds_it_is_that_of_the_most_cells(self, tmp_path, commands, monkeypatch):
+        monkeypatch.setattr(planted, "WORLDS", 1)
+        monkeypatch.setattr(planted, "PROBLEMS", 1)
+        monkeypatch.setattr(planted, "small_programs", lambda: ["Custom"])
+        silent = dataclasses.replace(PLAIN, empty=1.0)
+        treated = dataclasses.replace(SIM, simulated=silent)
+        for seed in range(3):
+            self.study(tmp_path, seed=seed, **({} if seed == 1 else {"executor": treated}))
+        assert main(["planted", "study=s", f"runs_dir={tmp_path}"]) == 0
+        found = json.loads((tmp_path / "s" / planted.FILE).read_text())
+        assert len(found["cells"]) == 2 and not any("-s1-" in name for name in found["cells"])
+        for program in found["programs"].values():
+            assert set(program["truth"].values()) == {0.0}
+
     @pytest.mark.parametrize(
         ("changes", "why"),
         [
-            ({"world": "direct"}, "0 planted worlds"),
-            ({"executor": Executor(name="other")}, "0 planted worlds"),
+            ({"world": "direct"}, "no planted world"),
+            ({"executor": Executor(name="other")}, "no planted world"),
             ({"task": Task(name="mixed-mini")}, "no planted world"),
         ],
     )
