@@ -44,7 +44,7 @@ from study.errors import UserError
 from study.files import Damaged, write_json, write_text
 from study.heartbeat import Heartbeat
 from study.machine import cpus, device_variables
-from study.records import Recorder, parts, read_part
+from study.records import HELD_OUT, OVERALL, Recorder, parts, read_part
 from study.rules import RuleRunner
 from study.sandbox.pool import Pool
 from study.scaffold import check as check_scaffold
@@ -270,7 +270,7 @@ def learn(
 
 SHOWN = (
     *("reward/mean", "truth/mean", "policy/length", "judge/unscored_frac", "system/step_s"),
-    "eval/averages/by_dataset",
+    f"{HELD_OUT}{OVERALL[0]}",
 )
 
 

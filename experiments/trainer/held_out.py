@@ -126,7 +126,7 @@ class HeldOut(TrainerCallback):
                 f" and task={self.config.task.name} has none. Type trainer.eval_steps=0"
             )
         return [
-            {"correct": _passed(truth), "score": truth.score, "outcome": "scored"}
+            {"correct": truth.right, "score": truth.score, "outcome": "scored"}
             if isinstance(truth, Truth)
             else _missing(truth.reason if truth else "no rule can tell")
             for truth in truths
@@ -145,10 +145,6 @@ class HeldOut(TrainerCallback):
 
 def _missing(why: str) -> dict[str, Any]:
     return {"correct": None, "score": None, "outcome": "missing", "detail": why}
-
-
-def _passed(truth: Truth) -> bool:
-    return all(truth.checks) if truth.checks else truth.score >= 1
 
 
 def clear(folder: Path, step: int) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.records.planted_programs import FILE, VERSION
 from experiments.workflow import dsl, static
 from experiments.workflow.broker import Broker, Budget, Workshop
 from experiments.workflow.executor import ATTEMPTS, Answer, Question
@@ -47,8 +48,6 @@ from study.tasks import oracle, sample, task_module
 from study.tasks.datasets.item import Item
 from study.truth.code import answer_code
 
-VERSION = 1
-FILE = "planted.json"
 MOST_PROGRAMS = 200
 PROBLEMS = 10
 """Held-out problems of each data set."""
