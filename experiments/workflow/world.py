@@ -20,7 +20,7 @@ from experiments.workflow.broker import Budget, Workshop
 from experiments.workflow.executor import Down, Question
 from experiments.workflow.experience import Buffer
 from experiments.workflow.find import find
-from experiments.workflow.instructions import layer2
+from experiments.workflow.instructions import VERSION, layer2
 from experiments.workflow.model import ModelExecutor
 from experiments.workflow.play import LIMITS
 from experiments.workflow.problem import Problem, problem_of
@@ -111,17 +111,19 @@ class Programs:
         return self.prompt(row, learning)[0]
 
     def prompt(self, row: Row, learning: bool = True) -> tuple[Messages, str]:
-        """The messages, and the version of the texts that they are made of."""
+        """The messages, and the version of the texts behind them; with layer 2, of both layers."""
+        second = f"+layer2-{VERSION}" if self.settings.instructions else ""
         settings, problem = self.settings, problem_of(row)
         if not settings.shows_problem:
             problem = dataclasses.replace(problem, prompt=HIDDEN[problem.domain], entry_point="")
         if settings.prompt == "problem":
             messages = ({"role": "user", "content": problem.prompt},)
-            return (messages if not settings.shows_problem else row.messages), settings.prompt
+            shown = row.messages if settings.shows_problem else messages
+            return shown, f"{settings.prompt}{second}"
         buffer = settings.buffer
         examples = self.buffer if learning and buffer.shots else None
         prompt = self._prompter.prompt(problem, examples, settings.cap, buffer.shots, buffer.mode)
-        return prompt.messages, version_of(prompt)
+        return prompt.messages, f"{version_of(prompt)}{second}"
 
     def play(self, rows: Sequence[Row], texts: Sequence[str]) -> list[Executed]:
         """What N completions to N rows came to.

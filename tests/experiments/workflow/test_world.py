@@ -217,7 +217,10 @@ def test_a_policy_is_shown_the_problem_or_as_a_treatment_none(config, rows):
         messages, version = world.prompt(row)
         text = "\n".join(turn["content"] for turn in messages)
         assert text.count(row.prompt_text()) == 1 and len(version) == 12
-        assert world.prompt(rows["qa"])[1] != ""
+        assert world.prompt(rows["qa"])[1] != version  # other operators, other words
+    both = dataclasses.replace(layered, instructions=True)
+    with world_of(dataclasses.replace(config, workflow=both)) as world:
+        assert world.prompt(row)[1] == f"{version}+layer2-1"
     for settings in (config.workflow, layered):
         blind = dataclasses.replace(settings, shows_problem=False)
         with world_of(dataclasses.replace(config, workflow=blind)) as world:
