@@ -26,7 +26,7 @@ from judges.simulated.operators import operators_app
 from study import stopping
 from study.bounds import Number
 from study.cli import command, option, overrides, preset
-from study.compose import load_executor, load_presets
+from study.compose import load_executor, load_presets, preset_names
 from study.errors import UserError
 from study.schema import Judge, Model, Task
 from study.screen import visible
@@ -73,8 +73,9 @@ def _load(options: Options) -> tuple[Model, Task]:
     """The judge or the executor that is to be served. Raises UserError: none or both are given."""
     if (options.judge is None) == (options.executor is None):
         raise UserError(
-            "judges.serve serves one model: a judge or an executor. Type for example"
-            " judges.serve judge=sim-verbose, or judges.serve executor=sim."
+            "judges.serve serves one model: a judge or an executor. Type judge=NAME with one of"
+            f" {', '.join(preset_names('judge'))}, or executor=NAME with one of"
+            f" {', '.join(name for name in preset_names('executor') if name != 'none')}."
         )
     settings = list(options.overrides)
     role = "judge" if options.judge is not None else "executor"

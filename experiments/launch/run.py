@@ -171,6 +171,8 @@ def report(todo: Sequence[Cell], stale: bool) -> None:
     try:
         analysis.write_report(study_dir)
     except Exception as error:
+        if _interrupted(error):
+            raise KeyboardInterrupt from error
         if trouble := storage.explained(error, study_dir):
             print(f"The report could not be written. {trouble}")
             return
@@ -182,6 +184,14 @@ def report(todo: Sequence[Cell], stale: bool) -> None:
         )
         return
     print(f"report written in {time.perf_counter() - started:.1f} s")
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether an error came of an interrupt: a module that is stopped while it is imported says
+    that it cannot be."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def conclude(todo: Sequence[Cell], tracked: dict[str, Any]) -> int:

@@ -59,6 +59,7 @@ async def repeat(body: bytes) -> bytes:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_nothing_is_lost_and_nothing_doubled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,7 +28,7 @@ EVERY = [
 SHIPPED = [
     *EVERY, *(("rubric_batch", prompt) for prompt in ("default", "strict", "ancestor")),
     ("verif", "en"), ("verif", "zh"), ("pairwise", "default"), ("listwise", "default"),
-    *(("binary", prompt) for prompt in ("default", "unaided", "math", "qa", "code")),
+    *(("binary", name) for name in ("default", "unaided", "math", "qa", "code", "equivalence")),
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from experiments.policies.load import trained_policy
 from experiments.preflight import check_held_out
 from experiments.trainer import checkpoints, held_out
 from experiments.trainer.held_out import summary
+from experiments.world import Direct
 from study.answers import answer_of
 from study.errors import UserError
 from study.records import parts, recorded, step_of
@@ -180,7 +181,8 @@ def held_out_rows(rows, task, folder, monkeypatch):
     """What evaluates these rows of ``task``, without a trainer to ask."""
     monkeypatch.setattr(TASKS[task], "rows", lambda options, split: rows)
     config = dataclasses.replace(study(), task=Task(name=task))
-    scorer, recorder = SimpleNamespace(config=config), SimpleNamespace(folder=folder)
+    scorer = SimpleNamespace(config=config, world=Direct())
+    recorder = SimpleNamespace(folder=folder)
     return held_out.HeldOut(None, scorer, recorder, print)
 
 
