@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.arm.dose import straight, study
+from analysis.arm.dose import left_out, straight, study
 from analysis.printed import show, with_problems
 from analysis.reports.figures import dose_caption, dose_response
 from study.bounds import Choice
@@ -49,6 +49,7 @@ def _text(result: dict[str, Any]) -> str:
             + ", ".join(f"{dose:g} -> {value:.3g}" for dose, value in result["monotone"]),
             f"Emax: {curve}",
             dose_caption(result),
+            *filter(None, [left_out(result["left_out"])]),
         ],
         result["problems"],
     )

@@ -9,14 +9,10 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.arm.propagation import SCALES, figure, study
-from analysis.printed import show, with_problems
+from analysis.printed import show
+from analysis.printed.propagation import text
 from study.bounds import Choice
 from study.cli import StudyOptions, command, option, output
-
-LEGEND = (
-    "r2, slope, inside: scale fitted on all other runs; _unseen: on the runs of other arms only,\n"
-    "as for a judge that nobody trained on; r2_repeated: no theory, mean of the arm's other runs."
-)
 
 
 @dataclass(frozen=True)
@@ -33,27 +29,10 @@ def main(options: Options) -> int:
     runs, lines = pd.DataFrame(result["runs"]), pd.DataFrame(result["calibration"])
     compared = lines["r2"].notna().any()
     draw = (lambda: figure(runs, lines)) if compared else None
-    show(options, result, lambda: _text(result), draw)
+    show(options, result, lambda: text(result), draw)
     if options.figure and not compared:
         print("problem: no figure was drawn, as no behaviour has a prediction to compare")
     return 0
-
-
-def _text(result: dict) -> str:
-    rows, calibration = pd.DataFrame(result["runs"]), pd.DataFrame(result["calibration"])
-    best = calibration.sort_values("r2", ascending=False)["feature"].iloc[0]
-    columns = "cell observed predicted low high of_truth of_bias scale unseen repeated".split()
-    lines = [
-        calibration.drop(columns="note").round(3).to_string(index=False),
-        LEGEND,
-        f"\n{best}, run by run (predicted with a scale fitted on the other runs):",
-        rows[rows.feature == best][columns].to_string(index=False, float_format="%.3g"),
-    ]
-    if result["kl_limit"]:
-        limits = pd.DataFrame(result["kl_limit"]).query("feature == @best")
-        head = f"\n{best}, observed beside what the KL penalty would hold (Cov(A, z) / beta):"
-        lines += [head, limits.to_string(index=False, float_format="%.3g")]
-    return with_problems(lines, result["problems"])
 
 
 if __name__ == "__main__":

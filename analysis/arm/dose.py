@@ -20,14 +20,17 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import OptimizeWarning, curve_fit, isotonic_regression
 
+from analysis.arm.calibration import AGAINST, Predicted
 from analysis.arm.calibration import FEWEST as FEWEST_OTHERS
-from analysis.arm.propagation import Trajectory, kl_limit, paths, predict
+from analysis.arm.propagation import kl_limit, paths, predict
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, read_runs, step_means
 from analysis.statistics.estimate import NAN, Estimate, columns
 from analysis.statistics.intervals import line, mean_interval
 from study.errors import UserError
 
+LABELS = ("judge.name", "judge.family", "judge.size", "judge.endpoint.model")
+"""What a simulated judge is called; nothing that it does."""
 DRAWS = 10_000
 """Permutations of the trend test; all are counted where there are no more."""
 FEWEST = 3
@@ -179,27 +182,53 @@ def study(folder: Path, feature: str) -> dict[str, Any]:
 
 
 def doses_of(runs: Sequence[Run], feature: str) -> dict[str, float]:
-    """Cell -> dose of the feature, of runs under simulated judges whose shift is known."""
-    return {
-        run.cell: float(run.doses.get(feature) or 0.0)
-        for run in runs
-        if feature in run.names
-        and run.doses is not None
-        and isfinite(shift(step_means(run, run.features[..., run.names.index(feature)])))
+    """Cell -> dose of the feature, of the runs of one curve whose shift is known.
+
+    The judges of a curve are simulated and equal but for this dose and their names: one that pays
+    for another behaviour too, or errs in another way, is no point of it at any dose. Of several
+    such curves it is the one of most doses, with a dose of 0 rather than without, of most runs.
+    """
+    curves: dict[tuple[Any, ...], dict[str, float]] = {}
+    for run in runs:
+        if feature not in run.names or run.doses is None:
+            continue
+        if isfinite(shift(step_means(run, run.features[..., run.names.index(feature)]))):
+            dose = float(run.doses.get(feature) or 0.0)
+            curves.setdefault(_beside(run, feature), {})[run.cell] = dose
+
+    def size(doses: Mapping[str, float]) -> tuple[int, bool, int]:
+        return len(set(doses.values())), 0.0 in doses.values(), len(doses)
+
+    return max(curves.values(), key=size, default={})
+
+
+def _beside(run: Run, feature: str) -> tuple[Any, ...]:
+    """What makes the judge of a run what it is, but its names and its dose of a feature."""
+    dose = "judge.simulated.doses"
+    settings = {
+        key: repr(value)
+        for key, value in run.identity.items()
+        if key.startswith("judge.") and key not in (*LABELS, dose, f"{dose}.{feature}")
+        if not key.startswith(f"{dose}.") or value != 0
     }
+    return tuple(sorted(settings.items()))
 
 
 def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
     """Dose of every run, its shift, the fits and the theory, as plain data.
 
-    ``beta`` of a run is its KL penalty, ``unscored`` the share of rollouts without a judge's score.
+    ``beta`` of a run is its KL penalty, ``unscored`` the share of rollouts without a judge's score,
+    ``left_out`` the number of runs under simulated judges that `doses_of` has not.
     ``runs``: with `FEWEST` doses of the feature or more, see `doses_of`.
     """
     doses = doses_of(runs, feature)
     dosed = [run for run in runs if run.cell in doses]
     betas = {run.cell: float(run.config.get("trainer.beta") or 0.0) for run in dosed}
-    trajectories = [path for path in paths(dosed) if path.feature == feature]
-    expected = first_order(dosed, trajectories, betas)
+    every_path = paths(dosed)
+    trajectories = [path for path in every_path if path.feature == feature]
+    free = [path for path in every_path if betas[path.cell] == 0]
+    predicted = {row.cell: row for row in predict(free, "adam") if row.feature == feature}
+    expected = first_order(dosed, feature, betas, predicted)
     rows = [
         {
             "cell": run.cell,
@@ -209,6 +238,7 @@ def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
             "shift": shift(path.level),
             "truth": shift(step_means(run, run.truth)),
             "first_order": expected[run.cell],
+            "unpredicted": predicted[run.cell].note if run.cell in predicted else "",
         }
         for run, path in zip(dosed, trajectories, strict=True)
     ]
@@ -219,6 +249,7 @@ def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
         "feature": feature,
         "unit": slope.unit,
         "runs": rows,
+        "left_out": sum(run.doses is not None and run.cell not in doses for run in runs),
         "unscored": 1 - scored / sum(run.rollouts for run in dosed),
         "slope": slope.row("slope") | {"unit": slope.unit},
         "line": columns(line(dose, moved), slope=""),
@@ -231,20 +262,23 @@ def response(runs: Sequence[Run], feature: str) -> dict[str, Any]:
 
 
 def first_order(
-    runs: Sequence[Run], trajectories: Sequence[Trajectory], betas: Mapping[str, float]
+    runs: Sequence[Run],
+    feature: str,
+    betas: Mapping[str, float],
+    predicted: Mapping[str, Predicted],
 ) -> dict[str, float]:
     """Cell -> shift of one feature that theory predicts; NaN where it predicts none.
 
     Under a KL penalty (``betas`` by cell) it is where that holds the feature
-    (`analysis.arm.propagation.kl_limit`); else what the run's steps have pushed, times the scale of
-    the other runs without a penalty.
+    (`analysis.arm.propagation.kl_limit`); else what is ``predicted``: the run's cumulative push
+    times the scale of the other runs without a penalty.
     """
-    free = predict([path for path in trajectories if betas[path.cell] == 0], "adam")
-    expected = {row.cell: row.predicted.value for row in free}
-    for run, path in zip(runs, trajectories, strict=True):
-        if betas[run.cell] > 0:
-            expected[run.cell] = kl_limit(run, betas[run.cell])[path.feature][0]
-    return expected
+    return {
+        run.cell: kl_limit(run, betas[run.cell])[feature][0]
+        if betas[run.cell] > 0
+        else predicted[run.cell].predicted.value
+        for run in runs
+    }
 
 
 def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -267,14 +301,24 @@ def theory(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             if fit["slope"] != 0:
                 fit["amplification"] = line(dose, response).slope.value / fit["slope"]
         if not points:
-            fit["note"] = f"No first-order prediction at beta = {beta:g}: " + (
-                "the first step has no two rewards and answers to compare within a group."
-                if beta > 0
-                else f"its scale is fitted on the other runs without a KL penalty, at least "
+            why = (
+                f"its scale is fitted on the other runs without a KL penalty, at least "
                 f"{FEWEST_OTHERS} with a logged gradient norm, and there are {len(at_beta) - 1}."
             )
+            if beta > 0:
+                why = "the first step has no two rewards and answers to compare within a group."
+            elif any(row["unpredicted"] == AGAINST for row in at_beta):
+                why = f"{AGAINST}."
+            fit["note"] = f"No first-order prediction at beta = {beta:g}: {why}"
         lines.append(fit)
     return lines
+
+
+def left_out(runs: int) -> str:
+    """The sentence on runs that are no point of a curve; empty where there are none."""
+    verb = "run is" if runs == 1 else "runs are"
+    why = "judges that differ in more than this dose, or no known shift"
+    return f"{runs} {verb} left out: {why}" if runs else ""
 
 
 def straight(p: float) -> str:

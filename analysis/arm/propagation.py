@@ -3,25 +3,34 @@
 To first order a GRPO step moves E[z] by scale x E Cov(A, z). The covariance is within groups and
 known from the run's own rollouts (`analysis.step.transmission`). The scale is not: it depends on
 optimiser, clipping and weight sharing. So steps are weighed with what the optimiser logged, and the
-rest is fitted on the *other* runs of the study. The covariance is a sum of the truth's and the
-bias's part, and so is the prediction.
+rest is fitted on the *other* runs of the study: one step size for all behaviours, which is above 0
+or predicts nothing. The covariance is a sum of the truth's and the bias's part, and so is the
+prediction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.arm.calibration import FEWEST, Predicted, calibrate, fit_scale
+from analysis.arm.calibration import (
+    AGAINST,
+    FEWEST,
+    Predicted,
+    Scale,
+    calibrate,
+    fit_scale,
+    root_mean_square,
+)
 from analysis.records.behaviour import shift, unit
 from analysis.records.runs import Run, read_runs, step_means
 from analysis.reports.figures import looks, style
-from analysis.statistics.estimate import columns
+from analysis.statistics.estimate import NO_ESTIMATE, columns
 from analysis.step.transmission import group_cov, known_mean, split
 from study.errors import UserError
 
@@ -29,6 +38,8 @@ SCALES = ("plain", "adam")
 """How much of its push a step takes: ``plain`` the learning rate, less what gradient clipping took;
 ``adam`` learning rate / gradient norm. Adam divides a step by the gradient's own size, so the same
 covariance moves a policy further where gradients are small, and clipping does not matter."""
+PERMUTATIONS = 5
+"""Draws of permuted advantages, for a placebo."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,8 @@ class Trajectory:
             of the study logged any.
         clip: largest gradient norm that was let through; 0 is any.
         sd: of the feature over the first step's rollouts; NaN unknown.
+        sham: pushes of placebos, each (D, T): ``permuted``, E Cov(A, z) of advantages permuted
+            within their groups, and ``variance``, that of the feature within groups.
     """
 
     cell: str
@@ -56,6 +69,7 @@ class Trajectory:
     rate: np.ndarray | float = 1.0
     clip: float = 0.0
     sd: float = float("nan")
+    sham: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def paths(runs: Sequence[Run]) -> list[Trajectory]:
@@ -72,11 +86,13 @@ def paths(runs: Sequence[Run]) -> list[Trajectory]:
         recorded = np.bincount(at, minlength=len(run.steps)) > 0
         total, truth = _parts(run)
         live = np.bincount(at, np.isfinite(total).any(axis=1), len(run.steps)) > 0
-        pushes = []
-        for part in (total, truth):
+        shuffle = np.random.default_rng(0).permuted
+        permuted = [shuffle(total, axis=1) for _ in range(PERMUTATIONS)]
+        pushes_T_K = []
+        for part in (total, truth, *permuted):
             covariance = group_cov(part, run.features)
             means = [step_means(run, covariance[:, [k]]) for k in range(len(run.names))]
-            pushes.append([np.where(recorded & ~live, 0.0, mean) for mean in means])
+            pushes_T_K.append(np.where((recorded & ~live)[:, None], 0.0, np.stack(means, axis=1)))
         unlogged = np.full(len(run.steps), np.nan)
         gradient = run.logged.get("policy/grad_norm", unlogged)
         rate = run.logged.get("policy/learning_rate", unlogged if rated else 1.0)
@@ -84,9 +100,14 @@ def paths(runs: Sequence[Run]) -> list[Trajectory]:
         first = run.features[run.step_P == run.step_P.min()].reshape(-1, len(run.names))
         spread = pd.DataFrame(first).std(ddof=0)
         for k, name in enumerate(run.names):
-            columns = (step_means(run, run.features[..., k]), pushes[0][k], pushes[1][k])
+            values = run.features[..., k]
+            push, of_truth, *shuffled = (pushes[:, k] for pushes in pushes_T_K)
+            spread_T = step_means(run, group_cov(values, values[..., None]))
+            variance = np.where(push == 0, 0.0, spread_T)
+            columns = (step_means(run, values), push, of_truth)
             logs = (gradient, rate, clip, float(spread.iloc[k]))
-            trajectories.append(Trajectory(run.cell, run.arm, name, *columns, *logs))
+            sham = {"permuted": np.stack(shuffled), "variance": variance[None]}
+            trajectories.append(Trajectory(run.cell, run.arm, name, *columns, *logs, sham))
     return trajectories
 
 
@@ -125,40 +146,130 @@ def pushed(path: Trajectory, part: np.ndarray, scale: str) -> float:
     return shift(before) if np.isfinite(before).all() else float("nan")
 
 
+@dataclass(frozen=True)
+class _Moves:
+    """Pushes, shifts and first SDs of R runs and K features, NaN where a run lacks one.
+
+    ``at_N`` are run and feature of each of N trajectories, shape (N, 2).
+    """
+
+    at_N: np.ndarray
+    arm_R: np.ndarray
+    push_R_K: np.ndarray
+    moved_R_K: np.ndarray
+    sd_R_K: np.ndarray
+
+    def table(self, values_N: Sequence[float] | np.ndarray) -> np.ndarray:
+        """One number for each trajectory, as (R, K)."""
+        table = np.full(self.push_R_K.shape, np.nan)
+        table[tuple(self.at_N.T)] = values_N
+        return table
+
+    def fit(self, runs_R: np.ndarray, push_R_K: np.ndarray | None = None) -> Scale:
+        """The scale over some runs; of another push, where one is given."""
+        push = self.push_R_K if push_R_K is None else push_R_K
+        return fit_scale(push[runs_R], self.moved_R_K[runs_R], self.sd_R_K[runs_R])
+
+
+def _moves(trajectories: Sequence[Trajectory], scale: str) -> _Moves:
+    arms = {path.cell: path.arm for path in trajectories}
+    run = {cell: place for place, cell in enumerate(arms)}
+    feature = {name: k for k, name in enumerate(dict.fromkeys(p.feature for p in trajectories))}
+    at = np.array([(run[path.cell], feature[path.feature]) for path in trajectories])
+    tables = np.full((3, len(run), len(feature)), np.nan)
+    for path, place in zip(trajectories, at, strict=True):
+        push = pushed(path, path.push, scale)
+        tables[:, place[0], place[1]] = push, shift(path.level), path.sd
+    return _Moves(at, np.array(list(arms.values())), *tables)
+
+
+def _by_feature(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    names = list(dict.fromkeys(path.feature for path in trajectories))
+    return sorted(trajectories, key=lambda path: names.index(path.feature))
+
+
 def predict(trajectories: Sequence[Trajectory], scale: str = "plain") -> list[Predicted]:
     """Observed and predicted shift of every run and feature, the scale from the other runs.
 
-    Shifts and pushes are taken between the same tenths (`analysis.records.behaviour.shift`). A run
-    whose push is not known all the way is neither predicted nor fitted on.
+    Shifts and pushes are taken between the same tenths (`analysis.records.behaviour.shift`). The
+    scale is one for all features. A run whose push is not known all the way is neither predicted
+    nor fitted on, and nothing is predicted with a scale that is not above 0. Rows are ordered by
+    feature.
     """
+    if not trajectories:
+        return []
+    trajectories = _by_feature(trajectories)
+    moves = _moves(trajectories, scale)
+    runs = np.arange(len(moves.arm_R))
+    seen = [moves.fit(runs != run) for run in runs]
+    unseen = {arm: moves.fit(moves.arm_R != arm) for arm in dict.fromkeys(moves.arm_R)}
     rows = []
-    for feature in dict.fromkeys(path.feature for path in trajectories):
-        of_feature = [path for path in trajectories if path.feature == feature]
-        push = np.array([pushed(path, path.push, scale) for path in of_feature])
-        moved = np.array([shift(path.level) for path in of_feature])
-        arms = np.array([path.arm for path in of_feature])
-        for k, path in enumerate(of_feature):
-            others, elsewhere = np.arange(len(of_feature)) != k, arms != path.arm
-            fit = fit_scale(push[others], moved[others])
-            predicted = fit.at(float(push[k]))
-            factor = fit.factor if fit.runs >= FEWEST else float("nan")
-            of_truth = factor * pushed(path, path.of_truth, scale)
-            why = _lacking(path, scale) if np.isnan(push[k]) else ""
-            if not why and np.isnan(predicted.value):
-                why = f"{fit.runs} other runs with a known push and shift; a scale takes {FEWEST}"
-                if fit.runs >= FEWEST:
-                    why = "nothing pushed it in the other runs"
-            rows.append(
-                Predicted(
-                    *(path.cell, path.arm, feature, float(moved[k]), predicted),
-                    *(of_truth, predicted.value - of_truth, factor, fit.runs),
-                    unseen=fit_scale(push[elsewhere], moved[elsewhere]).at(float(push[k])),
-                    repeated=known_mean(moved[others & ~elsewhere]),
-                    sd=path.sd,
-                    note=why,
-                )
+    for path, (run, feature) in zip(trajectories, moves.at_N, strict=True):
+        push, moved_R = float(moves.push_R_K[run, feature]), moves.moved_R_K[:, feature]
+        still = not np.nansum(moves.push_R_K[:, feature] ** 2)
+        fit, why = seen[run], ""
+        if np.isnan(push):
+            why = _lacking(path, scale)
+        elif fit.runs < FEWEST:
+            why = f"{fit.runs} other runs with a known push and shift; a scale takes {FEWEST}"
+        elif np.isnan(fit.factor) or still:
+            why = "nothing pushed it in the other runs"
+        elif not fit.usable:
+            why = AGAINST
+        nothing = np.isnan(push) or still
+        predicted = NO_ESTIMATE if why else fit.at(push, feature)
+        factor = fit.factor if fit.runs >= FEWEST else float("nan")
+        of_truth = float("nan") if why else factor * pushed(path, path.of_truth, scale)
+        rows.append(
+            Predicted(
+                *(path.cell, path.arm, path.feature, float(moved_R[run]), predicted),
+                *(of_truth, predicted.value - of_truth, factor, fit.runs),
+                unseen=NO_ESTIMATE if nothing else unseen[path.arm].at(push, feature),
+                repeated=known_mean(moved_R[(runs != run) & (moves.arm_R == path.arm)]),
+                sd=path.sd,
+                note=why,
             )
+        )
     return rows
+
+
+def placebos(trajectories: Sequence[Trajectory], scale: str = "plain") -> dict[str, np.ndarray]:
+    """What pushes predict without what was rewarded, each (D, N) in the order of `predict`.
+
+    The scale is fitted as there, on the other runs; where it is not above 0 no shift is predicted.
+    ``permuted``: advantages permuted within their groups, in D draws. ``variance``: the sign of a
+    run's push, times the variance of the feature within groups at each step. ``constant``: that
+    sign, times one SD.
+    """
+    if not trajectories:
+        return {}
+    trajectories = _by_feature(trajectories)
+    moves = _moves(trajectories, scale)
+    sd_K = root_mean_square(moves.sd_R_K)
+    sign = np.sign(moves.push_R_K)
+    shams = {
+        name: [
+            moves.table([pushed(*each, scale) for each in zip(trajectories, draw, strict=True)])
+            for draw in zip(*(path.sham.get(name, ()) for path in trajectories), strict=True)
+        ]
+        for name in ("permuted", "variance")
+    }
+    inverse_K = np.divide(1.0, sd_K, out=np.zeros_like(sd_K), where=sd_K > 0)
+    shams["variance"] = [sign * push * inverse_K for push in shams["variance"]]
+    shams["constant"] = [sign * sd_K]
+    return {
+        name: np.array([_predicted_by(moves, push) for push in draws])
+        for name, draws in shams.items()
+        if draws
+    }
+
+
+def _predicted_by(moves: _Moves, push_R_K: np.ndarray) -> np.ndarray:
+    """Shift of each trajectory by another push, with the scale of the other runs, shape (N,)."""
+    runs = np.arange(len(push_R_K))
+    factors = np.array([moves.fit(runs != run, push_R_K).factor for run in runs])
+    predicted = np.where(factors > 0, factors, 0.0)[:, None] * push_R_K
+    return predicted[tuple(moves.at_N.T)]
 
 
 def _lacking(path: Trajectory, scale: str) -> str:
@@ -206,8 +317,12 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
             f"{folder} has {len(trained)} finished runs of two steps or more. The scale of a run is"
             f" fitted on the others, and that takes {FEWEST + 1} runs. Train more seeds or judges."
         )
-    rows = predict(paths(trained), scale)
+    trajectories = paths(trained)
+    rows = predict(trajectories, scale)
+    moves = _moves(trajectories, scale)
+    step_size = moves.fit(np.full(len(moves.arm_R), True)).estimate
     problems += [f"{cell} is not predicted: {why}" for cell, why in unpredicted(rows).items()]
+    problems += [sentence] if (sentence := against(rows)) else []
     observed = {(row.cell, row.feature): row.observed for row in rows}
     limits = [
         {"cell": run.cell, "feature": name, "observed": observed[run.cell, name]}
@@ -219,17 +334,27 @@ def study(folder: Path, scale: str) -> dict[str, Any]:
     return {
         **{"study": folder.name, "scale": scale, "unit": "run"},
         "runs": [columns(row, predicted="") for row in rows],
-        "calibration": [columns(line, slope="") for line in calibrate(rows)],
+        "step_size": step_size.row("factor"),
+        "calibration": [
+            columns(line, slope="") for line in calibrate(rows, placebos(trajectories, scale))
+        ],
         "kl_limit": limits,
         "problems": problems,
     }
 
 
 def unpredicted(rows: Sequence[Predicted]) -> dict[str, str]:
-    """Cell -> why, for the runs of which no behaviour is predicted."""
-    predicted = {row.cell for row in rows if not row.note}
+    """Cell -> why, for the runs of which no behaviour is predicted, but those of `against`."""
+    predicted = {row.cell for row in rows if row.note in ("", AGAINST)}
     lacking = [row for row in rows if row.cell not in predicted]
     return {row.cell: row.note for row in reversed(lacking)}
+
+
+def against(rows: Sequence[Predicted]) -> str:
+    """The sentence on runs whose step size would not be above 0; empty where there are none."""
+    cells = {row.cell for row in rows if row.note == AGAINST}
+    runs = len({row.cell for row in rows})
+    return f"{len(cells)} of {runs} runs are not predicted: {AGAINST}." if cells else ""
 
 
 def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:

@@ -44,12 +44,17 @@ def doses(rng: np.random.Generator, seed: int) -> tuple[Estimate, ...]:
 
 @replicated({"predicted shift, 8 other runs": 0.0})
 def prediction(rng: np.random.Generator, number: int) -> tuple[Estimate, ...]:
-    """One more run's shift from a scale fitted on eight others, less the shift it will have: 0."""
-    push = rng.normal(0, 1, 9)
-    shift = 20 * push + rng.normal(0, 2, 9)
-    predicted = fit_scale(push[:8], shift[:8]).at(push[8])
+    """One more run's shift from a scale fitted on eight others, less the shift it will have: 0.
+
+    Three behaviours of SD 1, 10 and .1 have one step size, and it is the second that is compared.
+    """
+    sd = np.array([1.0, 10.0, 0.1])
+    push = rng.normal(0, sd, (9, 3))
+    shift = 20 * push + rng.normal(0, [2, 40, 0.1], (9, 3))
+    scale = fit_scale(push[:8], shift[:8], np.tile(sd, (8, 1)))
+    predicted = scale.at(push[8, 1], 1)
     ends = (predicted.value, predicted.low, predicted.high)
-    return (Estimate(*(end - shift[8] for end in ends)),)
+    return (Estimate(*(end - shift[8, 1] for end in ends)),)
 
 
 @replicated({f"measured bias, {name}, 12 judges": 2.0 for name in ("moments", "deming", "simex")})

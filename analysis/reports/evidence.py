@@ -22,7 +22,7 @@ from analysis.arm.dose import FEWEST as FEWEST_DOSES
 from analysis.arm.dose import doses_of, response
 from analysis.arm.mixture import Mixture
 from analysis.arm.mixture import of_runs as mixture_of
-from analysis.arm.propagation import paths, predict
+from analysis.arm.propagation import against, paths, placebos, predict
 from analysis.arm.substitution import Substitution, substitutions, untold
 from analysis.arm.workflow import Workflow
 from analysis.arm.workflow import of_study as workflow_of
@@ -205,8 +205,10 @@ def _predictions(runs: Sequence[Run]) -> tuple[list[Predicted], list[Calibration
             f"others, which takes {FEWEST + 1} runs."
         )
         return [], [], why
-    predicted = predict(paths(long), "adam")
-    calibration = calibrate(predicted)
+    trajectories = paths(long)
+    predicted = predict(trajectories, "adam")
+    calibration = calibrate(predicted, placebos(trajectories, "adam"))
     compared = any(line.r2 == line.r2 for line in calibration)
-    why = "" if compared else "No behaviour moved in a way that could be compared."
+    blank = against(predicted) or "No behaviour moved in a way that could be compared."
+    why = "" if compared else blank
     return predicted, calibration, why

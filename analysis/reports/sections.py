@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.arm import crossjudge, propagation
-from analysis.arm.dose import straight
+from analysis.arm.dose import left_out, straight
 from analysis.records.behaviour import TAIL
 from analysis.reports import figures, markup, tables
 from analysis.reports import mixture as mixture_tables
@@ -102,6 +102,7 @@ def doses(evidence: Evidence) -> list[str]:
 
 def _dose(dose: dict[str, Any]) -> list[str]:
     feature, fit = dose["feature"], straight(dose["lack_of_fit_p"])
+    others = left_out(dose["left_out"])
     theory = figures.dose_caption(dose)
     by_dose = ", ".join(f"{amount:g} {shift:+.3g}" for amount, shift in dose["monotone"])
     emax = f"; Emax: {dose['emax']['note']}" if dose["emax"]["note"] else ""
@@ -114,6 +115,7 @@ def _dose(dose: dict[str, Any]) -> list[str]:
                 f"Monotone fit, dose and shift in {feature}: {by_dose}.",
                 f"{fit[0].upper()}{fit[1:]}{emax}.",
                 f"Doses are permuted {within} for the trend.",
+                *([f"{others}."] if others else []),
             ]
         ),
     ]
@@ -144,6 +146,8 @@ def predictions(evidence: Evidence) -> list[str]:
     if why := propagation.unpredicted(evidence.predicted):
         left_out = ", ".join(f"{cell} ({reason})" for cell, reason in sorted(why.items()))
         meaning += f" Not predicted: {left_out}."
+    if sentence := propagation.against(evidence.predicted):
+        meaning += f" {sentence}"
     return [
         _title("predictions"),
         _figure("predictions", propagation.figure, predicted, calibration),

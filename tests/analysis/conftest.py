@@ -8,6 +8,7 @@ and the judge's score is ``truth + 0.01 * (words - 6)``.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from analysis.records.runs import read_study
+from analysis.arm.propagation import paths, pushed
+from analysis.records.behaviour import shift
+from analysis.records.runs import Run, read_study
 from analysis.reports.evidence import Evidence, gather, of_records
 from study import records, study_file
 from study.records import arrow_type
@@ -180,6 +183,19 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evidence(planted: Path) -> Evidence:
     """The evidence of `planted`."""
     return gather(planted)
+
+
+def following(runs: Sequence[Run], factor: float) -> list[Run]:
+    """The runs with every behaviour moved, in the last step, by ``factor`` times its push: first
+    order, with one step size. Below 0 they move against what was rewarded."""
+    changed = {run.cell: run.features.copy() for run in runs}
+    of_cell = {run.cell: run for run in runs}
+    for path in paths(runs):
+        run = of_cell[path.cell]
+        last = run.step_P == run.step_P.max()
+        missing = factor * pushed(path, path.push, "adam") - shift(path.level)
+        changed[path.cell][last, :, run.names.index(path.feature)] += missing
+    return [dataclasses.replace(run, features=changed[run.cell]) for run in runs]
 
 
 @pytest.fixture(scope="session")

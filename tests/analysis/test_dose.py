@@ -17,9 +17,12 @@ from scipy import stats
 
 from analysis.arm.dose import (
     complete,
+    doses_of,
     emax,
     lack_of_fit,
+    left_out,
     line,
+    response,
     slope_by_seed,
     steps,
     straight,
@@ -32,6 +35,7 @@ from analysis.records.runs import read_runs, read_study
 from analysis.reports import sections
 from analysis.reports.evidence import dose_responses, of_records
 from analysis.reports.figures import dose_caption, dose_response
+from tests.analysis.conftest import following
 
 DOSES = np.repeat([-0.2, -0.1, 0.0, 0.1, 0.2], 4)
 
@@ -190,7 +194,8 @@ def test_the_command_line_refuses_too_few_doses(small_study, capsys):
 
 
 def row(dose, shift, first_order, beta=0.0):
-    return {"dose": dose, "shift": shift, "first_order": first_order, "beta": beta}
+    facts = {"dose": dose, "shift": shift, "first_order": first_order, "beta": beta}
+    return {**facts, "unpredicted": ""}
 
 
 def test_the_theory_is_a_line_for_each_beta():
@@ -221,24 +226,24 @@ def test_runs_that_theory_knows_nothing_of_are_left_out_and_said():
 
 
 def dosed_copy(study, small_study, betas=(0.0,) * 4):
-    """A copy of a real study whose runs differ in the doses and betas of their configurations."""
+    """A copy of a real study whose judges differ in their doses alone, and its runs in betas."""
     shutil.copytree(small_study, study)
-    for number, (cell, beta) in enumerate(zip(sorted(study.glob("sim-*")), betas, strict=True)):
+    cells = sorted(study.glob("sim-*"))
+    judge = yaml.safe_load((cells[0] / "config.yaml").read_text())["judge"]
+    for number, (cell, beta) in enumerate(zip(cells, betas, strict=True)):
         config = yaml.safe_load((cell / "config.yaml").read_text())
-        config["judge"]["simulated"]["doses"] = {"length": 0.1 * number}
+        simulated = judge["simulated"] | {"doses": {"length": 0.1 * number}}
+        config["judge"] = judge | {"name": cell.name, "simulated": simulated}
         config["trainer"]["beta"] = beta
         (cell / "config.yaml").write_text(yaml.safe_dump(config))
     return study
 
 
 def test_first_order_is_the_limit_under_a_penalty_and_the_push_without(small_study, tmp_path):
-    """Against Cov(A, z) / beta written out, and against the prediction of the command."""
-    from analysis.arm.propagation import study as propagated
-
-    free = study(dosed_copy(tmp_path / "free", small_study), "length")["runs"]
-    whole = propagated(tmp_path / "free", "adam")["runs"]
-    expected = {one["cell"]: one["predicted"] for one in whole if one["feature"] == "length"}
-    assert {one["cell"]: one["first_order"] for one in free} == pytest.approx(expected)
+    """Against Cov(A, z) / beta written out, and against the step size that was planted."""
+    runs = following(read_runs(dosed_copy(tmp_path / "free", small_study))[0], 3.0)
+    for one in response(runs, "length")["runs"]:
+        assert one["first_order"] == pytest.approx(one["shift"]) and one["unpredicted"] == ""
     betas = (0.5, 0.5, 0.25, 0.25)
     held = study(dosed_copy(tmp_path / "held", small_study, betas), "length")
     runs = {run.cell: run.at(1) for run in read_runs(tmp_path / "held")[0]}
@@ -257,7 +262,8 @@ def test_first_order_is_the_limit_under_a_penalty_and_the_push_without(small_stu
 
 
 def test_the_figure_names_the_theory_or_says_why_there_is_none(small_study, tmp_path):
-    free = dose_response(study(dosed_copy(tmp_path / "free", small_study), "length"))
+    runs = following(read_runs(dosed_copy(tmp_path / "free", small_study))[0], 3.0)
+    free = dose_response(response(runs, "length"))
     assert "first order" in {text.get_text() for text in free.legends[0].get_texts()}
     found = study(dosed_copy(tmp_path / "mixed", small_study, (0.0, 0.0, 0.5, 0.5)), "length")
     mixed = dose_response(found)
@@ -269,7 +275,8 @@ def test_the_figure_names_the_theory_or_says_why_there_is_none(small_study, tmp_
 
 
 def test_a_theory_far_off_is_cut_and_the_runs_stay_in_view(small_study, tmp_path):
-    found = study(dosed_copy(tmp_path / "free", small_study), "length")
+    runs = following(read_runs(dosed_copy(tmp_path / "free", small_study))[0], 3.0)
+    found = response(runs, "length")
     shifts = [run["shift"] for run in found["runs"]]
     for one in found["theory"]:
         one["points"] = [(dose, 1e6 * dose) for dose, _ in one["points"]]
@@ -289,7 +296,9 @@ def test_a_study_of_doses_is_read(small_study, tmp_path, capsys):
     found = json.loads(out.read_text())
     assert sorted(run["dose"] for run in found["runs"]) == pytest.approx([0.0, 0.1, 0.2, 0.3])
     said = capsys.readouterr().out
-    assert found["line"]["runs"] == 4 and "trend p" in said and "First order: " in said
+    assert found["line"]["runs"] == 4 and "trend p" in said
+    assert "No first-order prediction at beta = 0: the other runs moved against" in said
+    assert found["left_out"] == 0 and "left out" not in said
     made = dose_response(study(tmp_path / "doses", "length"))
     assert made.axes[0].get_xlabel() == "dose (score per SD of length)"
     assert (tmp_path / "d.png").stat().st_size > 0
@@ -297,7 +306,8 @@ def test_a_study_of_doses_is_read(small_study, tmp_path, capsys):
 
 
 def test_a_dose_study_has_its_section_and_others_have_none(small_study, tmp_path):
-    evidence = of_records(read_study(dosed_copy(tmp_path / "doses", small_study)))
+    records = read_study(dosed_copy(tmp_path / "doses", small_study))
+    evidence = of_records(dataclasses.replace(records, runs=following(records.runs, 3.0)))
     before = plt.get_fignums()
     text = "".join(sections.doses(evidence))
     assert "How much behaviour does a dose buy?" in text and text.count("<img") == 1
@@ -312,3 +322,55 @@ def test_a_config_that_cannot_be_read_is_a_problem_and_no_dose(small_study, tmp_
     sorted(folder.glob("sim-*/config.yaml"))[0].write_text("judge: [unclosed")
     found = study(folder, "length")
     assert len(found["runs"]) == 3 and any("is left out" in p for p in found["problems"])
+
+
+def under(runs, number, **simulated):
+    """The run under a fair judge that is simulated with other settings, under a name of its own."""
+    run = runs[number % len(runs)]
+    settings = {f"judge.simulated.{key.replace('__', '.')}": v for key, v in simulated.items()}
+    named = {"judge.name": f"j{number}", "judge.simulated.leniency": 0.0, **settings}
+    identity = {key: value for key, value in run.identity.items() if "simulated" not in key}
+    others = {key: value for key, value in run.config.items() if "simulated" not in key}
+    return dataclasses.replace(
+        run, cell=f"c{number}", config=others | named, identity=identity | named
+    )
+
+
+def test_only_judges_that_differ_in_this_dose_alone_are_on_its_curve(small_study):
+    """A noisy judge with and without doses of length, beside ones that were dosed otherwise."""
+    runs = following(read_runs(small_study)[0], 3.0)
+    noisy = [{}, {"doses__length": 0.03}, {"doses__length": 0.08}, {"doses__length": 0.0}]
+    curve = [under(runs, n, noise_sd=0.2, **doses) for n, doses in enumerate(noisy)]
+    zero = under(runs, 4, noise_sd=0.2, doses__flattery=0.0)
+    others = [
+        under(runs, 5, noise_sd=0.2, doses__flattery=0.08),
+        under(runs, 6),
+        under(runs, 7, doses__length=0.12),
+        under(runs, 8, noise_sd=0.2, doses__length=0.12, doses__exclamation=-0.15),
+        under(runs, 9, noise_sd=0.2, domains__math__doses__length=0.2),
+    ]
+    doses = doses_of([*others, *curve, zero], "length")
+    assert doses == {"c0": 0.0, "c1": 0.03, "c2": 0.08, "c3": 0.0, "c4": 0.0}
+    assert doses_of(others[1:3], "length") == {"c6": 0.0, "c7": 0.12}
+    assert doses_of([*others, *curve, zero], "flattery") == {
+        **{"c0": 0.0, "c3": 0.0, "c4": 0.0, "c5": 0.08}
+    }
+    mixed = response([*others, *curve, zero], "length")
+    alone = response([*curve, zero], "length")
+    assert mixed["left_out"] == 5 and alone["left_out"] == 0
+    assert {**mixed, "left_out": 0} == alone
+    assert left_out(5).startswith("5 runs are left out: ") and left_out(0) == ""
+
+
+def test_a_dose_curve_names_the_runs_that_it_leaves_out(small_study, tmp_path, capsys):
+    """A fifth run pays for flattery too: it is no point of the curve of length."""
+    folder = dosed_copy(tmp_path / "doses", small_study)
+    cell = sorted(folder.glob("sim-*"))[0]
+    other = folder / cell.name.replace(cell.name[-10:], "0123456789")
+    shutil.copytree(cell, other)
+    config = yaml.safe_load((other / "config.yaml").read_text())
+    config["judge"]["simulated"]["doses"] = {"flattery": 0.2}
+    (other / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main(["study=doses", f"runs_dir={tmp_path}"]) == 0
+    said = capsys.readouterr().out
+    assert "length: 4 runs" in said and "1 run is left out: " in said

@@ -8,15 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis.arm.calibration import Predicted, Scale, calibrate, fit_scale
+from analysis.arm.calibration import AGAINST, Predicted, calibrate, fit_scale
 from analysis.arm.propagation import (
     Trajectory,
+    against,
     cumulative,
     figure,
     kl_limit,
     paths,
+    placebos,
     predict,
     pushed,
+    unpredicted,
 )
 from analysis.planted.truth import Tabular
 from analysis.propagation import main
@@ -188,6 +191,7 @@ def test_an_arm_out_and_a_repetition_by_hand():
         Trajectory(
             *(f"{arm}{n}", arm, "length", np.array([0.0, moved])),
             *(np.array([float(push), 0.0]), np.zeros(2), np.full(2, np.nan)),
+            sd=1.0,
         )
         for arm, pairs in moves.items()
         for n, (push, moved) in enumerate(pairs)
@@ -235,15 +239,136 @@ def test_a_run_at_another_rate_is_predicted_with_it():
 
 def test_a_scale_is_least_squares_through_the_origin():
     """Points (1, 2), (3, 7), (0, 1): slope 23 / 10, residuals -.3, .1 and 1, two degrees left."""
-    fit = fit_scale(np.array([1.0, 3.0, np.nan, 0.0]), np.array([2.0, 7.0, 1.0, 1.0]))
-    assert (fit.factor, fit.squares, fit.runs) == (pytest.approx(2.3), 10.0, 3)
-    assert fit.sd == pytest.approx(0.55**0.5)
+    push, shift = np.array([[1.0, 3.0, np.nan, 0.0], [2.0, 7.0, 1.0, 1.0]])[..., None]
+    fit = fit_scale(push, shift, np.full((4, 1), 5.0))  # one behaviour's SD has no weight
+    assert (fit.factor, fit.runs) == (pytest.approx(2.3), 3)
+    assert fit.sd_K == pytest.approx([0.55**0.5])
+    assert fit.free_K == pytest.approx([2.0])
+    # without each run in turn: 21 / 9, 2 / 1, 23 / 10
+    assert fit.error == pytest.approx((2 / 3 * ((7 / 3 - 2.3) ** 2 + 0.3**2)) ** 0.5)
     # t(.975, 2) = 4.3027; at push 0 the line itself adds nothing
     assert fit.at(0.0).high == pytest.approx(4.302653 * 0.55**0.5)
-    further = fit.at(10**0.5)
-    assert further.high - further.value == pytest.approx(4.302653 * 1.1**0.5)
-    assert math.isnan(fit_scale(np.zeros(3), np.ones(3)).factor)
-    assert math.isnan(Scale(1.0, 1.0, 1.0, 2).at(1.0).value)
+    further = fit.at(2.0)
+    spread = (0.55 + 4 * fit.error**2) ** 0.5
+    assert further.high - further.value == pytest.approx(4.302653 * spread)
+    assert math.isnan(fit_scale(np.zeros((3, 1)), np.ones((3, 1)), np.ones((3, 1))).factor)
+    few = fit_scale(push[:2], shift[:2], np.ones((2, 1)))
+    assert few.factor > 0 and math.isnan(few.at(1.0).value)
+
+
+def test_one_factor_over_behaviours_by_hand():
+    """Pushes 1, 2, 0 of SD 1 and 10, 0, 20 of SD 10 for shifts 3, 4, 1 and 10, 5, 30: in SDs
+    1, 2, 0, 1, 0, 2 for 3, 4, 1, 1, .5, 3, hence (3 + 8 + 1 + 6) / 10. A third, without an SD, is
+    predicted and not fitted on."""
+    push = np.array([[1.0, 10.0, 0.1], [2.0, 0.0, 0.2], [0.0, 20.0, -0.3]])
+    shift = np.array([[3.0, 10.0, -7.0], [4.0, 5.0, -8.0], [1.0, 30.0, 9.0]])
+    sd = np.array([[1.0, 10.0, 0.0], [1.0, 10.0, np.nan], [1.0, np.nan, 0.0]])
+    fit = fit_scale(push, shift, sd)
+    assert fit.factor == pytest.approx(1.8)
+    assert fit.free_K == pytest.approx([2.5, 2.5, 3.0])
+    assert fit.sd_K[0] == pytest.approx(((1.2**2 + 0.4**2 + 1) / 2.5) ** 0.5)
+    assert fit.sd_K[1] == pytest.approx(((8**2 + 5**2 + 6**2) / 2.5) ** 0.5)
+    assert [fit.at(2.0, k).value for k in (0, 1, 2)] == pytest.approx([3.6] * 3)
+    # counted in other units nothing changes
+    unit = np.array([1.0, 1000.0, 1.0])
+    same = fit_scale(push * unit, shift * unit, sd * unit)
+    assert (same.factor, same.error) == (pytest.approx(fit.factor), pytest.approx(fit.error))
+    assert same.sd_K == pytest.approx(fit.sd_K * unit)
+
+
+@pytest.mark.parametrize("factor", [-4.0, 0.0])
+def test_a_scale_that_is_not_above_zero_predicts_nothing(factor):
+    push = np.array([[1.0], [2.0], [3.0], [-1.0]])
+    fit = fit_scale(push, factor * push, np.ones((4, 1)))
+    assert fit.factor == factor and not fit.usable
+    assert math.isnan(fit.at(1.0).value) and fit.estimate.value == factor
+
+
+def world(factors, runs=9, noise=0.0):
+    """Runs of two steps in three arms: behaviour k moves by ``factors[k]`` per push, SD 10^-k."""
+    rng = np.random.default_rng(5)
+    nan = np.full(2, np.nan)
+    made = []
+    for number in range(runs):
+        for k, factor in enumerate(factors):
+            sd = 10.0**-k
+            push = rng.normal(0, sd)
+            moved = factor * push + rng.normal(0, noise * sd)
+            shams = {"permuted": rng.normal(0, sd, (5, 2)), "variance": np.full((1, 2), sd**2)}
+            made.append(
+                Trajectory(
+                    *(f"c{number}", f"a{number % 3}", f"z{k}", np.array([0.0, moved])),
+                    *(np.array([push, 0.0]), np.zeros(2), nan),
+                    **{"sd": sd, "sham": shams},
+                )
+            )
+    return made
+
+
+def test_planted_first_order_is_recovered_with_one_factor():
+    """Five behaviours of SDs over four orders of magnitude, one factor of 20, noise of 2 SDs."""
+    trajectories = world([20.0] * 5, noise=2.0)
+    rows = predict(trajectories)
+    assert {row.fitted_on for row in rows} == {8}
+    for cell in {row.cell for row in rows}:
+        (scale,) = {row.scale for row in rows if row.cell == cell}
+        assert scale == pytest.approx(20.0, rel=0.1)
+    lines = calibrate(rows, placebos(trajectories))
+    assert len(lines) == 5
+    for line in lines:
+        assert line.r2 > 0.95 and line.r2_unseen > 0.95
+        assert 0.8 < line.slope.value < 1.2
+        assert max(line.r2_permuted, line.r2_variance, line.r2_constant) < line.r2 - 0.05
+        assert line.r2_permuted < 0.1
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_a_world_that_moves_against_its_rewards_is_not_predicted(noise):
+    """One factor for each behaviour would fit this world with R2 1.00."""
+    rows = predict(world([-2.9, -20.0, -16.0], noise=noise))
+    assert {row.note for row in rows} == {AGAINST}
+    assert all(row.scale < 0 for row in rows)
+    for row in rows:
+        parts = (row.predicted.value, row.unseen.value, row.of_truth, row.of_bias)
+        assert np.isnan(parts).all()
+    for line in calibrate(rows):
+        assert math.isnan(line.r2) and math.isnan(line.r2_unseen)
+    assert against(rows) == f"9 of 9 runs are not predicted: {AGAINST}." and not unpredicted(rows)
+
+
+def test_a_behaviour_that_moves_against_its_rewards_has_no_factor_of_its_own():
+    """Four behaviours move by 20 per push and one by -2.9: its R2 says so."""
+    rows = predict(world([20.0, 20.0, -2.9, 20.0, 20.0], noise=0.5))
+    assert all(row.scale > 0 for row in rows) and not against(rows)
+    r2 = {line.feature: line.r2 for line in calibrate(rows)}
+    assert r2.pop("z2") < 0 and min(r2.values()) > 0.7
+
+
+def test_placebos_by_hand(runs):
+    """The variance is that within groups; permuted advantages keep groups and lose behaviour."""
+    run = runs[-1]
+    (path, _) = paths([run])
+    first = run.at(1).features[..., 0]
+    assert path.sham["variance"][0, 0] == pytest.approx(first.var(axis=1, ddof=1).mean())
+    assert path.sham["permuted"].shape == (5, 20)
+    assert abs(path.sham["permuted"].mean()) < 0.1 * path.push.mean()
+    trajectories = world([20.0, 20.0])
+    shifts = placebos(trajectories)
+    assert {name: each.shape for name, each in shifts.items()} == {
+        **{"permuted": (5, 18), "variance": (1, 18), "constant": (1, 18)}
+    }
+    rows = predict(trajectories)
+    # of the first run: mean |push| over the others in SDs, the sign of its own push, its SD
+    sds = np.array([[row.observed / 20 / row.sd for row in rows if row.feature == z] for z in
+                    ("z0", "z1")])  # fmt: skip
+    least = 20 * abs(sds[:, 1:]).mean()
+    assert shifts["constant"][0, 0] == pytest.approx(np.sign(sds[0, 0]) * least)
+    assert shifts["constant"][0, 9] == pytest.approx(np.sign(sds[1, 0]) * least * 0.1)
+    # where the variance is the same everywhere, it is a constant
+    assert shifts["variance"] == pytest.approx(shifts["constant"])
+    turned = [replace(path, level=-path.level) for path in trajectories]
+    assert not placebos(turned)["constant"].any()  # no step size above 0: no shift
+    assert predict([]) == [] and placebos([]) == {}
 
 
 def test_a_prediction_interval_holds_one_more_run():
@@ -253,7 +378,7 @@ def test_a_prediction_interval_holds_one_more_run():
     shift = 3 * push + rng.normal(0, 0.5, (400, 6))
     held = 0
     for x, y in zip(push, shift, strict=True):
-        predicted = fit_scale(x[:5], y[:5]).at(x[5])
+        predicted = fit_scale(x[:5, None], y[:5, None], np.ones((5, 1))).at(x[5])
         held += predicted.low < y[5] < predicted.high
     assert 364 <= held <= 395
 

@@ -7,10 +7,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+from analysis.arm.calibration import AGAINST
 from analysis.records.runs import read_study
 from analysis.reports import figures, sections
 from analysis.reports.evidence import of_records
 from analysis.reports.tables import ledger_table
+from analysis.reports.words import findings
+from tests.analysis.conftest import following
 
 LATER = (
     sections.ledger, sections.predictions, sections.onsets, sections.frontier, sections.judges,
@@ -104,14 +107,42 @@ def test_an_unscored_study_has_a_sentence_for_a_frontier(small_study):
         assert "there is no path" in "".join(sections.frontier(unscored))
 
 
-def test_a_run_that_is_not_predicted_is_named(real_evidence):
-    lost, *_ = cells = [run.cell for run in real_evidence.runs]
+def test_runs_that_moved_against_their_rewards_are_said_in_one_sentence(small_study):
+    """First order is explained; against it, nothing is predicted or explained."""
+    records = read_study(small_study)
+    with_it, against = (
+        of_records(
+            dataclasses.replace(records, runs=following(records.runs, factor)),
+            list(records.table["cell"]),
+        )
+        for factor in (1e4, -1e4)
+    )
+    assert "What was rewarded explains" in " ".join(findings(with_it))
+    text = "".join(sections.predictions(with_it))
+    assert "placebo r2: permuted advantages" in text and "moved against" not in text
+    said = " ".join(findings(against))
+    assert "explains" not in said and "as the advantages predict" not in said
+    sentence = "4 of 4 runs are not predicted: the other runs moved against what was rewarded"
+    assert "".join(sections.predictions(against)).count(sentence) == 1
+    some = [
+        dataclasses.replace(row, note=AGAINST) if row.cell == with_it.runs[0].cell else row
+        for row in with_it.predicted
+    ]
+    text = "".join(sections.predictions(dataclasses.replace(with_it, predicted=some)))
+    assert text.count("1 of 4 runs are not predicted") == 1 and "Not predicted:" not in text
+
+
+def test_a_run_that_is_not_predicted_is_named(small_study):
+    records = read_study(small_study)
+    runs = following(records.runs, 3.0)
+    evidence = of_records(dataclasses.replace(records, runs=runs), list(records.table["cell"]))
+    lost, *_ = cells = [run.cell for run in evidence.runs]
     rows = [
         dataclasses.replace(
             row, note="no gradient norm at 2 of 2 steps" if row.cell == lost else ""
         )
-        for row in real_evidence.predicted
+        for row in evidence.predicted
     ]
-    text = "".join(sections.predictions(dataclasses.replace(real_evidence, predicted=rows)))
+    text = "".join(sections.predictions(dataclasses.replace(evidence, predicted=rows)))
     assert f"Not predicted: {lost} (no gradient norm at 2 of 2 steps)." in text
     assert not any(cell in text.split("Not predicted:")[1] for cell in cells[1:])
