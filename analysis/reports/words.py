@@ -183,13 +183,18 @@ def _begun(evidence: Evidence) -> str:
 
 
 def _peaks(evidence: Evidence) -> str:
+    """Where the truth turns down, of the runs that a straight line does not fit as well."""
+    fitted = [row for row in evidence.overoptimisation if row["best"] and row["score"] == "truth"]
     peaks = [
         f"{row['arm']} seed {row['seed']} {place(row['best']['peak'])} "
         f"[{place(row['low'])}, {place(row['high'])}]"
-        for row in evidence.overoptimisation
-        if row["best"] is not None and row["score"] == "truth"
+        for row in fitted
+        if row["turns"]
     ]
-    return f"The truth peaks at sqrt KL: {', '.join(peaks)}." if peaks else ""
+    if not peaks:
+        return ""
+    of = f"{len(peaks)} of {_plural(len(fitted), 'run')} with a KL"
+    return f"The truth peaks at sqrt KL: {', '.join(peaks)} ({of})."
 
 
 def _inflated(evidence: Evidence) -> Iterator[str]:

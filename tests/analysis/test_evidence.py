@@ -59,7 +59,7 @@ def test_a_replay_that_cannot_be_read_is_said(small_study, real_evidence, tmp_pa
     assert f"replays/sim-strict/{cell}" in problem and "this replay is left out" in problem
 
 
-def test_curves_over_kl_have_a_peak_or_say_that_it_is_not_reached(make_study):
+def test_curves_over_kl_are_fitted_and_a_constant_truth_has_no_peak(make_study):
     study = make_study(judges=("sim-verbose",), seeds=1, steps=12)
     (cell,) = study.glob("sim-verbose-*")
     lines = [
@@ -68,8 +68,8 @@ def test_curves_over_kl_have_a_peak_or_say_that_it_is_not_reached(make_study):
     ]
     (cell / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = of_records(read_study(study), [cell.name])
-    assert any(line.startswith("The truth peaks at sqrt KL: sim-verbose seed 0") for line in
-               findings(found))  # fmt: skip
+    assert [row["best"] is not None for row in found.overoptimisation] == [True, True]
+    assert not any("peaks" in line for line in findings(found))
     assert not any("Over-optimisation" in line for line in limits(found))
 
 
