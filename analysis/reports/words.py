@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.stats import binom
 
 from analysis.reports.evidence import Evidence
 from analysis.reports.figures import NO_REASON
@@ -19,6 +20,8 @@ from analysis.reports.markup import bracket, estimate, number, p_value, said
 from analysis.reports.tables import row_of
 from analysis.run.overopt import place
 
+ALPHA = 0.05
+"""Chance at which a sentence is said where nothing is behind it."""
 EXPLAINED = 0.5
 """R2 over runs from which a prediction is said to explain a behaviour."""
 MOVED = 0.1
@@ -168,7 +171,18 @@ def _largest_shift(evidence: Evidence, feature: str) -> float:
 
 
 def _begun(evidence: Evidence) -> str:
-    """When the gap began to rise, by arm."""
+    """When the gap began to rise, by arm, and how many such runs chance alone would show.
+
+    Runs without a rise show one in `ALPHA` of cases each. As many as come by chance in `ALPHA` of
+    studies (binomial) are no finding.
+    """
+    tested = sum(line.onset.p == line.onset.p for line in evidence.onsets)
+    rising = sum(math.isfinite(line.onset.step.value) for line in evidence.onsets)
+    if not rising:
+        return ""
+    by_chance = _finding("onsets_by_chance", runs=_plural(tested, "run"), n=number(ALPHA * tested))
+    if binom.sf(rising - 1, tested, ALPHA) >= ALPHA:
+        return _finding("no_onset", rising=_plural(rising, "run"), by_chance=by_chance)
     by_arm = []
     for arm in dict.fromkeys(line.arm for line in evidence.onsets):
         steps = [line.onset.step.value for line in evidence.onsets if line.arm == arm]
@@ -177,9 +191,7 @@ def _begun(evidence: Evidence) -> str:
             first, last = f"{begun[0]:.0f}", f"{begun[-1]:.0f}"
             when = f"step {first}" if first == last else f"steps {first} to {last}"
             by_arm.append(f"under {arm} at {when} ({len(begun)} of {len(steps)} runs)")
-    if not by_arm:
-        return ""
-    return f"Judge minus truth begins to rise {', '.join(by_arm)}, and is not seen to elsewhere."
+    return _finding("onset", arms=", ".join(by_arm), by_chance=by_chance)
 
 
 def _peaks(evidence: Evidence) -> str:

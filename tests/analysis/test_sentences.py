@@ -10,6 +10,7 @@ import numpy as np
 from analysis.records.runs import Run
 from analysis.reports.evidence import Evidence
 from analysis.reports.words import findings
+from analysis.run.onset import line
 from analysis.run.overopt import rows
 
 STEPS, GROUPS, MEMBERS = 24, 8, 4
@@ -54,3 +55,21 @@ def test_the_truth_peaks_only_where_a_straight_line_fits_worse(evidence):
     both = replace(straight, overoptimisation=[*straight.overoptimisation, row])
     said = sentence(both, "The truth peaks at sqrt KL: sim-verbose seed 0 ")
     assert said.endswith("(1 of 16 runs with a KL).") and "sim-fair" not in said
+
+
+def test_the_gap_begins_to_rise_only_in_more_runs_than_by_chance(evidence):
+    rng = np.random.default_rng(2)  # of these runs two rise by chance
+    flat = [planted(rng, "sim-fair", seed, np.full(STEPS, 0.5)) for seed in range(24)]
+    still = [line(run, []) for run in flat]
+    seen = sum(np.isfinite(row.onset.step.value) for row in still)
+    assert seen == 2
+    begins = "Judge minus truth begins to rise"
+    assert sentence(replace(evidence, onsets=still), begins) == ""
+    said = sentence(replace(evidence, onsets=still), "Whether judge minus truth rises")
+    assert "seen to in 2 runs" in said and "of 24 runs tested, 1.2 would" in said
+    ramp = np.clip((np.arange(1, STEPS + 1) - 8) * 0.03, 0, None)
+    rising = [planted(rng, "sim-verbose", seed, np.full(STEPS, 0.5), ramp) for seed in range(3)]
+    both = replace(evidence, onsets=[*still, *(line(run, []) for run in rising)])
+    said = sentence(both, begins)
+    assert "under sim-verbose at step" in said and "(3 of 3 runs)" in said
+    assert "of 27 runs tested, 1.35 would be expected by chance" in said
