@@ -237,7 +237,13 @@ def _overpaid(evidence: Evidence) -> Iterator[str]:
 def substituted(evidence: Evidence) -> list[str]:
     """Behaviours given up for others, a sentence for each pair."""
     return [
-        _finding("substituted", pair=pair, fall=-pair.down, chance=number(pair.chance))
+        _finding(
+            "substituted",
+            pair=pair,
+            fall=-pair.down,
+            arms=_plural(pair.arms, "arm"),
+            chance=number(pair.chance),
+        )
         for pair in evidence.substitutions
     ]
 
