@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
 from scipy.stats import binom
 
 from analysis.reports.evidence import Evidence
@@ -24,8 +23,6 @@ ALPHA = 0.05
 """Chance at which a sentence is said where nothing is behind it."""
 EXPLAINED = 0.5
 """R2 over runs from which a prediction is said to explain a behaviour."""
-MOVED = 0.1
-"""SDs between rollouts that some run moved by, for a behaviour to be worth a prediction."""
 _finding = partial(said, "findings")
 
 
@@ -94,11 +91,12 @@ def _against_base(evidence: Evidence, arm: str) -> str:
             pairs.append(int(row["pairs"]))
     table = evidence.feature_shifts
     shifts = table[(table["arm"] == arm) & table["diff"].notna()]
+    shifts = shifts[~shifts["metric"].isin(list(evidence.same))]
     pairs += shifts["pairs"].astype(int).tolist()
     sds = shifts["metric"].map(evidence.spread).astype(float)
     size = (shifts["diff"].astype(float) / sds).abs()
     moved = [
-        f"{row['metric']} {_difference(row)} {row['unit']}"
+        f"{_named(evidence, row['metric'])} {_difference(row)} {row['unit']}"
         + ("" if math.isnan(row["p_holm"]) else f" (Holm p {p_value(row['p_holm'])})")
         for row in shifts.loc[size[size > 1e-9].nlargest(3).index].to_dict("records")
     ]
@@ -139,7 +137,7 @@ def _explained(evidence: Evidence) -> Iterator[str]:
     moved = [
         line
         for line in evidence.calibration
-        if line.r2 == line.r2 and _largest_shift(evidence, line.feature) >= MOVED
+        if line.r2 == line.r2 and evidence.moved.get(line.feature, 1.0) < ALPHA
     ]
     explained = [
         _finding(
@@ -158,16 +156,6 @@ def _explained(evidence: Evidence) -> Iterator[str]:
         yield f"What was rewarded explains what was learned for {'; '.join(explained)}."
     if others:
         yield f"Moved, but not as the advantages predict: {', '.join(others)}."
-
-
-def _largest_shift(evidence: Evidence, feature: str) -> float:
-    """Largest shift of any run in a feature, in SDs between the rollouts of the used runs."""
-    at = evidence.runs[0].names.index(feature)
-    values = np.concatenate([run.features[..., at].ravel() for run in evidence.runs])
-    spread = float(np.nanstd(values)) if np.isfinite(values).any() else 0.0
-    shifts = [abs(row.observed) for row in evidence.predicted if row.feature == feature]
-    largest = max((shift for shift in shifts if shift == shift), default=0.0)
-    return largest / spread if spread > 0 else 0.0
 
 
 def _begun(evidence: Evidence) -> str:
@@ -236,6 +224,10 @@ def _overpaid(evidence: Evidence) -> Iterator[str]:
 
 def substituted(evidence: Evidence) -> list[str]:
     """Behaviours given up for others, a sentence for each pair."""
+    pairs = {}
+    for pair in evidence.substitutions:
+        risen, fallen = (evidence.same.get(name, name) for name in (pair.risen, pair.fallen))
+        pairs.setdefault((pair.arm, risen, fallen), pair)
     return [
         _finding(
             "substituted",
@@ -244,8 +236,14 @@ def substituted(evidence: Evidence) -> list[str]:
             arms=_plural(pair.arms, "arm"),
             chance=number(pair.chance),
         )
-        for pair in evidence.substitutions
+        for pair in pairs.values()
     ]
+
+
+def _named(evidence: Evidence, behaviour: str) -> str:
+    """A behaviour with those that go with it and are not counted beside it."""
+    others = [name for name, first in evidence.same.items() if first == behaviour]
+    return f"{behaviour} (and {', '.join(others)} with it)" if others else behaviour
 
 
 def _shift(row: dict[str, Any]) -> str:

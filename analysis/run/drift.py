@@ -8,12 +8,13 @@ of every interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from analysis.records.behaviour import TAIL, ends, shift, unit
@@ -21,12 +22,17 @@ from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.records.runs import Records, Run, step_means
 from analysis.statistics.bootstrap import group_sums, ratio, ratio_se
 from analysis.statistics.intervals import grouped_intervals, mean_interval, paired_difference
+from analysis.step.transmission import FLAT
 from study.verdict import Outcome
 
 SCORES = ("judge_score", "truth", "reward", "gap")
 """Metrics of a learning curve, in score units; gap is judge_score - truth of the same rollout."""
 JUDGED = ("judge_score", "gap")
 """Metrics that are missing where the acting judge's score is, and have worst cases."""
+SAME = 0.9
+"""Correlation within groups from which two behaviours are one."""
+FEWEST_VARYING = 10
+"""Groups in which both vary that it takes to say so: one odd answer makes all of them alike."""
 _SHOWN = ("rollout_id", "step", "group", "member", "prompt", "completion", "answer",
           "reward", "truth", "judge_score")  # fmt: skip
 
@@ -172,14 +178,73 @@ def _tail_variance(ours: Tail, theirs: Tail) -> float:
     return ratio_se(np.stack([differences, np.ones(len(differences))], axis=1)) ** 2
 
 
-def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
+def one_behaviour(runs: Sequence[Run], names: Sequence[str]) -> dict[str, str]:
+    """Behaviours that cannot be told from an earlier one: name -> the first that it goes with.
+
+    Two are one where their correlation within groups, over all answers of the runs, is `SAME` or
+    more and both vary in `FEWEST_VARYING` groups: an exclamation mark that ends every flattering
+    phrase is no second finding.
+    """
+    if not runs or not names:
+        return {}
+    at = [runs[0].names.index(name) for name in names]
+    products, varying = np.zeros((2, len(names), len(names)))
+    for run in runs:
+        values = run.features[..., at]
+        known = np.isfinite(values)
+        size = known.sum(axis=1, keepdims=True)
+        mean = np.where(known, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(size, 1)
+        within = np.where(known, values - mean, 0.0)
+        varies = (np.abs(within).max(axis=1) > FLAT).astype(float)
+        varying += varies.T @ varies
+        within = within.reshape(-1, len(names))
+        products += within.T @ within
+    sd = np.sqrt(np.diag(products))
+    scale = np.outer(sd, sd)
+    correlation = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
+    same: dict[str, str] = {}
+    for k, name in enumerate(names):
+        for j in range(k):
+            alike = correlation[j, k] >= SAME and varying[j, k] >= FEWEST_VARYING
+            if alike and names[j] not in same:
+                same[name] = names[j]
+                break
+    return same
+
+
+def moved(shifts: pd.DataFrame) -> dict[str, float]:
+    """Metric -> p that no run moved, from the rows of `run_shifts`; Holm over the metrics.
+
+    The mean square of the runs' shifts over the mean variance that their groups give them is F,
+    with as many degrees of freedom as runs and, within ends, groups. Runs are pooled because few
+    groups of rare counts may show no variance at all. A metric without a run of two groups at both
+    ends is left out.
+    """
+    p_values = {}
+    for metric, part in shifts.groupby("metric"):
+        told = part[part["shift"].notna() & part["group_var"].notna()]
+        if told.empty:
+            continue
+        moves = told["shift"].to_numpy()
+        square, variance = (moves**2).mean(), told["group_var"].mean()
+        free = sum((t.sums_P_2[:, 1] > 0).sum() - 1 for tails in told["tails"] for t in tails)
+        certain = 0.0 if np.abs(moves).max() > FLAT else 1.0
+        p = stats.f.sf(square / variance, len(told), free) if variance > 0 else certain
+        p_values[str(metric)] = float(p)
+    if not p_values:
+        return {}
+    corrected = multipletests(list(p_values.values()), method="holm")[1]
+    return dict(zip(p_values, corrected.tolist(), strict=True))
+
+
+def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = ()) -> pd.DataFrame:
     """How far each arm moved, and how far beyond ``base``, for every metric of `run_shifts`.
 
     Columns are `_SHIFT_COLUMNS`: means over runs with the t interval over runs; se is over runs,
     group_se and naive_se take the groups or rollouts of these runs for independent. No interval is
     narrower than the groups of these runs allow: `mean_interval` is told their variance. Columns
     from diff on are against the base arm, paired by seed; p_holm corrects p_t over the arms and
-    metrics of the table.
+    metrics of the table, of which those in ``same`` have none (`one_behaviour`).
     """
     by_arm = {
         (part["arm"].iloc[0], part["metric"].iloc[0]): part.set_index("seed")
@@ -216,7 +281,7 @@ def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
         rows.append(row)
     table = pd.DataFrame(rows, columns=[*_SHIFT_COLUMNS])
     table["p_holm"] = np.nan
-    told = table["p_t"].notna()
+    told = table["p_t"].notna() & ~table["metric"].isin(list(same))
     if told.any():
         table.loc[told, "p_holm"] = multipletests(table.loc[told, "p_t"], method="holm")[1]
     return table

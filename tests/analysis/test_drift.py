@@ -170,7 +170,8 @@ def test_rollouts_that_both_runs_of_a_pair_share_add_no_sampling_error():
 
 
 def test_null_studies_of_ten_arms_hardly_ever_report_a_difference():
-    """At most 7 % of studies in which no arm differs; 39 % if each arm is corrected by itself."""
+    """At most 7 % of studies in which no arm differs; 39 % with each arm corrected by itself and
+    intervals over runs alone."""
     rng, alarms, studies = np.random.default_rng(2), 0, 24
     arms = ["base", *(f"a{k}" for k in range(10))]
     for _ in range(studies):

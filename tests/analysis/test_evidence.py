@@ -105,6 +105,8 @@ def test_sentences_of_what_began_and_what_was_explained(real_evidence):
         real_evidence,
         onsets=lines,
         predicted=predicted,
+        moved={moved[0]: 0.001, moved[1]: 0.04, moved[2]: 0.06},
+        same={},
         calibration=[one(moved[0], 0.93), one(moved[1], 0.2), one(moved[2], 0.99)],
         no_prediction="",
     )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from analysis.arm.calibration import Calibration
 from analysis.records.runs import Run
 from analysis.reports.evidence import Evidence
 from analysis.reports.words import findings
+from analysis.run import drift
 from analysis.run.onset import line
 from analysis.run.overopt import rows
+from analysis.statistics.estimate import Estimate
+from study.features import FEATURES
 
 STEPS, GROUPS, MEMBERS = 24, 8, 4
 
@@ -73,3 +77,75 @@ def test_the_gap_begins_to_rise_only_in_more_runs_than_by_chance(evidence):
     said = sentence(both, begins)
     assert "under sim-verbose at step" in said and "(3 of 3 runs)" in said
     assert "of 27 runs tested, 1.35 would be expected by chance" in said
+
+
+def behaving(
+    rng: np.random.Generator, arm: str, seed: int, by_sd: Mapping[str, float], twins: bool = False
+) -> Run:
+    """A run of two steps that moves each behaviour; exclamation marks may be those of flattery."""
+    features = rng.normal(size=(2 * GROUPS, MEMBERS, len(FEATURES)))
+    features[GROUPS:] += [by_sd.get(name, 0.0) for name in FEATURES]
+    if twins:
+        flattery = features[..., FEATURES.index("flattery")]
+        features[..., FEATURES.index("exclamation")] = flattery + 0.1 * rng.normal(
+            size=flattery.shape
+        )
+    nothing = np.full(features.shape[:2], np.nan)
+    return Run(
+        f"{arm}{seed}", arm, seed, True, np.repeat([1, 2], GROUPS), reward=nothing,
+        advantage=nothing, truth=nothing, judge=nothing, features=features, names=FEATURES,
+        rollouts=nothing.size,
+    )  # fmt: skip
+
+
+def of_behaviours(evidence: Evidence, runs: Sequence[Run]) -> Evidence:
+    """The evidence with what these runs' behaviours say; a prediction fits each of them well."""
+    shifts = drift.run_shifts(runs, drift.feature_values)
+    same = drift.one_behaviour(runs, FEATURES)
+    fitted = [
+        Calibration(name, 4, 0.9, 0.9, Estimate(1.0, 0.8, 1.2), 1.0, 2, 0.25, 1.0, 0.75)
+        for name in FEATURES
+    ]
+    return replace(
+        evidence,
+        feature_shifts=drift.shift_table(shifts, "sim-fair", same),
+        spread=dict.fromkeys(FEATURES, 1.0),
+        same=same,
+        moved=drift.moved(shifts[~shifts["metric"].isin(list(same))]),
+        calibration=fitted,
+    )
+
+
+def test_a_behaviour_moved_only_where_it_moved_more_than_sampling_allows(evidence):
+    rng = np.random.default_rng(4)
+    arms = ("sim-fair", "sim-verbose")
+    still = [behaving(rng, arm, seed, {}) for arm in arms for seed in range(13)]
+    largest = drift.run_shifts(still, drift.feature_values)["shift"].abs().max()
+    assert largest > 0.5  # SDs, the largest of many shifts that are all noise
+    told = of_behaviours(evidence, still)
+    assert sentence(told, "What was rewarded") == "" == sentence(told, "Moved, but")
+    dosed = [behaving(rng, "sim-verbose", seed, {"length": 0.4}) for seed in range(13)]
+    told = of_behaviours(evidence, [*still[:13], *dosed])
+    assert [name for name, p in told.moved.items() if p < 0.05] == ["length"]
+
+
+def test_exclamation_marks_and_flattery_are_counted_once_where_they_are_one(evidence):
+    rng = np.random.default_rng(5)
+    moves = {"flattery": 3.0, "exclamation": 3.0}
+
+    def told(twins: bool) -> tuple[str, Evidence]:
+        runs = [
+            behaving(rng, arm, seed, moves if arm == "sim-verbose" else {}, twins)
+            for arm in ("sim-fair", "sim-verbose")
+            for seed in range(8)
+        ]
+        study = of_behaviours(evidence, runs)
+        return sentence(study, "sim-verbose beyond sim-fair"), study
+
+    once, one = told(twins=True)
+    assert one.same == {"exclamation": "flattery"}
+    assert f"1 of {len(FEATURES) - 1} behaviours differ" in once
+    assert "flattery (and exclamation with it) +" in once
+    twice, two = told(twins=False)
+    assert two.same == {} and f"2 of {len(FEATURES)} behaviours differ" in twice
+    assert "with it" not in twice
