@@ -45,12 +45,13 @@ def _text(result: dict, least: float) -> str:
     swaps = [
         f"{swap['arm']}: {swap['risen']} rose by {swap['up']:.2f} SD or more beyond {swap['base']}"
         f" in each of {swap['runs']} pairs of runs, {swap['fallen']} fell by {-swap['down']:.2f}"
-        f" SD or more; a bias-free arm would show any in {swap['chance']:.2g} of studies"
+        f" SD or more; {swap['arms']} bias-free arms would show any so far apart in"
+        f" {swap['chance']:.2g} of studies"
         for swap in result["substitutions"]
     ]
     none = result["substitutions_untold"] or (
         f"No behaviour rose while another fell by {least:g} SD beyond {result['base_arm']} in"
-        " all pairs of runs of an arm."
+        " all pairs of runs of an arm, and further than by chance."
     )
     return with_problems([*lines, *(swaps or [none])], result["problems"])
 

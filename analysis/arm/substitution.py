@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
+from scipy import stats
 
 from analysis.records.runs import Run
 from analysis.run.drift import base_arm, feature_values, run_shifts
 
 LEAST = 0.25
 """SDs of first rollouts beyond the base arm, in every pair of runs, that count as moved."""
+ALPHA = 0.05
+"""Share of studies without any effect that may show a substitution."""
 FEWEST_PAIRS = 3
 """With fewer a bias-free arm shows a substitution too often; see `false_alarm`."""
 
@@ -28,7 +30,8 @@ class Substitution:
     """Two behaviours of one arm that moved apart beyond the base arm, in SDs of first rollouts.
 
     ``up`` and ``down`` are the smallest moves over the ``runs`` pairs. ``chance`` is that of any
-    such pair of behaviours in an arm that differs from the base arm by noise alone.
+    pair of behaviours as far apart in any of the ``arms`` compared, if all of them differed from
+    the base arm by noise alone.
     """
 
     arm: str
@@ -39,6 +42,7 @@ class Substitution:
     runs: int
     base: str
     chance: float
+    arms: int
 
 
 def base_of(runs: Sequence[Run]) -> str | None:
@@ -71,9 +75,10 @@ def substitutions(runs: Sequence[Run], least: float = LEAST) -> list[Substitutio
 
     Shifts are those of a run minus those of the base arm's run of the same seed, in SDs of the
     feature within the first step. Each of the pairs, at least `FEWEST_PAIRS`, has to show ``least``
-    SDs or more. At .25 SD and 11 behaviours whose shifts scatter by .3 SD between runs, a bias-free
-    arm shows any in .33 of studies with two pairs, .042 with three, .0037 with four and .0003 with
-    five (`false_alarm`). `untold` says why nothing can be told.
+    SDs or more, and by noise alone (`false_alarm`, over all arms) fewer than `ALPHA` of studies may
+    show any as far apart. At .25 SD and 11 behaviours whose shifts scatter by .3 SD between runs, a
+    bias-free arm shows any in .33 of studies with two pairs, .042 with three, .0037 with four and
+    .0003 with five; ten such arms with three pairs in .35. `untold` says why nothing can be told.
     """
     base = base_of(runs)
     if base is None:
@@ -82,25 +87,46 @@ def substitutions(runs: Sequence[Run], least: float = LEAST) -> list[Substitutio
     within = moved.groupby("arm").var().mul(moved.groupby("arm").count() - 1)
     freedom = (moved.groupby("arm").count() - 1).clip(lower=0).sum()
     scatter = (within.sum() / freedom.where(freedom > 0)) ** 0.5
-    swaps = []
+    compared = {}
     for arm, beyond in _beyond(moved, base).items():
-        pairs = beyond.count()
-        told = beyond.loc[:, pairs >= FEWEST_PAIRS]
-        risen, fallen = told.min(), told.max()
-        known_scatter = scatter[told.columns].to_numpy(dtype=float)
-        chance = false_alarm(known_scatter, pairs[told.columns].to_numpy(dtype=int), least)
-        swaps += [
-            Substitution(
-                *(arm, str(up), str(down), float(risen[up]), float(fallen[down])),
-                *(int(np.minimum(pairs[up], pairs[down])), base, chance),
+        told = beyond.loc[:, beyond.count() >= FEWEST_PAIRS]
+        if told.shape[1]:
+            compared[arm] = told
+
+    def chance(apart: float) -> float:
+        """That any arm shows any pair of behaviours that far apart."""
+        none = [
+            1
+            - false_alarm(
+                *(column.to_numpy() for column in (scatter[told.columns], told.count())),
+                *(apart, freedom[told.columns].to_numpy()),
             )
-            for up in risen[risen >= least].sort_values(ascending=False).index
-            for down in fallen[fallen <= -least].sort_values().index
+            for told in compared.values()
         ]
+        return float(1 - np.prod(none))
+
+    swaps = []
+    for arm, told in compared.items():
+        pairs, risen, fallen = told.count(), told.min(), told.max()
+        for up in risen[risen >= least].sort_values(ascending=False).index:
+            for down in fallen[fallen <= -least].sort_values().index:
+                by_noise = chance(min(risen[up], -fallen[down]))
+                if by_noise < ALPHA:
+                    swaps.append(
+                        Substitution(
+                            *(arm, str(up), str(down), float(risen[up]), float(fallen[down])),
+                            *(int(min(pairs[up], pairs[down])), base, by_noise, len(compared)),
+                        )
+                    )
     return swaps
 
 
-def false_alarm(scatter_K: np.ndarray, pairs: int | np.ndarray, least: float = LEAST) -> float:
+def false_alarm(
+    scatter_K: np.ndarray,
+    pairs: int | np.ndarray,
+    least: float = LEAST,
+    freedom: float | np.ndarray = np.inf,
+) -> float:
     """Chance that an arm without any effect shows a substitution, in closed form; NaN where no
     scatter is known.
 
@@ -112,13 +138,16 @@ def false_alarm(scatter_K: np.ndarray, pairs: int | np.ndarray, least: float = L
         scatter_K: SD between runs of one arm of each behaviour's shift, in SDs of first rollouts;
             behaviours whose scatter is not known are left out.
         pairs: of runs, one number or one of each behaviour.
+        freedom: degrees of freedom of the scatter, likewise: few make the tails those of Student.
     """
     scatter = np.asarray(scatter_K, dtype=float)
     finite = np.isfinite(scatter)
     if not finite.any():
         return float("nan")
     with np.errstate(divide="ignore"):
-        in_one_pair = norm.sf(least / (2**0.5 * scatter[finite]))
+        in_one_pair = stats.t.sf(
+            least / (2**0.5 * scatter[finite]), np.broadcast_to(freedom, scatter.shape)[finite]
+        )
     every = in_one_pair ** np.broadcast_to(pairs, scatter.shape)[finite]
     return float(1 - 2 * np.prod(1 - every) + np.prod(1 - 2 * every))
 

@@ -57,6 +57,10 @@ class Evidence:
     score_shifts: pd.DataFrame
     feature_shifts: pd.DataFrame
     """`analysis.run.drift.shift_table` of the two."""
+    same: dict[str, str]
+    """`analysis.run.drift.one_behaviour`: behaviours that go with another, and are not counted."""
+    moved: dict[str, float]
+    """`analysis.run.drift.moved`: p that no run moved on a behaviour."""
     failures: pd.DataFrame
     failures_by_length: pd.DataFrame
     doses: list[dict[str, Any]]
@@ -133,6 +137,8 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
 
     score_shifts = drift.run_shifts(used, scale=_score_scale(records.runs))
     by_arm = sorted(used, key=lambda run: (run.arm, run.seed))
+    feature_shifts = drift.run_shifts(used, varying)
+    same = drift.one_behaviour(used, list(spread))
     steps = ledger(by_arm)
     predicted, calibration, no_prediction = _predictions(by_arm)
     runs, unread = with_replays(by_arm, records.folder)
@@ -146,7 +152,9 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         scores=drift.run_curves(used),
         features=drift.run_curves(used, varying),
         score_shifts=drift.shift_table(score_shifts, base),
-        feature_shifts=drift.shift_table(drift.run_shifts(used, varying), base),
+        feature_shifts=drift.shift_table(feature_shifts, base, same),
+        same=same,
+        moved=drift.moved(feature_shifts[~feature_shifts["metric"].isin(list(same))]),
         failures=drift.failure_table(records.outcomes),
         failures_by_length=drift.failures_by_length(records.outcomes),
         doses=dose_responses(used),

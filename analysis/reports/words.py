@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
+from scipy.stats import binom
 
 from analysis.reports.evidence import Evidence
 from analysis.reports.figures import NO_REASON
@@ -19,10 +19,10 @@ from analysis.reports.markup import bracket, estimate, number, p_value, said
 from analysis.reports.tables import row_of
 from analysis.run.overopt import place
 
+ALPHA = 0.05
+"""Chance at which a sentence is said where nothing is behind it."""
 EXPLAINED = 0.5
 """R2 over runs from which a prediction is said to explain a behaviour."""
-MOVED = 0.1
-"""SDs between rollouts that some run moved by, for a behaviour to be worth a prediction."""
 _finding = partial(said, "findings")
 
 
@@ -91,11 +91,12 @@ def _against_base(evidence: Evidence, arm: str) -> str:
             pairs.append(int(row["pairs"]))
     table = evidence.feature_shifts
     shifts = table[(table["arm"] == arm) & table["diff"].notna()]
+    shifts = shifts[~shifts["metric"].isin(list(evidence.same))]
     pairs += shifts["pairs"].astype(int).tolist()
     sds = shifts["metric"].map(evidence.spread).astype(float)
     size = (shifts["diff"].astype(float) / sds).abs()
     moved = [
-        f"{row['metric']} {_difference(row)} {row['unit']}"
+        f"{_named(evidence, row['metric'])} {_difference(row)} {row['unit']}"
         + ("" if math.isnan(row["p_holm"]) else f" (Holm p {p_value(row['p_holm'])})")
         for row in shifts.loc[size[size > 1e-9].nlargest(3).index].to_dict("records")
     ]
@@ -136,7 +137,7 @@ def _explained(evidence: Evidence) -> Iterator[str]:
     moved = [
         line
         for line in evidence.calibration
-        if line.r2 == line.r2 and _largest_shift(evidence, line.feature) >= MOVED
+        if line.r2 == line.r2 and evidence.moved.get(line.feature, 1.0) < ALPHA
     ]
     explained = [
         _finding(
@@ -157,18 +158,19 @@ def _explained(evidence: Evidence) -> Iterator[str]:
         yield f"Moved, but not as the advantages predict: {', '.join(others)}."
 
 
-def _largest_shift(evidence: Evidence, feature: str) -> float:
-    """Largest shift of any run in a feature, in SDs between the rollouts of the used runs."""
-    at = evidence.runs[0].names.index(feature)
-    values = np.concatenate([run.features[..., at].ravel() for run in evidence.runs])
-    spread = float(np.nanstd(values)) if np.isfinite(values).any() else 0.0
-    shifts = [abs(row.observed) for row in evidence.predicted if row.feature == feature]
-    largest = max((shift for shift in shifts if shift == shift), default=0.0)
-    return largest / spread if spread > 0 else 0.0
-
-
 def _begun(evidence: Evidence) -> str:
-    """When the gap began to rise, by arm."""
+    """When the gap began to rise, by arm, and how many such runs chance alone would show.
+
+    Runs without a rise show one in `ALPHA` of cases each. As many as come by chance in `ALPHA` of
+    studies (binomial) are no finding.
+    """
+    tested = sum(line.onset.p == line.onset.p for line in evidence.onsets)
+    rising = sum(math.isfinite(line.onset.step.value) for line in evidence.onsets)
+    if not rising:
+        return ""
+    by_chance = _finding("onsets_by_chance", runs=_plural(tested, "run"), n=number(ALPHA * tested))
+    if binom.sf(rising - 1, tested, ALPHA) >= ALPHA:
+        return _finding("no_onset", rising=_plural(rising, "run"), by_chance=by_chance)
     by_arm = []
     for arm in dict.fromkeys(line.arm for line in evidence.onsets):
         steps = [line.onset.step.value for line in evidence.onsets if line.arm == arm]
@@ -177,19 +179,22 @@ def _begun(evidence: Evidence) -> str:
             first, last = f"{begun[0]:.0f}", f"{begun[-1]:.0f}"
             when = f"step {first}" if first == last else f"steps {first} to {last}"
             by_arm.append(f"under {arm} at {when} ({len(begun)} of {len(steps)} runs)")
-    if not by_arm:
-        return ""
-    return f"Judge minus truth begins to rise {', '.join(by_arm)}, and is not seen to elsewhere."
+    return _finding("onset", arms=", ".join(by_arm), by_chance=by_chance)
 
 
 def _peaks(evidence: Evidence) -> str:
+    """Where the truth turns down, of the runs that a straight line does not fit as well."""
+    fitted = [row for row in evidence.overoptimisation if row["best"] and row["score"] == "truth"]
     peaks = [
         f"{row['arm']} seed {row['seed']} {place(row['best']['peak'])} "
         f"[{place(row['low'])}, {place(row['high'])}]"
-        for row in evidence.overoptimisation
-        if row["best"] is not None and row["score"] == "truth"
+        for row in fitted
+        if row["turns"]
     ]
-    return f"The truth peaks at sqrt KL: {', '.join(peaks)}." if peaks else ""
+    if not peaks:
+        return ""
+    of = f"{len(peaks)} of {_plural(len(fitted), 'run')} with a KL"
+    return f"The truth peaks at sqrt KL: {', '.join(peaks)} ({of})."
 
 
 def _inflated(evidence: Evidence) -> Iterator[str]:
@@ -219,10 +224,26 @@ def _overpaid(evidence: Evidence) -> Iterator[str]:
 
 def substituted(evidence: Evidence) -> list[str]:
     """Behaviours given up for others, a sentence for each pair."""
+    pairs = {}
+    for pair in evidence.substitutions:
+        risen, fallen = (evidence.same.get(name, name) for name in (pair.risen, pair.fallen))
+        pairs.setdefault((pair.arm, risen, fallen), pair)
     return [
-        _finding("substituted", pair=pair, fall=-pair.down, chance=number(pair.chance))
-        for pair in evidence.substitutions
+        _finding(
+            "substituted",
+            pair=pair,
+            fall=-pair.down,
+            arms=_plural(pair.arms, "arm"),
+            chance=number(pair.chance),
+        )
+        for pair in pairs.values()
     ]
+
+
+def _named(evidence: Evidence, behaviour: str) -> str:
+    """A behaviour with those that go with it and are not counted beside it."""
+    others = [name for name, first in evidence.same.items() if first == behaviour]
+    return f"{behaviour} (and {', '.join(others)} with it)" if others else behaviour
 
 
 def _shift(row: dict[str, Any]) -> str:

@@ -8,24 +8,31 @@ of every interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from analysis.records.behaviour import TAIL, ends, shift, unit
 from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.records.runs import Records, Run, step_means
-from analysis.statistics.bootstrap import group_sums, ratio_se
+from analysis.statistics.bootstrap import group_sums, ratio, ratio_se
 from analysis.statistics.intervals import grouped_intervals, mean_interval, paired_difference
+from analysis.step.transmission import FLAT
 from study.verdict import Outcome
 
 SCORES = ("judge_score", "truth", "reward", "gap")
 """Metrics of a learning curve, in score units; gap is judge_score - truth of the same rollout."""
 JUDGED = ("judge_score", "gap")
 """Metrics that are missing where the acting judge's score is, and have worst cases."""
+SAME = 0.9
+"""Correlation within groups from which two behaviours are one."""
+FEWEST_VARYING = 10
+"""Groups in which both vary that it takes to say so: one odd answer makes all of them alike."""
 _SHOWN = ("rollout_id", "step", "group", "member", "prompt", "completion", "answer",
           "reward", "truth", "judge_score")  # fmt: skip
 
@@ -83,6 +90,16 @@ def learning_curves(curves: pd.DataFrame) -> pd.DataFrame:
     return grouped_intervals(curves, ["arm", "metric", "step"])
 
 
+@dataclass(frozen=True)
+class Tail:
+    """The groups of one end of a run: step and prompt of each (P,), and the sum of a metric over
+    its rollouts that have it, with their number, (P, 2)."""
+
+    step_P: np.ndarray
+    prompt_P: np.ndarray | None
+    sums_P_2: np.ndarray
+
+
 def run_shifts(
     runs: Sequence[Run],
     values: Callable[[Run], dict[str, np.ndarray]] = score_values,
@@ -92,15 +109,16 @@ def run_shifts(
 
     Columns: cell, arm, seed, metric, first, last, shift, naive_var (of the shift, were the rollouts
     of both ends independent), group_var (were the groups; CR1, Cameron and Miller 2015, eq. 11),
-    unscored (share of the places at both ends without a value), and for what a judge gives
-    worst_low and worst_high: the shift if every missing score had been the end of the ``scale``
-    that lowers or raises it most.
+    tails (a `Tail` for each end), unscored (share of the places at both ends without a value), and
+    for what a judge gives worst_low and worst_high: the shift if every missing score had been the
+    end of the ``scale`` that lowers or raises it most.
     """
     rows = []
     for run in runs:
         steps = run.steps
         window = math.ceil(len(steps) * TAIL)
         at = [np.isin(run.step_P, part) for part in (steps[:window], steps[-window:])]
+        prompts = [None if run.prompt_P is None else run.prompt_P[here] for here in at]
         for metric, scores in values(run).items():
             means = step_means(run, scores)
             first, last = ends(means)
@@ -114,6 +132,10 @@ def run_shifts(
                 **{"cell": run.cell, "arm": run.arm, "seed": run.seed, "metric": metric},
                 **{"first": first, "last": last, "shift": shift(means)},
                 **{"naive_var": float(sum(noise)), "group_var": clustered, "unscored": lost},
+                "tails": [
+                    Tail(run.step_P[here], of_end, sums)
+                    for here, of_end, sums in zip(at, prompts, by_group, strict=True)
+                ],
             }
             if metric in JUDGED:
                 less = run.truth if metric == "gap" else 0.0
@@ -124,15 +146,105 @@ def run_shifts(
                 row |= {"worst_low": lowest[1] - highest[0], "worst_high": highest[1] - lowest[0]}
             rows.append(row)
     columns = ["cell", "arm", "seed", "metric", "first", "last", "shift", "naive_var", "group_var"]
-    return pd.DataFrame(rows, columns=[*columns, "unscored", "worst_low", "worst_high"])
+    return pd.DataFrame(rows, columns=[*columns, "tails", "unscored", "worst_low", "worst_high"])
 
 
-def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
+def _pair_variance(treated: pd.DataFrame, base: pd.DataFrame) -> pd.Series:
+    """Sampling variance of the difference in shift between the two runs of each seed.
+
+    Groups of one step and prompt are paired, so that what both runs share costs nothing: the
+    prompts, and the rollouts of a first step. Where the prompts of an end are not the same, or not
+    known, its groups are independent. NaN where groups do not tell, or a seed has more runs.
+    """
+    variances = {}
+    for seed in treated.index.intersection(base.index):
+        ours, theirs = treated.loc[[seed], "tails"], base.loc[[seed], "tails"]
+        alone = len(ours) == len(theirs) == 1
+        pairs = zip(ours.iloc[0], theirs.iloc[0], strict=True) if alone else ()
+        variances[seed] = sum(_tail_variance(*pair) for pair in pairs) if alone else math.nan
+    return pd.Series(variances, dtype=float)
+
+
+def _tail_variance(ours: Tail, theirs: Tail) -> float:
+    if (
+        ours.prompt_P is None
+        or theirs.prompt_P is None
+        or not np.array_equal(ours.step_P, theirs.step_P)
+        or not np.array_equal(ours.prompt_P, theirs.prompt_P)
+    ):
+        return sum(ratio_se(tail.sums_P_2[tail.sums_P_2[:, 1] > 0]) ** 2 for tail in (ours, theirs))
+    differences = ratio(ours.sums_P_2) - ratio(theirs.sums_P_2)
+    differences = differences[np.isfinite(differences)]
+    return ratio_se(np.stack([differences, np.ones(len(differences))], axis=1)) ** 2
+
+
+def one_behaviour(runs: Sequence[Run], names: Sequence[str]) -> dict[str, str]:
+    """Behaviours that cannot be told from an earlier one: name -> the first that it goes with.
+
+    Two are one where their correlation within groups, over all answers of the runs, is `SAME` or
+    more and both vary in `FEWEST_VARYING` groups: an exclamation mark that ends every flattering
+    phrase is no second finding.
+    """
+    if not runs or not names:
+        return {}
+    at = [runs[0].names.index(name) for name in names]
+    products, varying = np.zeros((2, len(names), len(names)))
+    for run in runs:
+        values = run.features[..., at]
+        known = np.isfinite(values)
+        size = known.sum(axis=1, keepdims=True)
+        mean = np.where(known, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(size, 1)
+        within = np.where(known, values - mean, 0.0)
+        varies = (np.abs(within).max(axis=1) > FLAT).astype(float)
+        varying += varies.T @ varies
+        within = within.reshape(-1, len(names))
+        products += within.T @ within
+    sd = np.sqrt(np.diag(products))
+    scale = np.outer(sd, sd)
+    correlation = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
+    same: dict[str, str] = {}
+    for k, name in enumerate(names):
+        for j in range(k):
+            alike = correlation[j, k] >= SAME and varying[j, k] >= FEWEST_VARYING
+            if alike and names[j] not in same:
+                same[name] = names[j]
+                break
+    return same
+
+
+def moved(shifts: pd.DataFrame) -> dict[str, float]:
+    """Metric -> p that no run moved, from the rows of `run_shifts`; Holm over the metrics.
+
+    The mean square of the runs' shifts over the mean variance that their groups give them is F,
+    with as many degrees of freedom as runs and, within ends, groups. Runs are pooled because few
+    groups of rare counts may show no variance at all. A metric without a run of two groups at both
+    ends is left out.
+    """
+    p_values = {}
+    for metric, part in shifts.groupby("metric"):
+        told = part[part["shift"].notna() & part["group_var"].notna()]
+        if told.empty:
+            continue
+        moves = told["shift"].to_numpy()
+        square, variance = (moves**2).mean(), told["group_var"].mean()
+        free = sum((t.sums_P_2[:, 1] > 0).sum() - 1 for tails in told["tails"] for t in tails)
+        certain = 0.0 if np.abs(moves).max() > FLAT else 1.0
+        p = stats.f.sf(square / variance, len(told), free) if variance > 0 else certain
+        p_values[str(metric)] = float(p)
+    if not p_values:
+        return {}
+    corrected = multipletests(list(p_values.values()), method="holm")[1]
+    return dict(zip(p_values, corrected.tolist(), strict=True))
+
+
+def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = ()) -> pd.DataFrame:
     """How far each arm moved, and how far beyond ``base``, for every metric of `run_shifts`.
 
     Columns are `_SHIFT_COLUMNS`: means over runs with the t interval over runs; se is over runs,
-    group_se and naive_se take the groups or rollouts of these runs for independent. Columns from
-    diff on are against the base arm, paired by seed; p_holm corrects p_t over an arm's metrics.
+    group_se and naive_se take the groups or rollouts of these runs for independent. No interval is
+    narrower than the groups of these runs allow: `mean_interval` is told their variance. Columns
+    from diff on are against the base arm, paired by seed; p_holm corrects p_t over the arms and
+    metrics of the table, of which those in ``same`` have none (`one_behaviour`).
     """
     by_arm = {
         (part["arm"].iloc[0], part["metric"].iloc[0]): part.set_index("seed")
@@ -147,7 +259,7 @@ def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             "unit": unit(metric) if metric not in SCORES else "score",
             "first": mean_interval(part["first"]).value,
             "last": mean_interval(part["last"]).value,
-            **mean_interval(part["shift"]).row("shift"),
+            **mean_interval(part["shift"], within=part["group_var"]).row("shift"),
             "se": float(moved["shift"].std(ddof=1) / runs**0.5),
             "group_se": float(moved["group_var"].sum(min_count=1) ** 0.5 / runs),
             "naive_se": float(moved["naive_var"].sum(min_count=1) ** 0.5 / runs),
@@ -157,7 +269,9 @@ def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
         }
         other = by_arm.get((base, metric)) if base is not None and arm != base else None
         if other is not None:
-            difference = paired_difference(part["shift"], other["shift"]).row("diff", "pairs")
+            within = _pair_variance(part, other)
+            paired = paired_difference(part["shift"], other["shift"], within=within)
+            difference = paired.row("diff", "pairs")
             names = {"low": "diff_low", "high": "diff_high", "note": "diff_note"}
             names["p"] = "p_sign_flip"
             row |= {names.get(key, key): value for key, value in difference.items()}
@@ -167,8 +281,9 @@ def shift_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
         rows.append(row)
     table = pd.DataFrame(rows, columns=[*_SHIFT_COLUMNS])
     table["p_holm"] = np.nan
-    for _, part in table[table["p_t"].notna()].groupby("arm"):
-        table.loc[part.index, "p_holm"] = multipletests(part["p_t"], method="holm")[1]
+    told = table["p_t"].notna() & ~table["metric"].isin(list(same))
+    if told.any():
+        table.loc[told, "p_holm"] = multipletests(table.loc[told, "p_t"], method="holm")[1]
     return table
 
 

@@ -56,6 +56,9 @@ class Overopt:
     """Share of the resampled curves that turn down before the largest d."""
     d_max: float = NAN
     note: str = ""
+    turns: bool = False
+    """Whether a turn is seen: a straight line fits worse, and the peak's interval lies between
+    the start and the largest d."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +134,8 @@ def overoptimisation(
         return Overopt(d_max=d_max, note="the policy did not move away")
     fits = tuple(fit(d, means, form) for form in FORMS)
     best = min(fits[:2], key=lambda bent: bent.aic)
-    notes = []
-    if fits[2].aic <= best.aic:
+    notes, straight = [], fits[2].aic <= best.aic
+    if straight:
         notes.append("a straight line fits as well: no turn is seen")
     if not np.isfinite(errors).all():
         notes.append("steps of one group: no interval")
@@ -143,7 +146,8 @@ def overoptimisation(
     low, high = np.quantile(peaks, tails, method="inverted_cdf")
     reached = float(np.isfinite(peaks).mean())
     peak = Estimate(best.peak, float(low), float(high), len(steps), "step")
-    return Overopt(fits, best, peak, reached, d_max, "; ".join(notes))
+    turns = not straight and peak.low > 0 and peak.high < np.inf
+    return Overopt(fits, best, peak, reached, d_max, "; ".join(notes), bool(turns))
 
 
 def _refitted_peaks(d_T: np.ndarray, scores_B_T: np.ndarray, forms: Sequence[str]) -> np.ndarray:

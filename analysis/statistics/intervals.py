@@ -46,13 +46,24 @@ def student(free: Any) -> Any:
     return stats.t.ppf((1 + LEVEL) / 2, free)
 
 
-def mean_interval(values: Sequence[float], unit: str = "run") -> Estimate:
+def mean_interval(
+    values: Sequence[float], unit: str = "run", within: Sequence[float] | None = None
+) -> Estimate:
     """Mean over units, shape (S,), with a two-sided t interval.
 
     NaN entries are left out and counted in note; one value gives a mean without interval.
+
+    Args:
+        values: one number per unit.
+        unit: what is counted.
+        within: sampling variance of each value. The values vary by at least that, whatever few of
+            them show, so their variance is taken to be its mean at least (Knapp and Hartung 2003,
+            Statistics in Medicine 22, 2693, q* = max(1, q)). NaN is unknown and left out.
     """
     whole = np.asarray(values, dtype=float)
     finite = whole[np.isfinite(whole)]
+    sampling = np.empty(0) if within is None else np.asarray(within, dtype=float)
+    sampling = sampling[np.isfinite(whole) & np.isfinite(sampling)] if sampling.size else sampling
     n = len(finite)
     notes = [f"{len(whole) - n} of {len(whole)} {unit}s have no value"] if n < len(whole) else []
     if n == 0:
@@ -61,7 +72,8 @@ def mean_interval(values: Sequence[float], unit: str = "run") -> Estimate:
     if n == 1:
         notes.append(f"one {unit}, no interval")
     else:
-        spread = float(finite.std(ddof=1))
+        least = float(sampling.mean()) ** 0.5 if sampling.size else 0.0
+        spread = max(float(finite.std(ddof=1)), least)
         if spread <= 1e-12 * max(1.0, abs(mean)):
             spread = 0.0
             notes.append(f"no spread between {unit}s")
@@ -79,22 +91,30 @@ def line(x: np.ndarray, y: np.ndarray) -> Line:
     return Line(float(fit.intercept), slope, float(fit.rvalue**2), len(x))
 
 
-def paired_difference(treated: pd.Series, base: pd.Series, unit: str = "seed pair") -> Paired:
+def paired_difference(
+    treated: pd.Series,
+    base: pd.Series,
+    unit: str = "seed pair",
+    within: pd.Series | None = None,
+) -> Paired:
     """Mean of treated - base over the seeds that both have, with t interval and sign-flip p.
 
-    Each has one number per run, indexed by seed; runs of one seed are averaged first.
+    Each has one number per run, indexed by seed; runs of one seed are averaged first. ``within``:
+    sampling variance of the difference of each seed, as in `mean_interval`.
     """
     a, b = (runs.astype(float).groupby(level=0).mean() for runs in (treated, base))
     shared = a.index.intersection(b.index)
     differences = (a.loc[shared] - b.loc[shared]).to_numpy()
-    mean = mean_interval(differences, unit)
+    sampling = None if within is None else within.reindex(shared).tolist()
+    mean = mean_interval(differences.tolist(), unit, sampling)
     finite = differences[np.isfinite(differences)]
     notes = [mean.note] if mean.note else []
     if 0 < mean.n < 6:
         notes.append(f"{mean.n} pairs cannot give an exact p below {2 / 2**mean.n:.3g}")
     p_t = NAN
     if mean.n > 1 and mean.high > mean.value:
-        p_t = float(stats.ttest_1samp(finite, 0.0).pvalue)
+        error = (mean.high - mean.value) / student(mean.n - 1)
+        p_t = float(2 * stats.t.sf(abs(mean.value) / error, mean.n - 1))
     elif mean.n > 1 and mean.value == 0:
         p_t = 1.0
     return Paired(

@@ -95,17 +95,38 @@ def test_the_false_alarm_by_hand():
     assert told == pytest.approx([0.33, 0.042, 0.0037, 0.0003], rel=0.02)
 
 
-def test_bias_free_arms_show_it_as_often_as_is_said():
-    """200 planted studies of two alike arms that drift by .5 SD: the closed form, not 58 %."""
+def test_a_few_runs_make_the_tails_those_of_student():
+    scatter = 0.25 / stats.t(4).isf(0.25) / 2**0.5
+    assert false_alarm(np.full(2, scatter), 1, freedom=4) == pytest.approx(0.125)
+
+
+@pytest.mark.parametrize(("arms", "studies"), [(1, 200), (10, 60)])
+def test_bias_free_studies_hardly_ever_show_it(arms, studies):
+    """Planted studies of arms that drift alike by .5 SD: at most 7 % show any, however many arms.
+
+    Moves of .25 SD alone would show one in .11 of studies of one arm, and in .69 of ten.
+    """
     rng, alarms = np.random.default_rng(0), 0
     drift = np.linspace(-0.5, 0.5, 6)
-    for _ in range(200):
+    for _ in range(studies):
         runs = [
             moved(arm, seed, *(drift + rng.normal(0, 0.8, 6)))
-            for arm in ("sim-fair", "a")
+            for arm in ("sim-fair", *(f"a{k}" for k in range(arms)))
             for seed in range(3)
         ]
         alarms += bool(substitutions(runs))
-    expected = false_alarm(np.full(6, 0.8), 3)
-    low, high = stats.binom(200, expected).interval(0.999)
-    assert expected > 0.05 and low <= alarms <= high
+    assert alarms <= stats.binom(studies, 0.07).ppf(0.99)
+
+
+def test_the_chance_is_that_of_any_arm():
+    """The same arm beside three alike to the base arm: 1 - (1 - p)^4 with the same scatter."""
+    noise = np.random.default_rng(5).normal(0, 0.25, (3, 2))
+    base = [moved("sim-fair", seed, *noise[seed]) for seed in range(3)]
+    arm = [moved("a", seed, *(noise[seed] + [1.2, -1.2])) for seed in range(3)]
+    alike = [moved(name, seed, *noise[seed]) for name in "bcd" for seed in range(3)]
+    (alone,), (beside,) = substitutions([*base, *arm]), substitutions([*base, *arm, *alike])
+    scatter = np.std(noise, axis=0, ddof=1)
+    alone_p = false_alarm(scatter, 3, 1.2, freedom=4)
+    assert (alone.arms, alone.chance) == (1, pytest.approx(alone_p))
+    beside_p = false_alarm(scatter, 3, 1.2, freedom=10)
+    assert (beside.arms, beside.chance) == (4, pytest.approx(1 - (1 - beside_p) ** 4))
