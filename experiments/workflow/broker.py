@@ -196,16 +196,18 @@ class Broker:
         messages = ({"role": "user", "content": prompt},)
         sample = self._asked[prompt]
         self._asked[prompt] += 1
+        place = trace.model_calls  # of several at once the order is that in which they are asked
+        trace.model_calls += 1
+        trace.keys.append("")
         try:
             reply = await self.executor.ask(
                 Question(operator.name, messages, operator.max_tokens, sample, parameters)
             )
         except Down as error:
             raise Stop(Ending.OPERATOR_ERROR, f"{operator.name}: {error}") from error
-        trace.model_calls += 1
+        trace.keys[place] = reply.key
         trace.attempts += reply.attempts
         trace.paid_usd = total((trace.paid_usd, reply.cost_usd))
-        trace.keys += [reply.key] if reply.key else []
         trace.tokens_in = total((trace.tokens_in, reply.tokens_in))
         trace.tokens_out = total((trace.tokens_out, reply.tokens_out))
         estimates = ((reply.tokens_in, prompt), (reply.tokens_out, reply.text))

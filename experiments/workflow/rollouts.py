@@ -133,7 +133,7 @@ def calls(rollout: Rollout, again: bool) -> list[dict[str, Any]]:
             "tokens_out": trace.tokens_out,
             "attempts": 0 if again else trace.attempts,
             "cost_usd": 0.0 if again else trace.paid_usd,
-            "keys": trace.keys,
+            "keys": [key for key in trace.keys if key],
         }
         for place, trace in enumerate(traces)
     ]

@@ -1,6 +1,8 @@
 """What a step's programs come to: who is asked, what is recorded, and what is told again."""
 
 import dataclasses
+import random
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -139,6 +141,24 @@ def test_equal_questions_of_one_run_differ_in_their_seed_alone(config, rows):
     makers = [body for body in seen if "ensemble" not in prompt_of(body).lower()][:3]
     assert len({prompt_of(body) for body in makers}) == 1
     assert sorted(body["seed"] for body in makers) == [0, 1, 2]
+
+
+def test_replies_of_one_call_are_named_in_the_order_of_its_questions(config, rows):
+    """Five votes at once come back in any order."""
+
+    def reply(body):
+        if "<solution_letter>" in prompt_of(body):
+            time.sleep(random.random() / 10)
+            return "<solution_letter>A</solution_letter>"
+        return "41" if body["seed"] else "42"
+
+    told = []
+    for _ in range(2):
+        with asked(config, reply) as (world, _):
+            (each,) = world.play([rows["math"]], ["[Custom, Custom] -> MdEnsemble"])
+            told.append(each.calls[-1])
+    assert told[0]["operator"] == "MdEnsemble" and len(set(told[0]["keys"])) > 1
+    assert told[0]["keys"] == told[1]["keys"]
 
 
 def test_an_empty_reply_is_asked_for_again_with_another_seed(config, rows):
