@@ -7,6 +7,7 @@ What cannot be concluded is said by `analysis.reports.limits`.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -24,6 +25,9 @@ ALPHA = 0.05
 EXPLAINED = 0.5
 """R2 over runs from which a prediction is said to explain a behaviour."""
 _finding = partial(said, "findings")
+
+MOST_PAIRS = 2
+"""Of behaviours of which one was given up for the other, that an arm's findings name."""
 
 
 def findings(evidence: Evidence) -> list[str]:
@@ -223,21 +227,29 @@ def _overpaid(evidence: Evidence) -> Iterator[str]:
 
 
 def substituted(evidence: Evidence) -> list[str]:
-    """Behaviours given up for others, a sentence for each pair."""
+    """Behaviours given up for others: of each arm the `MOST_PAIRS` first pairs, and how many more
+    there are."""
     pairs = {}
     for pair in evidence.substitutions:
         risen, fallen = (evidence.same.get(name, name) for name in (pair.risen, pair.fallen))
         pairs.setdefault((pair.arm, risen, fallen), pair)
-    return [
-        _finding(
-            "substituted",
-            pair=pair,
-            fall=-pair.down,
-            arms=_plural(pair.arms, "arm"),
-            chance=number(pair.chance),
+    by_arm = defaultdict(list)
+    for pair in pairs.values():
+        by_arm[pair.arm].append(
+            _finding(
+                "substituted",
+                pair=pair,
+                fall=-pair.down,
+                arms=_plural(pair.arms, "arm"),
+                chance=number(pair.chance),
+            )
         )
-        for pair in pairs.values()
-    ]
+    sentences = []
+    for arm, told in by_arm.items():
+        sentences += told[:MOST_PAIRS]
+        if (more := len(told) - MOST_PAIRS) > 0:
+            sentences.append(_finding("more_substituted", arm=arm, pairs=_plural(more, "pair")))
+    return sentences
 
 
 def _named(evidence: Evidence, behaviour: str) -> str:
