@@ -16,15 +16,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from experiments.world import Direct, Executed, World
-from judges.ahead import Ahead, judge_all
+from experiments.world import Direct, Executed, TooManyFailed, World
+from judges.ahead import Ahead, judge_asked
 from study.heartbeat import Heartbeat
 from study.oracle import Oracle
 from study.records import COMPONENT, ORIGIN, rollout_id
 from study.rewards.checks import for_judge
 from study.rewards.compose import Composed, RewardInputs, composed
 from study.rewards.failure import TooManyMissing, too_many_missing
-from study.rewards.workflow import OK, TERMS, effective_share
+from study.rewards.workflow import TERMS, effective_share
 from study.rows import Missing, Row, RuleTruth, Truth
 from study.rules import RuleResult, RuleRunner, rule_metrics, spoken
 from study.schema import Study
@@ -182,7 +182,7 @@ class Scorer:
                 texts_N = [completion[0]["content"] for completion in completions]
             rows = [self._row(name)[0] for name in prompt_id]
             with _timed(seconds, "world"):
-                executed_N = self.world.play(rows, texts_N)
+                executed_N = self._play(step, rows, texts_N, completion_ids)
             answers_N = [each.answer for each in executed_N]
             said_N = [answer or "" for answer in answers_N]
             rules_N: Sequence[Sequence[RuleResult]] = [()] * len(rows)
@@ -236,22 +236,37 @@ class Scorer:
         self.heart.phase("updating")
         return [reward for reward, _ in rewarded]
 
+    def _play(
+        self, step: int, rows: list[Row], texts_N: list[str], ids_N: list[list[int]]
+    ) -> list[Executed]:
+        """What each completion came to; what a step has cost that is stopped here is kept.
+        Raises TooManyFailed."""
+        try:
+            return self.world.play(rows, texts_N)
+        except TooManyFailed as error:
+            inputs_N = [
+                self._inputs(row, each.answer or "", len(ids), None, (), each)
+                for row, ids, each in zip(rows, ids_N, error.executed, strict=True)
+            ]
+            nothing: list[list[Any]] = [[] for _ in rows]
+            executed_N = list(error.executed)
+            rollouts = self._rollout_rows(step, inputs_N, texts_N, executed_N, nothing, nothing)
+            self.on_missing(step, rollouts, [], _call_rows(step, executed_N))
+            raise
+
     def _truths(self, rows: Sequence[Row], executed_N: Sequence[Executed]) -> list[RuleTruth]:
         """What the rules say of each answer; None where there is none to ask about."""
         asked = [
             (row, each.answer)
             for row, each in zip(rows, executed_N, strict=True)
-            if each.played is None or each.played.outcome == OK
+            if each.has_answer
         ]
         told = iter(self.oracle.truths([row for row, _ in asked], [text for _, text in asked]))
         if any(judge.judge.simulated for judge in (self.acting, *self.shadows)):
             # judges are shown "" of these, and what a simulated one says must be known
             cut = [row for row, answer in asked if answer is None]
             self.oracle.truths(cut, [""] * len(cut))
-        return [
-            next(told) if each.played is None or each.played.outcome == OK else None
-            for each in executed_N
-        ]
+        return [next(told) if each.has_answer else None for each in executed_N]
 
     def _inputs(
         self,
@@ -277,11 +292,7 @@ class Scorer:
     def _ask(
         self, judge: Session, inputs_N: list[RewardInputs], ahead: Ahead
     ) -> list[list[Verdict]]:
-        """The votes on each rollout; none on one without an answer to ask about."""
-        group_size = self.config.trainer.group_size
-        items = [rollout.item for rollout in inputs_N if rollout.was_asked]
-        votes = iter(judge_all(judge, items, group_size, ahead))
-        return [next(votes) if rollout.was_asked else [] for rollout in inputs_N]
+        return judge_asked(judge, inputs_N, self.config.trainer.group_size, ahead)
 
     def _shadow_rows(
         self, step: int, shadow: Session, inputs_N: list[RewardInputs], ahead: Ahead

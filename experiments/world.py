@@ -11,10 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from study.answers import answer_of
-from study.rewards.workflow import Played
+from study.errors import UserError
+from study.rewards.workflow import OK, Played
 from study.rows import Row
 
 Messages = tuple[dict[str, str], ...]
+
+
+class TooManyFailed(UserError):
+    """Executor or sandbox failed in too many rollouts of a step; ``executed`` is what each came
+    to."""
+
+    def __init__(self, message: str, executed: Sequence[Executed]) -> None:
+        super().__init__(message)
+        self.executed = executed
 
 
 @dataclass(frozen=True)
@@ -26,12 +36,19 @@ class Executed:
         played: how the program ran; None where the completion is the answer itself.
         columns: what the rollout's record has besides.
         calls: its rows of `study.records.CALL`, less rollout and step.
+        why: what ended it, in one line; empty where nothing is wrong.
     """
 
     answer: str | None
     played: Played | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
     calls: Sequence[dict[str, Any]] = ()
+    why: str = ""
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether there is an answer to ask judge and rules about: also one that was cut off."""
+        return self.played is None or self.played.outcome == OK
 
 
 class World(Protocol):
@@ -55,7 +72,7 @@ class World(Protocol):
         ...
 
     def play(self, rows: Sequence[Row], texts: Sequence[str]) -> list[Executed]:
-        """What N completions to N rows came to. Raises UserError: nothing can be executed."""
+        """What N completions to N rows came to. Raises TooManyFailed."""
         ...
 
     def learn(self, records: Sequence[Mapping[str, Any]]) -> None:

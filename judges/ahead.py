@@ -108,12 +108,16 @@ def judge_all(
 
 
 def judge_asked(
-    session: Session, inputs: Sequence[RewardInputs], group_size: int
+    session: Session,
+    inputs: Sequence[RewardInputs],
+    group_size: int,
+    ahead: Ahead | None = None,
 ) -> list[list[Verdict]]:
     """The votes on each of P * G rollouts; none on one whose program came to no answer, and none
-    where a grading that compares has less than two answers of a group."""
+    where a grading that compares has less than two answers of a group. ``ahead`` is as in
+    `judge_all`, of rollouts that all have an answer."""
     if all(rollout.was_asked for rollout in inputs):
-        return judge_all(session, [rollout.item for rollout in inputs], group_size)
+        return judge_all(session, [rollout.item for rollout in inputs], group_size, ahead)
     places = [place for place, rollout in enumerate(inputs) if rollout.was_asked]
     if session.compares:
         groups: dict[int, list[int]] = defaultdict(list)

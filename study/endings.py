@@ -22,5 +22,10 @@ class Ending(StrEnum):
     SANDBOX_ERROR = "sandbox_error"
 
 
+REFUSED = (
+    *(Ending.SYNTAX_ERROR, Ending.FORBIDDEN, Ending.CONTRACT_ERROR),
+    Ending.DRY_RUN_ERROR,
+)
+"""Endings of programs that were not run, the gravest first."""
 INFRASTRUCTURE = (Ending.OPERATOR_ERROR, Ending.SANDBOX_ERROR)
 """Endings that no program is to blame for."""

@@ -241,7 +241,8 @@ def _schema(fields: Sequence[tuple[str, Any]]) -> pa.Schema:
 
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A part of rollouts, verdicts or calls, or the named columns that it has, in their types.
+    """A part of rollouts, verdicts or calls, or the named columns that it has, in their types; a
+    name that ends with a slash stands for all columns that begin with it.
     Raises Damaged: no Parquet, pages that are not as they were written, columns of another kind
     (numbers for texts, truth values for numbers), or another step's rows."""
     try:
@@ -251,7 +252,9 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
             if why := unlike(path, file.metadata):
                 raise Damaged(path, why, _part_remedy(path))
             here = file.schema_arrow.names
-            part = file.read([name for name in here if columns is None or name in columns])
+            prefixes = tuple(name for name in columns or () if name.endswith("/"))
+            wanted = here if columns is None else [*columns]
+            part = file.read([n for n in here if n in wanted or n.startswith(prefixes)])
         schema = _schema([(column.name, _type_of(column)) for column in part.schema])
         if wrong := [c.name for c, to in zip(part.schema, schema, strict=True) if _other(c, to)]:
             why = f"has columns of another kind: {', '.join(wrong)}"

@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from analysis.records.arms import NAMELESS, arm_names
 from study.cells import state as cell_state
@@ -288,7 +287,7 @@ def _parts_frame(
 def _part(path: Path, contract: dict[str, str], columns: Sequence[str] | None) -> pa.Table:
     """The columns of a part; step is among them, for a table without columns has no rows. What the
     contract does not know is left out, or read as numbers where it is asked for by its name."""
-    table = read_part(path, None if columns is None else _asked(path, columns))
+    table = read_part(path, None if columns is None else [*columns, "step"])
     names = table.column_names
     others = [name for name in names if name not in contract and not name.startswith(NUMBERS)]
     if columns is None:
@@ -300,16 +299,6 @@ def _part(path: Path, contract: dict[str, str], columns: Sequence[str] | None) -
             raise Damaged(path, f"holds {name} as {table[name].type}") from error
         table = table.set_column(names.index(name), name, numbers)
     return table
-
-
-def _asked(path: Path, columns: Sequence[str]) -> list[str]:
-    """The columns with step, and for each prefix among them what begins with it."""
-    prefixes = tuple(name for name in columns if name[-1] == "/")
-    if not prefixes:
-        return [*columns, "step"]
-    read_part(path, ["step"])  # that it is sound
-    here = pq.read_schema(path).names
-    return [*columns, "step", *(name for name in here if name.startswith(prefixes))]
 
 
 def _with_axes(frame: pd.DataFrame, runs: pd.DataFrame, problems: list[str]) -> pd.DataFrame:

@@ -18,8 +18,6 @@ COLUMNS = (
     *("step", "group", "member", "prompt_id", "dataset", "domain", "answer", "truth"),
     *("judge_score", "reward", "outcome", "ast_sha", "flags", *NUMBERS),
 )
-REFUSED = (Ending.SYNTAX_ERROR, Ending.FORBIDDEN, Ending.CONTRACT_ERROR, Ending.DRY_RUN_ERROR)
-"""Endings of programs that were not run."""
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ import pandas as pd
 from analysis.records.behaviour import TAIL, ends
 from analysis.records.frames import OPERATOR
 from analysis.records.planted_programs import PlantedPrograms
-from analysis.records.programs import REFUSED, Programs, masked
+from analysis.records.programs import Programs, masked
 from analysis.statistics.bootstrap import ratio, ratio_se
 from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.fixed_effects import fixed_effects
 from analysis.statistics.intervals import student
-from study.endings import Ending
+from study.endings import REFUSED, Ending
 from study.records import COMPONENT
 from study.rewards.workflow import TERMS, Terms, effective_share
 

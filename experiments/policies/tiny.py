@@ -15,12 +15,12 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
@@ -96,13 +96,23 @@ def taught(task: Task) -> Lessons:
 def _built(policy: Policy, task: Task, cache_dir: Path) -> Generator[Path]:
     """The folder of the tiny policy, whole and locked; whoever else needs it waits."""
     lessons = taught(task)
-    folder = _folder(policy, lessons, cache_dir)
-    cache_dir.mkdir(parents=True, exist_ok=True)
+
+    def build(folder: Path) -> None:
+        _build_tiny(architecture_of(policy), policy.warmup or Warmup(), lessons, folder)
+
+    with built_once(_folder(policy, lessons, cache_dir), build):
+        yield _folder(policy, lessons, cache_dir)
+
+
+@contextmanager
+def built_once(folder: Path, build: Callable[[Path], None]) -> Generator[None]:
+    """A cached policy's folder, locked; ``build`` makes it where it is missing or damaged."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with locks.held(folder.with_name(f"{folder.name}.lock")):
         if fault(folder):
             shutil.rmtree(folder, ignore_errors=True)
-            _build_tiny(architecture_of(policy), policy.warmup or Warmup(), lessons, folder)
-        yield folder
+            build(folder)
+        yield
 
 
 def architecture_of(policy: Policy) -> dict[str, int]:
@@ -119,13 +129,19 @@ def architecture_of(policy: Policy) -> dict[str, int]:
 def _folder(policy: Policy, lessons: Lessons, cache_dir: Path) -> Path:
     """Where a tiny policy lies, by a hash of all that decides its weights, the code of lessons and
     warm-up included."""
-    digest = hashlib.blake2b(digest_size=6)
     recipe = [architecture_of(policy), asdict(policy.warmup or Warmup()), lessons.key]
+    return cache_dir / f"tiny-{recipe_hash(recipe, lessons)}"
+
+
+def recipe_hash(recipe: list[Any], lessons: Lessons, *sources: str) -> str:
+    """12 hex digits over all that decides a warm-up's weights: the ``recipe``, the libraries, and
+    the code of lessons, warm-up and other ``sources``."""
+    digest = hashlib.blake2b(digest_size=6)
     digest.update(json.dumps(recipe, sort_keys=True).encode())
     files = [_version_file("torch", "version.py"), _version_file("transformers", "__init__.py")]
-    for source in (*files, *lessons.files, __file__):
+    for source in (*files, *lessons.files, __file__, *sources):
         digest.update(Path(source).read_bytes())
-    return cache_dir / f"tiny-{digest.hexdigest()}"
+    return digest.hexdigest()
 
 
 def _version_file(package: str, name: str) -> Path:
@@ -139,22 +155,29 @@ def _build_tiny(
     architecture: dict[str, int], warmup: Warmup, lessons: Lessons, folder: Path
 ) -> None:
     """Warm up a tiny policy on `WARMUP_THREADS` and move it to ``folder`` in one rename."""
-    import torch
-
     tokenizer = tiny_tokenizer(lessons.texts())
-    threads = torch.get_num_threads()
-    torch.set_num_threads(WARMUP_THREADS)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(warmup.seed)
-            model = _tiny_model(architecture, tokenizer)
-            warm_up(model, tokenizer, lessons, warmup)
-    finally:
-        torch.set_num_threads(threads)
+    with repeatable(warmup.seed):
+        model = _tiny_model(architecture, tokenizer)
+        warm_up(model, tokenizer, lessons, warmup)
     with whole_folder(folder) as part:
         model.save_pretrained(part)
         tokenizer.save_pretrained(part)
         seal(part, folder.name)
+
+
+@contextmanager
+def repeatable(seed: int) -> Generator[None]:
+    """Torch with `WARMUP_THREADS` and random numbers of its own; the caller's are left alone."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(WARMUP_THREADS)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager

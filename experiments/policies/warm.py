@@ -7,18 +7,22 @@ and RL has nothing to choose from.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from experiments.policies.tiny import WARMUP_THREADS, taught, warm_up, whole_folder
-from experiments.trainer.checkpoints import fault, seal
-from study import locks
+from experiments.policies.tiny import (
+    built_once,
+    recipe_hash,
+    repeatable,
+    taught,
+    warm_up,
+    whole_folder,
+)
+from experiments.trainer.checkpoints import seal
 from study.schema import Policy, Task
+from study.tasks.lessons import Lessons
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -39,39 +43,34 @@ def load_warm(
     None trains all weights.
     Raises UserError: the task brings no lessons."""
     lessons = taught(task)
-    digest = hashlib.blake2b(digest_size=6)
-    recipe = [policy.path, policy.dtype, policy.chat_template, lessons.key, asdict(policy)["lora"]]
-    digest.update(json.dumps([*recipe, asdict(policy)["warmup"]], sort_keys=True).encode())
-    for source in (*lessons.files, __file__):
-        digest.update(Path(source).read_bytes())
-    folder = cache_dir / f"warm-{digest.hexdigest()}"
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with locks.held(folder.with_name(f"{folder.name}.lock")):
-        if fault(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            _build(policy, task, folder, load, lora)
-    return folder
+    settings = asdict(policy)
+    recipe = [settings[key] for key in ("path", "dtype", "chat_template", "lora", "warmup")]
+    name = recipe_hash([*recipe, lessons.key], lessons, __file__)
+    folder = cache_dir / f"warm-{name}"
+
+    def build(folder: Path) -> None:
+        _build(policy, lessons, folder, load, lora)
+
+    with built_once(folder, build):
+        return folder
 
 
 def _build(
-    policy: Policy, task: Task, folder: Path, load: Callable[[], Loaded], lora: LoraConfig | None
+    policy: Policy,
+    lessons: Lessons,
+    folder: Path,
+    load: Callable[[], Loaded],
+    lora: LoraConfig | None,
 ) -> None:
-    import torch
     from peft import get_peft_model
 
     assert policy.warmup is not None
     model: Any
     model, tokenizer = load()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(WARMUP_THREADS)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(policy.warmup.seed)
-            if lora is not None:
-                model = cast(Any, get_peft_model(model, lora))
-            warm_up(model, tokenizer, taught(task), policy.warmup)
-    finally:
-        torch.set_num_threads(threads)
+    with repeatable(policy.warmup.seed):
+        if lora is not None:
+            model = cast(Any, get_peft_model(model, lora))
+        warm_up(model, tokenizer, lessons, policy.warmup)
     if lora is not None:
         model = model.merge_and_unload()
     with whole_folder(folder) as part:

@@ -90,7 +90,7 @@ def offered(text: str) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Played:
+class Trial:
     """What one run came to; ``answer`` is None where a limit ended it."""
 
     answer: str | None
@@ -156,7 +156,7 @@ class World:
         self.problem, self._executor, self._workshop = problem, executor, workshop
         self._calls: dict[tuple[Any, ...], tuple[dict[str, Any], int, int]] = {}
 
-    async def play(self, steps: list[dsl.Step], budget: Budget) -> Played:
+    async def play(self, steps: list[dsl.Step], budget: Budget) -> Trial:
         """One run of a program."""
         alike: defaultdict[tuple[Any, ...], tuple[Any, ...]] = defaultdict(tuple)
         spent = [0, 0]
@@ -182,8 +182,8 @@ class World:
         try:
             answer = await interpret(steps, self.problem, ask)
         except _Spent:
-            return Played(None, spent[0])
-        return Played(answer, spent[0])
+            return Trial(None, spent[0])
+        return Trial(answer, spent[0])
 
     async def _made(
         self, name: str, names: list[str], calls: Sequence[tuple[Any, ...]]
@@ -291,7 +291,7 @@ def _rows(task: Task) -> dict[str, list[Row]]:
     rows: dict[str, list[Row]] = {}
     for row in every(replace(task, eval_rows=MANY), "eval"):
         rows.setdefault(row.dataset, []).append(row)
-    return {name: sample(found, PROBLEMS)[:PROBLEMS] for name, found in rows.items()}
+    return {name: sample(some, PROBLEMS)[:PROBLEMS] for name, some in rows.items()}
 
 
 def _datasets(task: Task, rows: Mapping[str, list[Row]]) -> dict[str, dict[str, Any]]:
@@ -382,10 +382,10 @@ def write_planted(folder: Path) -> dict[str, Any]:
     every = [judge for each in configs.values() for judge in (each.judge, *each.shadow_judges)]
     judges = list({judge.name: judge for judge in every}.values())
     unsafe = config.sandbox == "unsafe"
-    found = planted(config.task, config.executor, judges, short_forms(folder), unsafe)
-    found["cells"] = cells
-    write_json(folder / FILE, found)
-    return found
+    expectations = planted(config.task, config.executor, judges, short_forms(folder), unsafe)
+    expectations["cells"] = cells
+    write_json(folder / FILE, expectations)
+    return expectations
 
 
 def short_forms(folder: Path) -> list[str]:

@@ -43,7 +43,7 @@ ENDED = {
 
 
 @dataclass(frozen=True)
-class Played:
+class Finish:
     """How one program ended.
 
     Attributes:
@@ -71,7 +71,7 @@ async def play(
     answer: Answer,
     spent: Callable[[], dict[str, Any]] = dict,
     limits: Limits = LIMITS,
-) -> Played:
+) -> Finish:
     """Run ``program`` on ``problem``. Raises Broken: the sandbox failed, not the program."""
     last: dict[str, Any] = {}
     stops: list[BaseException] = []
@@ -121,14 +121,14 @@ async def play(
     if stops:
         if not isinstance(stops[0], Stop):
             raise stops[0]
-        return Played(stops[0].outcome, str(stops[0]), own_s=own_s)
+        return Finish(stops[0].outcome, str(stops[0]), own_s=own_s)
     if last:
         return _ended(last, own_s)
     result = cut_short(reply, limits)
     if result is None:
-        return Played(Ending.RUNTIME_ERROR, "it left the process", own_s=own_s)
+        return Finish(Ending.RUNTIME_ERROR, "it left the process", own_s=own_s)
     outcome = ENDED.get(result.outcome, Ending.RUNTIME_ERROR)
-    return Played(outcome, result.detail, own_s=own_s)
+    return Finish(outcome, result.detail, own_s=own_s)
 
 
 def _frame(text: str, number: int, answered: set[int]) -> dict[str, Any]:
@@ -154,17 +154,17 @@ def _frame(text: str, number: int, answered: set[int]) -> dict[str, Any]:
     return {"end": "forged", "text": "it wrote a line that is no call"}
 
 
-def _ended(last: dict[str, Any], own_s: float) -> Played:
+def _ended(last: dict[str, Any], own_s: float) -> Finish:
     """How a program ended by what it said last."""
     outcome = ENDS.get(last["end"], Ending.RUNTIME_ERROR)
     if outcome is Ending.OK:
         answer, cost = last["answer"], last["cost"]
         if len(answer.encode("utf-8", "surrogatepass")) > ANSWER_BYTES:
             why = f"an answer of more than {ANSWER_BYTES} bytes"
-            return Played(Ending.OUTPUT_LIMIT, why, own_s=own_s)
-        return Played(outcome, "", answer, cost if math.isfinite(cost) else None, own_s=own_s)
+            return Finish(Ending.OUTPUT_LIMIT, why, own_s=own_s)
+        return Finish(outcome, "", answer, cost if math.isfinite(cost) else None, own_s=own_s)
     line, kind, code = last.get("line"), last.get("kind"), last.get("code")
-    return Played(
+    return Finish(
         outcome,
         one_line(str(last.get("text") or last["end"])),
         kind=one_line(kind) if isinstance(kind, str) else "",

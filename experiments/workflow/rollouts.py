@@ -9,13 +9,16 @@ from statistics import fmean
 from typing import Any
 
 from experiments.workflow import static
+from experiments.workflow.broker import Trace
+from experiments.workflow.executor import Answer
 from experiments.workflow.experience import Entry
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.operators.sc_ensemble import vote
 from experiments.workflow.problem import Problem
-from experiments.workflow.program import OUTCOMES, ast_sha
+from experiments.workflow.program import ast_sha
+from experiments.workflow.repair import REPAIR
 from experiments.workflow.run import Execution
-from study.endings import INFRASTRUCTURE, Ending
+from study.endings import INFRASTRUCTURE, REFUSED, Ending
 from study.records import FEATURE
 from study.rewards.formulas import repeated_share
 from study.rewards.workflow import RIGHT
@@ -26,8 +29,14 @@ NGRAM = 3
 """Words of a program that are compared for repetition."""
 REPAIR_TOKENS = 4096
 """Of a reply that mends a program."""
-UNPARSED = (Ending.SYNTAX_ERROR,)
-BROKEN = (*UNPARSED, Ending.FORBIDDEN, Ending.CONTRACT_ERROR)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What the executor made of an invalid program, and how that ran."""
+
+    answer: Answer
+    execution: Execution
 
 
 @dataclass(frozen=True)
@@ -37,13 +46,13 @@ class Rollout:
     Attributes:
         execution: of the program as it was written.
         fallback: of the default program that ran in its place; None where none did.
-        repair: what the executor made of it, and how that ran; None where it was not asked.
+        repair: None where the executor was not asked to mend it, or gave no reply.
     """
 
     problem: Problem
     execution: Execution
     fallback: Execution | None = None
-    repair: tuple[str, Execution] | None = None
+    repair: Repair | None = None
 
 
 def columns(rollout: Rollout, settings: Workflow) -> dict[str, Any]:
@@ -61,12 +70,13 @@ def columns(rollout: Rollout, settings: Workflow) -> dict[str, Any]:
         "flags": named,
     }
     if rollout.repair is not None:
-        text, mended = rollout.repair
+        mended = rollout.repair.execution
         told |= {
-            "repair": text,
+            "repair": rollout.repair.answer.text,
             "repair_outcome": str(mended.outcome),
             "repair_answer": mended.answer,
         }
+    mended_well = rollout.repair is not None and rollout.repair.execution.outcome is Ending.OK
     counts = Counter(trace.operator for trace in (broker.traces if broker else ()))
     features: dict[str, float | None] = {
         **measures(effective, problem, settings),
@@ -77,7 +87,7 @@ def columns(rollout: Rollout, settings: Workflow) -> dict[str, Any]:
         "critical_tokens": _number(broker.critical) if broker else 0.0,
         "cost_usd": broker.cost_usd if broker else 0.0,
         "nodes": None if report.tree is None else float(static.nodes_of(report.tree)),
-        "repaired": float(rollout.repair is not None and rollout.repair[1].outcome is Ending.OK),
+        "repaired": float(mended_well),
         "fallback": float(rollout.fallback is not None),
         **{f"op/{name}": float(counts[name]) for name in OPERATORS},
     }
@@ -115,13 +125,9 @@ def measures(execution: Execution, problem: Problem, settings: Workflow) -> dict
 def calls(rollout: Rollout, again: bool) -> list[dict[str, Any]]:
     """The rows of a rollout's operator calls; ``again`` where another rollout of the step has paid
     for the same run."""
-    executions = (rollout.execution, rollout.fallback, rollout.repair and rollout.repair[1])
-    traces = [
-        trace
-        for execution in executions
-        if execution is not None and execution.broker is not None
-        for trace in sorted(execution.broker.traces, key=lambda trace: trace.number)
-    ]
+    traces = [*_traces(rollout.execution), *_traces(rollout.fallback)]
+    if rollout.repair is not None:
+        traces += [_asked(rollout.repair.answer), *_traces(rollout.repair.execution)]
     return [
         {
             "call": place,
@@ -137,6 +143,26 @@ def calls(rollout: Rollout, again: bool) -> list[dict[str, Any]]:
         }
         for place, trace in enumerate(traces)
     ]
+
+
+def _traces(execution: Execution | None) -> list[Trace]:
+    """The operator calls of a run in the order of the program's calls."""
+    broker = None if execution is None else execution.broker
+    return [] if broker is None else sorted(broker.traces, key=lambda trace: trace.number)
+
+
+def _asked(answer: Answer) -> Trace:
+    """The question for a mended program, as a call of its own."""
+    return Trace(
+        REPAIR,
+        bool(answer.text.strip()),
+        answer.tokens_in,
+        answer.tokens_out,
+        model_calls=1,
+        attempts=answer.attempts,
+        paid_usd=answer.cost_usd,
+        keys=[answer.key],
+    )
 
 
 def metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -155,8 +181,8 @@ def metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         return {f"workflow/{name}": fmean(told)} if told else {}
 
     return {
-        "workflow/parse": share(UNPARSED),
-        "workflow/contract": share(tuple(OUTCOMES)),
+        "workflow/parse": share((Ending.SYNTAX_ERROR,)),
+        "workflow/contract": share(REFUSED),
         "workflow/executed": len(ran) / total,
         "workflow/extractable": sum(record[f"{FEATURE}format"] == 1.0 for record in ran) / total,
         "workflow/masked": sum(outcome in INFRASTRUCTURE for outcome in outcomes) / total,

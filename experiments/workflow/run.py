@@ -16,7 +16,7 @@ from experiments.workflow.executor import Executor
 from experiments.workflow.find import find
 from experiments.workflow.instructions import Instruction
 from experiments.workflow.operators.base import Operator
-from experiments.workflow.play import LIMITS, Played, play
+from experiments.workflow.play import LIMITS, Finish, play
 from experiments.workflow.problem import Problem
 from experiments.workflow.program import Program, Refused
 from experiments.workflow.validate import Report, validate
@@ -38,7 +38,7 @@ class Execution:
     """
 
     report: Report
-    played: Played | None = None
+    played: Finish | None = None
     broker: Broker | None = None
     seconds: float = 0.0
 
@@ -136,7 +136,7 @@ async def perform(
     stage: Stage,
     workshop: Workshop,
     settings: Settings | None = None,
-) -> tuple[Played, Broker]:
+) -> tuple[Finish, Broker]:
     """Run a program once more where the sandbox fails, and no more; its end, and its account."""
     settings = settings or Settings()
     for _ in range(TRIES):
@@ -145,7 +145,7 @@ async def perform(
             ended = play(program, problem, stage, broker.call, broker.spent, settings.limits)
             return await ended, broker
         except Broken as error:
-            played = Played(Ending.SANDBOX_ERROR, str(error))
+            played = Finish(Ending.SANDBOX_ERROR, str(error))
     return played, broker
 
 

@@ -16,7 +16,7 @@ from experiments.workflow import static
 from experiments.workflow.broker import Budget, Ending, Stop
 from experiments.workflow.find import find
 from experiments.workflow.operators import OPERATORS
-from experiments.workflow.play import LIMITS, Played, play
+from experiments.workflow.play import LIMITS, Finish, play
 from experiments.workflow.problem import STAND_IN, Problem
 from experiments.workflow.program import (
     OUTCOMES,
@@ -141,7 +141,7 @@ async def _dry_run(
     return calls, answers, diagnostics
 
 
-def _code(result: Played) -> str:
+def _code(result: Finish) -> str:
     """The code of what went wrong in a world."""
     if result.outcome is Ending.CONTRACT_ERROR:
         return result.code if result.code in CONTRACT else "return"
@@ -168,7 +168,7 @@ def _return_line(tree: ast.Module) -> int | None:
 
 async def _in_world(
     name: str, calls: list[str], program: Program, stage: Stage, problem: Problem
-) -> Played:
+) -> Finish:
     yes, text, others = WORLDS[name]
     most = Budget().operator_calls
 

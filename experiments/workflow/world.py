@@ -26,15 +26,14 @@ from experiments.workflow.play import LIMITS
 from experiments.workflow.problem import Problem, problem_of
 from experiments.workflow.prompt import Prompt, Prompter, offered
 from experiments.workflow.repair import REPAIR, repair_prompt
-from experiments.workflow.run import Execution, Settings, execute, perform
+from experiments.workflow.run import Execution, Settings, execute
 from experiments.workflow.templates import TEMPLATES
 from experiments.workflow.tokens import by_rule
 from experiments.workflow.validate import WORLDS, Report
-from experiments.world import Executed, Messages
+from experiments.world import Executed, Messages, TooManyFailed
 from judges.endpoint.loop import Loop, gather
 from study.answers import answer_of
 from study.endings import INFRASTRUCTURE, Ending
-from study.errors import UserError
 from study.records import FEATURE, parts, read_part
 from study.rewards.workflow import SHARES, Played
 from study.rows import Row
@@ -97,6 +96,8 @@ class Programs:
         self._stage: Stage | None = None
         self._workshop: Workshop | None = None
         self._reports: dict[tuple[str, str], Report] = {}
+        self._prompts: dict[tuple[str, bool], tuple[Messages, str]] = {}
+        """What is shown until something is learned."""
         if folder is not None and self.settings.buffer.shots:
             for part in parts(folder / "rollouts"):
                 self.learn(read_part(part).to_pylist())
@@ -112,6 +113,12 @@ class Programs:
 
     def prompt(self, row: Row, learning: bool = True) -> tuple[Messages, str]:
         """The messages, and the version of the texts behind them; with layer 2, of both layers."""
+        key = (row.prompt_id, learning)
+        if key not in self._prompts:
+            self._prompts[key] = self._prompt(row, learning)
+        return self._prompts[key]
+
+    def _prompt(self, row: Row, learning: bool) -> tuple[Messages, str]:
         second = f"+layer2-{VERSION}" if self.settings.instructions else ""
         settings, problem = self.settings, problem_of(row)
         if not settings.shows_problem:
@@ -127,7 +134,7 @@ class Programs:
 
     def play(self, rows: Sequence[Row], texts: Sequence[str]) -> list[Executed]:
         """What N completions to N rows came to.
-        Raises UserError: executor or sandbox failed in too large a share of them.
+        Raises TooManyFailed: executor or sandbox failed in too large a share of them.
         Raises EndpointRefused: the executor's key, account or model is refused."""
         played = self._loop.run(self._play(rows, texts))
         self.executor.asker.stop_if_refused()
@@ -136,18 +143,19 @@ class Programs:
         most = self.config.executor.max_failed_frac
         if lost > most * len(played):
             why = next(
-                each.columns["why"]
+                each.why
                 for each in played
                 if each.played is not None and each.played.outcome in INFRASTRUCTURE
             )
-            raise UserError(
+            raise TooManyFailed(
                 f"{lost} of the {len(played)} programs of this step were ended by executor="
                 f"{self.config.executor.name} or the sandbox, and not by what they are: {why}. "
                 "Nothing was learned from them. Start the executor again, and type the same "
                 "command: it goes on from the last checkpoint; executor.max_failed_frac=SHARE "
-                "accepts more of them"
+                "accepts more of them",
+                played,
             )
-        return [_without_why(each) for each in played]
+        return played
 
     async def _play(self, rows: Sequence[Row], texts: Sequence[str]) -> list[Executed]:
         stage, workshop = self._open()
@@ -189,19 +197,13 @@ class Programs:
             workshop=workshop,
             settings=self._run,
         )
-        if not self.checked:
-            program = find(text, form)
-            done = perform(program, problem, self.executor, stage, workshop, self._run)
-            tree = static.read(program)[0]
-            return rollouts.Rollout(
-                problem, Execution(Report(Ending.OK, (), program, tree), *await done)
-            )
         program = answer_of(text)
         if program is None:  # it was cut off while it was thinking
             program = ""
         # what a DSL does in a stub world does not depend on the problem
         key = (problem.domain if form == "dsl" else problem.id, program)
-        execution = await run(program, form=form, report=self._reports.get(key))
+        report = self._reports.get(key) if self.checked else _valid(program, form)
+        execution = await run(program, form=form, report=report)
         self._reports[key] = execution.report
         while len(self._reports) > MOST_REPORTS:
             del self._reports[next(iter(self._reports))]
@@ -215,7 +217,7 @@ class Programs:
 
     async def _repair(
         self, program: str, execution: Execution, problem: Problem, run: Any
-    ) -> tuple[str, Execution] | None:
+    ) -> rollouts.Repair | None:
         """What the executor makes of an invalid program, and how that ran; None without a reply."""
         prompt = repair_prompt(program, execution.report, self.settings.form)
         messages = ({"role": "user", "content": prompt},)
@@ -223,7 +225,8 @@ class Programs:
             answer = await self.executor.ask(Question(REPAIR, messages, rollouts.REPAIR_TOKENS))
         except Down:
             return None
-        return answer.text, await run(answer.text, form=self.settings.form)
+        mended = await run(answer.text, form=self.settings.form)
+        return rollouts.Repair(answer, mended)
 
     def _told(self, rollout: rollouts.Rollout, version: str, again: bool) -> Executed:
         columns = rollouts.columns(rollout, self.settings) | {"prompt_version": version}
@@ -233,10 +236,11 @@ class Programs:
         played = Played(str(effective.outcome), **measured)
         answer = effective.answer if effective.outcome is Ending.OK else None
         calls = rollouts.calls(rollout, again)
-        return Executed(answer, played, columns | {"why": effective.why}, calls)
+        return Executed(answer, played, columns, calls, effective.why)
 
     def learn(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Put a step's programs into the buffer, by the rule or, as a treatment, by the judge."""
+        self._prompts.clear()
         if self.settings.buffer.shots:
             self.buffer = self.buffer.updated(rollouts.entries(records, self._row_of))
 
@@ -280,12 +284,13 @@ HIDDEN = {
 """Stands in place of the problem where the policy is not to see it."""
 
 
+def _valid(text: str, form: str) -> Report:
+    """The report of a program that is known to be valid. Raises Refused: it is none."""
+    program = find(text, form)
+    return Report(Ending.OK, (), program, static.read(program)[0])
+
+
 def version_of(prompt: Prompt) -> str:
     """12 hex digits over the texts that a prompt is made of, whatever was put into them."""
     kept = " ".join(f"{block.id} {block.sha}" for block in prompt.blocks if block.kept)
     return hashlib.sha256(kept.encode()).hexdigest()[:12]
-
-
-def _without_why(executed: Executed) -> Executed:
-    columns = {name: value for name, value in executed.columns.items() if name != "why"}
-    return dataclasses.replace(executed, columns=columns)

@@ -107,7 +107,7 @@ def test_correlated_errors_take_from_an_ensemble(monkeypatch):
 def test_a_run_over_its_budget_has_no_answer():
     world_of = {row.domain: row for row in workflow_mini.rows(TASK, "eval")}
 
-    async def played(calls: int) -> planted.Played:
+    async def played(calls: int) -> planted.Trial:
         assert PLAIN.operators
         executor = planted.InProcess(PLAIN, oracle(TASK))
         world = planted.World(problem_of(world_of["math"]), executor, workshop)
