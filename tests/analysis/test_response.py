@@ -189,7 +189,7 @@ def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
     printed = text({"pushes": pushes, "ranks": [], "prompts": 8, "steps": 1, "fit": "planted",
                     "shifts": shown, "scores": scores})  # fmt: skip
     assert "from 1 step(s), by the runs of planted" in printed
-    assert "r2 by method" in printed and "repetition" in printed
+    assert "r2 of every method" in printed and "repetition" in printed
     # of its own study an arm is forecast by the others
     own = forecast_units.forecasts(of, Study, candidates)
     assert [line.sds for line in own] != pytest.approx(expected.ravel().tolist())
