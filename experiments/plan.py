@@ -136,21 +136,29 @@ THINKING_SHARE = 0.5
 def expected(cell: Cell) -> dict[str, int]:
     """Completions, judge calls and tokens of a whole cell, before the store saves any.
 
-    completions = T * P * G; calls = completions * votes * requests per verdict, summed over the
-    acting and the shadow judges.
+    completions = T * P * G and the answers of frozen evaluations; calls = completions * votes *
+    requests per verdict, summed over the acting and the shadow judges.
     """
     config = cell.config
     trainer = config.trainer
-    completions = trainer.steps * trainer.prompts_per_step * trainer.group_size
+    groups = {trainer.group_size: trainer.steps * trainer.prompts_per_step * trainer.group_size}
+    if trainer.eval_samples and trainer.eval_steps:
+        size, evaluations = 1 + trainer.eval_samples, 1 + -(-trainer.steps // trainer.eval_steps)
+        held_out = len(task_module(config.task.name).rows(config.task, "eval"))
+        groups[size] = groups.get(size, 0) + size * held_out * evaluations
     answer = round(ANSWER_SHARE * trainer.max_completion_length)
     task = json.dumps(dataclasses.asdict(config.task), sort_keys=True)
     totals = {"calls": 0.0, "tokens_in": 0.0, "tokens_out": 0.0}
     for judge in (config.judge, *config.shadow_judges):
         data = json.dumps(dataclasses.asdict(judge), sort_keys=True)
-        each = _per_verdict(data, task, config.reward.rules, trainer.group_size, answer)
-        for name, amount in zip(totals, each, strict=True):
-            totals[name] += completions * judge.sampling.votes * amount
-    return {"completions": completions, **{name: round(total) for name, total in totals.items()}}
+        for size, answers in groups.items():
+            each = _per_verdict(data, task, config.reward.rules, size, answer)
+            for name, amount in zip(totals, each, strict=True):
+                totals[name] += answers * judge.sampling.votes * amount
+    return {
+        "completions": sum(groups.values()),
+        **{name: round(total) for name, total in totals.items()},
+    }
 
 
 @functools.cache

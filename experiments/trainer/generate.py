@@ -135,10 +135,22 @@ def completions(
     uniform_B_L: np.ndarray,
 ) -> list[list[int]]:
     """One completion of each prompt: by `generate` where the model can take it, else by
-    transformers' own way, which draws by torch's generator, seeded from ``uniform_B_L``."""
+    `seeded_by_transformers`."""
     if unsupported(model) is None:
         model.set_attn_implementation(prefix.NAME)
         return generate(model, prompts, range(len(prompts)), sampling, uniform_B_L)
+    return seeded_by_transformers(model, prompts, sampling, padding, uniform_B_L)
+
+
+def seeded_by_transformers(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    padding: int,
+    uniform_B_L: np.ndarray,
+) -> list[list[int]]:
+    """`by_transformers`, which draws by torch's generator: seeded from ``uniform_B_L``, and
+    afterwards as it was."""
     with torch.random.fork_rng():
         torch.manual_seed(int(uniform_B_L[0, 0] * 2**53))
         return by_transformers(model, prompts, sampling, padding)

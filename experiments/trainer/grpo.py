@@ -11,6 +11,8 @@ place where a checkpoint can stand (TRL cannot resume between a generation and i
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -99,6 +101,7 @@ class RecordingTrainer(InOrder):
         scaffold: what each rollout of a step is shown before it answers; None shows nothing.
         fast_path: whether to share prefixes where the model can take it.
         shown: prompt id -> what the policy is shown and trained on, where that is not the row.
+        reference: whether log-probabilities under the initial policy are recorded at beta = 0 too.
     """
 
     def __init__(
@@ -107,9 +110,11 @@ class RecordingTrainer(InOrder):
         scaffold: Scaffolder | None = None,
         fast_path: bool = True,
         shown: Callable[[str], Messages] | None = None,
+        reference: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(reward_funcs=ranks.Gathered(scorer), **kwargs)
+        self._measures_start = reference and self.beta == 0 and self._keep_start()
         self._scorer = scorer
         base = self.accelerator.unwrap_model(self.model)
         if isinstance(self.model, PeftModel):
@@ -149,6 +154,17 @@ class RecordingTrainer(InOrder):
         self._layer_weights = fast.layer_weights(models[0])
         if not self.use_vllm:
             self.rollout_func = rollouts.Rollouts(self.args.seed, self._ended)
+        return True
+
+    def _keep_start(self) -> bool:
+        """Keep the initial policy where there is no adapter to be switched off; false where its
+        weights are spread over processes, and no copy of them is made."""
+        policy: Any = self.accelerator.unwrap_model(self.model)
+        if not isinstance(policy, PeftModel):
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                log.info("No copy of the initial policy is kept: its weights are spread.")
+                return False
+            self.ref_model = copy.deepcopy(policy).eval().requires_grad_(False)
         return True
 
     def _slow(self, why: str) -> bool:
@@ -246,6 +262,7 @@ class RecordingTrainer(InOrder):
         if self._shown is not None:
             logprobs_n = self._scaffolded_logprobs(output)
             shown_N = gather_object(list(zip(self._shown, logprobs_n, strict=True)))
+        starts_N = gather(self._start_logprobs(output)).tolist() if self._measures_start else None
         if self._scorer is None:
             return
         record = self._scorer.pending
@@ -254,11 +271,36 @@ class RecordingTrainer(InOrder):
             row["advantage"] = advantage
             row["stop"] = "stop" if stopped else "length"
             row["logprob_sum"] = None
+        if starts_N is not None:
+            for row, start in zip(record.rollouts, starts_N, strict=True):
+                row[f"{COMPONENT}reference_logprob"] = start
         if shown_N is not None:
             for row, (shown, logprob) in zip(record.rollouts, shown_N, strict=True):
                 row["scaffold_items"] = list(shown.items)
                 row[f"{COMPONENT}scaffold_ratio"] = shown.ratio
                 row[f"{COMPONENT}scaffold_logprob"] = logprob
+
+    def _start_logprobs(self, output: dict[str, Any]) -> torch.Tensor:
+        """log p(completion | prompt) under the initial policy of this process's rollouts, (n,),
+        summed over their tokens. Nothing random is used up."""
+        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
+        masks = output["prompt_mask"], output["completion_mask"]
+        policy = self.accelerator.unwrap_model(self.model)
+        copied, training = self.ref_model, policy.training
+        policy.eval()
+        try:
+            start = contextlib.nullcontext() if copied is not None else policy.disable_adapter()
+            with torch.no_grad(), start:
+                logprobs_n_L = self._logprobs_and_entropies(
+                    self.model if copied is None else copied,
+                    ids,
+                    torch.cat(masks, dim=1),
+                    masks[1].shape[1],
+                    self.args.per_device_train_batch_size,
+                )[0]
+        finally:
+            policy.train(training)
+        return (logprobs_n_L * masks[1]).sum(1)
 
     def _scaffolded_logprobs(self, output: dict[str, Any]) -> list[float]:
         """log pi(completion | scaffolded prompt) of each rollout, summed over its tokens."""
@@ -415,6 +457,7 @@ def make_trainer(
         scorer,
         scaffold=None if config.scaffold.name == "none" else Scaffolder(config, row_of, shown),
         fast_path=config.trainer.fast,
+        reference=config.trainer.reference,
         shown=shown,
         model=model,
         args=grpo_config(config, output_dir),
