@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.printed import NO_RUN
+from analysis.printed import NO_RUN, aligned
 from analysis.records.runs import Run
 from analysis.reports.markup import MISSING, estimate, number, p_value
 from analysis.run.onset import Line, planted_false_alarms
@@ -98,13 +98,8 @@ def without_infinities(value: Any) -> Any:
 
 
 def _table(rows: list[dict[str, str]], meaning: str, *lines: str) -> list[str]:
-    """The rows under their heads in aligned columns, then what they mean."""
-    if not rows:
-        return [NO_RUN]
-    columns = [[head, *(row[head] for row in rows)] for head in rows[0]]
-    padded = [[text.ljust(max(map(len, column))) for text in column] for column in columns]
-    table = ["  ".join(texts).rstrip() for texts in zip(*padded, strict=True)]
-    return [*table, f"\n{meaning}", *lines]
+    """The rows, then what they mean."""
+    return [*aligned(rows), f"\n{meaning}", *lines] if rows else [NO_RUN]
 
 
 def _by_note(notes: Sequence[tuple[str, str]]) -> list[str]:
