@@ -6,9 +6,7 @@ easy and for hard problems, and pairs are by the domain of a row.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
 
 from study import bounds
 from study.errors import UserError
@@ -86,8 +84,3 @@ def rate(operating: Operating, key: str, domain: str, difficulty: str) -> float:
     """One of the rates; 0 where the settings have none."""
     pair = getattr(operating, key).get(domain)
     return 0.0 if pair is None else pair[DIFFICULTIES.index(difficulty)]
-
-
-def effective(settings: SimulatedExecutor) -> dict[str, Any]:
-    """All that decides a simulated reply, for an executor's identity."""
-    return dataclasses.asdict(settings)

@@ -210,6 +210,8 @@ class Workflow:
         self.llm = create_llm_instance(llm_config)
 """
 TASK = "self.task(problem, solution)"
+SO_FAR = "\n\nSolution so far:\n"
+"""Stands between a problem and what has been written so far."""
 CALLS = {
     "Custom": ("input={task}, instruction=''", "response"),
     "AnswerGenerate": ("input={task}", "answer"),
@@ -257,7 +259,7 @@ class _Writer:
         lines += [
             "",
             "    def task(self, problem, solution):",
-            "        so_far = '\\n\\nSolution so far:\\n' + solution",
+            f"        so_far = {SO_FAR!r} + solution",
             "        return problem + so_far if solution else problem",
             "",
             "    async def __call__(self, problem, entry_point=''):",

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from experiments.workflow.dsl import ENSEMBLES, Step, call_of, verdict_key
+from experiments.workflow.dsl import ENSEMBLES, SO_FAR, Step, call_of, verdict_key
 from experiments.workflow.operators import OPERATORS
 from experiments.workflow.problem import Problem
 
@@ -104,4 +104,4 @@ def _constant(value: Any) -> Callable[[State], Any]:
 def _task(state: State) -> str:
     """The problem, and the solution so far where there is one."""
     solution = state["solution"]
-    return f"{state['problem']}\n\nSolution so far:\n{solution}" if solution else state["problem"]
+    return state["problem"] + SO_FAR + solution if solution else state["problem"]

@@ -9,6 +9,7 @@ reply in any process. docs/workflows.md says what the rates mean.
 from __future__ import annotations
 
 import hashlib
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -35,7 +36,7 @@ PROMPTS: dict[str, dict[str, str]] = _TABLE["operators"]
 """Operator -> how its prompt is read: role, phrase, before, after."""
 _STYLE = _TABLE["style"]
 _WORDS: list[str] = _STYLE["words"].split()
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+LETTERS = string.ascii_uppercase
 NO_ANALYSIS = "None"
 """What Programmer is given where there is no analysis."""
 LONGEST = 4000

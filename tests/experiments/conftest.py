@@ -12,6 +12,7 @@ import pytest
 
 from experiments.evaluation import ifeval
 from experiments.track.store import initialise, tracking_uri
+from study.sandbox import tiers
 from study.schema import Tracking
 
 PROMPTS = {
@@ -28,6 +29,14 @@ PROMPTS = {
         )
     ],
 }
+
+
+@pytest.fixture(scope="session")
+def isolated() -> None:
+    try:
+        tiers.find()
+    except tiers.SandboxUnavailable as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

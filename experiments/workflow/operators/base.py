@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import string
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -13,7 +14,7 @@ from judges.grading.delimiters import fill
 from study.answers import answer_of
 from study.simulated import DOMAINS
 
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+LETTERS = string.ascii_uppercase
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from experiments.evaluate import main
-from study.sandbox import tiers
 from tests.experiments.small_sets import (
     write_sets,
 )
@@ -16,14 +15,6 @@ from tests.experiments.small_sets import (
 @pytest.fixture
 def root(tmp_path):
     return write_sets(tmp_path / "data")
-
-
-@pytest.fixture
-def isolated():
-    try:
-        tiers.find()
-    except tiers.SandboxUnavailable as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

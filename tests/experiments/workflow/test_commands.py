@@ -8,21 +8,13 @@ import pytest
 
 from experiments.workflow.__main__ import main
 from experiments.workflow.operators import OPERATORS
-from study.sandbox import tiers
 from tests.conftest import ROOT
 from tests.experiments.workflow.test_validate import AFLOW, METAGPT, SEED
 from tests.experiments.workflow.theatre import program
 from tests.study.sandbox.test_attacks import children, left
 
 PROBLEM = {"id": "p", "domain": "math", "prompt": "What is 6 times 7?", "answers": ["42"]}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def isolated():
-    try:
-        tiers.find()
-    except tiers.SandboxUnavailable as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("isolated")
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from study.compose import CONF, load_executor, load_presets
 from study.errors import UserError
 from study.files import read_yaml
 from study.records import write_part
-from study.sandbox import tiers
 from study.schema import Study
 from study.tasks import task_module
 from tests.experiments.evaluation.answering import serving
@@ -38,14 +37,6 @@ def rows():
         for split in ("train", "eval")
         for row in module.rows(TASK, split)
     }
-
-
-@pytest.fixture
-def isolated():
-    try:
-        tiers.find()
-    except tiers.SandboxUnavailable as error:
-        pytest.skip(str(error))
 
 
 class Model:
