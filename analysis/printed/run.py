@@ -7,7 +7,9 @@ from typing import Any
 
 from analysis.printed import NO_RUN, aligned
 from analysis.records.runs import Run
-from analysis.reports.markup import MISSING, estimate, number, p_value
+from analysis.reports.markup import MISSING, TEXTS, estimate, number, p_value
+from analysis.reports.tables import best_of_n_table
+from analysis.run.best_of_n import BestOfN
 from analysis.run.onset import Line, planted_false_alarms
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import CELLS, span
@@ -86,6 +88,18 @@ def overopt_text(table: Sequence[dict[str, Any]]) -> list[str]:
         "curves with a peak before the largest d.",
         *_by_note([(row["note"], row["cell"]) for row in table]),
     )
+
+
+def best_of_n_text(lines: Sequence[BestOfN]) -> list[str]:
+    """A line per arm, judge and n, then what they are; nothing where no judge scored."""
+    table = best_of_n_table(lines)
+    if table.empty:
+        return []
+    rows = [
+        {name: value if isinstance(value, str) else number(value) for name, value in row.items()}
+        for row in table.to_dict("records")
+    ]
+    return ["", *_table(rows, TEXTS["paragraphs"]["best_of_n"])]
 
 
 def without_infinities(value: Any) -> Any:

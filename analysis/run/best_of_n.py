@@ -19,7 +19,7 @@ import numpy as np
 
 from analysis.records.behaviour import TAIL
 from analysis.records.runs import Run
-from analysis.statistics.estimate import NO_ESTIMATE, Estimate, columns
+from analysis.statistics.estimate import NO_ESTIMATE, Estimate
 from analysis.statistics.intervals import mean_interval
 
 
@@ -102,8 +102,3 @@ def _of_run(run: Run, scores_P_G: np.ndarray) -> dict[int, list[np.ndarray]]:
         n: [np.mean(groups, axis=0) for groups in of_prompts.values()]
         for n, of_prompts in by_prompt.items()
     }
-
-
-def rows(lines: Sequence[BestOfN]) -> list[dict[str, Any]]:
-    """As rows of a table, with the number of prompts."""
-    return [columns(line) | {"prompts": line.truth.n} for line in lines]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from analysis.records.runs import Run
-from analysis.run.best_of_n import best_of_n, expected_best, rows
+from analysis.reports.tables import best_of_n_table
+from analysis.run.best_of_n import best_of_n, expected_best
 
 SCORES = st.sampled_from([0.0, 0.25, 0.5, 1.0, np.nan])
 """Few, so that ties are common."""
@@ -86,8 +87,11 @@ def test_only_the_first_tenth_of_the_steps_counts_and_shadows_have_their_own_cur
     assert lines["own", 1].truth.value == pytest.approx(truth[:2].mean())
     assert lines["oracle", 4].truth.n == 1, "a group that lost a score has no best of four"
     assert lines["oracle", 4].truth.value == pytest.approx(truth[1].max())
-    table = rows(list(lines.values()))
-    assert {"arm", "judge", "n", "kl", "truth", "truth_low", "gain", "prompts"} <= set(table[0])
+    table = best_of_n_table(list(lines.values()))
+    assert table["n"].tolist() == [1, 2, 4, 1, 2, 4] and set(table["chosen by"]) == {
+        "own",
+        "oracle",
+    }
 
 
 def test_a_judge_that_sees_the_truth_gains_and_one_that_sees_its_opposite_loses():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,13 @@ from analysis.arm.frozen import held_out_table
 from analysis.frozen import main
 from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Run, read_runs
+from analysis.reports.evidence import Evidence, gather
+from analysis.reports.sections import behaviours, frontier, head
+from analysis.reports.words import findings
 from analysis.run.drift import shift_table
 from analysis.run.frozen import frozen_shifts, has_frozen
 from study.records import EVALUATIONS
-from tests.conftest import RECORDS_ONLY, Trained
+from tests.conftest import RECORDS_ONLY, Page, Trained
 
 NAMES = ("length", "hedges")
 PROMPTS, SAMPLES, STEPS = 12, 3, 10
@@ -221,3 +225,34 @@ def test_the_command_line(evaluated: Path, tmp_path: Path, capsys) -> None:
     assert main(["study=bare", f"runs_dir={bare.parent}"]) == 0
     assert "trainer.eval_samples=3" in capsys.readouterr().out
     assert main(["study=none", f"runs_dir={bare.parent}"]) == 2
+
+
+def test_the_report_rests_on_it_and_says_so(evaluated: Path, tmp_path: Path) -> None:
+    evidence = gather(evaluated)
+    assert evidence.frozen
+    by_table = evidence.feature_shifts.set_index(["arm", "metric"])["shift"]
+    runs = evidence.runs
+    by_hand = shift_table(frozen_shifts(runs), evidence.base).set_index(["arm", "metric"])["shift"]
+    assert by_table.to_dict() == pytest.approx(by_hand[by_table.index].to_dict(), nan_ok=True)
+    scores = evidence.score_shifts
+    assert set(scores["metric"]) == {"judge_score", "truth", "gap", "score by sim-strict"}
+    said = findings(evidence)
+    assert any("frozen evaluation: 6 held-out rows with 2 drawn answers each" in s for s in said)
+    fragments = chain(*(section(evidence) for section in (head, behaviours, frontier)))
+    page = " ".join(Page("".join(fragments)).text.split())
+    assert "within prompts (frozen evaluation)" in page and "held-out - training" in page
+    assert "chosen by" in page
+
+    part = tmp_path / "runs" / "part"
+    shutil.copytree(evaluated, part)
+    shutil.rmtree(next(part.glob("sim-fair-s0-*")) / EVALUATIONS)
+    evidence = gather(part)
+    assert not evidence.frozen and evidence.held_out.empty
+    assert any("the rollouts of training: 1 of 4 runs" in s for s in findings(evidence))
+    assert set(evidence.score_shifts["metric"]) == {"judge_score", "truth", "reward", "gap"}
+    assert "A shift is the mean of the last 10%" in Page("".join(head(evidence))).text
+
+
+def test_a_study_without_it_says_nothing_of_it(evidence: Evidence) -> None:
+    assert not evidence.frozen
+    assert not [sentence for sentence in findings(evidence) if "frozen" in sentence]
