@@ -12,6 +12,7 @@ import torch
 
 from experiments.preflight import check_held_out
 from experiments.trainer.frozen import common_uniforms
+from experiments.world import Direct
 from judges.budget import Budget, BudgetSpent, Spent, evaluations_before, spent_before
 from judges.session import Session
 from judges.store import Store
@@ -141,6 +142,38 @@ def test_what_an_evaluation_costs_is_in_metrics_and_budget(evaluated):
     assert budget.last_evaluation.calls == asked[-1]
 
 
+class Asks(Direct):
+    """A world that asks an executor once for each answer, at a cent."""
+
+    answers_early = False
+    calls = 0
+
+    def play(self, rows, texts):
+        self.calls += len(texts)
+        call = {"call": 0, "operator": "custom", "ok": True, "attempts": 1, "cost_usd": 0.01}
+        return [
+            dataclasses.replace(each, calls=[call | {"model_calls": 1}])
+            for each in super().play(rows, texts)
+        ]
+
+
+@pytest.mark.parametrize("samples", [0, 2])
+def test_what_an_executor_costs_is_counted_too(samples, tmp_path, cache):
+    config = study(steps=2, eval_steps=2, eval_samples=samples)
+    budget = Budget(Cost(max_usd=10.0), [])
+    trained(config, tmp_path, cache, world=Asks(), budget=budget)
+    answers = TASK.eval_rows * (1 + samples)
+    for step in (0, 2):
+        metrics = next(line["metrics"] for line in recorded(tmp_path) if line["step"] == step)
+        assert metrics["cost/eval_usd"] == pytest.approx(0.01 * answers)
+        assert metrics["cost/eval_calls"] >= answers
+        assert not samples or len(frozen(tmp_path, step, "calls")) == answers
+    total, last = spent_before(tmp_path)
+    assert total.usd == budget.spent.usd == pytest.approx(0.01 * (2 * 8 + 2 * answers))
+    assert total.calls == budget.spent.calls
+    assert last.usd == pytest.approx(0.01 * 8), "the last step's own, without the evaluation"
+
+
 def test_an_evaluated_step_is_begun_only_with_room_for_its_evaluation():
     budget = Budget(Cost(max_calls=100), [], (Spent(50), Spent(10)), Spent(45))
     budget.check()
@@ -196,6 +229,6 @@ def test_a_resumed_run_evaluates_to_the_same_records(tmp_path, cache):
 
 
 def test_settings_that_cannot_be_are_refused():
-    with pytest.raises(UserError, match=r"eval_steps=0 evaluates none.*trainer\.eval_steps=2$"):
+    with pytest.raises(UserError, match=r"eval_steps=0 evaluates none.*trainer\.eval_steps=2, or"):
         check_held_out(study(eval_samples=3))
     check_held_out(study(eval_steps=4, eval_samples=3))
