@@ -141,13 +141,12 @@ def expected(cell: Cell) -> dict[str, int]:
     """
     config = cell.config
     trainer = config.trainer
+    task = json.dumps(dataclasses.asdict(config.task), sort_keys=True)
     groups = {trainer.group_size: trainer.steps * trainer.prompts_per_step * trainer.group_size}
     if trainer.eval_samples and trainer.eval_steps:
         size, evaluations = 1 + trainer.eval_samples, 1 + -(-trainer.steps // trainer.eval_steps)
-        held_out = len(task_module(config.task.name).rows(config.task, "eval"))
-        groups[size] = groups.get(size, 0) + size * held_out * evaluations
+        groups[size] = groups.get(size, 0) + size * _held_out(task) * evaluations
     answer = round(ANSWER_SHARE * trainer.max_completion_length)
-    task = json.dumps(dataclasses.asdict(config.task), sort_keys=True)
     totals = {"calls": 0.0, "tokens_in": 0.0, "tokens_out": 0.0}
     for judge in (config.judge, *config.shadow_judges):
         data = json.dumps(dataclasses.asdict(judge), sort_keys=True)
@@ -198,6 +197,13 @@ def _thought(model: Model) -> float:
     """Tokens that a model thinks before a reply."""
     thinks = model.sampling.thinking or dialect_of(model).thinking == "always"
     return THINKING_SHARE * model.sampling.max_tokens if thinks else 0.0
+
+
+@functools.cache
+def _held_out(task_json: str) -> int:
+    """Held-out rows of a task."""
+    task: Task = freeze(Task, json.loads(task_json))
+    return len(task_module(task.name).rows(task, "eval"))
 
 
 @functools.cache

@@ -201,9 +201,10 @@ class Trainer:
     """Frozen evaluation: so many more answers to each held-out row, drawn as in training and from
     the same random numbers at every step and in every arm. They and the greedy one are scored by
     all judges of the cell too, and recorded as rollouts are."""
-    reference: bool = run_time(True)
-    """Record each rollout's log-probability under the initial policy at beta = 0 too; it takes a
-    forward pass, and without LoRA a copy of the weights."""
+    reference: float = run_time(bounds.number(0.5, low=0, high=1))
+    """Of this share of a step's groups, record each rollout's log-probability under the initial
+    policy at beta = 0 too; it takes a forward pass of them, and without LoRA a copy of the weights.
+    At beta > 0 TRL has that of all."""
     keep_steps: bool = run_time(False)
     """Keep the policy of each evaluated step in the cell's ``kept``, without optimiser."""
     gradient_checkpointing: bool = False

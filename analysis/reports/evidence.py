@@ -189,7 +189,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         overoptimisation=[
             row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
         ],
-        best_of_n=best_of_n(by_arm),
+        best_of_n=best_of_n(runs),
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
         gains=gains,
