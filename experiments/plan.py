@@ -136,21 +136,28 @@ THINKING_SHARE = 0.5
 def expected(cell: Cell) -> dict[str, int]:
     """Completions, judge calls and tokens of a whole cell, before the store saves any.
 
-    completions = T * P * G; calls = completions * votes * requests per verdict, summed over the
-    acting and the shadow judges.
+    completions = T * P * G and the answers of frozen evaluations; calls = completions * votes *
+    requests per verdict, summed over the acting and the shadow judges.
     """
     config = cell.config
     trainer = config.trainer
-    completions = trainer.steps * trainer.prompts_per_step * trainer.group_size
-    answer = round(ANSWER_SHARE * trainer.max_completion_length)
     task = json.dumps(dataclasses.asdict(config.task), sort_keys=True)
+    groups = {trainer.group_size: trainer.steps * trainer.prompts_per_step * trainer.group_size}
+    if trainer.eval_samples and trainer.eval_steps:
+        size, evaluations = 1 + trainer.eval_samples, 1 + -(-trainer.steps // trainer.eval_steps)
+        groups[size] = groups.get(size, 0) + size * _held_out(task) * evaluations
+    answer = round(ANSWER_SHARE * trainer.max_completion_length)
     totals = {"calls": 0.0, "tokens_in": 0.0, "tokens_out": 0.0}
     for judge in (config.judge, *config.shadow_judges):
         data = json.dumps(dataclasses.asdict(judge), sort_keys=True)
-        each = _per_verdict(data, task, config.reward.rules, trainer.group_size, answer)
-        for name, amount in zip(totals, each, strict=True):
-            totals[name] += completions * judge.sampling.votes * amount
-    return {"completions": completions, **{name: round(total) for name, total in totals.items()}}
+        for size, answers in groups.items():
+            each = _per_verdict(data, task, config.reward.rules, size, answer)
+            for name, amount in zip(totals, each, strict=True):
+                totals[name] += answers * judge.sampling.votes * amount
+    return {
+        "completions": sum(groups.values()),
+        **{name: round(total) for name, total in totals.items()},
+    }
 
 
 @functools.cache
@@ -190,6 +197,13 @@ def _thought(model: Model) -> float:
     """Tokens that a model thinks before a reply."""
     thinks = model.sampling.thinking or dialect_of(model).thinking == "always"
     return THINKING_SHARE * model.sampling.max_tokens if thinks else 0.0
+
+
+@functools.cache
+def _held_out(task_json: str) -> int:
+    """Held-out rows of a task."""
+    task: Task = freeze(Task, json.loads(task_json))
+    return len(task_module(task.name).rows(task, "eval"))
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from analysis.arm.calibration import FEWEST, Calibration, Predicted, calibrate
 from analysis.arm.crossjudge import Inflation, agreement, inflation, matrix
 from analysis.arm.dose import FEWEST as FEWEST_DOSES
 from analysis.arm.dose import doses_of, response
+from analysis.arm.frozen import held_out_table
 from analysis.arm.mixture import Mixture
 from analysis.arm.mixture import of_runs as mixture_of
 from analysis.arm.propagation import against, paths, placebos, predict
@@ -30,6 +31,8 @@ from analysis.records.frames import NAMELESS
 from analysis.records.replays import with_replays
 from analysis.records.runs import Records, Run, on_each_core, read_study
 from analysis.run import drift
+from analysis.run.best_of_n import BestOfN, best_of_n
+from analysis.run.frozen import frozen_shifts, has_frozen
 from analysis.run.onset import Line, own_line
 from analysis.run.overopt import rows
 from analysis.step.ledger import judge_table, ledger
@@ -56,7 +59,10 @@ class Evidence:
     """Step means by run, long, of the scores, and of the behaviours that vary."""
     score_shifts: pd.DataFrame
     feature_shifts: pd.DataFrame
-    """`analysis.run.drift.shift_table` of the two."""
+    """`analysis.run.drift.shift_table` of the two: of frozen evaluation where every used run has
+    it, else of the rollouts."""
+    held_out: pd.DataFrame
+    """`analysis.arm.frozen.held_out_table`: empty where the comparison rests on rollouts."""
     same: dict[str, str]
     """`analysis.run.drift.one_behaviour`: behaviours that go with another, and are not counted."""
     moved: dict[str, float]
@@ -76,6 +82,8 @@ class Evidence:
     onsets: list[Line]
     overoptimisation: list[dict[str, Any]]
     """`analysis.run.overopt.rows` of the runs with a truth."""
+    best_of_n: list[BestOfN]
+    """What choosing by each judge would give before any training."""
     mixture: Mixture | None
     """What the runs say of their domains; None where no row names its domain."""
     workflow: Workflow | None
@@ -99,6 +107,11 @@ class Evidence:
     def cells(self) -> pd.DataFrame:
         """One row per cell, in any state."""
         return self.records.table
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the comparison of arms rests on frozen evaluation."""
+        return len(self.held_out) > 0
 
     @property
     def absent(self) -> list[str]:
@@ -135,10 +148,18 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     def varying(run: Run) -> dict[str, np.ndarray]:
         return {name: v for name, v in drift.feature_values(run).items() if name in spread}
 
-    score_shifts = drift.run_shifts(used, scale=_score_scale(records.runs))
     by_arm = sorted(used, key=lambda run: (run.arm, run.seed))
     feature_shifts = drift.run_shifts(used, varying)
     same = drift.one_behaviour(used, list(spread))
+    frozen = bool(used) and all(map(has_frozen, used))
+    scale = _score_scale(records.runs)
+    if frozen:
+        held_out = frozen_shifts(used, scale=scale)
+        of_behaviours = held_out["metric"].isin(used[0].names)
+        score_shifts = held_out[~of_behaviours]
+        compared = held_out[held_out["metric"].isin(list(spread))]
+    else:
+        score_shifts, compared = drift.run_shifts(used, scale=scale), feature_shifts
     steps = ledger(by_arm)
     predicted, calibration, no_prediction = _predictions(by_arm)
     runs, unread = with_replays(by_arm, records.folder)
@@ -152,7 +173,8 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         scores=drift.run_curves(used),
         features=drift.run_curves(used, varying),
         score_shifts=drift.shift_table(score_shifts, base),
-        feature_shifts=drift.shift_table(feature_shifts, base, same),
+        feature_shifts=drift.shift_table(compared, base, same),
+        held_out=held_out_table(used if frozen else [], base),
         same=same,
         moved=drift.moved(feature_shifts[~feature_shifts["metric"].isin(list(same))]),
         failures=drift.failure_table(records.outcomes),
@@ -167,6 +189,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         overoptimisation=[
             row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
         ],
+        best_of_n=best_of_n(runs),
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
         gains=gains,

@@ -39,13 +39,14 @@ def _figure(name: str, draw: Callable[..., Any], *data: Any, **named: str) -> st
 
 def head(evidence: Evidence) -> list[str]:
     """Title, findings, limits, and how to read the numbers."""
+    rests = "frozen" if evidence.frozen else "rollouts"
     return [
         f"<h1>Bias report: {markup.escape(evidence.name)}</h1>",
         "<h2>Findings</h2>",
         markup.sentences(findings(evidence)),
         "<h2>What cannot be concluded</h2>",
         markup.sentences(limits(evidence)),
-        paragraph(TEXTS["method"].format(tail=TAIL)),
+        paragraph(TEXTS["method"].format(shift=said("shift", rests, tail=TAIL))),
     ]
 
 
@@ -86,6 +87,11 @@ def behaviours(evidence: Evidence) -> list[str]:
         fragments.append(markup.table(tables.shifts_table(shifts, evidence.base)))
     else:
         fragments.append(paragraph(EMPTY["behaviours"]))
+    if evidence.frozen:
+        fragments += [
+            markup.table(tables.held_out_table(evidence.held_out)),
+            paragraph(PARAGRAPHS["held_out"]),
+        ]
     note = PARAGRAPHS["features"]
     if evidence.records.keyword:
         note += f" The keyword is {evidence.records.keyword!r}."
@@ -224,7 +230,16 @@ def onsets(evidence: Evidence) -> list[str]:
 
 
 def frontier(evidence: Evidence) -> list[str]:
-    """Truth against judge along training, and the over-optimisation fits where KL is known."""
+    """Truth against judge along training, the over-optimisation fits where KL is known, and what
+    choosing by the judge would give without training."""
+    chosen: list[str] = []
+    if evidence.best_of_n:
+        table = markup.table(tables.best_of_n_table(evidence.best_of_n))
+        chosen = [table, paragraph(PARAGRAPHS["best_of_n"])]
+    return [*_frontier(evidence), *chosen]
+
+
+def _frontier(evidence: Evidence) -> list[str]:
     title, fits = _title("frontier"), evidence.overoptimisation
     if not fits:
         return [title, paragraph(EMPTY["frontier"])]

@@ -19,6 +19,7 @@ from analysis.reports.evidence import Evidence
 from analysis.reports.figures import NO_REASON
 from analysis.reports.markup import bracket, estimate, number, p_value, said
 from analysis.reports.tables import row_of
+from analysis.run.frozen import has_frozen
 from analysis.run.overopt import place
 
 ALPHA = 0.05
@@ -32,7 +33,7 @@ MOST_PAIRS = 2
 
 def findings(evidence: Evidence) -> list[str]:
     """What the study shows: its extent, each arm, missing verdicts, then how the bias got in."""
-    lines = [_extent(evidence)]
+    lines = [_extent(evidence), _rests(evidence)]
     for arm in evidence.arms:
         lines.append(_levels(evidence, arm))
         if evidence.base is not None and arm != evidence.base:
@@ -66,6 +67,20 @@ def _extent(evidence: Evidence) -> str:
         verdicts=verdicts,
         end=f", {100 * unscored / verdicts:.1f} % of them unscored." if verdicts else ".",
     )
+
+
+def _rests(evidence: Evidence) -> str:
+    """On what the arms are compared, where that could be frozen evaluation."""
+    evaluated = [run for run in evidence.runs if has_frozen(run)]
+    if not evaluated:
+        return ""
+    if not evidence.frozen:
+        left = len(evidence.runs) - len(evaluated)
+        return _finding("not_frozen", without=left, runs=_plural(len(evidence.runs), "run"))
+    start = evaluated[0].frozen
+    assert start is not None
+    rows, answers = start.at(0).truth.shape
+    return _finding("frozen", rows=rows, samples=_plural(answers - 1, "drawn answer"))
 
 
 def _levels(evidence: Evidence, arm: str) -> str:

@@ -73,8 +73,8 @@ def test_curves_over_kl_are_fitted_and_a_constant_truth_has_no_peak(make_study):
     assert not any("Over-optimisation" in line for line in limits(found))
 
 
-def test_without_kl_over_optimisation_is_said_to_be_unknown(real_evidence):
-    (line,) = [one for one in limits(real_evidence) if one.startswith("Over-optimisation")]
+def test_without_kl_over_optimisation_is_said_to_be_unknown(evidence):
+    (line,) = [one for one in limits(evidence) if one.startswith("Over-optimisation")]
     assert "no KL was recorded" in line
 
 

@@ -35,6 +35,17 @@ def test_calls_count_every_vote_of_every_judge() -> None:
     assert (found["completions"], found["calls"]) == (40, 120)
 
 
+def test_answers_of_frozen_evaluations_are_counted() -> None:
+    """At step 0, 2, 4 and after the last; a grading that compares has groups of their size."""
+    answers = 4 * 256 * (1 + 3)
+    found = expected(cell(shadows=(FAIR,), eval_steps=2, eval_samples=3))
+    assert (found["completions"], found["calls"]) == (40 + answers, 2 * (40 + answers))
+    pairwise = replace(FAIR, grading=Grading("pairwise"))
+    asks = 5 * 4 * 2 * math.comb(2, 2) + 4 * 256 * 2 * math.comb(4, 2)
+    assert expected(cell(pairwise, eval_steps=2, eval_samples=3))["calls"] == asks
+    assert expected(cell(eval_steps=2)) == expected(cell())
+
+
 def test_calls_of_a_group_are_counted_per_group() -> None:
     pairwise = replace(FAIR, grading=Grading("pairwise"))
     groups = 5 * 4
