@@ -65,7 +65,8 @@ class HeldOut(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step, record = state.global_step, self.scorer.pending
-        if step % self.config.trainer.eval_steps == 0 or step == self.config.trainer.steps:
+        last = step == self.config.trainer.steps or control.should_training_stop
+        if step % self.config.trainer.eval_steps == 0 or last:
             assert record is not None, "the step's own metrics are written after its end"
             record.metrics |= self.evaluate(step)
 
