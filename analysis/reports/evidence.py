@@ -20,6 +20,9 @@ from analysis.arm.calibration import FEWEST, Calibration, Predicted, calibrate
 from analysis.arm.crossjudge import Inflation, agreement, inflation, matrix
 from analysis.arm.dose import FEWEST as FEWEST_DOSES
 from analysis.arm.dose import doses_of, response
+from analysis.arm.interventions import Interventions
+from analysis.arm.interventions import of_records as interventions_of
+from analysis.arm.knockout import Knockout, knockouts
 from analysis.arm.mixture import Mixture
 from analysis.arm.mixture import of_runs as mixture_of
 from analysis.arm.propagation import against, paths, placebos, predict
@@ -80,6 +83,10 @@ class Evidence:
     """What the runs say of their domains; None where no row names its domain."""
     workflow: Workflow | None
     """What the runs say of the programs that were written; None where none was."""
+    knockouts: list[Knockout]
+    """`analysis.arm.knockout.knockouts`."""
+    interventions: Interventions | None
+    """What was done about a judge, beside the same judge as it is; None where nothing was."""
     gains: pd.DataFrame
     """`analysis.arm.crossjudge.matrix`: the gain of each policy under each judge."""
     inflation: list[Inflation]
@@ -169,6 +176,8 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         ],
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
+        knockouts=knockouts(by_arm, predicted),
+        interventions=interventions_of(records, used_cells),
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),
