@@ -20,10 +20,8 @@ from study.schema import Judge
 def fitted_parts(
     study_dir: Path, judge: Judge, names: Sequence[str], cell: str = ""
 ) -> dict[str, Part]:
-    """Feature -> its part of the error of ``judge``: the coefficient of the regression of judge -
-    truth on all behaviours within groups, over the recorded rollouts of the runs that the very same
-    judge trained. Finished runs count, or all where none is finished; groups are the clusters of
-    the standard error. Mean and SD of the feature are over the same rollouts.
+    """Feature -> its part of the error of ``judge``, by `regressed` over the recorded rollouts of
+    the runs that the very same judge trained: the finished ones, or all where none is finished.
 
     Args:
         cell: the only run to take, by its name; empty takes all of the judge's.
@@ -40,23 +38,31 @@ def fitted_parts(
             f" judge={judge.name} trained with these very settings; it has {judges}. Train a run"
             " with this judge and no correction, and name its study."
         )
-    chosen = [run for run in same if run.done] or same
-    error, features = _stacked(chosen)
+    return regressed([run for run in same if run.done] or same, names, study_dir.name)
+
+
+def regressed(runs: Sequence[Run], names: Sequence[str], study: str) -> dict[str, Part]:
+    """Feature -> its coefficient in the regression of judge - truth on all behaviours and the truth
+    within groups, per SD of the feature. The truth is among them, so that a judge who only spreads
+    his scores less than the truth pays for nothing; groups are the clusters of the standard error.
+    Mean and SD of the feature are over the same rollouts; ``study`` is named as the source.
+    Raises UserError: no truth, or a feature that varies in no group."""
+    error, features, truth = _stacked(runs)
     if not np.isfinite(error).any():
         raise UserError(
-            f"correction.fit={study_dir.name} has no rollout with both a verdict of"
-            f" judge={judge.name} and a rule truth, and what a judge pays for a feature is read"
-            " from judge - truth. Name a study whose task has a truth."
+            f"correction.fit={study} has no rollout with both a verdict of judge={runs[0].acting}"
+            " and a rule truth, and what a judge pays for a feature is read from judge - truth."
+            " Name a study whose task has a truth."
         )
-    bias = within_regression(error, features)
-    source = f"{study_dir.name}: {', '.join(run.cell for run in chosen)}"
+    bias = within_regression(error, np.concatenate([features, truth[..., None]], axis=-1))
+    source = f"{study}: {', '.join(run.cell for run in runs)}"
     parts = {}
     for name in names:
-        k = chosen[0].names.index(name)
+        k = runs[0].names.index(name)
         if not np.isfinite(bias.coef_K[k]):
             raise UserError(
                 f"correction.without names {name}, and no answer of correction.fit="
-                f"{study_dir.name} has more of it than another of its group, or none that other"
+                f"{study} has more of it than another of its group, or none that other"
                 " behaviours do not explain: what the judge pays for it cannot be told."
             )
         values = features[..., k][np.isfinite(features[..., k])]
@@ -74,14 +80,17 @@ def _identity(folder: Path) -> str:
         return ""
 
 
-def _stacked(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
-    """Judge - truth (P, G) and features (P, G, K) of several runs; places that a smaller group does
-    not have are NaN."""
+def _stacked(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Judge - truth (P, G), features (P, G, K) and truth (P, G) of several runs; places that a
+    smaller group does not have are NaN."""
     most = max(run.judge.shape[1] for run in runs)
-    gaps, features = [], []
-    for run in runs:
-        room = (0, most - run.judge.shape[1])
-        gaps.append(np.pad(run.judge - run.truth, ((0, 0), room), constant_values=np.nan))
-        wider = ((0, 0), room, (0, 0))
-        features.append(np.pad(run.features, wider, constant_values=np.nan))
-    return np.concatenate(gaps), np.concatenate(features)
+
+    def wide(values: np.ndarray) -> np.ndarray:
+        room = [(0, 0), (0, most - values.shape[1]), (0, 0)][: values.ndim]
+        return np.pad(values, room, constant_values=np.nan)
+
+    columns = [(run.judge - run.truth, run.features, run.truth) for run in runs]
+    gaps, features, truths = (
+        np.concatenate([wide(column) for column in part]) for part in zip(*columns, strict=True)
+    )
+    return gaps, features, truths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import shutil
@@ -12,8 +13,9 @@ import numpy as np
 import pyarrow.dataset as ds
 import pytest
 
+from analysis.arm.fitted_bias import regressed
 from analysis.arm.forecast import first_rollouts, rewards
-from analysis.records.runs import read_study
+from analysis.records.runs import Run, read_study
 from experiments.knockout import parts_of
 from experiments.trainer.alarm import Alarm
 from judges.replay import main as replay
@@ -158,6 +160,39 @@ def test_a_fitted_part_is_read_from_rollouts_that_the_judge_scored(small_study, 
     part = parts_of(Study(judge=judge, runs_dir=runs_dir, correction=settings))["length"]
     assert part.b == pytest.approx(0.0, abs=1e-9)  # a fair judge errs in nothing
     assert part.sd > 0 and math.isfinite(part.mean) and part.source.count("sim-fair") == 2
+
+
+def planted(scale: float) -> Run:
+    """A judge that pays .03 a word, and spreads its scores by ``scale`` of the truth; longer
+    answers are the worse ones."""
+    rng = np.random.default_rng(0)
+    words = rng.normal(10, 4, (300, 8))
+    truth = 0.5 - 0.02 * (words - 10) + rng.normal(0, 0.1, words.shape)
+    judge = 0.2 + scale * truth + 0.03 * words + rng.normal(0, 0.05, words.shape)
+    nothing = np.full(words.shape, np.nan)
+    return Run(
+        *("c", "a", 0, True, np.arange(300), nothing, nothing, truth, judge),
+        *(words[..., None], ("length",)),
+    )
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_a_fitted_part_is_that_of_the_feature_alone(scale):
+    """A compressing judge's error goes with length through the truth; that is no pay for length."""
+    part = regressed([planted(scale), planted(scale)], ["length"], "s")["length"]
+    assert part.b / part.sd == pytest.approx(0.03, abs=0.001)
+    assert 0 < part.error / part.sd < 0.001
+    assert (part.mean, part.sd) == (pytest.approx(10, abs=0.3), pytest.approx(4, abs=0.2))
+
+
+def test_without_truth_or_variation_nothing_is_fitted():
+    run = planted(1.0)
+    blind = dataclasses.replace(run, truth=np.full(run.truth.shape, np.nan))
+    with pytest.raises(UserError, match="read from judge - truth"):
+        regressed([blind], ["length"], "s")
+    flat = dataclasses.replace(run, features=np.ones_like(run.features))
+    with pytest.raises(UserError, match=r"no answer of correction\.fit=s has more of it"):
+        regressed([flat], ["length"], "s")
 
 
 def test_parts_that_cannot_be_had_are_user_errors(small_study):
