@@ -18,7 +18,7 @@ from analysis.records.frames import rollouts_frame
 from analysis.records.runs import Records, Run
 from analysis.run.drift import feature_values, run_shifts, shift_table, usable_cells
 from analysis.statistics.bootstrap import ratio_se
-from analysis.statistics.estimate import NO_ESTIMATE, Estimate, columns
+from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, columns
 from analysis.statistics.intervals import mean_interval
 from analysis.step.transmission import known_mean, within_regression
 from study.corrections.calibration import fitted
@@ -41,8 +41,12 @@ class Intervention:
     Attributes:
         arm, settings: its name, and what it has that the plain arm does not, as it is typed; the
             plain arm's is empty.
-        residual: what is left of the bias: the coefficient of the within-group regression of the
-            score that was rewarded less the truth, per SD of the behaviour; t over runs.
+        residual: what is left of the bias, per SD of the behaviour: its coefficient in the
+            regression within groups of the score that was rewarded, less the truth, on all
+            behaviours and the truth; t over runs.
+        worth: the same over the coefficient of the truth in that score: the truth that an SD of
+            the behaviour outweighs. It does not change with the scale of a score, and neither do
+            advantages that are divided by their group's SD.
         behaviour, truth: shift of the biased behaviour and of the truth beyond the plain arm's,
             paired by seed, with its t interval; of the plain arm the shift itself.
         grew: behaviours that rose while another fell beyond the plain arm (`substitutions`).
@@ -57,6 +61,7 @@ class Intervention:
     settings: str
     runs: int
     residual: Estimate
+    worth: Estimate
     behaviour: Estimate
     truth: Estimate
     grew: tuple[Substitution, ...]
@@ -93,6 +98,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Interven
     rows = {(row["arm"], row["metric"]): row for row in told.to_dict("records")}
     swaps = substitutions(whole, base=plain)
     sd = _sd(by_arm[plain], feature)
+    left = {arm: [_residual(run, feature, sd) for run in of_arm] for arm, of_arm in arms.items()}
     calls = records.outcomes.groupby("cell")["verdicts"].sum()
     taken = {run.cell: _taken(records, run) for run in whole}
     return Interventions(
@@ -103,7 +109,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Interven
                 arm,
                 _typed(settings[arm], settings[plain]),
                 len(of_arm),
-                mean_interval([_residual(run, feature, sd) for run in of_arm]),
+                *(mean_interval(values) for values in zip(*left[arm], strict=True)),
                 _beyond(rows[arm, feature], arm == plain),
                 _beyond(rows[arm, "truth"], arm == plain),
                 tuple(swap for swap in swaps if swap.arm == arm),
@@ -168,7 +174,7 @@ def _paid_for(runs: Sequence[Run]) -> str:
     if doses:
         return max(doses, key=lambda name: doses[name])
     sizes = {
-        name: abs(known_mean(np.array([_residual(run, name, _sd(runs, name)) for run in runs])))
+        name: abs(known_mean(np.array([_residual(run, name, _sd(runs, name))[0] for run in runs])))
         for name in runs[0].names
     }
     return max(sizes, key=lambda name: sizes[name] if np.isfinite(sizes[name]) else -1.0)
@@ -185,11 +191,13 @@ def _sd(runs: Sequence[Run], feature: str) -> float:
     return float(np.nanstd(first))
 
 
-def _residual(run: Run, feature: str, sd: float) -> float:
-    """Coefficient of a behaviour in rewarded score - truth, within groups, per ``sd``."""
+def _residual(run: Run, feature: str, sd: float) -> tuple[float, float]:
+    """``residual`` and ``worth`` of one run; see `Intervention`."""
     score = run.judge if run.corrected is None else run.corrected
-    bias = within_regression(score - run.truth, run.features)
-    return float(bias.coef_K[run.names.index(feature)]) * sd
+    beside = np.concatenate([run.features, run.truth[..., None]], axis=-1)
+    bias = within_regression(score - run.truth, beside).coef_K
+    left, of_truth = float(bias[run.names.index(feature)]) * sd, 1 + float(bias[-1])
+    return left, left / of_truth if of_truth > 0 else NAN
 
 
 def _beyond(row: Mapping[str, Any], alone: bool) -> Estimate:

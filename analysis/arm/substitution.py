@@ -53,9 +53,10 @@ def base_of(runs: Sequence[Run]) -> str | None:
     return base_arm(arms) if len(arms) and arms["arm"].nunique() > 1 else None
 
 
-def untold(runs: Sequence[Run]) -> str:
-    """Why substitution cannot be told in these runs, as a sentence; empty where it can."""
-    base = base_of(runs)
+def untold(runs: Sequence[Run], base: str | None = None) -> str:
+    """Why substitution cannot be told in these runs, as a sentence; empty where it can. ``base`` is
+    as in `substitutions`."""
+    base = base or base_of(runs)
     if base is None:
         return (
             "Substitution cannot be told from what any training does: there is one arm, and no "

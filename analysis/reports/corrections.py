@@ -33,7 +33,7 @@ def bought_table(told: Interventions) -> pd.DataFrame:
     """What each arm bought, the plain one first."""
     return pd.DataFrame(
         {"arm": row.arm, "setting": row.settings or "none", "runs": row.runs}
-        | {f"bias left on {told.feature}": said(row.residual)}
+        | {f"bias left on {told.feature}": said(row.residual), "in truth": said(row.worth)}
         | {f"{told.feature} ({unit(told.feature)})": _signed(row.behaviour)}
         | {"truth": _signed(row.truth), "grew instead": _grew(row.grew)}
         | {"verdicts": round(row.calls), "rule labels": round(row.labels)}

@@ -137,6 +137,9 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     used_cells = drift.usable_cells(table) if cells is None else list(cells)
     used = [run for run in records.runs if run.cell in used_cells]
     base = drift.base_arm(table[table["cell"].isin(used_cells)])
+    bought = interventions_of(records, used_cells)
+    plain = bought.plain if bought and base in {row.arm for row in bought.arms} else None
+    base = plain or base  # an intervention is compared with what it intervenes in
     spread = _spread(records.runs)
 
     def varying(run: Run) -> dict[str, np.ndarray]:
@@ -177,12 +180,12 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
         knockouts=knockouts(by_arm, predicted),
-        interventions=interventions_of(records, used_cells),
+        interventions=bought,
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),
-        substitutions=substitutions(runs),
-        no_substitution=untold(runs),
+        substitutions=substitutions(runs, base=plain),
+        no_substitution=untold(runs, plain),
         problems=[*steps.attrs["problems"], *unread],
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from analysis.arm.interventions import numbers, of_records
 from analysis.interventions import main
 from analysis.printed.corrections import interventions_text
 from analysis.records.runs import Records, Run
+from analysis.reports import sections
 from analysis.reports.corrections import bought_table
+from analysis.reports.evidence import of_records as evidence_of
 from study.records import ROLLOUT, part_name, write_part
 
 STEPS, GROUPS, MEMBERS = 10, 6, 4
@@ -99,6 +102,7 @@ def test_bias_left_truth_gained_and_what_grew_instead(tmp_path):
     for arm, left in {"plain": 0.1, "penalty": 0.04, "panel": 0.02, "kl": 0.1}.items():
         # in the last step words were added after the judge had seen the answers: to all alike
         assert arms[arm].residual.value == pytest.approx(left * sd, rel=1e-6)
+        assert arms[arm].worth.value == pytest.approx(left * sd, rel=1e-6)  # the truth counts once
     assert arms["penalty"].truth.value == pytest.approx(0.1)
     assert arms["penalty"].behaviour.value == pytest.approx(-5.0)
     assert arms["plain"].truth.value == pytest.approx(-0.1, abs=0.05)  # its own shift
@@ -112,6 +116,18 @@ def test_bias_left_truth_gained_and_what_grew_instead(tmp_path):
     assert bought_table(told)["grew instead"].tolist() == [*["nothing seen"] * 3, grew]
     assert "trainer.beta=0.1" in interventions_text(told, [])
     assert numbers(told)["arms"][3]["residual"] == pytest.approx(0.04 * sd)
+
+
+def test_a_smaller_scale_leaves_what_the_behaviour_is_worth(tmp_path):
+    """Half of every score: half of the bias is left, and it outweighs as much truth as before."""
+    runs = [run_of("plain", seed) for seed in range(3)]
+    half = [run_of("half", seed, {"correction.calibrate": 8}) for seed in range(3)]
+    runs += [dataclasses.replace(run, corrected=0.5 * run.judge) for run in half]
+    told = of_records(records_of(tmp_path, runs))
+    assert told is not None
+    plain, smaller = told.arms
+    assert smaller.residual.value == pytest.approx(0.5 * plain.residual.value)
+    assert smaller.worth.value == pytest.approx(plain.worth.value)
 
 
 def test_a_study_without_a_plain_arm_has_no_interventions(tmp_path):
@@ -174,6 +190,23 @@ def test_what_a_calibration_does_not_know_is_in_its_interval(tmp_path):
         beyond = told.arms[1].calibrated
         widths[labels] = beyond.high - beyond.low
     assert widths[16] > 1.3 * widths[160] > 0
+
+
+def test_the_report_compares_with_the_plain_arm(tmp_path):
+    """By name alone, kl would be what the others are compared with."""
+    runs = [run for run in study(tmp_path).runs if run.arm != "other"]
+    records = records_of(tmp_path, runs)
+    table = records.table.assign(undosed=False, keyword="", step=STEPS, steps=STEPS)
+    told = evidence_of(dataclasses.replace(records, table=table))
+    assert told.base == "plain" and told.interventions is not None
+    assert {swap.base for swap in told.substitutions} == {"plain"}
+
+
+def test_the_report_has_a_section_where_there_are_interventions(evidence, tmp_path):
+    assert sections.interventions(evidence) == []
+    told = dataclasses.replace(evidence, interventions=of_records(study(tmp_path)))
+    text = "".join(sections.interventions(told))
+    assert "What would it buy?" in text and "correction.penalty.length=0.1" in text
 
 
 def test_a_study_without_interventions_is_a_user_error(planted, capsys):

@@ -15,6 +15,7 @@ from analysis.arm.propagation import paths, predict
 from analysis.knockout import main
 from analysis.records.behaviour import shift
 from analysis.records.runs import Run, step_means
+from analysis.reports import sections
 from analysis.reports.corrections import knockout_table
 from analysis.statistics.intervals import ratio_of_means
 from tests.analysis.test_propagation import LENGTH, train
@@ -171,6 +172,12 @@ def test_a_share_s_interval_is_no_narrower_than_the_groups_allow():
     wide = ratio_of_means(pairs, within_2_2=np.array([[0.04, 0.0], [0.0, 0.04]]))
     assert wide.value == narrow.value
     assert wide.high - wide.low > 50 * (narrow.high - narrow.low)
+
+
+def test_the_report_has_a_section_where_there_is_a_knock_out(evidence):
+    assert sections.knockout(evidence) == []
+    text = "".join(sections.knockout(dataclasses.replace(evidence, knockouts=of_study(world()))))
+    assert "Does the shift go away with its cause?" in text and "took away" in text
 
 
 def test_a_study_without_a_knock_out_is_a_user_error(planted, capsys):
