@@ -1,26 +1,32 @@
-"""Which behaviour each judge would teach, before anybody trains: from the first rollouts alone."""
+"""What each judge would teach, before anybody trains: from the first rollouts alone."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
-
-from analysis.arm.forecast import figure, forecast
-from analysis.arm.ranking import moved_most, validate
+from analysis.arm import forecast_units
+from analysis.arm.forecast import Asked, ask, figure, forecast
+from analysis.arm.forecast_units import Candidates, Fitted
 from analysis.printed import show
-from study.bounds import Number
+from analysis.printed.forecast import text
+from analysis.statistics.estimate import columns
+from study.bounds import Name, Number
 from study.cli import StudyOptions, command, option, output
+from study.errors import UserError
 
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
     judges: str = option("presets with commas between, or study: those of the study", "study")
     steps: int = option("first steps that are read", 1, Number(low=1))
-    validate: bool | None = option(
-        "compare with the runs that were trained; true where judges=study"
+    fit: str = option(
+        "study whose runs say how a policy answers to a bias; empty is this one",
+        "",
+        Name(empty=True),
+        empty=True,
     )
     out: Path | None = output("JSON file for the numbers")
     figure: Path | None = output("file for the figure")
@@ -29,31 +35,45 @@ class Options(StudyOptions):
 @command("analysis.forecast study=quickstart judges=sim-fair,sim-verbose", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
-    result = forecast(options.folder, options.judges, options.steps)
-    if options.judges == "study" if options.validate is None else options.validate:
-        result["validation"] = validate(options.folder, result)
-    return show(options, result, lambda: _text(result), lambda: figure(result["pushes"]))
+    asked = ask(options.folder, options.judges, options.steps)
+    result = forecast(asked)
+    try:
+        judged = forecast_units.candidates(asked)
+        made = _fitted(options, asked, judged)
+        result |= _in_units(options, asked, judged, made)
+    except UserError as error:
+        if options.fit:
+            raise
+        result["no_units"] = str(error)
+    return show(options, result, lambda: text(result), lambda: figure(result["pushes"]))
 
 
-def _text(result: dict) -> str:
-    table = pd.DataFrame(result["pushes"])
-    lines = [
-        f"Push at the first step, in SDs of each behaviour ({result['prompts']} prompts):",
-        table.pivot(index="judge", columns="feature", values="in_sds").round(3).to_string(),
-    ]
-    for name in moved_most(result["pushes"]):
-        heading = "push [95 % t interval over prompts], rank [95 % over prompts drawn again]"
-        lines.append(f"\n{name}: {heading}")
-        pushes = table[table.feature == name].set_index("judge")
-        for line in sorted(result["ranks"], key=lambda line: line["rank"]):
-            if line["feature"] == name:
-                row = pushes.loc[line["judge"]]
-                place = f"  {line['rank']}. [{line['low']}, {line['high']}] {line['judge']}:"
-                lines.append(f"{place} {row.push:+.3g} [{row.low:+.3g}, {row.high:+.3g}]")
-    if "validation" in result:
-        lines += ["\nForecast against the runs that were trained (rank correlation over arms):"]
-        lines += [pd.DataFrame(result["validation"]).round(3).to_string(index=False)]
-    return "\n".join(lines)
+def _file(options: Options, study: str) -> Path:
+    return Path(options.runs_dir) / study / f"response-{options.steps}.json"
+
+
+def _fitted(options: Options, asked: Asked, judged: Candidates) -> Fitted:
+    """What another study kept; without one, fitted on this study's own runs, and kept."""
+    if options.fit:
+        return forecast_units.load(_file(options, options.fit))
+    if options.judges != "study":
+        asked = ask(options.folder, "study", options.steps)
+        judged = forecast_units.candidates(asked)
+    made = forecast_units.fitted(asked, judged, forecast_units.trained(options.folder, judged))
+    forecast_units.save(_file(options, asked.study), made)
+    return made
+
+
+def _in_units(options: Options, asked: Asked, judged: Candidates, made: Fitted) -> dict[str, Any]:
+    """Shifts of every candidate, and, of those that were trained, how the forecasts came out."""
+    lines = forecast_units.forecasts(made, asked, judged)
+    runs = forecast_units.trained(options.folder, judged)
+    scores = forecast_units.scored(made, asked, judged, runs) if len(runs.arm) else []
+    return {
+        "fit": made.study,
+        "shifts": [columns(line, shift="") | dict(line.simpler) for line in lines],
+        "scores": [columns(line, slope="") for line in scores],
+    }
 
 
 if __name__ == "__main__":

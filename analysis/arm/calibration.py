@@ -184,9 +184,9 @@ def calibrate(
         x, y = predicted[0][both], observed[both]
         others = (
             len({row.arm for row, compared in zip(of_feature, both, strict=True) if compared}),
-            _r2(observed, unseen[0]),
-            _inside(observed, unseen),
-            _r2(observed, np.array([row.repeated for row in of_feature])),
+            r2(observed, unseen[0]),
+            inside(observed, unseen),
+            r2(observed, np.array([row.repeated for row in of_feature])),
         )
         placebo = {name: _mean_r2(y, draws[:, places][:, both]) for name, draws in shams.items()}
         by_placebo = (
@@ -200,9 +200,9 @@ def calibrate(
             lines.append(Calibration(feature, len(x), *blank, *others, *by_placebo, why))
             continue
         correlation = float(np.corrcoef(x, y)[0, 1])
-        fitted = (_r2(observed, predicted[0]), correlation, line(x, y).slope)
-        inside = _inside(observed, predicted)
-        lines.append(Calibration(feature, len(x), *fitted, inside, *others, *by_placebo))
+        fitted = (r2(observed, predicted[0]), correlation, line(x, y).slope)
+        within = inside(observed, predicted)
+        lines.append(Calibration(feature, len(x), *fitted, within, *others, *by_placebo))
     return lines
 
 
@@ -211,7 +211,7 @@ def _ends(estimates: Sequence[Estimate]) -> np.ndarray:
     return np.array([(each.value, each.low, each.high) for each in estimates]).T
 
 
-def _r2(observed: np.ndarray, predicted: np.ndarray) -> float:
+def r2(observed: np.ndarray, predicted: np.ndarray) -> float:
     """1 - SS(observed - predicted) / SS(observed - mean) over the runs that have both; NaN below
     three runs, and where nothing varies."""
     both = np.isfinite(observed) & np.isfinite(predicted)
@@ -223,11 +223,12 @@ def _r2(observed: np.ndarray, predicted: np.ndarray) -> float:
 
 def _mean_r2(observed: np.ndarray, draws_D_R: np.ndarray) -> float:
     """R2 of every draw of a placebo, their mean."""
-    return known_mean(np.array([_r2(observed, draw) for draw in draws_D_R]))
+    return known_mean(np.array([r2(observed, draw) for draw in draws_D_R]))
 
 
-def _inside(observed: np.ndarray, ends_3_R: np.ndarray) -> float:
-    """Share of the intervals that hold what was observed, NaN for none."""
+def inside(observed: np.ndarray, ends_3_R: np.ndarray) -> float:
+    """Share of the intervals (value, low and high of R runs) that hold what was observed, NaN for
+    none."""
     _, low, high = ends_3_R
     finite = np.isfinite([observed, low, high]).all(axis=0)
     covers = (low <= observed) & (observed <= high)

@@ -1,9 +1,9 @@
-"""Which behaviour each judge would teach, before anybody trains: from the first rollouts alone.
+"""What each judge would push, before anybody trains: from the first rollouts alone.
 
 Every candidate scores the rollouts of a study's first step, the scores become the rewards and
 advantages that training would have made, and judges are ranked by the push E Cov(A, z) on each
-behaviour, with intervals over prompts. The judges of the study's own runs can be compared with what
-became of them.
+behaviour, with intervals over prompts. `analysis.arm.forecast_units` turns it into shifts at the
+end of training.
 """
 
 from __future__ import annotations
@@ -201,9 +201,33 @@ def candidates(names: str, cells: Sequence[Cell], arms: dict[str, str]) -> dict[
     return {name: (load_presets(name)[0], cells[0]) for name in names.split(",")}
 
 
-def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
-    """The push of every candidate on every behaviour, as plain data. Raises UserError: no runs with
-    rollouts, or judges that cannot be asked."""
+@dataclass(frozen=True)
+class Asked:
+    """First rollouts of a study and what each candidate's training would have paid for them.
+
+    Attributes:
+        truth: rule truth of each rollout, (P, G); NaN where no rule can tell.
+        paid: candidate -> rewards (P, G).
+        cells: candidate -> the cell whose configuration makes its reward.
+        unscored: candidate -> share of the rollouts that it gave no score.
+    """
+
+    study: str
+    steps: int
+    rollouts: Rollouts
+    truth: np.ndarray
+    paid: dict[str, np.ndarray]
+    cells: dict[str, Cell]
+    unscored: dict[str, float]
+
+    def scale(self, label: str) -> str:
+        """``scale_rewards`` of the candidate's training."""
+        return self.cells[label].config.trainer.scale_rewards
+
+
+def ask(study_dir: Path, judges: str, steps: int = 1) -> Asked:
+    """Put a study's first rollouts to every candidate. Raises UserError: no runs with rollouts, or
+    judges that cannot be asked."""
     cells = []
     for folder in study_cells(study_dir):
         if parts(folder / "rollouts"):
@@ -224,21 +248,31 @@ def forecast(study_dir: Path, judges: str, steps: int = 1) -> dict[str, Any]:
     asked = [cell.config.judge for cell in cells] + [judge for judge, _ in chosen.values()]
     keyword = shared_keyword(judge.simulated.keyword for judge in asked if judge.simulated)
     rollouts = first_rollouts(cells, steps, keyword)
+    truth = [[record["truth"] for record in group] for group in rollouts.records]
+    paid, unscored = {}, {}
+    for label, (judge, cell) in chosen.items():
+        scores, paid[label] = rewards(judge, cell, rollouts, study_dir.parent / "verdicts.db")
+        unscored[label] = float(np.isnan(scores[rollouts.asked]).mean())
+    cells_of = {label: cell for label, (_, cell) in chosen.items()}
+    known = np.array(truth, dtype=float)
+    return Asked(study_dir.name, steps, rollouts, known, paid, cells_of, unscored)
+
+
+def forecast(asked: Asked) -> dict[str, Any]:
+    """The push of every candidate on every behaviour, as plain data."""
     lines: list[Push] = []
     by_judge = {}
-    for label, (judge, cell) in chosen.items():
-        scores, paid = rewards(judge, cell, rollouts, study_dir.parent / "verdicts.db")
-        scale = cell.config.trainer.scale_rewards
-        unscored = float(np.isnan(scores[rollouts.asked]).mean())
-        lines += pushes(label, paid, rollouts, scale, unscored)
-        by_judge[label] = covariances(paid, rollouts, scale)
+    for label, paid in asked.paid.items():
+        scale = asked.scale(label)
+        lines += pushes(label, paid, asked.rollouts, scale, asked.unscored[label])
+        by_judge[label] = covariances(paid, asked.rollouts, scale)
     return {
-        "study": study_dir.name,
-        "steps": steps,
-        "prompts": len(rollouts.rows),
+        "study": asked.study,
+        "steps": asked.steps,
+        "prompts": len(asked.rollouts.rows),
         "unit": "prompt",
         "pushes": [columns(line, push="") for line in lines],
-        "ranks": [columns(line, rank="") for line in rank(by_judge, rollouts.names)],
+        "ranks": [columns(line, rank="") for line in rank(by_judge, asked.rollouts.names)],
     }
 
 

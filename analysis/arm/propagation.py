@@ -378,7 +378,12 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
             low = min(of_feature["predicted"].min(), of_feature["observed"].min())
             high = max(of_feature["predicted"].max(), of_feature["observed"].max())
             panel.plot(
-                [low, high], [low, high], color="0.6", linewidth=1, zorder=0, label="as predicted"
+                [low, high],
+                [low, high],
+                color="0.6",
+                linewidth=1,
+                zorder=0,
+                label="as reconstructed",
             )
             for arm in arms:
                 part = of_feature[of_feature.arm == arm]
@@ -392,7 +397,7 @@ def figure(rows: pd.DataFrame, calibration: pd.DataFrame) -> Any:
             panel.set(
                 title=f"{name}, R² = {seen:.2f}"
                 + f"\nunseen arm {unseen:.2f}" * (unseen == unseen),
-                xlabel=f"predicted shift, 95 % interval ({unit(name)})",
+                xlabel=f"reconstructed shift, 95 % interval ({unit(name)})",
                 ylabel=f"observed shift ({unit(name)})",
             )
         handles, labels = panels[0][0].get_legend_handles_labels()

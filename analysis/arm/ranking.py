@@ -1,4 +1,4 @@
-"""Judges in the order of what they would teach: how sure the order is, and how it came out.
+"""Judges in the order of what they would teach, and how sure the order is.
 
 Forecast pushes come per prompt, and the same prompts were scored by all judges: prompts are drawn
 again for all of them at once, so what prompts share does not blur the order.
@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 from scipy.stats import rankdata
 
-from analysis.arm.dose import trend_p
-from analysis.records.behaviour import shift
-from analysis.records.runs import read_runs, step_means
 from analysis.statistics.estimate import Estimate
-from analysis.step.transmission import known_mean
 
 DRAWS = 2000
 SHOWN = 4
@@ -76,33 +70,3 @@ def moved_most(pushes: Iterable[Mapping[str, Any]]) -> list[str]:
         by_feature.setdefault(push["feature"], []).append(push["in_sds"])
     spread = {name: float(np.ptp(v)) for name, v in by_feature.items() if np.isfinite(v).all()}
     return sorted(spread, key=lambda name: -spread[name])[:SHOWN]
-
-
-def validate(study_dir: Path, forecast: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rank correlation of forecast push and observed shift over arms, per behaviour.
-
-    The observed shift of an arm is the mean over its finished runs. Spearman's rho with its
-    two-sided permutation p (exact up to seven arms) and Kendall's tau; NaN where fewer than three
-    arms have both. ``forecast`` is what `analysis.arm.forecast.forecast` gives.
-    """
-    moved: dict[tuple[str, str], list[float]] = {}
-    for run in read_runs(study_dir)[0]:
-        for k, name in enumerate(run.names if run.done else ()):
-            level = step_means(run, run.features[..., k])
-            moved.setdefault((run.arm, name), []).append(shift(level))
-    lines = []
-    for feature in dict.fromkeys(push["feature"] for push in forecast["pushes"]):
-        pairs = [
-            (push["push"], known_mean(np.array(moved[push["judge"], feature])))
-            for push in forecast["pushes"]
-            if push["feature"] == feature and (push["judge"], feature) in moved
-        ]
-        x, y = np.array([p for p in pairs if np.isfinite(p).all()]).reshape(-1, 2).T
-        nan = float("nan")
-        line = {"feature": feature, "arms": len(x), "rho": nan, "p": nan, "tau": nan}
-        if len(x) >= 3 and np.ptp(x) > 0 and np.ptp(y) > 0:
-            places = stats.rankdata(x), stats.rankdata(y)
-            line |= {"rho": float(np.corrcoef(*places)[0, 1]), "p": trend_p(*places)}
-            line |= {"tau": float(stats.kendalltau(x, y).statistic)}
-        lines.append(line)
-    return lines

@@ -14,6 +14,7 @@ from typing import Any
 
 from scipy.stats import binom
 
+from analysis.arm.calibration import Calibration
 from analysis.reports.evidence import Evidence
 from analysis.reports.figures import NO_REASON
 from analysis.reports.markup import bracket, estimate, number, p_value, said
@@ -23,9 +24,8 @@ from analysis.run.overopt import place
 ALPHA = 0.05
 """Chance at which a sentence is said where nothing is behind it."""
 EXPLAINED = 0.5
-"""R2 over runs from which a prediction is said to explain a behaviour."""
+"""R2 over runs from which what was rewarded is said to explain a behaviour."""
 _finding = partial(said, "findings")
-
 MOST_PAIRS = 2
 """Of behaviours of which one was given up for the other, that an arm's findings name."""
 
@@ -137,29 +137,43 @@ def _advantages(evidence: Evidence) -> str:
 
 
 def _explained(evidence: Evidence) -> Iterator[str]:
-    """Which behaviours the advantages explain over runs, and which that moved they do not."""
+    """What of the behaviours that moved the advantages explain over runs, are consistent with, or
+    do not account for.
+
+    They explain a behaviour where the step size of *other arms* gives its shifts better than the
+    arm's other runs repeat them: else nothing was told that repetition does not tell.
+    """
     moved = [
         line
         for line in evidence.calibration
         if line.r2 == line.r2 and evidence.moved.get(line.feature, 1.0) < ALPHA
     ]
-    explained = [
-        _finding(
-            "explained_behaviour",
-            feature=line.feature,
-            r2=line.r2,
-            runs=line.runs,
-            unseen=number(line.r2_unseen),
-            repeated=number(line.r2_repeated),
-        )
-        for line in sorted(moved, key=lambda line: -line.r2)
-        if line.r2 >= EXPLAINED
-    ]
+    fitting = sorted((line for line in moved if line.r2 >= EXPLAINED), key=lambda line: -line.r2)
+    explained = [line for line in fitting if _beyond_repetition(line)]
+    consistent = [line for line in fitting if not _beyond_repetition(line)]
     others = [f"{line.feature} (R2 {line.r2:.2f})" for line in moved if line.r2 < EXPLAINED]
-    if explained:
-        yield f"What was rewarded explains what was learned for {'; '.join(explained)}."
+    for name, lines in (("explained", explained), ("consistent", consistent)):
+        if lines:
+            yield _finding(name, behaviours="; ".join(map(_fitted, lines)))
     if others:
-        yield f"Moved, but not as the advantages predict: {', '.join(others)}."
+        yield _finding("unaccounted", behaviours=", ".join(others))
+
+
+def _beyond_repetition(line: Calibration) -> bool:
+    """Whether the step size of other arms does well, and better than repeating where an arm has
+    runs to repeat."""
+    return line.r2_unseen >= EXPLAINED and not line.r2_unseen <= line.r2_repeated
+
+
+def _fitted(line: Calibration) -> str:
+    return _finding(
+        "explained_behaviour",
+        feature=line.feature,
+        r2=line.r2,
+        runs=line.runs,
+        unseen=number(line.r2_unseen),
+        repeated=number(line.r2_repeated),
+    )
 
 
 def _begun(evidence: Evidence) -> str:

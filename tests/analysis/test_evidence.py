@@ -118,8 +118,8 @@ def test_sentences_of_what_began_and_what_was_explained(real_evidence):
         "chance)." in text
     )
     assert (
-        f"explains what was learned for {moved[0]} R2 0.93 over 4 runs (0.25 with the step size "
-        "from other arms; repeating the arm's other runs 0.75)." in text
+        f"is consistent with what was learned for {moved[0]} R2 0.93 over 4 runs (0.25 with the "
+        "step size from other arms; repeating the arm's other runs 0.75), but is not seen" in text
     )
-    assert f"Moved, but not as the advantages predict: {moved[1]} (R2 0.20)." in text
+    assert f"Moved, but not as the advantages account for: {moved[1]} (R2 0.20)." in text
     assert moved[2] not in text.split("What was rewarded")[1].split("Judge minus truth")[0]

@@ -427,7 +427,7 @@ def test_the_figure_has_a_panel_per_feature_that_moved(predicted):
     made = figure(rows, lines)
     titles = [axes.get_title(loc="left") for axes in made.axes]
     assert [title.split(",")[0] for title in titles] == ["length", "tone"]
-    assert made.axes[0].get_xlabel() == "predicted shift, 95 % interval (words)"
+    assert made.axes[0].get_xlabel() == "reconstructed shift, 95 % interval (words)"
     bars = made.axes[0].containers[0].lines[2][0].get_segments()  # of the first arm
     first = rows[(rows.feature == "length") & (rows.arm == sorted(set(rows.arm))[0])]
     assert [tuple(bar[:, 0]) for bar in bars] == [

@@ -149,3 +149,18 @@ def test_exclamation_marks_and_flattery_are_counted_once_where_they_are_one(evid
     twice, two = told(twins=False)
     assert two.same == {} and f"2 of {len(FEATURES)} behaviours differ" in twice
     assert "with it" not in twice
+
+
+def test_explained_only_where_other_arms_tell_more_than_repetition(evidence):
+    def told(unseen: float, repeated: float, r2: float = 0.9) -> list[str]:
+        fitted = Calibration("length", 8, r2, 0.95, Estimate(1.0, 0.8, 1.2), 1.0, 4, unseen)
+        fitted = replace(fitted, r2_repeated=repeated)
+        study = replace(evidence, calibration=[fitted], moved={"length": 0.01}, no_prediction="")
+        said = ("What was rewarded explains", "What was rewarded is consistent", "Moved, but")
+        return [start for start in said if sentence(study, start)]
+
+    nan = float("nan")
+    assert told(0.9, 0.8) == told(0.6, nan) == ["What was rewarded explains"]
+    for unseen, repeated in ((0.8, 0.8), (0.7, 0.8), (0.4, 0.3), (0.4, nan), (nan, 0.2)):
+        assert told(unseen, repeated) == ["What was rewarded is consistent"]
+    assert told(0.9, 0.1, r2=0.4) == ["Moved, but"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.arm.forecast import first_rollouts, forecast
+from analysis.arm.forecast import ask, first_rollouts, forecast
 from analysis.records.runs import read_study
 from experiments.scorer import StepRecord
 from experiments.trainer.metrics import step_metrics
@@ -65,7 +65,7 @@ def test_the_trainer_counts_the_keyword_its_judge_pays_for(studies: Path) -> Non
 def test_a_forecast_sees_the_keyword_of_a_candidate(studies: Path) -> None:
     pushes = {
         (push["judge"], push["feature"]): push
-        for push in forecast(studies, "sim-keyword,sim-fair")["pushes"]
+        for push in forecast(ask(studies, "sim-keyword,sim-fair"))["pushes"]
     }
     assert np.isfinite(pushes["sim-keyword", "keyword"]["in_sds"])
     assert pushes["sim-keyword", "keyword"]["push"] > pushes["sim-fair", "keyword"]["push"]
