@@ -37,9 +37,10 @@ class Alarm:
 
     @property
     def step(self) -> int | None:
-        """The step at which the run ends; None where it goes on."""
+        """The step at which the run ends, the last on record; None where it goes on."""
         if not self._judge:
             return None
         step_P = np.repeat(list(self._judge), [len(rows) for rows in self._judge.values()])
         judge, truth = (np.concatenate(list(c.values())) for c in (self._judge, self._truth))
-        return stop_at(step_P, judge, truth, self._config.trainer.steps)
+        stops = stop_at(step_P, judge, truth, self._config.trainer.steps) is not None
+        return max(self._judge) if stops else None

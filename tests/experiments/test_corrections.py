@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow.dataset as ds
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from analysis.arm.fitted_bias import regressed
 from analysis.arm.forecast import first_rollouts, rewards
@@ -19,15 +22,20 @@ from analysis.records.runs import Run, read_study
 from experiments.knockout import parts_of
 from experiments.trainer.alarm import Alarm
 from judges.replay import main as replay
+from judges.simulated.bias import Bias
 from study import cells
 from study.compose import load_presets
 from study.correction import Correction
+from study.corrections import behaviour
 from study.errors import UserError
-from study.schema import Study
+from study.features import features
+from study.rows import Truth
+from study.schema import Judge, Simulated, Study
 from study.status import read_status
 from tests.conftest import RECORDS_ONLY
 from tests.faults import lives
 
+WORDS = ("maybe", "a", "dog", "certainly", "not")
 EVERYTHING = (
     *("judge=sim-noisy", "judge.grading.name=rubric_batch", "seed=3", "trainer.steps=3"),
     *("shadow=[sim-fair,sim-flattery]", "correction.panel=median", "correction.recheck=0.3"),
@@ -151,6 +159,22 @@ def test_a_planted_part_is_the_dose_in_the_judge_s_own_units():
     assert (part["length"].b, part["length"].error) == (0.15, 0.0)
     assert part["length"].sd == 6.201 and "sim-verbose" in part["length"].source
     assert part["bold"].b == 0.0
+
+
+@given(st.floats(-0.3, 0.3), st.lists(st.sampled_from(WORDS), max_size=20), st.integers(0, 99))
+def test_what_is_left_is_what_the_judge_says_without_its_dose(dose, words, seed):
+    """The same noise, the same truth: exact wherever nothing was cut off."""
+    answer, truth = " ".join(words), Truth(0.5)
+    says = {}
+    for given_dose in (dose, 0.0):
+        settings = Simulated(doses={"length": given_dose}, noise_sd=0.02, scale=0.6, leniency=0.2)
+        says[given_dose], _ = Bias(settings).decide(answer, truth, random.Random(seed), 0)
+    assume(0 < says[dose] < 1)
+    judge = Judge(simulated=Simulated(doses={"length": dose}))
+    part = parts_of(Study(judge=judge, correction=Correction(without=["length"])))["length"]
+    measured = np.array([[[features(answer)["length"]]]])
+    (left,) = behaviour.without(np.array([[says[dose]]]), measured, [part]).ravel()
+    assert left == pytest.approx(says[0.0])
 
 
 def test_a_fitted_part_is_read_from_rollouts_that_the_judge_scored(small_study, tmp_path):
