@@ -26,6 +26,7 @@ from judges.session import Session
 from study import cells, storage
 from study.cells import Cell
 from study.compose import CONF
+from study.corrections.checks import check_correction
 from study.errors import UserError
 from study.identity import flatten, identifying, left_out
 from study.machine import device_variables
@@ -38,8 +39,7 @@ from study.sandbox import tiers
 from study.scaffold import check as check_scaffold
 from study.schema import Executor, Judge, Model, Study, Trainer
 from study.study_file import base, read_study
-from study.tasks import FILE_TASKS, TASKS, checked, nominal_mix, order_of, runs_code
-from study.tasks.prompts import has_reference
+from study.tasks import TASKS, checked, nominal_mix, order_of, runs_code, tells_truth
 from study.verify import say_problems
 
 
@@ -189,6 +189,8 @@ def check_inputs(todo: Sequence[Cell]) -> None:
         rows = rows_of[task]
         mix, length = nominal_mix(order_of(config), rows), config.trainer.max_completion_length
         check_reward(config.reward, config.judge, rows, length, mix)
+        domains = {*mix, *(row.domain for row in rows)}
+        check_correction(config, tells_truth(config.task, rows), domains)
         check_world(config, rows)
         check_scaffold(config.scaffold, rows)
         check_held_out(config)
@@ -246,7 +248,7 @@ def check_held_out(config: Study) -> None:
             f"trainer.eval_steps={every} scores held-out rows, and task={task.name} has none with"
             f" task.eval_rows={task.eval_rows}. Type task.eval_rows=64, or {off}"
         )
-    if task.name in FILE_TASKS and not samples and not any(map(has_reference, held_out)):
+    if not samples and not tells_truth(task, held_out):
         raise UserError(
             f"trainer.eval_steps={every} scores held-out rows by rule, and task={task.name} has no"
             " rule truth: none of its rows has a reference answer. Type trainer.eval_samples=4,"

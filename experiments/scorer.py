@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.world import Direct, Executed, TooManyFailed, World
 from judges.ahead import Ahead, judge_asked
+from study.corrections.corrector import Corrector, Heard
 from study.heartbeat import Heartbeat
 from study.oracle import Oracle
 from study.records import COMPONENT, ORIGIN, rollout_id
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from judges.budget import Budget
     from judges.session import Session
 
+Votes = list[list[Verdict]]
+"""One judge's votes on each of N rollouts."""
 MOST_ROWS = 4096
 """Rows kept from one step for the next; others are read again."""
 
@@ -87,6 +90,8 @@ class Scorer:
     on_missing: Callable[..., None] = field(default=lambda step, rollouts, verdicts, calls: None)
     """Keeps the records of a step that the failure policy stops at."""
     heart: Heartbeat = field(default_factory=Heartbeat)
+    corrector: Corrector = field(default_factory=Corrector)
+    """Makes of the verdicts what the rewards are made of; of a resumed run it knows the labels."""
     world: World = field(default_factory=Direct)
     """Says what the answer of a completion is."""
     pending: StepRecord | None = None
@@ -200,19 +205,23 @@ class Scorer:
             ]
             with _timed(seconds, "judge"):
                 votes_N = self._ask(self.acting, inputs_N, under_way.ahead[0])
+                # a panel's reward is made of them too; else they never hold it up
+                panel = self.config.correction.panel != "none"
+                shadows_J_N = self._ask_shadows(inputs_N, under_way) if panel else []
             record = StepRecord(
                 step,
                 self._rollout_rows(step, inputs_N, texts_N, executed_N, votes_N, rules_N),
                 _verdict_rows(step, "acting", self.acting, votes_N),
                 None if self.world.answers_early else _call_rows(step, executed_N),
             )
-            rewarded = self._compose(inputs_N, votes_N, record, under_way)
+            rewarded = self._compose(inputs_N, votes_N, shadows_J_N, record, under_way)
             for row, (reward, terms) in zip(record.rollouts, rewarded, strict=True):
                 row["reward"] = reward
                 row |= {f"{COMPONENT}{name}": value for name, value in terms.items()}
             with _timed(seconds, "shadows"):
-                for shadow, ahead in zip(self.shadows, under_way.ahead[1:], strict=True):
-                    record.verdicts += self._shadow_rows(step, shadow, inputs_N, ahead)
+                shadows_J_N = shadows_J_N or self._ask_shadows(inputs_N, under_way)
+                for shadow, shadow_votes_N in zip(self.shadows, shadows_J_N, strict=True):
+                    record.verdicts += _verdict_rows(step, "shadow", shadow, shadow_votes_N)
             if self.budget is not None:
                 sent = sum(session.calls for session in (self.acting, *self.shadows))
                 sent += self.world.calls
@@ -335,15 +344,15 @@ class Scorer:
             executed.played,
         )
 
-    def _ask(
-        self, judge: Session, inputs_N: list[RewardInputs], ahead: Ahead
-    ) -> list[list[Verdict]]:
+    def _ask(self, judge: Session, inputs_N: list[RewardInputs], ahead: Ahead) -> Votes:
         return judge_asked(judge, inputs_N, self.config.trainer.group_size, ahead)
 
-    def _shadow_rows(
-        self, step: int, shadow: Session, inputs_N: list[RewardInputs], ahead: Ahead
-    ) -> list[dict[str, Any]]:
-        return _verdict_rows(step, "shadow", shadow, self._ask(shadow, inputs_N, ahead))
+    def _ask_shadows(self, inputs_N: list[RewardInputs], under_way: UnderWay) -> list[Votes]:
+        """The votes of each shadow judge on each rollout."""
+        return [
+            self._ask(shadow, inputs_N, ahead)
+            for shadow, ahead in zip(self.shadows, under_way.ahead[1:], strict=True)
+        ]
 
     def _rollout_rows(
         self,
@@ -382,23 +391,33 @@ class Scorer:
     def _compose(
         self,
         inputs_N: list[RewardInputs],
-        votes_N: list[list[Verdict]],
+        votes_N: Votes,
+        panel_J_N: list[Votes],
         record: StepRecord,
         under_way: UnderWay,
     ) -> list[Composed]:
         """Each reward, and the terms that it is composed of; see `__call__` for what is raised."""
         judge, group_size = self.config.judge, self.config.trainer.group_size
         policy, most = judge.on_failure, judge.max_unscored_frac
-        scores_N = [mean_score(votes) for votes in votes_N]
+        others = [[mean_score(votes) for votes in each_N] for each_N in panel_J_N]
+        heard = Heard(self.config, record.step, group_size, inputs_N, votes_N, others)
+        scores_N, columns_N = self.corrector(heard)
         try:
-            return composed(self.config, inputs_N, scores_N, group_size, policy, most)
+            rewarded = composed(self.config, inputs_N, scores_N, group_size, policy, most)
         except TooManyMissing as error:
-            for shadow, ahead in zip(self.shadows, under_way.ahead[1:], strict=True):
-                if ahead.asked:  # what has been paid for is kept, and counts against the budget
-                    record.verdicts += self._shadow_rows(record.step, shadow, inputs_N, ahead)
+            for place, (shadow, ahead) in enumerate(
+                zip(self.shadows, under_way.ahead[1:], strict=True)
+            ):
+                if panel_J_N or ahead.asked:  # what is paid for is kept, and counts in the budget
+                    told = panel_J_N[place] if panel_J_N else self._ask(shadow, inputs_N, ahead)
+                    record.verdicts += _verdict_rows(record.step, "shadow", shadow, told)
             self.on_missing(record.step, record.rollouts, record.verdicts, record.calls)
             votes = [vote for votes in votes_N for vote in votes]
             raise too_many_missing(str(error), votes, self.acting.judge) from error
+        return [
+            (reward, terms | columns)
+            for (reward, terms), columns in zip(rewarded, columns_N, strict=True)
+        ]
 
 
 @contextmanager

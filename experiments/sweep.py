@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments import launch
+from experiments.knockout import parts_of
 from study import cells, stopping, storage
 from study.cells import Cell
 from study.cli import unless_unread
@@ -100,12 +101,14 @@ def main() -> int:
 
 
 def resolve(config: DictConfig) -> Cell:
-    """A composed config as a cell, the shadow judges filled in. Raises UserError where a value is
-    missing, is not legal, or looks like a secret."""
+    """A composed config as a cell, with its shadow judges and what a knock-out takes out. Raises
+    UserError where a value is missing, is not legal, or looks like a secret."""
     data = plain(config, "this experiment")
     refuse_config(data)
-    freeze(Study, data)  # names of presets among it, which are looked up next
+    given = freeze(Study, data)  # names of presets among it, which are looked up next
     data["shadow_judges"] = [dataclasses.asdict(load_judge_once(name)) for name in data["shadow"]]
+    parts = parts_of(given)
+    data["correction"]["parts"] = {name: dataclasses.asdict(part) for name, part in parts.items()}
     refuse_config(data)
     return cells.make_cell(data)
 

@@ -29,6 +29,7 @@ from experiments.policies.load import cache_of, load_policy
 from experiments.scorer import Scorer
 from experiments.track.runs import RunLog
 from experiments.trainer import checkpoints
+from experiments.trainer.alarm import Alarm
 from experiments.workflow.tokens import by_policy
 from experiments.workflow.world import Programs
 from experiments.world import Direct, World
@@ -40,6 +41,7 @@ from study import cells, storage
 from study.bounds import Number
 from study.cells import Cell
 from study.cli import command, option
+from study.corrections.corrector import Corrector, labelled_in
 from study.errors import UserError
 from study.files import Damaged, write_json, write_text
 from study.heartbeat import Heartbeat
@@ -170,11 +172,14 @@ def train(cell: Cell, threads: int) -> None:
     folder = cell.dir / "checkpoints"
     checkpoint, step = checkpoints.resume(folder, cell.id, steps)
     cells.set_status(cell.dir, step=step)
+    recorder = Recorder(cell.dir, step)
+    alarm = Alarm(cell.config, cell.dir) if cell.config.correction.stop else None
+    if alarm is not None and alarm.step is not None:
+        step = steps  # it has stopped already
     if processes.count() > 1:
         from experiments.trainer.ranks import shared
 
         shared((checkpoint, step))  # the others wait for it
-    recorder = Recorder(cell.dir, step)
     rules = None
     with ExitStack() as stack:
         if step < steps:
@@ -191,9 +196,13 @@ def train(cell: Cell, threads: int) -> None:
             log.add(line["step"], line["time_ms"], line["metrics"])
         heart = stack.enter_context(Heartbeat(cell.dir, _drawn(cell.dir)))
         if step < steps:
-            learn(cell, threads, checkpoint, recorder, log, rules, heart)
+            learn(cell, threads, checkpoint, recorder, log, rules, heart, alarm)
         heart.phase("saving")
-        checkpoints.save_policy(checkpoints.path_of(folder, steps), cell.dir / "policy")
+        last = steps
+        if alarm is not None and alarm.step is not None:
+            last = alarm.step
+            cells.set_status(cell.dir, stopped_at=last)
+        checkpoints.save_policy(checkpoints.path_of(folder, last), cell.dir / "policy")
     if processes.count() > 1:
         from experiments.trainer.ranks import leave
 
@@ -208,6 +217,7 @@ def learn(
     log: RunLog,
     rules: RuleRunner | None,
     heart: Heartbeat,
+    alarm: Alarm | None = None,
 ) -> None:
     """Build judges, policy and trainer, and train from ``checkpoint`` to the last step."""
     import torch
@@ -254,10 +264,12 @@ def learn(
         scorer = Scorer(config, truth_of, acting, shadows, budget, rules, world=world)
         scorer.on_missing = recorder.write_missing
         scorer.heart = heart
+        if config.correction.calibrate:
+            scorer.corrector = Corrector(labelled_in(cell.dir))
         set_seed(config.seed)  # arms of one seed share initial adapter and first rollouts
         folder = cell.dir / "checkpoints"
         trainer = make_trainer(
-            config, model, tokenizer, rows, scorer, recorder, folder, on_line, cell.id
+            config, model, tokenizer, rows, scorer, recorder, folder, on_line, cell.id, alarm
         )
         # Libraries and model stay to the end. Looking through them for garbage would stop every
         # thread of this process, those that read verdicts among them, for a tenth of a second.

@@ -33,9 +33,10 @@ from study.cells import Cell
 from study.cli import command, option, overrides, print_table
 from study.completions import Completion, read_completions
 from study.compose import load_presets, preset_names
+from study.corrections.corrector import Corrector, Heard
 from study.errors import UserError
 from study.files import Damaged, say, write_json
-from study.records import PLACE, REPLAYED, VERDICT, parts, read_part, write_part
+from study.records import PLACE, REPLAYED, VERDICT, part_name, parts, read_part, write_part
 from study.rewards import compose
 from study.rewards.advantages import advantages, alignment, rank_change, sign_flips, silenced
 from study.rewards.failure import REPLAY_POLICIES
@@ -141,18 +142,20 @@ def replay_cell(
         (folder / kind).mkdir(parents=True, exist_ok=True)
     replayed: list[dict[str, Any]] = []
     truths: dict[str, dict[str, Any]] = {}
+    corrector = Corrector()
     with Session(judge, store, truth_of) as session:
         session.check()
         for part in parts(cell.dir / "rollouts"):
             done = folder / "rollouts" / part.name
-            if not _whole(done):
+            # what is calibrated on earlier steps is made anew; the store has their replies
+            if config.correction.calibrate or not _whole(done):
                 records, rows = _records(part, truth_of.row_of)
                 answers = [record["answer"] or "" for record in records]
                 if options.canonical:
                     answers = [_alone(*pair) for pair in zip(rows, answers, strict=True)]
                 if judge.simulated is not None:  # then it says at once what it says
                     truth_of.truths(rows, answers)
-                again, verdicts = _step(session, cell, records, rows, answers, policy)
+                again, verdicts = _step(session, cell, records, rows, answers, policy, corrector)
                 if options.canonical:
                     verdicts = [row | _marked(row) for row in verdicts]
                 write_part(folder / "verdicts" / part.name, verdicts, VERDICT)
@@ -221,6 +224,7 @@ def _step(
     rows: list[Row],
     answers: list[str],
     policy: str,
+    corrector: Corrector,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """One step's rollouts with new score, reward and advantage, and the verdicts behind them.
     ``answers`` are shown to the judge; the rest of a reward is made of what is on record."""
@@ -232,7 +236,11 @@ def _step(
     ]
     votes_N = judge_asked(session, shown, size)
     scores = [mean_score(votes) for votes in votes_N]
-    rewards = compose.recompose(config, inputs, scores, size, policy)
+    step = records[0]["step"]
+    panel = config.correction.panel != "none"
+    others = _shadow_scores(cell.dir / "verdicts" / part_name(step), records) if panel else []
+    corrected, _ = corrector(Heard(config, step, size, inputs, votes_N, others))
+    rewards = compose.recompose(config, inputs, corrected, size, policy)
     rewards_P_G = np.array(rewards, dtype=float).reshape(-1, size)
     after = advantages(rewards_P_G, config.trainer.scale_rewards).ravel().tolist()
     verdicts = [
@@ -246,6 +254,20 @@ def _step(
         for record, *new in zip(records, scores, rewards, after, strict=True)
     ]
     return replayed, verdicts
+
+
+def _shadow_scores(part: Path, records: Sequence[dict[str, Any]]) -> list[list[float | None]]:
+    """What each shadow judge on record said of these rollouts: the mean of its scored votes."""
+    columns = ["rollout_id", "judge", "role", "score"]
+    told: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for verdict in read_part(part, columns).to_pylist():
+        if verdict["role"] == "shadow" and verdict["score"] is not None:
+            told[verdict["judge"]][verdict["rollout_id"]].append(verdict["score"])
+    ids = [record["rollout_id"] for record in records]
+    return [
+        [float(np.mean(scores[name])) if name in scores else None for name in ids]
+        for scores in told.values()
+    ]
 
 
 def _replayed(

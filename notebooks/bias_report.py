@@ -54,6 +54,12 @@ show(sections.ledger(evidence))
 show(sections.predictions(evidence))
 
 # %%
+show(sections.knockout(evidence))
+
+# %%
+show(sections.interventions(evidence))
+
+# %%
 show(sections.mixture(evidence))
 
 # %%

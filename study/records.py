@@ -45,6 +45,8 @@ NEVER_MISSING = ("step", "group", "member", "sample_index", "call")
 METRICS = "metrics.jsonl"
 COMPONENT = "component/"
 """Prefix of the extra rollout columns that hold the parts of a composed reward."""
+CORRECTED = f"{COMPONENT}corrected"
+"""Rollout column with the score that `study.corrections` made of the judges'."""
 FEATURE = "feature/"
 """Prefix of those that hold what was measured of an executed program."""
 EVALUATIONS = "evaluations"

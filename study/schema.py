@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union
 
 from study import bounds
+from study.correction import Correction as Correction
 from study.endpoints import MANY, Served
 from study.endpoints import Endpoint as Endpoint
 from study.endpoints import Price as Price
@@ -269,6 +270,7 @@ class Study:
     policy: Policy = listed(field(default_factory=Policy))
     task: Task = listed(field(default_factory=Task))
     reward: Reward = listed(field(default_factory=Reward))
+    correction: Correction = listed(field(default_factory=Correction))
     scaffold: Scaffold = listed(field(default_factory=Scaffold))
     trainer: Trainer = listed(field(default_factory=Trainer))
     tracking: Tracking = run_time(field(default_factory=Tracking))

@@ -11,7 +11,18 @@ from study.files import Damaged, read_json, say
 from study.records import recorded
 
 STATES = ("new", "running", "done", "failed", "killed")
-NUMBERS = ("step", "steps", "seconds", "started", "ended", "exit_code", "pid", "beat", "tokens")
+NUMBERS = (
+    "step",
+    "steps",
+    "stopped_at",
+    "seconds",
+    "started",
+    "ended",
+    "exit_code",
+    "pid",
+    "beat",
+    "tokens",
+)
 WORDS = ("state", "host", "error", "tracking_problem", "phase")
 
 

@@ -27,6 +27,7 @@ from judges.session import Session
 from judges.store import Store
 from study.cells import Cell, load_cell, study_cells
 from study.compose import load_presets
+from study.corrections.corrector import Corrector, Heard
 from study.endings import Ending
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
@@ -161,8 +162,8 @@ def rewards(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The judge's scores of all groups and the rewards that ``cell`` makes of them, each (P, G).
 
-    NaN is a missing score or reward. Rows are put to the judge, failures treated and parts added up
-    as in training under the cell's configuration.
+    NaN is a missing score or reward. Rows are put to the judge, scores corrected, failures treated
+    and parts added up as in the first step under the cell's configuration.
     """
     config = cell.config
     recorded = [
@@ -175,10 +176,16 @@ def rewards(
     if judge.simulated is not None:  # then it says at once what it says
         asked = [rollout.item for rollout in recorded if rollout.was_asked]
         truth_of.truths([row for row, _ in asked], [answer for _, answer in asked])
-    with Store(store_path) as store, Session(judge, store, truth_of) as session:
-        session.check()
-        scores = [mean_score(votes) for votes in judge_asked(session, recorded, size)]
-    paid = compose.recompose(config, recorded, scores, size, judge.on_failure)
+    panel = config.shadow_judges if config.correction.panel != "none" else ()
+    votes_J_N = []
+    with Store(store_path) as store:
+        for each in (judge, *panel):
+            with Session(each, store, truth_of) as session:
+                session.check()
+                votes_J_N.append(judge_asked(session, recorded, size))
+    scores, *others = [[mean_score(votes) for votes in votes_N] for votes_N in votes_J_N]
+    corrected, _ = Corrector()(Heard(config, 1, size, recorded, votes_J_N[0], others))
+    paid = compose.recompose(config, recorded, corrected, size, judge.on_failure)
     scores_P_G, paid_P_G = np.array([scores, paid], dtype=float).reshape(2, -1, size)
     return scores_P_G, paid_P_G
 

@@ -53,9 +53,10 @@ def base_of(runs: Sequence[Run]) -> str | None:
     return base_arm(arms) if len(arms) and arms["arm"].nunique() > 1 else None
 
 
-def untold(runs: Sequence[Run]) -> str:
-    """Why substitution cannot be told in these runs, as a sentence; empty where it can."""
-    base = base_of(runs)
+def untold(runs: Sequence[Run], base: str | None = None) -> str:
+    """Why substitution cannot be told in these runs, as a sentence; empty where it can. ``base`` is
+    as in `substitutions`."""
+    base = base or base_of(runs)
     if base is None:
         return (
             "Substitution cannot be told from what any training does: there is one arm, and no "
@@ -70,8 +71,11 @@ def untold(runs: Sequence[Run]) -> str:
     return ""
 
 
-def substitutions(runs: Sequence[Run], least: float = LEAST) -> list[Substitution]:
+def substitutions(
+    runs: Sequence[Run], least: float = LEAST, base: str | None = None
+) -> list[Substitution]:
     """Arms in which one behaviour rose and another fell beyond the base arm, in every pair of runs.
+    ``base`` names another arm to compare with.
 
     Shifts are those of a run minus those of the base arm's run of the same seed, in SDs of the
     feature within the first step. Each of the pairs, at least `FEWEST_PAIRS`, has to show ``least``
@@ -80,7 +84,7 @@ def substitutions(runs: Sequence[Run], least: float = LEAST) -> list[Substitutio
     bias-free arm shows any in .33 of studies with two pairs, .042 with three, .0037 with four and
     .0003 with five; ten such arms with three pairs in .35. `untold` says why nothing can be told.
     """
-    base = base_of(runs)
+    base = base or base_of(runs)
     if base is None:
         return []
     moved = _shifts(runs)

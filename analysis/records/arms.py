@@ -17,9 +17,10 @@ def arm_names(configs: Sequence[Mapping[str, Any]], factors: Sequence[str]) -> l
 
     An arm is the judge's name, then ``factor=value`` of every other declared factor that varies but
     the seed, then ``key=value`` of what differs between judges of one name, such as votes or
-    grading, and between rewards of one name where the reward is a factor. The factor ``judge``
-    declares all of a judge, ``reward`` all of a reward: averaging two settings of one preset would
-    call treatments replicates. Where every cell names its arm, the name stands for all that.
+    grading, and between rewards of one name, or corrections, where those are a factor. The factor
+    ``judge`` declares all of a judge, ``reward`` all of a reward: averaging two settings of one
+    preset would call treatments replicates. Where every cell names its arm, the name stands for all
+    that.
 
     Args:
         configs: resolved configs as they were saved; an empty one where it could not be read.
@@ -35,7 +36,7 @@ def arm_names(configs: Sequence[Mapping[str, Any]], factors: Sequence[str]) -> l
         values = [str(flat.get(factor, flat.get(f"{factor}.name"))) for flat in flats]
         if factor not in ("judge", "seed") and len(set(values)) > 1:
             names = [f"{name}, {factor}={value}" for name, value in zip(names, values, strict=True)]
-    for part in ("judge", *(name for name in ("reward",) if name in factors)):
+    for part in ("judge", *(name for name in ("reward", "correction") if name in factors)):
         alike = judges if part == "judge" else [str(flat.get(f"{part}.name")) for flat in flats]
         suffixes = _variants(configs, part, alike)
         names = [name + suffix for name, suffix in zip(names, suffixes, strict=True)]
@@ -48,7 +49,7 @@ def _variants(configs: Sequence[Mapping[str, Any]], part: str, presets: Sequence
         {
             key: str(value)
             for key, value in identifying(dict(config)).items()
-            if key.startswith(f"{part}.")
+            if key.startswith(f"{part}.") and not key.startswith("correction.parts.")
         }
         for config in configs
     ]

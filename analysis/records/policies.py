@@ -1,7 +1,8 @@
 """What every failure policy would have made of a run's rewards, composed as the trainer composes.
 
-A reward whose judge's score the policy leaves as it was is the recorded one. Every other is made
-again by `study.rewards.compose` from the rollout's score, truth, rules, answer and length.
+A reward whose score the policy leaves as it was is the recorded one. Every other is made again by
+`study.rewards.compose` from the rollout's score, as it was corrected, truth, rules, answer and
+length.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pandas as pd
 from study.cells import load_cell
 from study.errors import UserError
 from study.files import Damaged
-from study.records import FEATURE
+from study.records import CORRECTED, FEATURE
 from study.rewards import compose
 from study.rewards.failure import REPLAY_POLICIES
 from study.rewards.formulas import REWARDS
@@ -48,6 +49,8 @@ def rewards_under(folder: Path, rollouts: pd.DataFrame) -> tuple[dict[str, np.nd
         rollouts: of the cell, with the columns `NEEDED`, step, group and member.
     """
     recorded = rollouts["reward"].to_numpy(dtype=float)
+    if CORRECTED in rollouts and rollouts[CORRECTED].notna().any():
+        rollouts = rollouts.assign(judge_score=rollouts[CORRECTED])  # what the reward is made of
     missing = rollouts["judge_score"].isna() | rollouts["truth_missing"].notna()
     missing &= rollouts["outcome"].isna() | rollouts["outcome"].eq(OK)  # others were never asked
     if not missing.any():

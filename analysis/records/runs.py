@@ -40,7 +40,7 @@ from study.endings import Ending
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
 from study.identity import flatten, identifying
-from study.records import EVALUATIONS, FEATURE, HELD_OUT, OVERALL
+from study.records import CORRECTED, EVALUATIONS, FEATURE, HELD_OUT, OVERALL
 
 LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""
@@ -97,6 +97,9 @@ class Run:
     """Domain -> step, 0 too -> accuracy on the held-out rows, where it was evaluated."""
     identity: Mapping[str, Any] = field(default_factory=dict)
     """What makes the cell what it is: `study.identity.identifying` of its config."""
+    corrected: np.ndarray | None = None
+    """(P, G), what ``correction`` made of the judges' scores, which the rewards are made of; None
+    where nothing was corrected."""
     log_ratio: np.ndarray | None = None
     """(P, G), log-probability of a completion under the policy minus under the start policy, in
     nats; None where the start policy's was not recorded."""
@@ -108,9 +111,11 @@ class Run:
     def steps(self) -> np.ndarray:
         """The T steps that the run made, shape (T,): all declared ones once it is done.
 
-        A step of a finished run may have lost its records; an unfinished run ends where they end.
+        A step of a finished run may have lost its records; an unfinished run ends where they end,
+        and so does one that its alarm may have ended.
         """
-        declared = int(self.config.get("trainer.steps") or 0) if self.done else 0
+        whole = self.done and not self.config.get("correction.stop")
+        declared = int(self.config.get("trainer.steps") or 0) if whole else 0
         return np.union1d(self.step_P, np.arange(1, declared + 1)).astype(int)
 
     @property
@@ -130,7 +135,9 @@ class Run:
     def where(self, here: np.ndarray) -> Run:
         """The groups of which ``here``, shape (P,), is true."""
         arrays = ("step_P", "reward", "advantage", "truth", "judge", "features")
-        arrays += tuple(n for n in ("domain_P", "prompt_P", "text") if getattr(self, n) is not None)
+        arrays += tuple(
+            n for n in ("domain_P", "prompt_P", "text", "corrected") if getattr(self, n) is not None
+        )
         part: dict[str, Any] = {name: getattr(self, name)[here] for name in arrays}
         part["shadows"] = {name: scores[here] for name, scores in self.shadows.items()}
         part["under"] = {
@@ -293,7 +300,9 @@ def _read_answers(
     folder: Path, row: pd.DataFrame, keyword: str, counted: Sequence[str], frozen: bool = False
 ) -> _Answers:
     cell = row.iloc[0]["cell"]
-    rollouts = rollouts_frame(folder, [*_WANTED, REFERENCE, *counted], row, frozen=frozen)
+    rollouts = rollouts_frame(
+        folder, [*_WANTED, REFERENCE, CORRECTED, *counted], row, frozen=frozen
+    )
     problems = list(rollouts.attrs["problems"])
     lost = rollouts[["step", "group", "member"]].isna().any(axis=1)
     if lost.any():
@@ -326,6 +335,7 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
     place, step_P = _placing(rollouts)
     domain_P = _of_groups(place, rollouts["domain"]) if rollouts["domain"].notna().any() else None
     ratio = rollouts["logprob_sum"] - rollouts[REFERENCE]
+    corrected = rollouts[CORRECTED]
     under, why = policies.rewards_under(folder / cell["cell"], rollouts)
     problems += [f"{cell['cell']}: {why}"] if why else []
     recorded = rollouts["reward"].to_numpy()
@@ -351,6 +361,7 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
         rollouts=len(rollouts),
         unasked=int((rollouts["outcome"].notna() & rollouts["outcome"].ne(Ending.OK)).sum()),
         config=config,
+        corrected=place(corrected.to_numpy()) if corrected.notna().any() else None,
         log_ratio=place(ratio.to_numpy()) if ratio.notna().any() else None,
         domain_P=domain_P,
         prompt_P=_of_groups(place, rollouts["prompt_id"]),

@@ -21,6 +21,9 @@ from analysis.arm.crossjudge import Inflation, agreement, inflation, matrix
 from analysis.arm.dose import FEWEST as FEWEST_DOSES
 from analysis.arm.dose import doses_of, response
 from analysis.arm.frozen import held_out_table
+from analysis.arm.interventions import Interventions
+from analysis.arm.interventions import of_records as interventions_of
+from analysis.arm.knockout import Knockout, knockouts
 from analysis.arm.mixture import Mixture
 from analysis.arm.mixture import of_runs as mixture_of
 from analysis.arm.propagation import against, paths, placebos, predict
@@ -88,6 +91,10 @@ class Evidence:
     """What the runs say of their domains; None where no row names its domain."""
     workflow: Workflow | None
     """What the runs say of the programs that were written; None where none was."""
+    knockouts: list[Knockout]
+    """`analysis.arm.knockout.knockouts`."""
+    interventions: Interventions | None
+    """What was done about a judge, beside the same judge as it is; None where nothing was."""
     gains: pd.DataFrame
     """`analysis.arm.crossjudge.matrix`: the gain of each policy under each judge."""
     inflation: list[Inflation]
@@ -143,6 +150,9 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     used_cells = drift.usable_cells(table) if cells is None else list(cells)
     used = [run for run in records.runs if run.cell in used_cells]
     base = drift.base_arm(table[table["cell"].isin(used_cells)])
+    bought = interventions_of(records, used_cells)
+    plain = bought.plain if bought and base in {row.arm for row in bought.arms} else None
+    base = plain or base  # an intervention is compared with what it intervenes in
     spread = _spread(records.runs)
 
     def varying(run: Run) -> dict[str, np.ndarray]:
@@ -192,11 +202,13 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         best_of_n=best_of_n(runs),
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
+        knockouts=knockouts(by_arm, predicted),
+        interventions=bought,
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),
-        substitutions=substitutions(runs),
-        no_substitution=untold(runs),
+        substitutions=substitutions(runs, base=plain),
+        no_substitution=untold(runs, plain),
         problems=[*steps.attrs["problems"], *unread],
     )
 

@@ -14,7 +14,9 @@ import pandas as pd
 
 from analysis.arm import crossjudge, propagation
 from analysis.arm.dose import left_out, straight
+from analysis.arm.knockout import sentence as knockout_sentence
 from analysis.records.behaviour import TAIL
+from analysis.reports import corrections as correction_tables
 from analysis.reports import figures, markup, tables
 from analysis.reports import mixture as mixture_tables
 from analysis.reports import workflow as workflow_tables
@@ -223,6 +225,28 @@ def workflow(evidence: Evidence) -> list[str]:
     return [*fragments, *([markup.sentences(told.problems)] if told.problems else [])]
 
 
+def knockout(evidence: Evidence) -> list[str]:
+    """Whether a shift goes away with its cause; nothing where none was taken out."""
+    told = evidence.knockouts
+    if not told:
+        return []
+    return [
+        _title("knockout"),
+        markup.table(correction_tables.knockout_table(told)),
+        markup.sentences(map(knockout_sentence, told)),
+        paragraph(PARAGRAPHS["knockout"]),
+    ]
+
+
+def interventions(evidence: Evidence) -> list[str]:
+    """What each intervention bought; nothing without one."""
+    told = evidence.interventions
+    if told is None:
+        return []
+    table = markup.table(correction_tables.bought_table(told))
+    return [_title("interventions"), table, paragraph(PARAGRAPHS["interventions"])]
+
+
 def onsets(evidence: Evidence) -> list[str]:
     """When each run's gap began to grow, by the change point and by the threshold grid."""
     table = markup.table(tables.onset_table(evidence.onsets))
@@ -329,6 +353,6 @@ def _runs_of(evidence: Evidence, arm: str) -> str:
 
 
 SECTIONS = (
-    head, runs, scores, gap, behaviours, doses, ledger, predictions, mixture, workflow,
-    onsets, frontier, judges, failures, samples, provenance,
+    head, runs, scores, gap, behaviours, doses, ledger, predictions, knockout, interventions,
+    mixture, workflow, onsets, frontier, judges, failures, samples, provenance,
 )  # fmt: skip

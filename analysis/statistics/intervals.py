@@ -124,6 +124,47 @@ def paired_difference(
     )
 
 
+def ratio_of_means(
+    pairs_S_2: np.ndarray, unit: str = "seed pair", within_2_2: np.ndarray | None = None
+) -> Estimate:
+    """Mean of the first over mean of the second column, with Fieller's 95 % interval over units.
+
+    There is no interval where the second mean could be 0: the ratio could then be anything. Units
+    that lack either are left out and counted in note.
+
+    Args:
+        pairs_S_2: one pair of numbers per unit.
+        unit: what is counted.
+        within_2_2: sampling covariance of a pair, which the interval is no narrower than.
+
+    Source: Fieller (1954), Journal of the Royal Statistical Society B 16, 175.
+    """
+    known = pairs_S_2[np.isfinite(pairs_S_2).all(axis=1)]
+    n, lost = len(known), len(pairs_S_2) - len(known)
+    note = f"{lost} of {len(pairs_S_2)} {unit}s have no value" if lost else ""
+    top, bottom = known.mean(axis=0) if n else (NAN, NAN)
+    if not n or bottom == 0:
+        return Estimate(NAN, n=n, unit=unit, note=note or "nothing to be a share of")
+    ratio = top / bottom
+    if n == 1:
+        return Estimate(float(ratio), n=1, unit=unit, note=note or f"one {unit}, no interval")
+    spread = np.cov(known.T)
+    line = np.array([1.0, -ratio])
+    if within_2_2 is not None and line @ within_2_2 @ line > line @ spread @ line:
+        spread = within_2_2
+    (v_top, v_both), (_, v_bottom) = spread / n
+    t = float(student(n - 1))
+    g = t**2 * v_bottom / bottom**2
+    if g >= 1:
+        why = "what it is a share of could be 0, no interval"
+        return Estimate(float(ratio), n=n, unit=unit, note="; ".join(filter(None, [note, why])))
+    shrunk = v_both / v_bottom if v_bottom > 0 else 0.0
+    left = v_top - 2 * ratio * v_both + ratio**2 * v_bottom - g * (v_top - shrunk * v_both)
+    middle = (ratio - g * shrunk) / (1 - g)
+    half = t * max(0.0, left) ** 0.5 / (abs(bottom) * (1 - g))
+    return Estimate(float(ratio), float(middle - half), float(middle + half), n, unit, note)
+
+
 def sign_flip_p(differences: np.ndarray) -> float:
     """Two-sided p that the mean difference is zero, over all 2^n equally likely sign patterns.
 

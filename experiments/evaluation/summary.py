@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from judges.grading.rubric import rubric_score
 from study.errors import UserError
 from study.rows import Row
+from study.rubric import rubric_score
 from study.verdict import Outcome, Verdict, mean_score
 
 RESAMPLES = 1000

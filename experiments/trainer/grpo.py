@@ -32,6 +32,8 @@ from experiments.policies.load import lora_config
 from experiments.preflight import check_batch, rows_per_pass
 from experiments.scorer import Scorer
 from experiments.trainer import fast, prefix, ranks, rollouts
+from experiments.trainer.alarm import Alarm
+from experiments.trainer.early_stop import EarlyStop
 from experiments.trainer.generate import lora_layers, without_adapter
 from experiments.trainer.held_out import HeldOut
 from experiments.trainer.order import InOrder
@@ -461,6 +463,7 @@ def make_trainer(
     output_dir: Path,
     on_line: Any = None,
     cell_id: str = "",
+    alarm: Alarm | None = None,
 ) -> RecordingTrainer:
     """The trainer of one cell, ready for `RecordingTrainer.learn`.
 
@@ -469,6 +472,7 @@ def make_trainer(
         output_dir: where the checkpoints go.
         on_line: called with the metrics line of each step once it is recorded.
         cell_id: hash of the config, noted in each checkpoint.
+        alarm: that may end the run (``correction.stop``); None as the scorer.
     """
     row_of = lookup(config.task) if scorer is None else scorer.oracle.row_of
     shown = None
@@ -493,6 +497,8 @@ def make_trainer(
     logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)
     if (order := order_of(config)) is not None:
         trainer.follow(order)
+    if config.correction.stop:
+        trainer.add_callback(EarlyStop(alarm, scorer))
     if config.trainer.eval_steps and scorer is not None and recorder is not None:
         trainer.add_callback(HeldOut(trainer, scorer, recorder, on_line))
     mix = nominal_mix(order, rows) if scorer is not None else {}

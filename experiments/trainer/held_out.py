@@ -76,7 +76,7 @@ class HeldOut(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step, record = state.global_step, self.scorer.pending
-        if self._evaluated(step):
+        if self._evaluated(step) or control.should_training_stop:
             assert record is not None, "the step's own metrics are written after its end"
             record.metrics |= self.evaluate(step)
 

@@ -16,8 +16,7 @@ from study.errors import UserError
 from study.rewards.workflow import FORMULAS
 from study.rows import Row
 from study.schema import Model, Study
-from study.tasks import FILE_TASKS
-from study.tasks.prompts import has_reference
+from study.tasks import tells_truth
 
 PLANTED = "workflow-mini"
 """The task that a simulated executor knows."""
@@ -52,7 +51,7 @@ def check_world(config: Study, rows: Sequence[Row]) -> None:
             f"reward.rules={config.reward.rules} runs the rules of rows on answers, which a reward"
             " of programs is not made of. Type reward.rules=ignore."
         )
-    if config.task.name in FILE_TASKS and not any(map(has_reference, rows)):
+    if not tells_truth(config.task, rows):
         raise UserError(
             f"world=workflow takes tasks with a rule truth, and task={config.task.name} has none:"
             " none of its rows has a reference answer. Type for example task=mixed"

@@ -150,7 +150,10 @@ class Grading:
         """One user turn: the template of the row's domain with the delimited prompt, rubric (where
         the template has a place for it and the row has criteria) and ``texts``. A reference that is
         shown stands in its place in the template, or behind the prompt."""
-        template = self._templates.get(row.domain, self._template)
+        return self.filled(self._templates.get(row.domain, self._template), row, **texts)
+
+    def filled(self, template: str, row: Row, **texts: str) -> list[dict[str, str]]:
+        """`turn` with another template."""
         rubric = ""
         if row.criteria and "{rubric}" in template:
             lines = "\n".join(f"- ({item.points:g} points) {item.text}" for item in row.criteria)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Sequence
+from functools import cached_property
 from typing import ClassVar
 
 from judges.grading import base, bracket
 from judges.grading.base import NOTHING
-from study.verdict import Parsed, Reply, Request
+from judges.grading.delimiters import delimit
+from study import bounds
+from study.rows import Row
+from study.verdict import Outcome, Parsed, Reply, Request
 
 MARKER = "[[score]]"
 """How a prompt asks for the number."""
@@ -16,13 +22,51 @@ _NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,15})?")
 
 class Likert(base.OneRequest):
     """Options: ``prompt`` (default, strict, or a .txt file); ``prompts``, domain -> another prompt
-    for its rows; ``reference`` hidden | shown, whether the judge sees ``row.reference``.
+    for its rows; ``reference`` hidden | shown, whether the judge sees ``row.reference``;
+    ``ensemble``, a list of further prompts that each answer is judged by as well, where the score
+    is the mean over all of them.
     Raises UserError: an unknown option or prompt."""
 
     name = "likert"
     choices: ClassVar = {"reference": ("hidden", "shown")}
-    option_names = ("prompt", "prompts")
+    option_names = ("prompt", "prompts", "ensemble")
     needed = ("{prompt}", "{answer}", MARKER)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self._ensemble
+
+    @cached_property
+    def _ensemble(self) -> list[str]:
+        """The templates of the further prompts. Raises UserError: as `load_prompt`, or no list."""
+        prompts = self.options.get("ensemble") or []
+        if not isinstance(prompts, list | tuple):
+            bounds.refuse("judge.grading.options.ensemble", prompts, "a list, such as [strict]")
+        return [self.load_prompt(self.name, prompt, "ensemble") for prompt in prompts]
+
+    @cached_property
+    def prompt_sha(self) -> str:
+        """That of the one prompt, or 16 hex digits over those of all."""
+        own = super().prompt_sha
+        if not self._ensemble:
+            return own
+        return hashlib.sha256("\0".join([own, *self._ensemble]).encode()).hexdigest()[:16]
+
+    def requests(self, row: Row, answer: str) -> tuple[Request, ...]:
+        """A request for each prompt; none where the row has a problem."""
+        first, shown = super().requests(row, answer), delimit("answer", answer)
+        others = [Request(self.filled(text, row, answer=shown)) for text in self._ensemble]
+        return (*first, *others) if first else ()
+
+    def combine(self, row: Row, parts: Sequence[tuple[Request, Parsed]]) -> Parsed:
+        """The mean over the prompts; the first failure where one has no score, for a mean over
+        fewer prompts would be another measure."""
+        told = [parsed for _, parsed in parts]
+        scores = [parsed.score for parsed in told if parsed.score is not None]
+        if len(told) < 2 or len(scores) < len(told):
+            failed = [pair for pair in parts if pair[1].score is None]
+            return super().combine(row, failed or parts)
+        return Parsed(Outcome.scored, score=sum(scores) / len(scores))
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """The one ``[[number]]``; the same number may stand there more than once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from judges.grading import base, bracket, group
 from judges.grading.base import NOTHING
@@ -25,19 +25,27 @@ class Ranking(Parsed):
 
 
 class Listwise(base.GroupGrading):
-    """Options: ``prompt`` default, or a .txt file. The answers are shown in an order that follows
-    from their texts; an answer of rank r among n scores (n - r) / (n - 1), and equal answers
-    share the mean of their scores.
-    Raises UserError: an unknown option, or an unfit prompt."""
+    """Options: ``prompt`` default, or a .txt file; ``orders`` one | both. The answers are shown in
+    an order that follows from their texts, with ``both`` also in the reverse order, so that no
+    place in the list gains anything. An answer of rank r among n scores (n - r) / (n - 1), with
+    ``both`` the mean over the two; equal answers share the mean of their scores.
+    Raises UserError: an unknown option, a value that it does not take, or an unfit prompt."""
 
     name = "listwise"
+    choices: ClassVar = {"orders": ("one", "both")}
     needed = ("{prompt}", "{answers}", MARKER)
 
     def group_requests(self, row: Row, answers: Sequence[str]) -> tuple[Request, ...]:
-        """One request about the whole group."""
+        """One request about the whole group, or one for each order."""
         order = group.shuffled(row.prompt_text(), answers)
-        answers = group.shown([answers[member] for member in order])
-        return (Request(self.turn(row, answers=answers), members=order),)
+        orders = (order, order[::-1]) if self.chosen["orders"] == "both" else (order,)
+        return tuple(
+            Request(
+                self.turn(row, answers=group.shown([answers[member] for member in members])),
+                members=members,
+            )
+            for members in orders
+        )
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a sentence and the ranking."""
@@ -59,14 +67,15 @@ class Listwise(base.GroupGrading):
     def group_combine(
         self, row: Row, answers: Sequence[str], parts: Sequence[tuple[Request, Parsed]]
     ) -> list[Parsed]:
-        """The rank of each answer as a score; the same failure for all where there is none."""
-        ((_, parsed),) = parts
-        if not isinstance(parsed, Ranking):
-            return [parsed] * len(answers)
+        """The rank of each answer as a score; the first failure for all where there is one, for
+        one order alone would favour places in the list."""
         last = len(answers) - 1
         by_text: dict[str, list[float]] = {}
-        for rank, member in enumerate(parsed.order):
-            by_text.setdefault(answers[member], []).append((last - rank) / last)
+        for _, parsed in parts:
+            if not isinstance(parsed, Ranking):
+                return [parsed] * len(answers)
+            for rank, member in enumerate(parsed.order):
+                by_text.setdefault(answers[member], []).append((last - rank) / last)
         return [
             Parsed(Outcome.scored, score=sum(by_text[text]) / len(by_text[text]))
             for text in answers

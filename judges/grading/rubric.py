@@ -6,7 +6,6 @@ score = points of the met criteria, negative ones too / points of the positive c
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -26,6 +25,7 @@ from judges.grading.vocabulary import (
 from study import bounds
 from study.errors import UserError
 from study.rows import Criterion, Row
+from study.rubric import rubric_score
 from study.verdict import DIFFERENT, Outcome, Parsed, Reply, Request
 
 FAMILY = "rubric"
@@ -248,17 +248,6 @@ class RubricChunk(Rubric):
         k = self.options.get("k", self.per_request)
         where = "+judge.grading.options.k"
         bounds.check(where, bounds.check_kind(where, k, int, 10), bounds.Number(low=1), 10)
-
-
-def rubric_score(criteria: Sequence[Criterion], labels: Sequence[str]) -> float | None:
-    """Points of the met criteria / positive points, both over the criteria with a known label;
-    None where no positive one is known."""
-    known = [(item.points, label) for item, label in zip(criteria, labels, strict=True)
-             if label != "unknown"]  # fmt: skip
-    possible = math.fsum(points for points, _ in known if points > 0)
-    if not possible > 0:
-        return None
-    return math.fsum(points for points, label in known if label == "met") / possible
 
 
 def _failure(parts: Sequence[tuple[Request, Parsed]], missing: set[int]) -> tuple[Outcome, str]:

@@ -33,7 +33,7 @@ def advantages(rewards_P_G: np.ndarray, scale: str = "group", eps: float = EPS) 
     rewards = np.asarray(rewards_P_G, dtype=float)
     if rewards.ndim != 2:
         raise ValueError(f"rewards have shape (P, G), not {rewards.shape}")
-    centred = rewards - _mean(rewards)
+    centred = rewards - group_mean(rewards)
     return np.nan_to_num(centred / divisor(rewards, scale, eps), nan=0.0)
 
 
@@ -47,7 +47,7 @@ def divisor(rewards_P_G: np.ndarray, scale: str, eps: float = EPS) -> np.ndarray
     return group_sd(rewards_P_G if scale == "group" else rewards_P_G.reshape(1, -1)) + eps
 
 
-def _mean(values_P_G: np.ndarray, lost: int = 0) -> np.ndarray:
+def group_mean(values_P_G: np.ndarray, lost: int = 0) -> np.ndarray:
     """Sum of each group's values that are there over their number - ``lost``, shape (P, 1)."""
     present = np.isfinite(values_P_G)
     count = present.sum(axis=1, keepdims=True) - lost
@@ -57,7 +57,7 @@ def _mean(values_P_G: np.ndarray, lost: int = 0) -> np.ndarray:
 
 def group_sd(values_P_G: np.ndarray) -> np.ndarray:
     """Unbiased sd of each group's values that are there, shape (P, 1); NaN for fewer than two."""
-    return np.sqrt(_mean((values_P_G - _mean(values_P_G)) ** 2, lost=1))
+    return np.sqrt(group_mean((values_P_G - group_mean(values_P_G)) ** 2, lost=1))
 
 
 def sign_flips(before: np.ndarray, after: np.ndarray) -> float:

@@ -94,6 +94,11 @@ def runs_code(task: Task) -> bool:
     return getattr(task_module(task.name), "runs_code", lambda options: False)(task)
 
 
+def tells_truth(task: Task, rows: Sequence[Row]) -> bool:
+    """Whether a rule knows the truth of answers to any of these rows of a task."""
+    return task.name not in FILE_TASKS or any(map(prompts.has_reference, rows))
+
+
 def lessons_of(task: Task) -> Lessons | None:
     """What the tiny policy learns ``task`` from; None for a task that brings nothing."""
     return getattr(task_module(task.name), "lessons", lambda options: None)(task)

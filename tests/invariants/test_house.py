@@ -52,7 +52,8 @@ HEAVY_ON_PURPOSE = {
         (
             f"experiments.trainer.{name}"
             for name in (
-                "fast frozen generate head held_out order prefix ranks record_step rollouts".split()
+                "early_stop fast frozen generate head held_out order prefix ranks"
+                " record_step rollouts".split()
             )
         ),
         "a part of the trainer that works on tensors",

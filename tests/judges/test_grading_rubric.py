@@ -14,9 +14,10 @@ from judges.grading import GRADINGS
 from judges.grading.base import Grading
 from judges.grading.checks import check_rows
 from judges.grading.delimiters import undelimit
-from judges.grading.rubric import Rubric, rubric_score
+from judges.grading.rubric import Rubric
 from study.errors import UserError
 from study.rows import Criterion, Row, make_row
+from study.rubric import rubric_score
 from study.verdict import LABELS, Outcome, Parsed, Reply, Request
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

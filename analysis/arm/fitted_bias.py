@@ -1,0 +1,96 @@
+"""What a judge pays for a feature, from recorded rollouts, so that it can be taken out again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from analysis.records.runs import Run, read_study
+from analysis.step.transmission import within_regression
+from judges.identity import judge_id
+from study.cells import load_cell
+from study.correction import Part
+from study.errors import UserError
+from study.files import Damaged
+from study.schema import Judge
+
+
+def fitted_parts(
+    study_dir: Path, judge: Judge, names: Sequence[str], cell: str = ""
+) -> dict[str, Part]:
+    """Feature -> its part of the error of ``judge``, by `regressed` over the recorded rollouts of
+    the runs that the very same judge trained: the finished ones, or all where none is finished.
+
+    Args:
+        cell: the only run to take, by its name; empty takes all of the judge's.
+
+    Raises:
+        UserError: no such runs, no truth in them, or a feature that varies in no group.
+    """
+    runs = [run for run in read_study(study_dir).runs if cell in ("", run.cell)]
+    same = [run for run in runs if _identity(study_dir / run.cell) == judge_id(judge)]
+    if not same:
+        judges = ", ".join(sorted({run.acting for run in runs})) or "no run with rollouts"
+        raise UserError(
+            f"correction.fit={study_dir.name}{'/' * bool(cell)}{cell} has no rollouts that"
+            f" judge={judge.name} trained with these very settings; it has {judges}. Train a run"
+            " with this judge and no correction, and name its study."
+        )
+    return regressed([run for run in same if run.done] or same, names, study_dir.name)
+
+
+def regressed(runs: Sequence[Run], names: Sequence[str], study: str) -> dict[str, Part]:
+    """Feature -> its coefficient in the regression of judge - truth on all behaviours and the truth
+    within groups, per SD of the feature. The truth is among them, so that a judge who only spreads
+    his scores less than the truth pays for nothing; groups are the clusters of the standard error.
+    Mean and SD of the feature are over the same rollouts; ``study`` is named as the source.
+    Raises UserError: no truth, or a feature that varies in no group."""
+    error, features, truth = _stacked(runs)
+    if not np.isfinite(error).any():
+        raise UserError(
+            f"correction.fit={study} has no rollout with both a verdict of judge={runs[0].acting}"
+            " and a rule truth, and what a judge pays for a feature is read from judge - truth."
+            " Name a study whose task has a truth."
+        )
+    bias = within_regression(error, np.concatenate([features, truth[..., None]], axis=-1))
+    source = f"{study}: {', '.join(run.cell for run in runs)}"
+    parts = {}
+    for name in names:
+        k = runs[0].names.index(name)
+        if not np.isfinite(bias.coef_K[k]):
+            raise UserError(
+                f"correction.without names {name}, and no answer of correction.fit="
+                f"{study} has more of it than another of its group, or none that other"
+                " behaviours do not explain: what the judge pays for it cannot be told."
+            )
+        values = features[..., k][np.isfinite(features[..., k])]
+        mean, sd = float(values.mean()), float(values.std())
+        known = np.isfinite(bias.se_K[k])
+        spread = float(bias.se_K[k]) * sd if known else 0.0
+        parts[name] = Part(float(bias.coef_K[k]) * sd, spread, mean, sd, source)
+    return parts
+
+
+def _identity(folder: Path) -> str:
+    try:
+        return judge_id(load_cell(folder).config.judge)
+    except (Damaged, UserError):
+        return ""
+
+
+def _stacked(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Judge - truth (P, G), features (P, G, K) and truth (P, G) of several runs; places that a
+    smaller group does not have are NaN."""
+    most = max(run.judge.shape[1] for run in runs)
+
+    def wide(values: np.ndarray) -> np.ndarray:
+        room = [(0, 0), (0, most - values.shape[1]), (0, 0)][: values.ndim]
+        return np.pad(values, room, constant_values=np.nan)
+
+    columns = [(run.judge - run.truth, run.features, run.truth) for run in runs]
+    gaps, features, truths = (
+        np.concatenate([wide(column) for column in part]) for part in zip(*columns, strict=True)
+    )
+    return gaps, features, truths

@@ -1,0 +1,247 @@
+"""Corrected scores in runs that were trained: on record, repeated by a resume, and made again."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.dataset as ds
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from analysis.arm.fitted_bias import regressed
+from analysis.arm.forecast import first_rollouts, rewards
+from analysis.records.runs import Run, read_study
+from experiments.knockout import parts_of
+from experiments.trainer.alarm import Alarm
+from judges.replay import main as replay
+from judges.simulated.bias import Bias
+from study import cells
+from study.compose import load_presets
+from study.correction import Correction
+from study.corrections import behaviour
+from study.errors import UserError
+from study.features import features
+from study.rows import Truth
+from study.schema import Judge, Simulated, Study
+from study.status import read_status
+from tests.conftest import RECORDS_ONLY
+from tests.faults import lives
+
+WORDS = ("maybe", "a", "dog", "certainly", "not")
+EVERYTHING = (
+    *("judge=sim-noisy", "judge.grading.name=rubric_batch", "seed=3", "trainer.steps=3"),
+    *("shadow=[sim-fair,sim-flattery]", "correction.panel=median", "correction.recheck=0.3"),
+    *("correction.rubric_dropout=0.4", "correction.without=[length]", "correction.calibrate=12"),
+    *("correction.debias=[bullets]", "correction.penalty.length=0.1"),
+)
+DRIFTING = (
+    *("judge=sim-fair", "judge.simulated.drift_per_1000=20", "seed=0", "correction.stop=true"),
+    *("trainer.steps=16", "trainer.prompts_per_step=4", "trainer.micro_batch=16"),
+)
+
+
+@pytest.fixture(scope="module")
+def corrected(trained, tmp_path_factory) -> Path:
+    """A cell with every correction of scores."""
+    runs_dir = tmp_path_factory.mktemp("corrected")
+    done = trained(runs_dir, *RECORDS_ONLY, *EVERYTHING)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return cells.study_cells(runs_dir / "debug")[0]
+
+
+@pytest.fixture(scope="module")
+def stopped(trained, tmp_path_factory) -> Path:
+    """A cell whose judge leaves the truth, so that its alarm ends it."""
+    runs_dir = tmp_path_factory.mktemp("stopped")
+    done = trained(runs_dir, *RECORDS_ONLY, *DRIFTING)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return cells.study_cells(runs_dir / "debug")[0]
+
+
+def rows(folder: Path, kind: str = "rollouts") -> list[dict[str, Any]]:
+    table = ds.dataset(folder / kind, format="parquet").to_table().to_pylist()
+    return sorted(table, key=lambda row: row["rollout_id"])
+
+
+def again(whole: Path, tmp_path: Path) -> Path:
+    """A copy of a finished cell that does not say that it is done."""
+    folder = lives.lay(tmp_path / "runs", whole)
+    shutil.rmtree(folder)
+    shutil.copytree(whole, folder)
+    (folder / "DONE").unlink()
+    return folder
+
+
+def test_verdicts_stay_as_they_were_given_and_rewards_are_of_the_corrected(corrected):
+    acting = {
+        row["rollout_id"]: row for row in rows(corrected, "verdicts") if row["role"] == "acting"
+    }
+    shadows = [row for row in rows(corrected, "verdicts") if row["role"] == "shadow"]
+    rollouts = rows(corrected)
+    assert len(rollouts) == 24 and len(shadows) == 48
+    for row in rollouts:
+        assert row["judge_score"] == acting[row["rollout_id"]]["score"]
+        assert row["reward"] == row["component/corrected"]
+        if row["component/rechecked"]:
+            assert row["reward"] == row["truth"]
+    assert 0 < sum(row["component/rechecked"] for row in rollouts) < 24
+    assert any(row["reward"] != row["judge_score"] for row in rollouts)
+
+
+def test_a_resumed_run_has_the_same_labels_draws_and_rewards(corrected, tmp_path):
+    folder = again(corrected, tmp_path)
+    os.truncate(folder / "checkpoints" / "checkpoint-3" / "optimizer.pt", 1000)
+    assert lives.run(folder) == 0
+    log = (folder / "log.txt").read_text().rpartition("---\n")[2]
+    assert "step 3/3" in log and "step 2/3" not in log
+    assert lives.differences(folder, corrected) == []
+
+
+def test_a_replay_goes_the_same_way(corrected):
+    study = corrected.parent
+    for _ in range(2):  # a replay that is there already is made anew where earlier steps count
+        assert replay([f"study={study.name}", f"runs_dir={study.parent}", "out=own"]) == 0
+        replayed = rows(study / "replays" / "own" / corrected.name)
+        assert len(replayed) == 24
+        for row in replayed:
+            assert row["reward"] == row["original_reward"]
+
+
+def test_the_records_say_what_was_corrected(corrected):
+    (run,) = read_study(corrected.parent).runs
+    assert run.corrected is not None
+    assert np.array_equal(run.corrected, run.reward, equal_nan=True)
+    first = run.at(1)
+    assert first.corrected is not None and first.corrected.shape == first.judge.shape
+    for made in run.under.values():
+        assert np.array_equal(made, run.reward, equal_nan=True)
+
+
+def test_a_forecast_pays_the_first_step_as_training_did(corrected):
+    cell = cells.load_cell(corrected)
+    told = first_rollouts([cell], 1)
+    _, paid = rewards(cell.config.judge, cell, told, corrected.parent.parent / "verdicts.db")
+    order = [record["rollout_id"] for group in told.records for record in group]
+    by_id = {row["rollout_id"]: row["reward"] for row in rows(corrected)}
+    assert paid.ravel().tolist() == [by_id[name] for name in order]
+
+
+def test_an_alarm_ends_a_run_and_the_run_is_done(stopped):
+    last = read_status(stopped)["stopped_at"]
+    steps = sorted({row["step"] for row in rows(stopped)})
+    assert 3 < last < 16 and steps == list(range(1, last + 1))
+    assert cells.is_done(stopped) and (stopped / "policy" / "adapter_model.safetensors").exists()
+    (run,) = read_study(stopped.parent).runs
+    assert run.done and run.steps.tolist() == steps
+    assert Alarm(cells.load_cell(stopped).config, stopped).step == last
+
+
+def test_a_run_that_was_killed_after_its_alarm_is_brought_to_its_end(stopped, tmp_path):
+    folder = again(stopped, tmp_path)
+    shutil.rmtree(folder / "policy")
+    cells.set_status(folder, state="running")
+    assert lives.run(folder) == 0
+    assert lives.differences(folder, stopped) == []
+    assert "step " not in (folder / "log.txt").read_text().rpartition("---\n")[2]
+
+
+def test_a_planted_part_is_the_dose_in_the_judge_s_own_units():
+    judge, _ = load_presets("sim-verbose")
+    part = parts_of(Study(judge=judge, correction=Correction(without=["length", "bold"])))
+    assert (part["length"].b, part["length"].error) == (0.15, 0.0)
+    assert part["length"].sd == 6.201 and "sim-verbose" in part["length"].source
+    assert part["bold"].b == 0.0
+
+
+@given(st.floats(-0.3, 0.3), st.lists(st.sampled_from(WORDS), max_size=20), st.integers(0, 99))
+def test_what_is_left_is_what_the_judge_says_without_its_dose(dose, words, seed):
+    """The same noise, the same truth: exact wherever nothing was cut off."""
+    answer, truth = " ".join(words), Truth(0.5)
+    says = {}
+    for given_dose in (dose, 0.0):
+        settings = Simulated(doses={"length": given_dose}, noise_sd=0.02, scale=0.6, leniency=0.2)
+        says[given_dose], _ = Bias(settings).decide(answer, truth, random.Random(seed), 0)
+    assume(0 < says[dose] < 1)
+    judge = Judge(simulated=Simulated(doses={"length": dose}))
+    part = parts_of(Study(judge=judge, correction=Correction(without=["length"])))["length"]
+    measured = np.array([[[features(answer)["length"]]]])
+    (left,) = behaviour.without(np.array([[says[dose]]]), measured, [part]).ravel()
+    assert left == pytest.approx(says[0.0])
+
+
+def test_a_fitted_part_is_read_from_rollouts_that_the_judge_scored(small_study, tmp_path):
+    judge, _ = load_presets("sim-fair")
+    runs_dir, name = str(small_study.parent), small_study.name
+    settings = Correction(without=["length"], fit=name)
+    part = parts_of(Study(judge=judge, runs_dir=runs_dir, correction=settings))["length"]
+    assert part.b == pytest.approx(0.0, abs=1e-9)  # a fair judge errs in nothing
+    assert part.sd > 0 and math.isfinite(part.mean) and part.source.count("sim-fair") == 2
+
+
+def planted(scale: float) -> Run:
+    """A judge that pays .03 a word, and spreads its scores by ``scale`` of the truth; longer
+    answers are the worse ones."""
+    rng = np.random.default_rng(0)
+    words = rng.normal(10, 4, (300, 8))
+    truth = 0.5 - 0.02 * (words - 10) + rng.normal(0, 0.1, words.shape)
+    judge = 0.2 + scale * truth + 0.03 * words + rng.normal(0, 0.05, words.shape)
+    nothing = np.full(words.shape, np.nan)
+    return Run(
+        *("c", "a", 0, True, np.arange(300), nothing, nothing, truth, judge),
+        *(words[..., None], ("length",)),
+    )
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_a_fitted_part_is_that_of_the_feature_alone(scale):
+    """A compressing judge's error goes with length through the truth; that is no pay for length."""
+    part = regressed([planted(scale), planted(scale)], ["length"], "s")["length"]
+    assert part.b / part.sd == pytest.approx(0.03, abs=0.001)
+    assert 0 < part.error / part.sd < 0.001
+    assert (part.mean, part.sd) == (pytest.approx(10, abs=0.3), pytest.approx(4, abs=0.2))
+
+
+def test_without_truth_or_variation_nothing_is_fitted():
+    run = planted(1.0)
+    blind = dataclasses.replace(run, truth=np.full(run.truth.shape, np.nan))
+    with pytest.raises(UserError, match="read from judge - truth"):
+        regressed([blind], ["length"], "s")
+    flat = dataclasses.replace(run, features=np.ones_like(run.features))
+    with pytest.raises(UserError, match=r"no answer of correction\.fit=s has more of it"):
+        regressed([flat], ["length"], "s")
+
+
+def test_parts_that_cannot_be_had_are_user_errors(small_study):
+    runs_dir, name = str(small_study.parent), small_study.name
+    judge, _ = load_presets("smollm2-135m")
+    with pytest.raises(UserError, match="nobody planted that"):
+        parts_of(Study(judge=judge, correction=Correction(without=["length"])))
+    judge, _ = load_presets("sim-verbose", overrides=["judge.grading.name=pairwise"])
+    with pytest.raises(UserError, match="adds no dose to a score"):
+        parts_of(Study(judge=judge, correction=Correction(without=["length"])))
+    overrides = ["judge.simulated.domains.qa.doses.length=0.3"]
+    judge, _ = load_presets("sim-verbose", "mixed-mini", overrides)
+    with pytest.raises(UserError, match="has another in qa"):
+        parts_of(Study(judge=judge, correction=Correction(without=["length"])))
+    for fit, said in (
+        ("nothing", "is no study in"),
+        ("../debug", "correction.fit=.. is not legal"),
+        (name, "trained with these very settings"),
+    ):
+        settings = Correction(without=["length"], fit=fit)
+        with pytest.raises(UserError, match=said):
+            parts_of(Study(judge=judge, runs_dir=runs_dir, correction=settings))
+
+
+def test_a_correction_that_cannot_be_had_stops_the_plan(trained, tmp_path):
+    done = trained(tmp_path, "debug=tiny", "plan=true", "correction.panel=mean")
+    assert done.returncode == 2 and "shadow names none" in done.stderr
+    assert not list(tmp_path.iterdir())
