@@ -20,6 +20,8 @@ from analysis.arm.calibration import FEWEST, Calibration, Predicted, calibrate
 from analysis.arm.crossjudge import Inflation, agreement, inflation, matrix
 from analysis.arm.dose import FEWEST as FEWEST_DOSES
 from analysis.arm.dose import doses_of, response
+from analysis.arm.families import Families
+from analysis.arm.families import of_runs as families_of
 from analysis.arm.mixture import Mixture
 from analysis.arm.mixture import of_runs as mixture_of
 from analysis.arm.propagation import against, paths, placebos, predict
@@ -80,6 +82,8 @@ class Evidence:
     """What the runs say of their domains; None where no row names its domain."""
     workflow: Workflow | None
     """What the runs say of the programs that were written; None where none was."""
+    families: Families | None
+    """Judges by family, size and prompt; None where natural judges have one of each."""
     gains: pd.DataFrame
     """`analysis.arm.crossjudge.matrix`: the gain of each policy under each judge."""
     inflation: list[Inflation]
@@ -169,6 +173,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         ],
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
+        families=families_of(by_arm, spread, records.folder),
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),

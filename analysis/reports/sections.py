@@ -15,6 +15,7 @@ import pandas as pd
 from analysis.arm import crossjudge, propagation
 from analysis.arm.dose import left_out, straight
 from analysis.records.behaviour import TAIL
+from analysis.reports import families as family_tables
 from analysis.reports import figures, markup, tables
 from analysis.reports import mixture as mixture_tables
 from analysis.reports import workflow as workflow_tables
@@ -217,6 +218,21 @@ def workflow(evidence: Evidence) -> list[str]:
     return [*fragments, *([markup.sentences(told.problems)] if told.problems else [])]
 
 
+def families(evidence: Evidence) -> list[str]:
+    """What each natural judge paid for and where its runs went; nothing where all are alike."""
+    told = evidence.families
+    if told is None:
+        return []
+    named, slopes = TEXTS["families"], family_tables.slopes_table(told)
+    fragments = [
+        _title("families"),
+        *_titled(named["judges"], family_tables.judges_table(told)),
+        *_titled(named["behaviours"], family_tables.behaviours_table(told)),
+    ]
+    fragments += _titled(named["slopes"], slopes) if len(slopes) else []
+    return [*fragments, paragraph(said("paragraphs", "families", measured=told.measured))]
+
+
 def onsets(evidence: Evidence) -> list[str]:
     """When each run's gap began to grow, by the change point and by the threshold grid."""
     table = markup.table(tables.onset_table(evidence.onsets))
@@ -314,6 +330,6 @@ def _runs_of(evidence: Evidence, arm: str) -> str:
 
 
 SECTIONS = (
-    head, runs, scores, gap, behaviours, doses, ledger, predictions, mixture, workflow,
+    head, runs, scores, gap, behaviours, doses, ledger, predictions, mixture, workflow, families,
     onsets, frontier, judges, failures, samples, provenance,
 )  # fmt: skip

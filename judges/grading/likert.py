@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from judges.grading import base, bracket
 from judges.grading.base import NOTHING
@@ -11,18 +11,27 @@ from study.verdict import Parsed, Reply, Request
 
 MARKER = "[[score]]"
 """How a prompt asks for the number."""
+STEP = 10
+"""Between the numbers that a forced reply can hold."""
 _NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,15})?")
 
 
 class Likert(base.OneRequest):
     """Options: ``prompt`` (default, strict, or a .txt file); ``prompts``, domain -> another prompt
-    for its rows; ``reference`` hidden | shown, whether the judge sees ``row.reference``.
+    for its rows; ``reference`` hidden | shown, whether the judge sees ``row.reference``;
+    ``structured`` false | true, forces the number alone, in steps of `STEP`.
     Raises UserError: an unknown option or prompt."""
 
     name = "likert"
-    choices: ClassVar = {"reference": ("hidden", "shown")}
+    choices: ClassVar = {"reference": ("hidden", "shown"), "structured": (False, True)}
     option_names = ("prompt", "prompts")
     needed = ("{prompt}", "{answer}", MARKER)
+
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+        """The form of a reply, where it is forced."""
+        if not self.chosen["structured"]:
+            return {}
+        return {"structured_outputs": {"choice": [f"[[{n}]]" for n in range(0, 101, STEP)]}}
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """The one ``[[number]]``; the same number may stand there more than once."""
