@@ -23,9 +23,8 @@ from study.answers import answer_of
 from study.errors import UserError
 from study.files import sha256, write_text
 from study.rows import Row
-from study.schema import Task
 from study.tasks import files, prompts, verif
-from study.tasks.where import task_path
+from study.tasks.where import FILES, VARIABLE, data_folder
 
 Item = dict[str, Any]
 """One line of the file."""
@@ -89,12 +88,19 @@ def build(n: int, seed: int) -> list[Item]:
 
 
 def _rows(source: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """(file and row, fields) of every row of a source."""
-    return _read(task_path(Task(name=ORIGINS[source].task)))
+    """(file and row, fields) of every row of a source.
+    Raises UserError: the data folder has no such file, or a damaged one."""
+    path = data_folder() / FILES[ORIGINS[source].task]
+    if not path.is_file():
+        raise UserError(
+            f"The bias set draws its prompts from {FILES[ORIGINS[source].task]}, and the folder"
+            f" {data_folder()} does not hold it. Set {VARIABLE} to a folder that does."
+        )
+    return _read(path, path.stat().st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=len(ORIGINS))
-def _read(path: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
+def _read(path: Path, mtime: int) -> Sequence[tuple[str, Mapping[str, Any]]]:
     return [(f"{path}, {where}", record) for where, record in files.records(path, key="data")]
 
 

@@ -31,11 +31,13 @@ _VERDICT = re.compile(r"\[\[(SAME|DIFFERENT)\]\]")
 
 
 class _Writing(OneRequest):
-    """Any text is a good reply."""
+    """Any text is a good reply. The option of all is ``room``, the tokens of a reply at least."""
+
+    option_names = ("room",)
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:
         """Room for a long answer."""
-        return {"max_tokens_at_least": TOKENS}
+        return {"max_tokens_at_least": self.options.get("room", TOKENS)}
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """Whether there is a whole text."""
@@ -44,10 +46,10 @@ class _Writing(OneRequest):
 
 
 class Rewrite(_Writing):
-    """Another form of an answer. The one option is the instruction."""
+    """Another form of an answer. An option is the instruction."""
 
     name = "rewrite"
-    option_names = ("instruction",)
+    option_names = ("instruction", "room")
     _template: str = TEXTS["rewrite"]
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
@@ -60,7 +62,6 @@ class Answer(_Writing):
     """A right answer to the prompt, whose criteria are shown."""
 
     name = "answer"
-    option_names = ()
     _template: str = TEXTS["answer"]
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
@@ -69,10 +70,10 @@ class Answer(_Writing):
 
 
 class Same(_Writing):
-    """Whether an answer says what another does, which is the one option."""
+    """Whether an answer says what another does, which is an option."""
 
     name = "same"
-    option_names = ("other",)
+    option_names = ("other", "room")
     _template: str = TEXTS["same"]
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
@@ -86,12 +87,14 @@ Text = tuple[str | None, str]
 
 
 def written(session: Session, asked: Sequence[tuple[OneRequest, Row, str]]) -> list[Text]:
-    """The text of each reply to a grading's request about a row and an answer."""
-    requests = [
-        (grading, request)
-        for grading, row, answer in asked
-        for request in grading.requests(row, answer)
-    ]
+    """The text of each reply to a grading's request about a row and an answer; a model of little
+    context has half of it for a reply."""
+    context = session.judge.context
+    room = {"room": min(TOKENS, context // 2)} if 0 < context < 2 * TOKENS else {}
+    requests = []
+    for grading, row, answer in asked:
+        sized = replace(grading, options=grading.options | room)
+        requests += [(sized, request) for request in sized.requests(row, answer)]
     texts: list[Text] = []
     for fetched in session.replies(requests):
         text = readable(fetched.reply) if fetched.reply is not None else None

@@ -49,6 +49,12 @@ def test_the_draw_is_the_published_one():
     assert biasset.drawn(274, 5, 202) == [262, 215, 218, 85, 141]
 
 
+@pytest.mark.usefixtures("no_data")
+def test_without_its_data_the_set_is_not_built():
+    with pytest.raises(UserError, match=r"does not hold it. Set JUDGEDRIFT_DATA"):
+        biasset.build(1, 0)
+
+
 @given(st.integers(0, 400), st.integers(0, 2**40), st.integers(0, 400))
 def test_a_draw_is_a_part_of_one_order(count, seed, k):
     order = biasset.drawn(count, count, seed)
