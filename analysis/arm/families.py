@@ -210,6 +210,8 @@ def _slope(judges: Sequence[Behaviour]) -> Estimate:
     table = np.array([[each.bias.value, each.error, each.shift.value] for each in judges])
     table = table[np.isfinite(table).all(axis=1) & (table[:, 1] > 0)]
     unknown = np.full(len(table), math.nan)
+    if len(table) and np.ptp(table[:, 2]) == 0:
+        return Estimate(math.nan, unit="judge", note="no run moved otherwise than another")
     try:
         return slopes(*table.T, unknown)["moments"]
     except ValueError as few:

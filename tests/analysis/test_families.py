@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from analysis.arm.families import is_simulated, key_of, of_runs, probed_biases
+from analysis.arm.families import is_simulated, judge_ids, key_of, of_runs, probed_biases
 from analysis.records.runs import Run
 from analysis.reports.evidence import gather
 from analysis.reports.sections import SECTIONS, families
@@ -145,5 +145,20 @@ def test_a_kept_probe_of_the_same_judge_stands_beside(tmp_path):
     assert name == judge_id(load_judge("sim-verbose", "judge.simulated.noise_sd=0"))
     length = biases[name]["length"]
     assert length.low < length.value < length.high and length.value > 0.005
+    kinds = {"one": {"family": "qwen3", "size": "8B"}, "two": {"family": "gpt-oss", "size": "20B"}}
+    study = natural_study(tmp_path / "beside", **kinds)
+    cells = [path.parent.name for path in sorted(study.glob("*/config.yaml"))]
+    ids = judge_ids(study, cells)
+    assert len(set(ids.values())) == 2 and set(ids) == set(cells)
+    manifest["judges"]["sim-verbose"]["judge_id"] = ids[cells[0]]
+    (done.folder / "manifest.json").write_text(json.dumps(manifest))
+    evidence = gather(study)
+    assert evidence.families is not None
+    one, two = evidence.families.judges
+    of_length = {each.name: each.probed for each in one.behaviours}["length"]
+    assert of_length is not None
+    assert of_length.value == pytest.approx(length.value * evidence.spread["length"])
+    assert all(each.probed is None for each in two.behaviours)
+    assert "bias by probe" in " ".join(families(evidence))
     (done.folder / "probes.parquet").write_bytes(b"damaged")
     assert probed_biases(tmp_path / "probes") == {}
