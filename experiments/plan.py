@@ -46,9 +46,31 @@ def show_plan(todo: Sequence[Cell]) -> int:
         f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "
         f"{left} calls in cells that are not done (before retries, less what the store holds)"
     )
-    for line in [*executor_lines(todo), *order_lines(todo), *power_lines(*design(todo))]:
+    costs_told = [*price_lines(todo), *executor_lines(todo)]
+    for line in [*costs_told, *order_lines(todo), *power_lines(*design(todo))]:
         print(line)
     return 0
+
+
+def price_lines(todo: Sequence[Cell]) -> list[str]:
+    """What judges with a price come to, in all cells together, and who of the others is real."""
+    usd: dict[str, float] = defaultdict(float)
+    unpriced: dict[str, None] = {}
+    for cell in todo:
+        for judge in (cell.config.judge, *cell.config.shadow_judges):
+            price = judge.price
+            if not (price.input or price.output):
+                unpriced |= {judge.name: None} if judge.simulated is None else {}
+                continue
+            alone = dataclasses.replace(cell.config, judge=judge, shadow_judges=[])
+            cost = expected(dataclasses.replace(cell, config=alone))
+            usd[judge.name] += cost["tokens_in"] * price.input / 1e6
+            usd[judge.name] += cost["tokens_out"] * price.output / 1e6
+    lines = [f"{name} would cost about ${amount:,.2f}" for name, amount in usd.items()]
+    if not lines:
+        return []
+    lines += [f"no price is set for {', '.join(unpriced)}"] if unpriced else []
+    return [f"{'; '.join(lines)} (in all cells, by judge.price, nothing of it cached)"]
 
 
 MODEL_CALLS = 2

@@ -66,6 +66,9 @@ show(sections.mixture(evidence))
 show(sections.workflow(evidence))
 
 # %%
+show(sections.families(evidence))
+
+# %%
 show(sections.onsets(evidence))
 
 # %%

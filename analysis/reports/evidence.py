@@ -20,6 +20,8 @@ from analysis.arm.calibration import FEWEST, Calibration, Predicted, calibrate
 from analysis.arm.crossjudge import Inflation, agreement, inflation, matrix
 from analysis.arm.dose import FEWEST as FEWEST_DOSES
 from analysis.arm.dose import doses_of, response
+from analysis.arm.families import Families
+from analysis.arm.families import of_runs as families_of
 from analysis.arm.frozen import held_out_table
 from analysis.arm.interventions import Interventions
 from analysis.arm.interventions import of_records as interventions_of
@@ -95,6 +97,8 @@ class Evidence:
     """`analysis.arm.knockout.knockouts`."""
     interventions: Interventions | None
     """What was done about a judge, beside the same judge as it is; None where nothing was."""
+    families: Families | None
+    """Judges by family, size and prompt; None where natural judges have one of each."""
     gains: pd.DataFrame
     """`analysis.arm.crossjudge.matrix`: the gain of each policy under each judge."""
     inflation: list[Inflation]
@@ -204,6 +208,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         workflow=workflow_of(records, used_cells),
         knockouts=knockouts(by_arm, predicted),
         interventions=bought,
+        families=families_of(by_arm, spread, records.folder),
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),

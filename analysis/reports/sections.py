@@ -17,6 +17,7 @@ from analysis.arm.dose import left_out, straight
 from analysis.arm.knockout import sentence as knockout_sentence
 from analysis.records.behaviour import TAIL
 from analysis.reports import corrections as correction_tables
+from analysis.reports import families as family_tables
 from analysis.reports import figures, markup, tables
 from analysis.reports import mixture as mixture_tables
 from analysis.reports import workflow as workflow_tables
@@ -247,6 +248,21 @@ def interventions(evidence: Evidence) -> list[str]:
     return [_title("interventions"), table, paragraph(PARAGRAPHS["interventions"])]
 
 
+def families(evidence: Evidence) -> list[str]:
+    """What each natural judge paid for and where its runs went; nothing where all are alike."""
+    told = evidence.families
+    if told is None:
+        return []
+    named, slopes = TEXTS["families"], family_tables.slopes_table(told)
+    fragments = [
+        _title("families"),
+        *_titled(named["judges"], family_tables.judges_table(told)),
+        *_titled(named["behaviours"], family_tables.behaviours_table(told)),
+    ]
+    fragments += _titled(named["slopes"], slopes) if len(slopes) else []
+    return [*fragments, paragraph(said("paragraphs", "families", measured=told.measured))]
+
+
 def onsets(evidence: Evidence) -> list[str]:
     """When each run's gap began to grow, by the change point and by the threshold grid."""
     table = markup.table(tables.onset_table(evidence.onsets))
@@ -354,5 +370,5 @@ def _runs_of(evidence: Evidence, arm: str) -> str:
 
 SECTIONS = (
     head, runs, scores, gap, behaviours, doses, ledger, predictions, knockout, interventions,
-    mixture, workflow, onsets, frontier, judges, failures, samples, provenance,
+    mixture, workflow, families, onsets, frontier, judges, failures, samples, provenance,
 )  # fmt: skip
