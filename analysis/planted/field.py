@@ -1,11 +1,15 @@
-"""Checks of `analysis.selfcheck` for the tables of the field: aggregates over runs and metrics."""
+"""Checks of `analysis.selfcheck` for the field's measures: aggregates, pairs, onset times."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 from scipy.stats import norm
 
-from analysis.planted.trials import replicated
+from analysis.arm.onset_time import onset_time
+from analysis.planted.trials import Trials, replicated, trials
+from analysis.run.shortcut import entanglement, growth
 from analysis.statistics.aggregates import (
     interquartile_mean,
     performance_profile,
@@ -13,6 +17,9 @@ from analysis.statistics.aggregates import (
     stratified_bootstrap,
 )
 from analysis.statistics.estimate import Estimate
+from analysis.statistics.intervals import mean_interval
+from analysis.statistics.paired_prompts import PairedPrompts, paired_prompts
+from analysis.statistics.power import POWER, smallest_effect
 
 SEEDS = 5
 METRICS = np.array([-0.3, -0.1, 0.0, 0.1, 0.3])
@@ -58,5 +65,86 @@ def by_metric(rng: np.random.Generator, number: int) -> list[Estimate]:
     return [stratified_bootstrap(_scores(rng), replicates=400, seed=number)]
 
 
-CHECKS = (middle, shares)
+PROMPTS, SAMPLES, GAIN = 30, 3, 0.05
+BY_PROMPT, BY_ANSWER = 0.15, 0.2
+"""SDs of a difference between prompts, and of a single answer's score."""
+
+
+def _answers(rng: np.random.Generator, gain: float) -> PairedPrompts:
+    """Two policies on prompts that differ in difficulty, and in what training did to them."""
+    prompt = np.repeat(np.arange(PROMPTS), SAMPLES)
+    difficulty, gains = rng.normal(0.5, 0.3, PROMPTS), rng.normal(gain, BY_PROMPT, PROMPTS)
+    noise = rng.normal(0, BY_ANSWER, (2, len(prompt)))
+    return paired_prompts(
+        (difficulty + gains)[prompt] + noise[0], difficulty[prompt] + noise[1], prompt
+    )
+
+
+_PAIR_SD = float(np.hypot(BY_PROMPT, (2 / SAMPLES) ** 0.5 * BY_ANSWER))
+_VISIBLE = smallest_effect(PROMPTS, paired=True) * _PAIR_SD
+
+
+@replicated({"paired difference, CR1 by prompt": GAIN})
+def pairs(rng: np.random.Generator, number: int) -> list[Estimate]:
+    """The mean difference of two policies on the same prompts, each answered several times."""
+    return [_answers(rng, GAIN)]
+
+
+def visible(rng: np.random.Generator, count: int) -> dict[str, Trials]:
+    """The smallest visible difference is missed in one study of five."""
+    told = [_answers(rng, _VISIBLE) for _ in range(count)]
+    missed = (Estimate(0.0, 0.0, 0.0) if each.low <= 0 else Estimate(0.0) for each in told)
+    return {"smallest visible difference, missed": trials(0.0, missed, 1 - POWER)}
+
+
+RUNS, LAST, HORIZON, MEAN_ONSET = 12, 60.0, 25.0, 40.0
+KILLED = 0.25
+"""Share of the runs that end early, at a step that has nothing to do with their onset."""
+
+
+@replicated(
+    {
+        "median onset, Kaplan-Meier": MEAN_ONSET * float(np.log(2)),
+        "restricted mean onset": MEAN_ONSET * float(-np.expm1(-HORIZON / MEAN_ONSET)),
+    },
+    at_least=True,
+)
+def onset_times(rng: np.random.Generator, number: int) -> list[Estimate]:
+    """Onsets at exponential times over runs of which some end before theirs."""
+    onset = rng.exponential(MEAN_ONSET, RUNS)
+    last = np.where(rng.random(RUNS) < KILLED, rng.uniform(5, LAST, RUNS), LAST)
+    told = onset_time(np.where(onset <= last, onset, np.nan), last, HORIZON)
+    # where fewer than half of the runs have an onset, the interval stands without a median
+    median = told.median if np.isfinite(told.median.value) else replace(told.median, value=LAST)
+    return [replace(median, high=np.inf if np.isnan(median.high) else median.high), told.restricted]
+
+
+ODDS, SHOWN = 3.0, 0.2
+
+
+@replicated({"odds ratio of a shortcut, by group": ODDS}, at_least=True)
+def entangled(rng: np.random.Generator, number: int) -> list[Estimate]:
+    """A shortcut that comes with right answers, as often in each of 60 groups; prompts differ in
+    how often their answers are right."""
+    right = rng.random((60, 8)) < rng.beta(2, 2, (60, 1))
+    odds = SHOWN / (1 - SHOWN) * np.where(right, ODDS, 1.0)
+    return [entanglement(rng.random((60, 8)) < odds / (1 + odds), right.astype(float))]
+
+
+RISE = 0.02
+
+
+@replicated({"growth after an onset, t over runs": RISE})
+def growths(rng: np.random.Generator, number: int) -> list[Estimate]:
+    """The slope of a score after onsets that are known, over five runs that differ in theirs."""
+    steps = np.arange(1, 41)
+    slopes = []
+    for rise in rng.normal(RISE, 0.005, SEEDS):
+        onset = int(rng.integers(5, 30))
+        path = rise * np.clip(steps - onset, 0, None) + rng.normal(0, 0.02, len(steps))
+        slopes.append(growth(steps, path, onset))
+    return [mean_interval(slopes)]
+
+
+CHECKS = (middle, shares, pairs, visible, onset_times, entangled, growths)
 FAILING = (by_metric,)

@@ -20,6 +20,8 @@ from analysis.arm.calibration import FEWEST, Calibration, Predicted, calibrate
 from analysis.arm.crossjudge import Inflation, agreement, inflation, matrix
 from analysis.arm.dose import FEWEST as FEWEST_DOSES
 from analysis.arm.dose import doses_of, response
+from analysis.arm.field import Field
+from analysis.arm.field import of_runs as field_of
 from analysis.arm.mixture import Mixture
 from analysis.arm.mixture import of_runs as mixture_of
 from analysis.arm.propagation import against, paths, placebos, predict
@@ -76,6 +78,8 @@ class Evidence:
     onsets: list[Line]
     overoptimisation: list[dict[str, Any]]
     """`analysis.run.overopt.rows` of the runs with a truth."""
+    field: Field
+    """What other studies report: aggregates over metrics, differences by prompt, onset times."""
     mixture: Mixture | None
     """What the runs say of their domains; None where no row names its domain."""
     workflow: Workflow | None
@@ -143,6 +147,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     predicted, calibration, no_prediction = _predictions(by_arm)
     runs, unread = with_replays(by_arm, records.folder)
     gains = matrix(runs)
+    onsets = on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm))
     return Evidence(
         records=records,
         used_cells=used_cells,
@@ -163,10 +168,11 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         predicted=predicted,
         calibration=calibration,
         no_prediction=no_prediction,
-        onsets=on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm)),
+        onsets=onsets,
         overoptimisation=[
             row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
         ],
+        field=field_of(by_arm, onsets),
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
         gains=gains,

@@ -10,11 +10,11 @@ such runs, of which rliable's bootstrap covers about .5 to .8. It is given besid
 from __future__ import annotations
 
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 
 from analysis.statistics.estimate import LEVEL, NAN, Estimate, around
 from analysis.statistics.intervals import student
-from analysis.statistics.proportions import wilson
+from analysis.statistics.proportions import logit_share
 
 TRIMMED = 0.25
 """Share of the scores left out at each end of an interquartile mean."""
@@ -88,7 +88,7 @@ def performance_profile(scores_S_M: np.ndarray, thresholds_T: np.ndarray) -> lis
         share = float(above.sum() / count) if count else NAN
         pull_S = (above - share * known).sum(axis=1) / max(count, 1)
         variance = runs / (runs - 1) * float(pull_S @ pull_S) if runs > 1 else NAN
-        profile.append(_share(share, variance, runs - 1, runs))
+        profile.append(logit_share(share, variance, runs - 1, runs))
     return profile
 
 
@@ -137,20 +137,4 @@ def probability_of_improvement(
     total = sum(variances)
     weights = [v**2 / (len(part) - 1) for v, part in zip(variances, parts, strict=True)]
     free = total**2 / sum(weights) if total > 0 else smaller - 1
-    return _share(value, total, free, smaller)
-
-
-def _share(share: float, variance: float, free: float, runs: int) -> Estimate:
-    """A share with its t interval on the logit scale; where it has no spread between runs, with
-    Wilson's interval of as many independent units as there are runs."""
-    if not runs or np.isnan(share):
-        return Estimate(NAN, unit="run", note="no run has a score")
-    if runs == 1:
-        return Estimate(share, n=1, unit="run", note="one run, no interval")
-    if not 0 < share < 1 or variance <= 1e-24:
-        ends = wilson(share * runs, runs)
-        note = "no spread between runs: Wilson's interval over them"
-        return Estimate(share, ends.low, ends.high, runs, "run", note)
-    half = float(student(free)) * variance**0.5 / (share * (1 - share))
-    low, high = special.expit(special.logit(share) + np.array([-half, half])).tolist()
-    return Estimate(share, low, high, runs, "run")
+    return logit_share(value, total, free, smaller)
