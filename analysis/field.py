@@ -9,6 +9,7 @@ from pathlib import Path
 from analysis.arm.field import THRESHOLDS, of_runs
 from analysis.printed import field, show, with_problems
 from analysis.printed.run import without_infinities
+from analysis.records.replays import with_replays
 from analysis.records.runs import read_study
 from analysis.run.drift import usable_cells
 from analysis.run.onset import dosed, line
@@ -34,9 +35,11 @@ def main(options: Options) -> int:
     runs = [run for run in records.runs if run.cell in cells]
     chosen = [options.feature] if options.feature else None
     onsets = [line(run, chosen or dosed(run)) for run in runs]
-    told = of_runs(runs, onsets, chosen)
+    runs, unread = with_replays(runs, options.folder)
+    told = of_runs(runs, onsets, chosen, options.folder)
     numbers = {"thresholds": THRESHOLDS.tolist(), **without_infinities(asdict(told))}
-    return show(options, numbers, lambda: with_problems(field.lines(told), records.problems))
+    problems = [*records.problems, *unread, *told.problems]
+    return show(options, numbers, lambda: with_problems(field.lines(told), problems))
 
 
 if __name__ == "__main__":

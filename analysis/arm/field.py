@@ -1,19 +1,23 @@
 """The tables that papers of the field report of a study's arms; docs/field-tables.md defines them.
 
 Scores at the end over runs and metrics (rliable), differences paired by prompt (Miller), onsets
-over runs some of which end before one (CHERRL's discoverability), and growth after them.
+over runs some of which end before one (CHERRL's discoverability), growth after them, and what a
+panel of other judges says of what was taught (2605.12474).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from analysis.arm.final_scores import final_scores
 from analysis.arm.onset_time import OnsetTime, onset_time
+from analysis.arm.reference_panel import Exploited, Preferred, exploited, preferred
+from analysis.arm.self_gaps import SelfGaps, self_gaps
 from analysis.arm.substitution import base_of
 from analysis.records.behaviour import TAIL
 from analysis.records.runs import Run
@@ -87,16 +91,27 @@ class Field:
     aggregates: list[Aggregate] = field(default_factory=list)
     compared: list[Compared] = field(default_factory=list)
     found: list[Found] = field(default_factory=list)
+    exploited: list[Exploited] = field(default_factory=list)
+    preferred: list[Preferred] = field(default_factory=list)
+    gaps: list[SelfGaps] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """What could not be read."""
 
 
 def of_runs(
-    runs: Sequence[Run], lines: Sequence[Line], features: Sequence[str] | None = None
+    runs: Sequence[Run],
+    lines: Sequence[Line],
+    features: Sequence[str] | None = None,
+    study_dir: Path | None = None,
 ) -> Field:
     """The tables of these runs.
 
     Args:
+        runs: with the scores of replays among their shadows (`with_replays`).
         lines: `analysis.run.onset.line` of each run.
         features: the shortcut; what each judge is dosed with where it is None.
+        study_dir: whose records say what judges told of single criteria, and what the policy was
+            shown; None leaves those tables out.
     """
     base = base_of(runs)
     metrics, aggregates = _aggregates(runs, base)
@@ -104,7 +119,18 @@ def of_runs(
         of_run(run, told, _paid(run) if features is None else features)
         for run, told in zip(runs, lines, strict=True)
     ]
-    return Field(base, metrics, aggregates, _compared(runs, base), _found(shortcuts))
+    told = Field(base, metrics, aggregates, _compared(runs, base), _found(shortcuts))
+    if study_dir is None:
+        return told
+    credits, unread = exploited(runs, study_dir)
+    preferences, left_out = preferred(runs, study_dir)
+    return replace(
+        told,
+        exploited=credits,
+        preferred=preferences,
+        gaps=self_gaps(runs, study_dir),
+        problems=[*unread, *left_out],
+    )
 
 
 def _paid(run: Run) -> list[str]:

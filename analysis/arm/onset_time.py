@@ -11,6 +11,8 @@ from statsmodels.duration.survfunc import SurvfuncRight
 from analysis.statistics.estimate import NAN, Estimate
 from analysis.statistics.proportions import logit_share
 
+ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class OnsetTime:
@@ -22,7 +24,8 @@ class OnsetTime:
     horizon: float
     """The step up to which `restricted` counts."""
     median: Estimate
-    """Kaplan and Meier's; NaN where half of the runs have not reached an onset."""
+    """Kaplan and Meier's, the middle of the line where the curve is flat at a half; NaN where half
+    of the runs have not reached an onset."""
     restricted: Estimate
     """Mean number of steps before the onset, up to the horizon (restricted mean survival time)."""
 
@@ -79,10 +82,13 @@ def _median(time_S: np.ndarray, seen_S: np.ndarray) -> Estimate:
     curve = SurvfuncRight(time_S, seen_S.astype(int))
     with np.errstate(divide="ignore", invalid="ignore"):  # where the curve has come down to 0
         low, high = (float(end) for end in curve.quantile_ci(0.5, method="cloglog"))
-    value = float(curve.quantile(0.5))
-    if not np.isfinite(value):
+    here = np.flatnonzero(curve.surv_prob <= 0.5 + ROUNDING)
+    if not len(here):
         return Estimate(NAN, low, high, len(time_S), "run", "fewer than half have an onset")
     note = "" if np.isfinite(high) else "no upper end" if np.isfinite(low) else "no interval"
+    first = here[0]
+    flat = curve.surv_prob[first] > 0.5 - ROUNDING and len(here) > 1
+    value = float(curve.surv_times[first : first + 1 + flat].mean())
     return Estimate(value, low, high, len(time_S), "run", note)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from scipy.stats import norm
 
 from analysis.arm.onset_time import onset_time
 from analysis.planted.trials import Trials, replicated, trials
+from analysis.run.checkpoint_preference import left_out, preference, wins
+from analysis.run.exploitation import exploitation_rate
+from analysis.run.self_gap import peak, self_gap
 from analysis.run.shortcut import entanglement, growth
 from analysis.statistics.aggregates import (
     interquartile_mean,
@@ -97,26 +98,24 @@ def visible(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     return {"smallest visible difference, missed": trials(0.0, missed, 1 - POWER)}
 
 
-RUNS, LAST, HORIZON, MEAN_ONSET = 12, 60.0, 25.0, 40.0
+RUNS, LAST, HORIZON, ONSET, ONSET_SD = 12, 60.0, 28.0, 28.0, 8.0
 KILLED = 0.25
 """Share of the runs that end early, at a step that has nothing to do with their onset."""
 
 
 @replicated(
     {
-        "median onset, Kaplan-Meier": MEAN_ONSET * float(np.log(2)),
-        "restricted mean onset": MEAN_ONSET * float(-np.expm1(-HORIZON / MEAN_ONSET)),
+        "median onset, Kaplan-Meier": ONSET,
+        "restricted mean onset": HORIZON - ONSET_SD * float(norm.pdf(0)),
     },
     at_least=True,
 )
 def onset_times(rng: np.random.Generator, number: int) -> list[Estimate]:
-    """Onsets at exponential times over runs of which some end before theirs."""
-    onset = rng.exponential(MEAN_ONSET, RUNS)
+    """Onsets over runs of which some end before theirs; the horizon is their mean."""
+    onset = np.clip(rng.normal(ONSET, ONSET_SD, RUNS), 1, None)
     last = np.where(rng.random(RUNS) < KILLED, rng.uniform(5, LAST, RUNS), LAST)
     told = onset_time(np.where(onset <= last, onset, np.nan), last, HORIZON)
-    # where fewer than half of the runs have an onset, the interval stands without a median
-    median = told.median if np.isfinite(told.median.value) else replace(told.median, value=LAST)
-    return [replace(median, high=np.inf if np.isnan(median.high) else median.high), told.restricted]
+    return [told.median, told.restricted]
 
 
 ODDS, SHOWN = 3.0, 0.2
@@ -146,5 +145,102 @@ def growths(rng: np.random.Generator, number: int) -> list[Estimate]:
     return [mean_interval(slopes)]
 
 
-CHECKS = (middle, shares, pairs, visible, onset_times, entangled, growths)
+CRITERIA, REFERENCES = 5, 3
+CREDITED, LATER, WRONG, AGREES = 0.4, 0.6, 0.3, 0.5
+"""Chances: the first and the last policy's answer has a criterion's points from the training judge,
+such a credit is wrong, and a reference credits what is right. None credits what is wrong."""
+MISSING = 0.1
+
+
+def _rejected_if_told() -> float:
+    """Share rejected of the credits of which the panel's word is known.
+
+    It is known where a reference that is there credits, and where all are there.
+    """
+    all_there = (1 - MISSING) ** REFERENCES
+    right = 1 - WRONG
+    credits = right * (1 - (1 - AGREES * (1 - MISSING)) ** REFERENCES)
+    rejects = all_there * (WRONG + right * (1 - AGREES) ** REFERENCES)
+    return rejects / (rejects + credits)
+
+
+@replicated(
+    {
+        "exploitation rate, by prompt": WRONG + (1 - WRONG) * (1 - AGREES) ** REFERENCES,
+        "exploitation rate, references missing": _rejected_if_told(),
+    }
+)
+def exploitation(rng: np.random.Generator, number: int) -> list[Estimate]:
+    """Credits of 60 prompts whose answers err together, under references that miss some."""
+    prompts, answers = 60, 2
+    prompt = np.repeat(np.arange(prompts), answers)
+    shape = (len(prompt), CRITERIA)
+    before = (rng.random((prompts, CRITERIA)) < CREDITED).astype(float)
+    after = (rng.random(shape) < LATER).astype(float)
+    # a prompt's credits are wrong more or less often, by WRONG on average
+    wrong = rng.random(shape) < rng.beta(3, 7, (prompts, 1))[prompt]
+    panel = rng.random((len(prompt), REFERENCES, CRITERIA)) < AGREES
+    panel = np.where(wrong[:, None], 0.0, panel.astype(float))
+    weights = rng.integers(1, 4, (prompts, CRITERIA)).astype(float)
+    missing = rng.random(panel.shape) < MISSING
+    return [
+        exploitation_rate(before, after, panel, weights, prompt),
+        exploitation_rate(before, after, np.where(missing, np.nan, panel), weights, prompt),
+    ]
+
+
+HIGHER = 0.5
+
+
+@replicated(
+    {
+        "preference for the checkpoint, by prompt": float(norm.cdf(HIGHER / 3**0.5)),
+        "what the rubric leaves out, by prompt": float(
+            norm.cdf(HIGHER / 3**0.5) - norm.cdf(-HIGHER / 3**0.5)
+        ),
+    }
+)
+def checkpoint(rng: np.random.Generator, number: int) -> list[Estimate]:
+    """Four answers at each end of 50 prompts; what training did differs by prompt as much as two
+    answers do. The judge without the rubric likes them as much less as the other likes them more.
+    """
+    prompts, answers = 50, 4
+    prompt = np.repeat(np.arange(prompts), answers)
+    moved = rng.normal(0, 1, prompts)
+    shown, free = (
+        wins(
+            *(rng.normal(0, 1, len(prompt)), prompt),
+            *((moved + sign * HIGHER)[prompt] + rng.normal(0, 1, len(prompt)), prompt),
+        )
+        for sign in (1, -1)
+    )
+    by_prompt = [np.array([won[place] for place in range(prompts)]) for won in (shown, free)]
+    return [preference(by_prompt[0]), left_out(*by_prompt)]
+
+
+GAP, PEAK = -0.4, 18
+
+
+@replicated({"self-internalisation gap, by prompt": GAP})
+def gaps(rng: np.random.Generator, number: int) -> list[Estimate]:
+    """Log-probabilities of answers of 1 to 40 tokens; prompts differ in how far they need it."""
+    prompt = np.repeat(np.arange(30), 2)
+    tokens = rng.integers(1, 41, len(prompt))
+    per_token = rng.normal(GAP, 0.2, 30)[prompt] + rng.normal(0, 0.1, len(prompt))
+    shown = -2.0 * tokens
+    return [self_gap(shown + per_token * tokens, shown, tokens, prompt)]
+
+
+@replicated({"step of the largest gap": float(PEAK)}, at_least=True)
+def peaks(rng: np.random.Generator, number: int) -> list[Estimate]:
+    """A gap that rises to a step and falls again, in eight groups a step."""
+    step = np.repeat(np.arange(1, 37), 8)
+    means = GAP - 0.0004 * (step - PEAK) ** 2 + rng.normal(0, 0.05, len(step))
+    return [peak(step, np.stack([means * 4, np.full(len(step), 4.0)], axis=1), number, 200)]
+
+
+CHECKS = (
+    *(middle, shares, pairs, visible, onset_times, entangled, growths),
+    *(exploitation, checkpoint, gaps, peaks),
+)
 FAILING = (by_metric,)

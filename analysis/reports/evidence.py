@@ -148,6 +148,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     runs, unread = with_replays(by_arm, records.folder)
     gains = matrix(runs)
     onsets = on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm))
+    field_told = field_of(runs, onsets, study_dir=records.folder)
     return Evidence(
         records=records,
         used_cells=used_cells,
@@ -172,7 +173,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         overoptimisation=[
             row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
         ],
-        field=field_of(by_arm, onsets),
+        field=field_told,
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
         gains=gains,
@@ -180,7 +181,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         agreement=agreement(runs),
         substitutions=substitutions(runs),
         no_substitution=untold(runs),
-        problems=[*steps.attrs["problems"], *unread],
+        problems=[*steps.attrs["problems"], *unread, *field_told.problems],
     )
 
 

@@ -14,7 +14,7 @@ from analysis.reports.figures import looks, outside_legend, single, style
 from analysis.reports.markup import said
 from analysis.reports.mixture import plain
 from analysis.reports.mixture import said as with_interval
-from analysis.statistics.estimate import Estimate
+from analysis.statistics.estimate import NO_ESTIMATE, Estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,8 +55,45 @@ def tables(field: Field) -> dict[str, pd.DataFrame]:
             }
             for row in field.found
         ],
+        "exploited": [
+            {
+                "arm": row.arm,
+                "references": ", ".join(row.references) or "none",
+                "newly credited": with_interval(row.new),
+                "of it rejected by all": with_interval(row.rate),
+                "first known": with_interval(_first_known(row.curve)),
+                "panel missing": markup.number(row.unknown.value),
+                "rate if missing reject none, all": markup.bracket(*row.bounds),
+            }
+            for row in field.exploited
+        ],
+        "preferred": [
+            {
+                "arm": row.arm,
+                "judge": row.judge + " (trained)" * row.trained,
+                "sees the rubric": "yes" if row.shown else "no",
+                "prefers the end": with_interval(row.preference),
+                "with rubric - without": _signed(row.left_out),
+            }
+            for row in field.preferred
+        ],
+        "gaps": [
+            {
+                "arm": row.arm,
+                "first tenth": _signed(row.start),
+                "last tenth": _signed(row.end),
+                "largest at step": with_interval(row.peak),
+                "correlation with truth": _signed(row.tracks),
+            }
+            for row in field.gaps
+        ],
     }
     return {name: pd.DataFrame(rows) for name, rows in made.items() if rows}
+
+
+def _first_known(curve: list[Estimate]) -> Estimate:
+    """The rate in the first tenth of the steps that has one."""
+    return next((each for each in curve if not np.isnan(each.value)), NO_ESTIMATE)
 
 
 def _aggregate(row: Aggregate, base: str | None) -> dict[str, object]:

@@ -248,7 +248,7 @@ def field(evidence: Evidence) -> list[str]:
     for name, table in told.items():
         fragments += _titled(TEXTS["field"][name], table)
         fragments.append(paragraph(field_tables.meaning(name, evidence.field)))
-        if name == "aggregates":
+        if name == "aggregates" and len(evidence.field.metrics) > 1:
             fragments.append(_figure("profiles", field_tables.profiles, evidence.field))
     return fragments
 

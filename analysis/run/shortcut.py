@@ -16,7 +16,7 @@ from analysis.records.runs import Run, step_means
 from analysis.run.onset import Line
 from analysis.run.threshold_grid import first_tenth, shortcut
 from analysis.statistics.estimate import NAN, Estimate
-from analysis.statistics.intervals import line, student
+from analysis.statistics.intervals import student
 from study.verdict import THRESHOLD
 
 AFTER = 0.2
@@ -120,4 +120,4 @@ def growth(steps_T: np.ndarray, values_T: np.ndarray, onset: float, share: float
     here = (steps_T >= onset) & (steps_T < onset + span) & np.isfinite(values_T)
     if here.sum() < 3:
         return NAN
-    return line(steps_T[here], values_T[here]).slope.value
+    return float(np.polyfit(steps_T[here], values_T[here], 1)[0])

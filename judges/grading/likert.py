@@ -16,11 +16,12 @@ _NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,15})?")
 
 class Likert(base.OneRequest):
     """Options: ``prompt`` (default, strict, or a .txt file); ``prompts``, domain -> another prompt
-    for its rows; ``reference`` hidden | shown, whether the judge sees ``row.reference``.
+    for its rows; ``reference`` hidden | shown, whether the judge sees ``row.reference``;
+    ``rubric`` shown | hidden, whether it sees ``row.criteria``.
     Raises UserError: an unknown option or prompt."""
 
     name = "likert"
-    choices: ClassVar = {"reference": ("hidden", "shown")}
+    choices: ClassVar = {"reference": ("hidden", "shown"), "rubric": ("shown", "hidden")}
     option_names = ("prompt", "prompts")
     needed = ("{prompt}", "{answer}", MARKER)
 
