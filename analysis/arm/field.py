@@ -123,13 +123,12 @@ def of_runs(
     if study_dir is None:
         return told
     credits, unread = exploited(runs, study_dir)
-    preferences, left_out = preferred(runs, study_dir)
     return replace(
         told,
         exploited=credits,
-        preferred=preferences,
+        preferred=preferred(runs, study_dir),
         gaps=self_gaps(runs, study_dir),
-        problems=[*unread, *left_out],
+        problems=unread,
     )
 
 
@@ -207,7 +206,7 @@ def _compare(arm: str, pairs: pd.DataFrame) -> Compared:
     sampling = pd.Series(within, dtype=float) ** 2
     by_run = paired_difference(known["treated"], known["base"], within=sampling)
     visible = NAN
-    if by_run.n > 1:
+    if by_run.high > by_run.value:
         spread = (by_run.high - by_run.value) / float(student(by_run.n - 1)) * by_run.n**0.5
         visible = smallest_effect(by_run.n, paired=True) * spread
     return Compared(arm, paired_prompts(treated, base, prompts), by_run, visible)

@@ -21,7 +21,6 @@ from analysis.run.exploitation import Exploitation, exploitation_rate
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate
 from analysis.statistics.intervals import mean_interval
 from analysis.statistics.proportions import NORMAL
-from study.files import Damaged
 
 WINDOWS = 10
 
@@ -142,7 +141,7 @@ def _share(mean: Estimate) -> Estimate:
     return replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 1.0)) if mean.n > 1 else mean
 
 
-def preferred(runs: Sequence[Run], study_dir: Path) -> tuple[list[Preferred], list[str]]:
+def preferred(runs: Sequence[Run], study_dir: Path) -> list[Preferred]:
     """A row for each arm and judge that scored its answers one by one, the training judge first.
 
     Runs that no judge scored without the rubric are left out.
@@ -151,15 +150,10 @@ def preferred(runs: Sequence[Run], study_dir: Path) -> tuple[list[Preferred], li
         runs: with the scores of replays among their shadows (`with_replays`).
     """
     told: dict[tuple[str, str], list[tuple[bool, bool, Estimate, Estimate]]] = {}
-    problems: list[str] = []
     for run in runs:
         if run.prompt_P is None:
             continue
-        try:
-            how = gradings(study_dir, run.cell)
-        except Damaged as error:
-            problems.append(f"{error.path}: it {error.why}; preferences of this run are left out")
-            continue
+        how = gradings(study_dir, run.cell)
         scores = {run.acting: run.judge, **run.shadows}
         shown = {name: _shown(*how[name]) for name in scores if name in how}
         if False not in shown.values():
@@ -178,11 +172,13 @@ def preferred(runs: Sequence[Run], study_dir: Path) -> tuple[list[Preferred], li
             row = (bool(shown[name]), name == run.acting, preference(np.array([*won.values()])))
             told.setdefault((run.arm, name), []).append((*row, apart))
     rows = []
+    if all(np.isnan(row[2].value) for of_runs in told.values() for row in of_runs):
+        return []  # no prompt was answered at both ends
     for (arm, judge), of_runs in told.items():
         saw, trained, *_ = of_runs[0]
         preferences, apart = (_pooled([each[place] for each in of_runs]) for place in (2, 3))
         rows.append(Preferred(arm, judge, saw, trained, _share(preferences), apart))
-    return sorted(rows, key=lambda row: (row.arm, not row.trained, not row.shown)), problems
+    return sorted(rows, key=lambda row: (row.arm, not row.trained, not row.shown))
 
 
 def _shown(grading: str, prompt_sha: str) -> bool | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from judges.grading import GRADINGS
 from judges.grading.base import PROMPTS
+from study.files import Damaged
 from study.records import parts, read_part
 
 SHOWN = ("rubric_batch", "rubric_chunk", "rubric_item", "verif")
@@ -17,13 +18,16 @@ WITHIN_GROUPS = ("pairwise", "listwise")
 def gradings(study_dir: Path, cell: str) -> dict[str, tuple[str, str]]:
     """Judge -> (grading, prompt's sha), of all that scored a run or replayed it.
 
-    A replay stands under its judge's name and under its folder's. Raises Damaged: a part that
-    cannot be read.
+    A replay stands under its judge's name and under its folder's. A folder whose first part cannot
+    be read is left out: who reads its scores says so.
     """
     named: dict[str, tuple[str, str]] = {}
     for folder in (study_dir / cell, *sorted((study_dir / "replays").glob(f"*/{cell}"))):
         for part in parts(folder / "verdicts")[:1]:
-            table = read_part(part, _COLUMNS)
+            try:
+                table = read_part(part, _COLUMNS)
+            except Damaged:
+                continue
             if len(table.column_names) < len(_COLUMNS):  # verdicts that others gave
                 continue
             told = (table[name].to_pylist() for name in _COLUMNS)

@@ -64,11 +64,13 @@ def stratified_bootstrap(
     columns = [column[np.isfinite(column)] for column in scores.T if np.isfinite(column).any()]
     if not columns:
         return Estimate(NAN, unit="run", note="no run has a score")
+    value = float(stats.trim_mean(np.concatenate(columns), TRIMMED))
+    if max(map(len, columns)) == 1:
+        return Estimate(value, n=1, unit="run", note="one run, no interval")
     rng = np.random.default_rng(seed)
     drawn = [column[rng.integers(0, len(column), (replicates, len(column)))] for column in columns]
     means = stats.trim_mean(np.hstack(drawn), TRIMMED, axis=1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    value = float(stats.trim_mean(np.concatenate(columns), TRIMMED))
     return Estimate(value, float(low), float(high), max(map(len, columns)), "run")
 
 

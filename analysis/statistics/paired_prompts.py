@@ -26,7 +26,7 @@ class PairedPrompts(Estimate):
     """What the standard error would be if each policy had answered prompts of its own."""
     visible: float = NAN
     """The smallest true difference that so many prompts show (two-sided t, p < .05) with
-    probability .8, at the spread that was seen; in the unit of the scores."""
+    probability .8, at the spread that was seen; in the unit of the scores. NaN without spread."""
 
 
 def paired_prompts(
@@ -60,10 +60,12 @@ def paired_prompts(
     if prompts == 1:
         notes.append("one prompt, no interval")
     half = float(student(prompts - 1)) * se if prompts > 1 else NAN
+    if se == 0:
+        notes.append("no spread between prompts")
     whole = around(mean, half, prompts, "prompt", "; ".join(notes))
     return PairedPrompts(
         *(whole.value, whole.low, whole.high, prompts, "prompt", whole.note),
         se=se,
         unpaired_se=float(np.hypot(errors["treated"], errors["base"])),
-        visible=smallest_effect(prompts, paired=True) * se * prompts**0.5,
+        visible=smallest_effect(prompts, paired=True) * se * prompts**0.5 if se else NAN,
     )

@@ -69,7 +69,7 @@ def test_nothing_to_average_says_why():
             mean = estimator(empty)
             assert math.isnan(mean.value) and mean.note
         assert math.isnan(performance_profile(empty, np.array([0.5]))[0].value)
-    assert "one run" in interquartile_mean(np.array([[0.5, 0.7]])).note
+        assert "one run" in estimator(np.array([[0.5, 0.7]])).note
     assert "no spread" in interquartile_mean(np.full((4, 2), 0.5)).note
 
 

@@ -254,13 +254,12 @@ def test_judges_without_the_rubric_stand_beside_the_training_judge(rubric_study)
         replace(run, shadows={**run.shadows, "w": 1.0 - run.step_P[:, None] + 0 * run.judge})
         for run in read_runs(rubric_study)[0]
     ]
-    rows, unread = preferred(runs, rubric_study)
-    assert unread == []
+    rows = preferred(runs, rubric_study)
     by_judge = {row.judge: row for row in rows}
     assert by_judge["j"].trained and by_judge["j"].shown and not by_judge["w"].shown
     assert by_judge["w"].preference.value == 0 and by_judge["w"].left_out.value > 0.4
     assert gradings(rubric_study, runs[0].cell)["w"][0] == "likert"
-    assert preferred(read_runs(rubric_study)[0], rubric_study)[0] == []  # nobody without rubric
+    assert preferred(read_runs(rubric_study)[0], rubric_study) == []  # nobody without rubric
 
 
 def test_gaps_are_of_answers_that_saw_the_whole_rubric(tmp_path):
