@@ -75,6 +75,9 @@ show(sections.onsets(evidence))
 show(sections.frontier(evidence))
 
 # %%
+show(sections.field(evidence))
+
+# %%
 show(sections.judges(evidence))
 
 # %%

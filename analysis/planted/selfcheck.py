@@ -17,7 +17,7 @@ import pandas as pd
 from scipy import stats
 from scipy.stats import norm
 
-from analysis.planted import judges, mixture, onset, propagation, trained, workflow
+from analysis.planted import field, judges, mixture, onset, propagation, trained, workflow
 from analysis.planted.trials import Check, Trials, replicated, silent, trials
 from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
 from analysis.records.behaviour import shift
@@ -200,6 +200,7 @@ CHECKS: tuple[Check, ...] = (
     *judges.CHECKS,
     *mixture.CHECKS,
     *workflow.CHECKS,
+    *field.CHECKS,
 )
 
 
@@ -210,7 +211,7 @@ def coverage_table(replications: int = FEWEST) -> list[Row]:
 
 def known_faults(replications: int = FEWEST) -> list[Row]:
     """The same of intervals that are known to be wrong where the row plants its data."""
-    return _table((*judges.FAILING, *onset.FAILING), replications)
+    return _table((*judges.FAILING, *onset.FAILING, *field.FAILING), replications)
 
 
 def trained_policies(replications: int = FEWEST) -> list[Row]:

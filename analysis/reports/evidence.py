@@ -22,6 +22,8 @@ from analysis.arm.dose import FEWEST as FEWEST_DOSES
 from analysis.arm.dose import doses_of, response
 from analysis.arm.families import Families
 from analysis.arm.families import of_runs as families_of
+from analysis.arm.field import Field
+from analysis.arm.field import of_runs as field_of
 from analysis.arm.frozen import held_out_table
 from analysis.arm.interventions import Interventions
 from analysis.arm.interventions import of_records as interventions_of
@@ -89,6 +91,8 @@ class Evidence:
     """`analysis.run.overopt.rows` of the runs with a truth."""
     best_of_n: list[BestOfN]
     """What choosing by each judge would give before any training."""
+    field: Field
+    """What other studies report: aggregates over metrics, differences by prompt, onset times."""
     mixture: Mixture | None
     """What the runs say of their domains; None where no row names its domain."""
     workflow: Workflow | None
@@ -178,6 +182,8 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     predicted, calibration, no_prediction = _predictions(by_arm)
     runs, unread = with_replays(by_arm, records.folder)
     gains = matrix(runs)
+    onsets = on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm))
+    field_told = field_of(runs, onsets, study_dir=records.folder)
     return Evidence(
         records=records,
         used_cells=used_cells,
@@ -199,11 +205,12 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         predicted=predicted,
         calibration=calibration,
         no_prediction=no_prediction,
-        onsets=on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm)),
+        onsets=onsets,
         overoptimisation=[
             row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
         ],
         best_of_n=best_of_n(runs),
+        field=field_told,
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
         knockouts=knockouts(by_arm, predicted),
@@ -214,7 +221,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         agreement=agreement(runs),
         substitutions=substitutions(runs, base=plain),
         no_substitution=untold(runs, plain),
-        problems=[*steps.attrs["problems"], *unread],
+        problems=[*steps.attrs["problems"], *unread, *field_told.problems],
     )
 
 

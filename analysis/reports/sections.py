@@ -18,6 +18,7 @@ from analysis.arm.knockout import sentence as knockout_sentence
 from analysis.records.behaviour import TAIL
 from analysis.reports import corrections as correction_tables
 from analysis.reports import families as family_tables
+from analysis.reports import field as field_tables
 from analysis.reports import figures, markup, tables
 from analysis.reports import mixture as mixture_tables
 from analysis.reports import workflow as workflow_tables
@@ -293,6 +294,20 @@ def _frontier(evidence: Evidence) -> list[str]:
     return [*fragments, markup.table(tables.peaks_table(fitted)), paragraph(PARAGRAPHS["peaks"])]
 
 
+def field(evidence: Evidence) -> list[str]:
+    """What other studies of the field report."""
+    told = field_tables.tables(evidence.field)
+    if not told:
+        return [_title("field"), paragraph(EMPTY["field"])]
+    fragments = [_title("field")]
+    for name, table in told.items():
+        fragments += _titled(TEXTS["field"][name], table)
+        fragments.append(paragraph(field_tables.meaning(name, evidence.field)))
+        if name == "aggregates" and len(evidence.field.metrics) > 1:
+            fragments.append(_figure("profiles", field_tables.profiles, evidence.field))
+    return fragments
+
+
 def judges(evidence: Evidence) -> list[str]:
     """Every policy under every judge that looked on or replayed, and what was given up."""
     fragments = [_title("judges")]
@@ -370,5 +385,6 @@ def _runs_of(evidence: Evidence, arm: str) -> str:
 
 SECTIONS = (
     head, runs, scores, gap, behaviours, doses, ledger, predictions, knockout, interventions,
-    mixture, workflow, families, onsets, frontier, judges, failures, samples, provenance,
+    mixture, workflow, families, onsets, frontier, field, judges,
+    failures, samples, provenance,
 )  # fmt: skip

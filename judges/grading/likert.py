@@ -25,12 +25,17 @@ _NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,15})?")
 class Likert(base.OneRequest):
     """Options: ``prompt`` (default, strict, or a .txt file); ``prompts``, domain -> another prompt
     for its rows; ``reference`` hidden | shown, whether the judge sees ``row.reference``;
-    ``ensemble``, a list of further prompts that each answer is judged by as well, where the score
-    is the mean over all of them; ``structured`` false | true, forces the number alone, in steps of
-    `STEP`. Raises UserError: an unknown option or prompt."""
+    ``rubric`` shown | hidden, whether it sees ``row.criteria``; ``ensemble``, a list of further
+    prompts that each answer is judged by as well, where the score is the mean over all of them;
+    ``structured`` false | true, forces the number alone, in steps of `STEP`.
+    Raises UserError: an unknown option or prompt."""
 
     name = "likert"
-    choices: ClassVar = {"reference": ("hidden", "shown"), "structured": (False, True)}
+    choices: ClassVar = {
+        "reference": ("hidden", "shown"),
+        "rubric": ("shown", "hidden"),
+        "structured": (False, True),
+    }
     option_names = ("prompt", "prompts", "ensemble")
     needed = ("{prompt}", "{answer}", MARKER)
 
