@@ -1,0 +1,328 @@
+"""A judge's error taken apart: what it does to every answer alike, and what it pays a behaviour.
+
+In the first steps of a run the score is calibrated on the truth. A judge that says half of the
+truth, is lenient or stops at the end of its scale has a gap that moves whenever the truth does, and
+no behaviour is paid for. What this calibration does not explain is. docs/planted-truth.md has the
+parts, docs/onset.md the calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from analysis.records.runs import Run
+from analysis.statistics.bootstrap import draw_weights
+from analysis.statistics.clipped_line import ROUNDED, clipped_mean, fitted, refitted
+from analysis.statistics.estimate import NAN
+from analysis.step.transmission import FLAT, centred, known_mean, within_regression
+
+ROLLOUTS, FEWEST, FEWEST_GROUPS = 256, 64, 12
+"""Rollouts that a calibration should rest on, and the fewest of rollouts and groups."""
+DRAWS = 200
+BINS = 64
+"""Refits of a calibration, and truths that it tells apart."""
+BACKFITS = 5
+"""Turns in which the curve and the groups' levels are fitted to what the other leaves."""
+PARTS = ("compression", "clip", "bias", "noise")
+"""Parts of the error that differ within groups, so that they can reach an advantage."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Expected score = clip(level + slope x truth + spread x N(0, 1)), over the noise.
+
+    All NaN where it could not be had, and ``note`` says why; it also says where the first tenth of
+    the steps was too little.
+    """
+
+    level: float = NAN
+    slope: float = NAN
+    spread: float = NAN
+    low: float = -np.inf
+    high: float = np.inf
+    """Ends of the scale, infinite where scores lie beyond 0 or 1."""
+    slope_se: float = NAN
+    start: float = NAN
+    """Mean truth of the rollouts that it rests on."""
+    features_K: np.ndarray | None = None
+    """Mean features of these rollouts."""
+    refits_B_3: np.ndarray | None = None
+    """Level, slope and spread refitted to groups drawn anew."""
+    groups: int = 0
+    steps: int = 0
+    """How many groups, and steps from the first, it rests on."""
+    note: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is one."""
+        return self.slope == self.slope
+
+    def expected(self, truth: np.ndarray) -> np.ndarray:
+        """Score of answers with this truth that behave as the first ones did, of any shape."""
+        line = self.level + self.slope * truth
+        return clipped_mean(line, self.spread, self.low, self.high)
+
+    def deviations(self, step_P: np.ndarray, truth_P_G: np.ndarray) -> np.ndarray:
+        """How far refits' mean expected score of each step lies from this one's, shape (B, T).
+
+        Their spread is stretched to that of Student's t over the groups. The truth of a rollout
+        that counts in no mean is NaN.
+        """
+        known = np.isfinite(truth_P_G)
+        steps, at = np.unique(step_P, return_inverse=True)
+        low, high = truth_P_G[known].min(initial=1), truth_P_G[known].max(initial=0)
+        grid = np.linspace(min(low, high), max(low, high), BINS + 1)
+        place = (truth_P_G[known] - grid[0]) / max(grid[-1] - grid[0], 1e-12) * BINS
+        left = np.clip(place.astype(int), 0, BINS - 1)
+        row = np.broadcast_to(at[:, None], known.shape)[known]
+        shares = np.zeros((len(steps), BINS + 1))
+        np.add.at(shares, (row, left), 1 - (place - left))
+        np.add.at(shares, (row, left + 1), place - left)
+        shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1)
+        if self.refits_B_3 is None:
+            return np.zeros((1, len(steps)))
+        level, slope, spread = self.refits_B_3.T[..., None]
+        curves = clipped_mean(level + slope * grid, spread, self.low, self.high)
+        return stretch(self.groups) * ((curves - self.expected(grid)) @ shares.T)
+
+
+def calibrated(run: Run, scores_P_G: np.ndarray, seed: int = 0) -> Calibrated:
+    """Scores calibrated on the truth of a run's first tenth of steps.
+
+    Slope and features are fitted together within groups (over all rollouts where the truth varies
+    in too few groups), so that a bias that goes with the truth is no slope. Then the curve is
+    fitted by least squares to the means of equal truths, less what features and the groups' levels
+    make of them. Fewer than `ROLLOUTS` are filled up from later steps, up to a third of the run.
+    """
+    known = np.isfinite(scores_P_G) & np.isfinite(run.truth)
+    truths = run.truth[known]
+    if not truths.size:
+        return Calibrated(note="no rollout has both score and truth")
+    here, note = _first(run.step_P, known)
+    used = known & here[:, None]
+    used &= used.sum(axis=1, keepdims=True) > 1
+    groups, rollouts = int(used.any(axis=1).sum()), int(used.sum())
+    steps = len(np.unique(run.step_P[here]))
+    ends = scores_P_G[known]
+    low = 0.0 if ends.min() >= -FLAT else -np.inf
+    high = 1.0 if ends.max() <= 1 + FLAT else np.inf
+    chosen = used.any(axis=1)
+    z = run.features[chosen]
+    means_K = np.array([known_mean(column) for column in z[used[chosen]].T])
+    if np.ptp(truths) < FLAT:
+        level = known_mean(ends - truths)
+        return Calibrated(level, 1.0, 0.0, slope_se=0.0, start=truths[0], features_K=means_K)
+    if rollouts < FEWEST or groups < FEWEST_GROUPS:
+        few = (
+            f"the first {steps} steps have {rollouts} rollouts of {groups} groups with score and "
+            f"truth: a calibration takes {FEWEST} of {FEWEST_GROUPS}"
+        )
+        return Calibrated(note=few)
+    window = _Window.of(scores_P_G[chosen], run.truth[chosen], z, used[chosen])
+    if window is None:
+        return Calibrated(note=f"the truth does not vary in the first {steps} steps")
+    weights = np.ones((DRAWS + 1, groups))
+    rng = np.random.default_rng(seed)
+    draw_weights(rng, weights[1:])
+    luck = np.zeros((len(weights), len(ROUNDED)))
+    luck[1:] = rng.gumbel(size=luck[1:].shape)
+    fits = window.fit(weights, luck, low, high)
+    alike = fits[1:, 3] == fits[0, 3]
+    se = float(fits[1:, 1][alike | (alike.sum() < DRAWS / 10)].std()) * stretch(groups)
+    start = float(run.truth[used].mean())
+    rest = (low, high, se, start, np.nan_to_num(means_K), fits[1:, :3], groups, steps, note)
+    return Calibrated(*fits[0, :3].tolist(), *rest)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """score - truth of every rollout as a sum, each (P, G); all NaN without a calibration.
+
+    The parts of `PARTS` and a level that all rollouts share add up exactly, because noise is what
+    the others leave: also what no line in the behaviours shows.
+    """
+
+    calibration: Calibrated
+    level: float
+    of: Mapping[str, np.ndarray]
+    halves: tuple[np.ndarray, np.ndarray]
+    """The bias by what either half of the prompts says of it: the mean of their product is the
+    square of the bias, to which the sampling error of one estimate adds."""
+
+    def where(self, here: np.ndarray) -> Parts:
+        """The groups of which ``here``, shape (P,), is true."""
+        first, second = (half[here] for half in self.halves)
+        of = {name: part[here] for name, part in self.of.items()}
+        return replace(self, of=of, halves=(first, second))
+
+
+def taken_apart(run: Run, scores_P_G: np.ndarray) -> Parts:
+    """The parts of a score's error in every rollout of a run.
+
+    ``compression`` is (slope - 1) (truth - its mean in the first steps), ``clip`` what the ends of
+    the scale take from the calibration's line or add to it, ``bias`` what behaviours are paid
+    beyond it: one regression within all groups of the run, jointly with the truth, times their
+    distance from the first steps. A behaviour that is not known is paid nothing.
+    """
+    calibration = calibrated(run, scores_P_G)
+    if not calibration.known:
+        missing = np.full(scores_P_G.shape, np.nan)
+        return Parts(calibration, NAN, dict.fromkeys(PARTS, missing), (missing, missing))
+    expected = calibration.expected(run.truth)
+    left = scores_P_G - expected
+    away = run.features - calibration.features_K
+    away = np.where(np.isfinite(away), away, 0.0)
+    columns = np.concatenate([run.truth[..., None], run.features], axis=-1)
+
+    def paid(groups: np.ndarray) -> np.ndarray:
+        coef_K = within_regression(left[groups], columns[groups]).coef_K[1:]
+        return away @ np.nan_to_num(coef_K)
+
+    names = np.arange(len(left)) if run.prompt_P is None else pd.factorize(run.prompt_P)[0]
+    even = (names if names.any() else np.arange(len(left))) % 2 == 0
+    level = calibration.level + (calibration.slope - 1) * calibration.start
+    parts = {
+        "compression": (calibration.slope - 1) * (run.truth - calibration.start),
+        "clip": expected - calibration.level - calibration.slope * run.truth,
+        "bias": paid(np.ones(len(left), dtype=bool)),
+    }
+    parts["noise"] = scores_P_G - run.truth - level - sum(parts.values())
+    return Parts(calibration, level, parts, (paid(even), paid(~even)))
+
+
+def stretch(groups: int) -> float:
+    """What makes deviations of resampled groups as wide as Student's t, of mean squares C / (C - 1)
+    (Hesterberg 2015, see `analysis.statistics.bootstrap.widened`)."""
+    if groups < 2:
+        return 1.0
+    return float((groups / (groups - 1)) ** 0.5 * stdtrit(groups - 1, 0.975) / 1.959964)
+
+
+def _first(step_P: np.ndarray, known_P_G: np.ndarray) -> tuple[np.ndarray, str]:
+    """The groups that a calibration rests on, and a note where they reach beyond the first tenth of
+    the steps."""
+    steps, at = np.unique(step_P, return_inverse=True)
+    counts = np.bincount(at, known_P_G.sum(axis=1), len(steps))
+    tenth = max(1, len(steps) // 10)
+    enough = int(np.searchsorted(counts.cumsum(), ROLLOUTS)) + 1
+    taken = min(max(tenth, enough), max(tenth, len(steps) // 3))
+    note = ""
+    if taken > tenth:
+        note = f"calibrated on the first {taken} steps: the first tenth has too few rollouts"
+    return at < taken, note
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Sums over each group of the first steps, of which any draw of groups makes a fit.
+
+    Columns are truth, K features in their SDs, score; Q are the truths told apart.
+    """
+
+    inside_P: np.ndarray
+    """Products of columns centred in their group, (P, K + 2, K + 2)."""
+    between_P: np.ndarray
+    """Products of 1 and the group's means, times rollouts, (P, K + 3, K + 3)."""
+    binned_P: np.ndarray
+    """Of every truth: rollouts, and sums of features, group's mean truth and score; all but the
+    first and last less their mean over all: (P, Q, K + 3)."""
+    truth_Q: np.ndarray
+    pooled: bool
+    """Whether the truth varies in too few groups to be fitted within them."""
+
+    @classmethod
+    def of(
+        cls, y_P_G: np.ndarray, t_P_G: np.ndarray, z_P_G_K: np.ndarray, used_P_G: np.ndarray
+    ) -> _Window | None:
+        """None where the truth does not vary."""
+        z = np.where(np.isfinite(z_P_G_K), z_P_G_K, np.nan)
+        values = z[used_P_G]
+        with np.errstate(invalid="ignore"):
+            middle = np.array([known_mean(column) for column in values.T])
+            sd = np.array([column[np.isfinite(column)].std() for column in values.T])
+        z = np.where(np.isfinite(z), z - np.nan_to_num(middle), 0.0)
+        z = np.where(used_P_G[..., None], z, 0.0) / np.where(sd > FLAT, sd, np.inf)
+        columns = np.concatenate([t_P_G[..., None], z, y_P_G[..., None]], axis=-1)
+        columns = np.where(used_P_G[..., None], columns, 0.0)
+        inside = centred(columns, used_P_G)
+        counts = used_P_G.sum(axis=1)
+        means = columns.sum(axis=1) / np.maximum(counts, 1)[:, None]
+        varies = (abs(inside[..., 0]) > FLAT).any(axis=1).sum()
+        pooled = bool(varies < FEWEST_GROUPS)
+        t = columns[..., 0][used_P_G]
+        if np.ptp(t) < FLAT:
+            return None
+        if pooled:
+            whole = columns - columns[used_P_G].mean(axis=0)
+            inside = np.where(used_P_G[..., None], whole, 0.0)
+        ones = np.ones((len(means), 1))
+        at_means = np.concatenate([ones, means], axis=1)
+        between = np.einsum("p,pi,pj->pij", counts, at_means, at_means)
+        rounded, place = np.unique(t.round(9), return_inverse=True)
+        if len(rounded) > BINS:
+            cuts = np.linspace(t.min(), t.max(), BINS + 1)[1:-1]
+            _, place = np.unique(np.searchsorted(cuts, t), return_inverse=True)
+        in_bin = np.bincount(place)
+        truth_Q = np.bincount(place, t) / in_bin
+        group = np.broadcast_to(np.arange(len(counts))[:, None], used_P_G.shape)[used_P_G]
+        binned = np.zeros((len(counts), len(truth_Q), columns.shape[-1] + 1))
+        of_group = means[group, 0] - t.mean()
+        rows = [np.ones(len(t)), *columns[used_P_G].T[1:-1], of_group, columns[used_P_G][:, -1]]
+        np.add.at(binned, (group, place), np.stack(rows, axis=1))
+        inside_P = np.einsum("pgi,pgj->pij", inside, inside)
+        return cls(inside_P, between, binned, truth_Q, pooled)
+
+    def fit(
+        self, weights_B_P: np.ndarray, luck_B_3: np.ndarray, low: float, high: float
+    ) -> np.ndarray:
+        """`fitted` for every draw of groups, shape (B, 4)."""
+        groups = weights_B_P.shape[1]
+
+        def drawn(sums_P: np.ndarray) -> np.ndarray:
+            total = weights_B_P @ sums_P.reshape(groups, -1)
+            return total.reshape(-1, *sums_P.shape[1:])
+
+        inside, between, binned = map(drawn, (self.inside_P, self.between_P, self.binned_P))
+        count = between[:, 0, 0]
+        size = np.sqrt(np.diagonal(inside[0])[:-1] / count[0])
+        size = np.where(size > FLAT, size, np.inf)
+        unit = inside[:, :-1, :-1] / np.outer(size, size)
+        unit = unit + 1e-9 * count[:, None, None] * np.eye(len(size))
+        coef = np.linalg.solve(unit, (inside[:, :-1, -1] / size)[..., None])[..., 0] / size
+        means = between[:, 0] / count[:, None]
+        with_truth = between[:, 1, 1:] / count[:, None] - means[:, 1:2] * means[:, 1:]
+        beyond = with_truth[:, -1] - (coef[:, 1:] * with_truth[:, 1:-1]).sum(axis=1)
+        total = inside[:, -1, -1] - (coef * inside[:, :-1, -1]).sum(axis=1)
+        sd = np.sqrt(np.maximum(total, 0.0) / np.maximum(count - groups - len(size), 1))
+        n_B_Q, sums_B_Q = binned[..., 0], binned[..., -1]
+        sums_B_Q = sums_B_Q - (binned[..., 1:-2] * coef[:, None, 1:]).sum(axis=-1)
+        of_group = binned[..., -2]
+        centre = of_group.sum(axis=1) / count
+        moved = (of_group - centre[:, None] * n_B_Q) / count[:, None]
+        slope_of_group = beyond - coef[:, 0] * with_truth[:, 0]
+        curved = np.isfinite(low) or np.isfinite(high)
+        turns = BACKFITS if curved and not self.pooled else 1
+        curve = np.empty((len(count), 4))
+        for turn in range(turns):
+            slope_of_group = np.divide(
+                slope_of_group,
+                with_truth[:, 0],
+                out=np.zeros_like(slope_of_group),
+                where=(with_truth[:, 0] > FLAT**2) & (not self.pooled),
+            )
+            rest = sums_B_Q - slope_of_group[:, None] * of_group
+            y_B_Q = np.divide(rest, n_B_Q, out=np.zeros_like(rest), where=n_B_Q > 0)
+            if turn in (0, turns - 1):
+                curve = fitted(self.truth_Q, n_B_Q, y_B_Q, sd, luck_B_3, low, high)
+            else:
+                curve = refitted(self.truth_Q, n_B_Q, y_B_Q, curve, low, high)
+            level, slope, spread, _ = curve.T[..., None]
+            expected = clipped_mean(level + slope * self.truth_Q, spread, low, high)
+            slope_of_group = beyond - (expected * moved).sum(axis=1)
+        return curve
