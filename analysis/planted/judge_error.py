@@ -16,7 +16,7 @@ from analysis.run.onset import line
 from analysis.statistics.estimate import Estimate
 from analysis.statistics.intervals import mean_interval
 from analysis.step.judge_error import calibrated, taken_apart
-from analysis.step.ledger import shares
+from analysis.step.ledger import advantage_parts, shares
 
 STEPS, GROUPS, GROUP, CRITERIA = 40, 8, 8, 4
 FALL = (0.75, 0.35)
@@ -104,12 +104,18 @@ def slopes(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     return out
 
 
+def shares_of(run: Run) -> dict[str, float]:
+    """`shares` of a whole run at once."""
+    error = taken_apart(run, run.reward)
+    return shares(error, advantage_parts(run, error, run.scale))
+
+
 def unpaid(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """Share of the advantages that is bias, of a noisy judge without one: t over five runs."""
     judge, found = Judge(noise_sd=0.2), []
     for _ in range(count // SHARE):
         runs = [falling(rng, judge) for _ in range(SEEDS)]
-        of_runs = [shares(run, taken_apart(run, run.reward), "group") for run in runs]
+        of_runs = [shares_of(run) for run in runs]
         found.append(mean_interval([row["share/bias"] for row in of_runs]))
     return {"bias share of a noisy judge": trials(0.0, found)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ def step_row(run: Run, errors: tuple[Parts, Parts] | None = None) -> dict[str, f
     total, of_truth, of_bias = split(reward, truth, run.scale)
     bias = within_regression(run.judge - truth, run.features)
     push = within_regression(total, run.features)
+    parts = advantage_parts(run, of_reward, run.scale)
+    undivided = advantage_parts(run, of_reward, "none")
     judged = np.isfinite(of_judge.of["noise"])
     row: dict[str, float] = {
         "groups": float(len(reward)),
@@ -55,8 +57,8 @@ def step_row(run: Run, errors: tuple[Parts, Parts] | None = None) -> dict[str, f
         "advantage_r2": push.r2,
         "slope": of_judge.calibration.slope,
         **{f"gap/{name}": known_mean(part[judged]) for name, part in of_judge.of.items()},
-        **shares(run, of_reward, run.scale),
-        "bias_share_none": shares(run, of_reward, "none")["bias_share"],
+        **shares(of_reward, parts),
+        "bias_share_none": shares(of_reward, undivided)["bias_share"],
         "tied": known_mean(tied_groups(truth, reward)),
         "dead": known_mean(dead_groups(reward)),
         "too_few": known_mean((np.isfinite(reward).sum(axis=1) < 2).astype(float)),
@@ -67,10 +69,14 @@ def step_row(run: Run, errors: tuple[Parts, Parts] | None = None) -> dict[str, f
         gap = abs(advantages(reward, scale) - run.advantage)[np.isfinite(reward)]
         gap = gap[np.isfinite(gap)]
         row[f"check/{scale}"] = float(gap.max()) if len(gap) else float("nan")
-    parts = {"cov": total, "cov_truth": of_truth, "cov_bias": of_bias}
-    parts["cov_bias_none"] = split(reward, truth, "none")[2]
-    parts |= {f"error_{name}": part for name, part in advantage_parts(run, of_reward).items()}
-    covariances = {key: group_cov(part, run.features) for key, part in parts.items()}
+    pushes = {"cov": total, "cov_truth": of_truth, "cov_bias": of_bias}
+    pushes["cov_bias_none"] = split(reward, truth, "none")[2]
+    pushes |= {f"error_{name}": parts[name] for name in ("clip", "bias")}
+    covariances = {key: group_cov(part, run.features) for key, part in pushes.items()}
+    steeper = (of_reward.calibration.slope - 1) * covariances["cov_truth"]
+    covariances["error_compression"] = steeper
+    others = steeper + covariances["error_clip"] + covariances["error_bias"]
+    covariances["error_noise"] = covariances["cov_bias"] - others
     for k, name in enumerate(run.names):
         row[f"bias/{name}"], row[f"bias_se/{name}"] = bias.coef_K[k], bias.se_K[k]
         row[f"unique/{name}"] = push.unique_K[k]
@@ -96,28 +102,34 @@ def errors_of(run: Run) -> tuple[Parts, Parts]:
     return of_reward, of_reward if same else taken_apart(run, run.judge)
 
 
-def advantage_parts(run: Run, error: Parts, scale: str | None = None) -> dict[str, np.ndarray]:
-    """The bias part of `split` as the sum of `PARTS`, each (P, G): noise is what others leave."""
-    _, passes = passing(run.reward, run.truth, scale or run.scale)
-    parts = {name: passes(error.of[name]) for name in PARTS if name != "noise"}
-    of_bias = split(run.reward, run.truth, scale or run.scale)[2]
-    return parts | {"noise": of_bias - sum(parts.values())}
+def advantage_parts(run: Run, error: Parts, scale: str) -> dict[str, np.ndarray]:
+    """Advantages as the sum of ``truth`` and `PARTS`, each (P, G), divided as `split` divides them.
+
+    Noise is what the others leave. ``product`` is no part: it is that of the bias by either half of
+    the prompts.
+    """
+    total, passes = passing(run.reward, run.truth, scale)
+    of_truth = passes(run.truth)
+    parts = {
+        "compression": (error.calibration.slope - 1) * of_truth,
+        "clip": passes(error.of["clip"]),
+        "bias": passes(error.of["bias"]),
+    }
+    first, second = map(passes, error.halves)
+    noise = total - of_truth - sum(parts.values())
+    return {"truth": of_truth, **parts, "noise": noise, "product": first * second}
 
 
-def shares(run: Run, error: Parts, scale: str) -> dict[str, float]:
-    """Sums of squares of the truth's part and of `PARTS` over their sum, covariances left out.
+def shares(error: Parts, parts: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Sums of squares of `advantage_parts` over their sum, covariances left out.
 
     What sampling error adds to the squares of slope and bias is taken off (bias: the product of two
     halves), so that they have mean 0 where there is none, and may be below.
     """
-    _, passes = passing(run.reward, run.truth, scale)
-    squares = {"truth": float(np.nansum(passes(run.truth) ** 2))}
-    parts = advantage_parts(run, error, scale)
-    squares |= {name: float(np.nansum(part**2)) for name, part in parts.items()}
+    squares = {name: float(np.nansum(parts[name] ** 2)) for name in ("truth", *PARTS)}
     slope, se = error.calibration.slope, error.calibration.slope_se
     squares["compression"] = ((slope - 1) ** 2 - se**2) * squares["truth"]
-    first, second = map(passes, error.halves)
-    by_chance = squares["bias"] - float(np.nansum(first * second))
+    by_chance = squares["bias"] - float(np.nansum(parts["product"]))
     squares["bias"] -= by_chance
     squares["noise"] += by_chance
     total = sum(squares.values())

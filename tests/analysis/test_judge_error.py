@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import integrate
 from scipy.stats import norm
 
-from analysis.planted.judge_error import DOSE, JUDGES, Judge, falling
+from analysis.planted.judge_error import DOSE, JUDGES, Judge, falling, shares_of
 from analysis.records.runs import Run
 from analysis.reports import sections
 from analysis.reports.evidence import Evidence, of_records
@@ -23,7 +23,7 @@ from analysis.statistics.bootstrap import group_sums
 from analysis.statistics.clipped_line import clipped_mean
 from analysis.statistics.intervals import mean_interval
 from analysis.step.judge_error import PARTS, calibrated, taken_apart
-from analysis.step.ledger import advantage_parts, errors_of, gap_table, ledger, shares, step_row
+from analysis.step.ledger import advantage_parts, errors_of, gap_table, ledger, step_row
 from analysis.step.transmission import split
 from study.features import FEATURES
 from study.rewards.advantages import advantages
@@ -52,8 +52,8 @@ def test_the_parts_add_up(judge: Judge, scale: str) -> None:
     total = apart.level + sum(apart.of[name] for name in PARTS)
     np.testing.assert_allclose(total, score - run.truth, atol=1e-12)
     of_bias = split(score, run.truth, scale)[2]
-    parts = advantage_parts(run, apart)
-    np.testing.assert_allclose(sum(parts.values()), of_bias, atol=1e-12)
+    parts = advantage_parts(run, apart, scale)
+    np.testing.assert_allclose(sum(parts[name] for name in PARTS), of_bias, atol=1e-12)
     row = step_row(run)
     for name in run.names:
         added = sum(row[f"error_{part}/{name}"] for part in PARTS)
@@ -127,7 +127,7 @@ def test_a_noisy_judge_has_no_bias() -> None:
     rng, found = np.random.default_rng(4), []
     for _ in range(5):
         run = falling(rng, NOISY)
-        found.append(shares(run, taken_apart(run, run.reward), "group"))
+        found.append(shares_of(run))
     bias = mean_interval([row["share/bias"] for row in found])
     assert bias.low <= 0 <= bias.high and abs(bias.value) < 0.005
     assert np.mean([row["share/noise"] for row in found]) > 0.35
@@ -140,7 +140,7 @@ def test_a_paid_behaviour_is_bias_and_nothing_else() -> None:
     run = falling(rng, Judge(noise_sd=0.0))
     score = run.truth + 0.2 * run.features[..., 0]
     run = replace(run, reward=score, judge=score, scale="none")
-    found = shares(run, taken_apart(run, score), "none")
+    found = shares_of(run)
 
     def within(values: np.ndarray) -> float:
         return ((values - values.mean(axis=1, keepdims=True)) ** 2).sum()
