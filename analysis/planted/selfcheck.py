@@ -17,7 +17,16 @@ import pandas as pd
 from scipy import stats
 from scipy.stats import norm
 
-from analysis.planted import field, judges, mixture, onset, propagation, trained, workflow
+from analysis.planted import (
+    field,
+    judge_error,
+    judges,
+    mixture,
+    onset,
+    propagation,
+    trained,
+    workflow,
+)
 from analysis.planted.trials import Check, Trials, replicated, silent, trials
 from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
 from analysis.records.behaviour import shift
@@ -196,6 +205,7 @@ def failures(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 CHECKS: tuple[Check, ...] = (
     *(run_level, regression, ledger_columns, coarse_columns, noise_columns, drift, failures),
     *onset.CHECKS,
+    *judge_error.CHECKS,
     *propagation.CHECKS,
     *judges.CHECKS,
     *mixture.CHECKS,

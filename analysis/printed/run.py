@@ -28,6 +28,7 @@ def onset_text(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
                 "steps": str(line.steps),
                 "gap first": number(line.gap_first, sign=True),
                 "last": number(line.gap_last, sign=True),
+                "explained": number(line.explained, sign=True),
                 "onset [95 %]": estimate(step.value, step.low, step.high, sign=False),
                 "p": p_value(onset.p),
                 "rise": number(onset.rise, sign=True),
@@ -43,7 +44,8 @@ def onset_text(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
     return _table(
         rows,
         "Unit: a run; intervals resample groups within steps and say nothing of other runs. "
-        "Onset is where judge - truth begins to rise; p is against group-sampling noise.",
+        "Onset is where judge - truth begins to rise beyond what the judge's calibration on the "
+        "first steps explains; p is against group-sampling noise and refits of the calibration.",
         *_rule(runs, lines),
         *_by_note(notes),
     )
@@ -55,10 +57,10 @@ def _rule(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
         if (rule := line.rule) is not None:
             share = planted_false_alarms(run, rule)
             return [
-                f"Alarm: CUSUM of the gap over the mean of the first {rule.baseline} steps, slack "
-                f"{rule.slack:g} SE, limit {rule.limit:.2f} SE; it stops {share.value:.1%} "
-                f"[{share.low:.1%}, {share.high:.1%}] of 500 simulated bias-free runs of this "
-                "shape (Wilson)."
+                f"Alarm: CUSUM of that part of the gap over the mean of the first {rule.baseline} "
+                f"steps, slack {rule.slack:g} SE, limit {rule.limit:.2f} SE; it stops "
+                f"{share.value:.1%} [{share.low:.1%}, {share.high:.1%}] of 500 simulated bias-free "
+                "runs of this shape (Wilson)."
             ]
     return ["Alarm: no run is long enough, with two groups a step, for the rule."]
 

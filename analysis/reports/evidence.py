@@ -42,7 +42,7 @@ from analysis.run.best_of_n import BestOfN, best_of_n
 from analysis.run.frozen import frozen_shifts, has_frozen
 from analysis.run.onset import Line, own_line
 from analysis.run.overopt import rows
-from analysis.step.ledger import judge_table, ledger
+from analysis.step.ledger import gap_table, judge_table, ledger
 from study.features import FEATURES
 
 
@@ -82,6 +82,8 @@ class Evidence:
     """`analysis.step.ledger.ledger`: one row per run and step."""
     ledger_by_arm: pd.DataFrame
     """`analysis.step.ledger.judge_table`: arm, metric, mean, low, high, n."""
+    gap_parts: pd.DataFrame
+    """`analysis.step.ledger.gap_table`: how far each part of judge - truth moved, by arm."""
     predicted: list[Predicted]
     calibration: list[Calibration]
     no_prediction: str
@@ -202,6 +204,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         doses=dose_responses(used),
         ledger=steps,
         ledger_by_arm=judge_table(by_arm, steps),
+        gap_parts=gap_table(steps),
         predicted=predicted,
         calibration=calibration,
         no_prediction=no_prediction,

@@ -45,7 +45,7 @@ def head(evidence: Evidence) -> list[str]:
     """Title, findings, limits, and how to read the numbers."""
     rests = "frozen" if evidence.frozen else "rollouts"
     return [
-        f"<h1>Bias report: {markup.escape(evidence.name)}</h1>",
+        f"<h1>Judge report: {markup.escape(evidence.name)}</h1>",
         "<h2>Findings</h2>",
         markup.sentences(findings(evidence)),
         "<h2>What cannot be concluded</h2>",
@@ -76,7 +76,10 @@ def gap(evidence: Evidence) -> list[str]:
     curves = drift.learning_curves(evidence.scores)
     has_gap = curves.loc[curves["metric"] == "gap", "mean"].notna().any()
     drawn = _figure("gap", figures.gap, curves) if has_gap else paragraph(EMPTY["gap"])
-    return [_title("gap"), drawn]
+    parts = tables.ledger_table(evidence.gap_parts, "gap")
+    if parts.empty:
+        return [_title("gap"), drawn, *([paragraph(EMPTY["gap_parts"])] if has_gap else [])]
+    return [_title("gap"), drawn, markup.table(parts), paragraph(PARAGRAPHS["gap"])]
 
 
 def behaviours(evidence: Evidence) -> list[str]:

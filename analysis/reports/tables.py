@@ -184,17 +184,20 @@ def dose_table(dose: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame([row])
 
 
-def ledger_table(table: pd.DataFrame) -> pd.DataFrame:
+def ledger_table(table: pd.DataFrame, labels: str = "ledger") -> pd.DataFrame:
     """Metrics of ``texts.yaml`` by arm, intervals over runs; those that no arm has are left out."""
     runs = table.groupby("arm", sort=False)["n"].max().astype(int)
     rows = []
-    for metric, label in TEXTS["ledger"].items():
+    head = TEXTS["heads"][labels]
+    for metric, label in TEXTS[labels].items():
         by_arm = table[table["metric"] == metric].set_index("arm").reindex(runs.index)
         if by_arm["mean"].notna().any():
-            line = {"mean over steps": label}
+            line = {head: label}
             for arm, row in by_arm.iterrows():
                 name = f"{arm} ({runs[arm]} run{'' if runs[arm] == 1 else 's'})"
-                line[name] = markup.estimate(row["mean"], row["low"], row["high"], sign=False)
+                line[name] = markup.estimate(
+                    row["mean"], row["low"], row["high"], sign=labels != "ledger"
+                )
             rows.append(line)
     return pd.DataFrame(rows)
 
@@ -213,6 +216,7 @@ def onset_table(lines: Iterable[Line]) -> pd.DataFrame:
                 "seed": line.seed,
                 "gap, first": line.gap_first,
                 "gap, last": line.gap_last,
+                "rise explained": line.explained,
                 "onset (step)": begun,
                 "p": markup.p_value(onset.p),
                 "early stop (step)": "" if line.alarm is None else str(line.alarm),

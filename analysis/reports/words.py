@@ -26,13 +26,15 @@ ALPHA = 0.05
 """Chance at which a sentence is said where nothing is behind it."""
 EXPLAINED = 0.5
 """R2 over runs from which what was rewarded is said to explain a behaviour."""
+FEW_PERCENT = 0.02
+"""Share of the advantages below which an error is not named; a single run has no interval."""
 _finding = partial(said, "findings")
 MOST_PAIRS = 2
 """Of behaviours of which one was given up for the other, that an arm's findings name."""
 
 
 def findings(evidence: Evidence) -> list[str]:
-    """What the study shows: its extent, each arm, missing verdicts, then how the bias got in."""
+    """What the study shows: its extent, each arm, missing verdicts, then how the errors got in."""
     lines = [_extent(evidence), _rests(evidence)]
     for arm in evidence.arms:
         lines.append(_levels(evidence, arm))
@@ -40,7 +42,7 @@ def findings(evidence: Evidence) -> list[str]:
             lines.append(_against_base(evidence, arm))
     lines += [
         *_missing(evidence),
-        _advantages(evidence),
+        *_advantages(evidence),
         *_explained(evidence),
         _begun(evidence),
         _peaks(evidence),
@@ -139,16 +141,28 @@ def _missing(evidence: Evidence) -> Iterator[str]:
         yield _finding("missing", percent=100 * row["unscored"], reasons=reasons, **named)
 
 
-def _advantages(evidence: Evidence) -> str:
-    """How much of the advantages came from the judge's error."""
-    table = evidence.ledger_by_arm
-    shares = table[(table["metric"] == "bias_share") & table["mean"].notna()]
+def _advantages(evidence: Evidence) -> Iterator[str]:
+    """How much of the advantages the judge's bias made, of the arms whose interval does not
+    hold 0; then the errors that no behaviour is paid for."""
+    by_metric = dict(list(evidence.ledger_by_arm.groupby("metric")))
+    shares = by_metric.get("bias_share", evidence.ledger_by_arm.iloc[:0])
+    told = shares[(shares["mean"] >= FEW_PERCENT) & ~(shares["low"] <= 0)]
     by_arm = [
         f"{row['arm']} {number(100 * row['mean'])} % "
         f"{bracket(100 * row['low'], 100 * row['high'])}".strip()
-        for row in shares.sort_values("mean", ascending=False).to_dict("records")
+        for row in told.sort_values("mean", ascending=False).to_dict("records")
     ]
-    return _finding("advantages", shares=", ".join(by_arm)) if by_arm else ""
+    if by_arm:
+        yield _finding("advantages", shares=", ".join(by_arm))
+    others = defaultdict(list)
+    for part in ("compression", "clip", "noise"):
+        for row in by_metric.get(f"share/{part}", shares.iloc[:0]).to_dict("records"):
+            if row["mean"] >= FEW_PERCENT and not row["low"] <= 0:
+                name = {"clip": "the ends of the scale"}.get(part, part)
+                others[row["arm"]].append(f"{name} {number(100 * row['mean'])} %")
+    if others:
+        errors = "; ".join(f"{arm} {', '.join(parts)}" for arm, parts in others.items())
+        yield _finding("errors", shares=errors)
 
 
 def _explained(evidence: Evidence) -> Iterator[str]:
