@@ -89,9 +89,9 @@ def test_a_layout_that_fails_gives_way_to_the_next(beta, tmp_path, cache, monkey
         return flex(self, *args)
 
     monkeypatch.setattr(prefix.Flex, "attend", noted)
-    plain = run(study(beta=beta), tmp_path / "plain", cache)
+    plain = run(study(beta=beta, reference=0.0), tmp_path / "plain", cache)
     monkeypatch.setattr(prefix, "layouts", lambda device: [prefix.Flex, None])
-    ours = run(study(beta=beta), tmp_path / "flex", cache)
+    ours = run(study(beta=beta, reference=0.0), tmp_path / "flex", cache)
     assert set(asked) == ({True} if beta == 0.0 else {True, False})
     assert ours.trainer._layouts == [None]
     assert [line["metrics"]["system/shared_prefix"] for line in ours.lines] == [1.0, 1.0]
