@@ -127,6 +127,7 @@ class Window:
             else:
                 curve = refitted(self.truth_Q, n_B_Q, y_B_Q, curve, low, high)
             level, slope, spread, _ = curve.T[..., None]
-            expected = clipped_mean(level + slope * self.truth_Q, spread, low, high)
-            slope_of_group = beyond - (expected * moved).sum(axis=1)
+            line = level + slope * self.truth_Q
+            bent = clipped_mean(line, spread, low, high) - line
+            slope_of_group = beyond - curve[:, 1] * with_truth[:, 0] - (bent * moved).sum(axis=1)
         return curve

@@ -122,6 +122,17 @@ def test_a_compressing_judge_without_noise_is_known_exactly() -> None:
     assert found.alarm is None and np.isnan(found.onset.step.value)
 
 
+def test_truths_of_any_value_leave_nothing_of_an_exact_judge() -> None:
+    """More truths than are told apart, in groups that differ: only rounding is left."""
+    rng = np.random.default_rng(14)
+    run = falling(rng, Judge())
+    truth = np.clip(run.truth * rng.uniform(0.8, 1.0, run.truth.shape), 0, 1)
+    run = replace(run, truth=truth, judge=0.4 * truth + 0.3)
+    found = calibrated(run, run.judge)
+    assert found.slope == pytest.approx(0.4, abs=1e-7)
+    assert line(run, ()).onset.note == "the gap is constant"
+
+
 def test_a_noisy_judge_has_no_bias() -> None:
     """Its error is nearly half of the squares, and the interval over five runs holds 0."""
     rng, found = np.random.default_rng(4), []
@@ -227,7 +238,8 @@ def test_refits_vary_as_calibrations_of_other_runs_do() -> None:
         if seed < 20:
             moves = found.deviations(step_P, truth)
             told.append((moves[:, -1] - moves[:, :4].mean(axis=1)).std())
-    assert np.mean(told) == pytest.approx(np.std(expected), rel=0.35)
+    # safer than that by what is not known of the ends of the scale
+    assert 0.9 * np.std(expected) <= np.mean(told) <= 1.7 * np.std(expected)
 
 
 def test_composed_rewards_have_a_calibration_of_their_own() -> None:
