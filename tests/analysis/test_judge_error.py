@@ -250,6 +250,37 @@ def test_composed_rewards_have_a_calibration_of_their_own() -> None:
     assert of_reward.calibration.slope == pytest.approx(0.75, abs=0.05)
 
 
+def odd_runs() -> dict[str, Run]:
+    """Runs of a judge that says half of the truth, each with something missing or the same."""
+    run = falling(np.random.default_rng(15), JUDGES["compressing"])
+    first, z, nothing = np.arange(8) < 1, run.features, np.full(run.truth.shape, NAN)
+    yes = (run.judge > 0.3).astype(float)
+    with_truth = np.concatenate([z, run.truth[..., None]], axis=-1)
+    return {
+        "behaviours of one member unknown": replace(run, features=np.where(first[:, None], NAN, z)),
+        "a behaviour that nobody measured": replace(run, features=z * [1, NAN, 1]),
+        "no behaviour": replace(run, features=z[..., :0], names=()),
+        "the truth a behaviour": replace(run, features=with_truth, names=(*run.names, "t")),
+        "rewards of another scale": replace(run, reward=15 * run.judge - 5),
+        "yes and no": replace(run, judge=yes, reward=yes),
+        "one score": replace(run, judge=0 * yes + 1, reward=0 * yes + 1),
+        "truth tied in groups": replace(run, truth=np.repeat(run.truth[:, :1], 8, axis=1)),
+        "no score": replace(run, judge=nothing, reward=nothing),
+    }
+
+
+@pytest.mark.parametrize("name", odd_runs())
+def test_what_is_missing_or_the_same_is_no_alarm(name: str) -> None:
+    run = odd_runs()[name]
+    steps = ledger([replace(run, advantage=advantages(run.reward, "group"))])
+    found = line(run, ())
+    assert found.alarm is None and not found.onset.p <= 0.01
+    if name in ("behaviours of one member unknown", "no behaviour", "the truth a behaviour"):
+        assert steps["slope"][0] == pytest.approx(0.5, abs=0.15)
+    shares = steps["share/bias"].mean()
+    assert np.isnan(shares) or abs(shares) < 0.06
+
+
 BY_ARM = {"sim-fair": NOISY, "sim-flaky": Judge(slope=0.5), "sim-verbose": JUDGES["clipped"]}
 
 
