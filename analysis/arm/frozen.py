@@ -20,7 +20,8 @@ def held_out_table(runs: Sequence[Run], base: str | None) -> pd.DataFrame:
     ``greedy`` (the shift of the most probable answers), ``training`` (of the rollouts, between the
     first and the last tenth of the steps) and ``apart``, ``apart_low``, ``apart_high``: held-out
     minus training, with its 95 % t interval over runs. About 0 is a shift that transfers. Metrics
-    that no held-out answer has are left out, and so are runs without frozen evaluation.
+    that no held-out answer has, or that are the same at both ends of every arm, are left out, and
+    so are runs without frozen evaluation.
     """
     evaluated = [run for run in runs if has_frozen(run)]
     drawn, greedy = frozen_shifts(evaluated), frozen_shifts(evaluated, "greedy")
@@ -43,4 +44,9 @@ def held_out_table(runs: Sequence[Run], base: str | None) -> pd.DataFrame:
         )
     names = ["greedy", "training", "apart", "apart_low", "apart_high"]
     whole = table.join(pd.DataFrame(added, index=table.index, columns=names, dtype=np.float64))
-    return whole[whole["shift"].notna()].reset_index(drop=True)
+    levels = whole.groupby("metric")[["first", "last"]].agg(["min", "max"])
+    low, high = (levels.xs(end, axis=1, level=1) for end in ("min", "max"))
+    varying = set(levels.index[high.max(axis=1) > low.min(axis=1)])
+    varying |= set(whole.loc[whole["training"].abs() > 0, "metric"])
+    told = whole["shift"].notna() & whole["metric"].isin(varying)
+    return whole[told].reset_index(drop=True)
