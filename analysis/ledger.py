@@ -9,14 +9,15 @@ from pathlib import Path
 from analysis.printed import NO_RUN, with_problems
 from analysis.records.runs import read_runs
 from analysis.reports.markup import MISSING, estimate
-from analysis.step.ledger import judge_table, ledger
+from analysis.step.ledger import ERRORS, SHARES, judge_table, ledger
 from study.cli import StudyOptions, command, output
 from study.rewards.failure import REPLAY_POLICIES
 
-_PER_FEATURE = ("bias", "cov", "cov_truth", "cov_bias", "cov_bias_none", "unique")
+_PER_FEATURE = ("bias", "cov", "cov_truth", "cov_bias", "cov_bias_none", "unique", *ERRORS)
 _PER_RUN = (
     *("unscored", "tied", "dead", "too_few", "phi", "j", "gain", "gain_tied", "amplification"),
-    *("bias_share", "bias_share_none", "bias_r2", "advantage_r2"),
+    *("slope", *SHARES, "bias_share_none"),
+    *("bias_r2", "advantage_r2"),
 )
 _PER_POLICY = tuple(f"{name}/{key}" for name in REPLAY_POLICIES[1:] for key in ("cosine", "flips"))
 
@@ -40,7 +41,7 @@ def main(options: Options) -> int:
         lines.append(
             f"\n{arm}: {rows['n'].max()} runs; mean over steps [95 % t interval over runs]"
         )
-        lines += [f"  {metric:<16} {text[metric]}" for metric in _PER_RUN]
+        lines += [f"  {metric:<18} {text[metric]}" for metric in _PER_RUN]
         lines += [f"  {metric:<24} {text[metric]}" for metric in (*aligned, *_PER_POLICY)]
         width = 2 + max(map(len, (*runs[0].names, "repetition")))
         lines.append(f"  {'feature':<{width}}" + "".join(f"{key:<32}" for key in _PER_FEATURE))

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.printed import show, with_problems
-from analysis.printed.run import overopt_text, without_infinities
+from analysis.printed.run import best_of_n_text, overopt_text, without_infinities
 from analysis.records.runs import read_runs
+from analysis.run.best_of_n import best_of_n
 from analysis.run.overopt import rows
+from analysis.statistics.estimate import columns
 from study.cli import StudyOptions, command, output
+from study.files import write_json
 
 
 @dataclass(frozen=True)
 class Options(StudyOptions):
     out: Path | None = output("JSON file for the numbers")
+    best_of_n: Path | None = output("JSON file for what choosing by each judge would give")
 
 
 @command("analysis.overopt study=quickstart", __doc__, Options)
@@ -24,7 +28,11 @@ def main(options: Options) -> int:
     runs, problems = read_runs(options.folder)
     table = [row for run in runs for row in rows(run)]
     numbers = without_infinities(table)
-    return show(options, numbers, lambda: with_problems(overopt_text(table), problems))
+    chosen = best_of_n(runs)
+    if options.best_of_n:
+        write_json(options.best_of_n, [columns(line) for line in chosen])
+    lines = [*overopt_text(table), *best_of_n_text(chosen)]
+    return show(options, numbers, lambda: with_problems(lines, problems))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@
     python -m experiments.data verify data=official
     python -m experiments.data register path=mine.jsonl
     python -m experiments.data draw data=plan-c steps=100 prompts_per_step=4 seed=0 out=drawn.jsonl
+    python -m experiments.data biasset n=250 seed=0 out=bias.jsonl
+    python -m experiments.data biasset out=bias.jsonl fill=ypolicy_raw run=runs/STUDY/CELL
+    python -m experiments.data biasset out=bias.jsonl fill=variants rewriter=qwen3-32b
     python -m experiments.data describe task=verinstruct-verif
     python -m experiments.data prepare task=verinstruct-verif out=verinstruct.jsonl
     python -m experiments.data verify path=verinstruct.jsonl
@@ -14,6 +17,7 @@ test/ and a manifest with hashes of sources and rows, counts by set and split, l
 was left out because it would leak. With task=, they are those of a file of prompts, and out= is a
 file in the plain short form. register makes such a folder of {problem, answer, type}. draw writes
 the rows that a run of task=mixed draws from such a folder, step by step, and info.json beside them.
+biasset draws the prompts that probe judges for biases and fills their slots: docs/probes.md.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.datasets import prompt_files, register
+from experiments.datasets.bias_set import BiasSetOptions, bias_set
 from experiments.datasets.download import completed, download
 from experiments.datasets.draw import draw
 from experiments.datasets.parts import part
@@ -48,14 +53,15 @@ from study.tasks.where import task_path
 BY_TASK = ("prepare", "describe")
 BY_DATA = ("download", "prepare", "verify", "register", "draw")
 DRAWN = ("draw",)
+BIAS = ("biasset",)
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(BiasSetOptions):
     what: str = word(
         "fetch the files of sets, prepare rows, verify them, make rows of your own file, draw from"
-        " them as a run does, or describe a task's",
-        *("download", "prepare", "verify", "register", "draw", "describe"),
+        " them as a run does, describe a task's, or make the set that probes judges for biases",
+        *("download", "prepare", "verify", "register", "draw", "describe", "biasset"),
     )
     data: str = preset("data", default="", only=BY_DATA)
     task: str = preset("task", default="", only=BY_TASK)
@@ -66,17 +72,21 @@ class Options:
         only=("download", "prepare", "verify", "draw"),
     )
     out: Path | None = option(
-        "folder of the rows, default data/PRESET; with task= or draw a JSONL file", only=BY_DATA
+        "folder of the rows, default data/PRESET; with task=, draw or biasset a JSONL file",
+        only=(*BY_DATA, *BIAS),
     )
     path: Path | None = option(
-        "prepared file or folder, or the rows to register", only=("verify", "register", "draw")
+        "prepared file or folder, the rows to register, or a bias set to go on with",
+        only=("verify", "register", "draw", *BIAS),
     )
     steps: int = option("steps of the run", legal=Number(1, high=MANY), required=True, only=DRAWN)
     prompts_per_step: int = option(
         "prompts of a step", legal=Number(1, high=MANY), required=True, only=DRAWN
     )
-    seed: int = option("seed of the run", 0, Number(0, high=MOST_SEED), only=DRAWN)
-    overrides: list[str] = overrides("data.", "task.", only=(*BY_DATA, "describe"))
+    seed: int = option(
+        "seed of the run, or of the draw", 0, Number(0, high=MOST_SEED), only=(*DRAWN, *BIAS)
+    )
+    overrides: list[str] = overrides("data.", "task.", "judge.", only=(*BY_DATA, "describe", *BIAS))
 
     def check(self) -> None:
         """Refuse what does not go together."""
@@ -102,13 +112,16 @@ class Options:
                 "experiments.data draw needs out= (JSONL file), and data= (preset that was prepared"
                 " in data/PRESET) or path= (prepared folder)."
             )
-        if self.what == "draw" and self.out:
+        if self.what == "biasset":
+            self.check_bias_set(self.path, self.out)
+        if self.what in (*DRAWN, *BIAS) and self.out:
             check_place("out", self.out)
         if self.what == "draw" and self.typed("task.path="):
             raise UserError(
                 "task.path= has no meaning with draw. Give the prepared folder as path=."
             )
         wanted = "task." if self.task else ("data.", "task.") if self.what == "draw" else "data."
+        wanted = "judge." if self.what == "biasset" else wanted
         for typed in self.overrides:
             if not typed.lstrip("+~").startswith(wanted):
                 raise UserError(f"{typed} has no meaning here: settings begin with {wanted}.")
@@ -205,6 +218,11 @@ def _folder(options: Options, name: str) -> Path:
     return options.out or Path("data") / name
 
 
+def _bias_set(options: Options) -> dict[str, Any]:
+    assert options.out is not None, "it was asked for"
+    return bias_set(options, options.path, options.out, options.seed, options.overrides)
+
+
 COMMANDS: dict[str, Callable[[Options], dict[str, Any]]] = {
     "download": _download,
     "prepare": _prepare,
@@ -212,6 +230,7 @@ COMMANDS: dict[str, Callable[[Options], dict[str, Any]]] = {
     "register": _register,
     "draw": _draw,
     "describe": _describe,
+    "biasset": _bias_set,
 }
 
 

@@ -90,7 +90,8 @@ def step_memory(shape: Shape, config: Study, prompt_tokens: int = PROMPT_TOKENS)
     trainer, lora = config.trainer, config.policy.lora
     size = BYTES.get(config.policy.dtype, 4)
     trained = shape.weights if lora is None else shape.adapter(lora.r)
-    copies = 1 + (lora is None and trainer.beta > 0)  # the reference of full weights is a copy
+    # the reference of full weights is a copy
+    copies = 1 + (lora is None and (trainer.beta > 0 or trainer.reference > 0))
     rollouts = trainer.prompts_per_step * trainer.group_size
     length = prompt_tokens + trainer.max_completion_length
     cache = length * 2 * shape.layers * shape.key_value * size
@@ -159,16 +160,19 @@ def check_memory(todo: Sequence[Cell], refuse: bool = True) -> None:
         text = (
             f"A step of policy={config.policy.name} takes about {peak(parts) / GIB:.1f} GiB"
             f" ({told}; prompts of {PROMPT_TOKENS} tokens), and {device} has"
-            f" {available / GIB:.1f} GiB{taken}. {_remedy(config, parts)}"
+            f" {available / GIB:.1f} GiB{taken}. {_remedy(config, parts, left)}"
         )
         if refuse and parts["weights"] + parts["training"] > left:
             raise UserError(text)
         say(text)
 
 
-def _remedy(config: Study, parts: dict[str, int]) -> str:
-    """What to type to make the largest part smaller."""
+def _remedy(config: Study, parts: dict[str, int], left: float) -> str:
+    """What to type to make the largest part smaller; ``left`` is what is available."""
     trainer = config.trainer
+    copied = config.policy.lora is None and trainer.beta == 0 and trainer.reference > 0
+    if copied and peak(parts) - parts["weights"] // 2 <= left:
+        return "Type trainer.reference=0, which keeps no copy of the initial weights"
     if config.policy.lora is None and parts["training"] > parts["weights"]:
         return "Train an adapter instead of all weights, for example: policy.lora.r=64"
     if parts["update"] >= parts["generation"]:

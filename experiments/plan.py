@@ -46,9 +46,31 @@ def show_plan(todo: Sequence[Cell]) -> int:
         f"about {total['tokens_in']} tokens in and {total['tokens_out']} out; "
         f"{left} calls in cells that are not done (before retries, less what the store holds)"
     )
-    for line in [*executor_lines(todo), *order_lines(todo), *power_lines(*design(todo))]:
+    costs_told = [*price_lines(todo), *executor_lines(todo)]
+    for line in [*costs_told, *order_lines(todo), *power_lines(*design(todo))]:
         print(line)
     return 0
+
+
+def price_lines(todo: Sequence[Cell]) -> list[str]:
+    """What judges with a price come to, in all cells together, and who of the others is real."""
+    usd: dict[str, float] = defaultdict(float)
+    unpriced: dict[str, None] = {}
+    for cell in todo:
+        for judge in (cell.config.judge, *cell.config.shadow_judges):
+            price = judge.price
+            if not (price.input or price.output):
+                unpriced |= {judge.name: None} if judge.simulated is None else {}
+                continue
+            alone = dataclasses.replace(cell.config, judge=judge, shadow_judges=[])
+            cost = expected(dataclasses.replace(cell, config=alone))
+            usd[judge.name] += cost["tokens_in"] * price.input / 1e6
+            usd[judge.name] += cost["tokens_out"] * price.output / 1e6
+    lines = [f"{name} would cost about ${amount:,.2f}" for name, amount in usd.items()]
+    if not lines:
+        return []
+    lines += [f"no price is set for {', '.join(unpriced)}"] if unpriced else []
+    return [f"{'; '.join(lines)} (in all cells, by judge.price, nothing of it cached)"]
 
 
 MODEL_CALLS = 2
@@ -136,21 +158,28 @@ THINKING_SHARE = 0.5
 def expected(cell: Cell) -> dict[str, int]:
     """Completions, judge calls and tokens of a whole cell, before the store saves any.
 
-    completions = T * P * G; calls = completions * votes * requests per verdict, summed over the
-    acting and the shadow judges.
+    completions = T * P * G and the answers of frozen evaluations; calls = completions * votes *
+    requests per verdict, summed over the acting and the shadow judges.
     """
     config = cell.config
     trainer = config.trainer
-    completions = trainer.steps * trainer.prompts_per_step * trainer.group_size
-    answer = round(ANSWER_SHARE * trainer.max_completion_length)
     task = json.dumps(dataclasses.asdict(config.task), sort_keys=True)
+    groups = {trainer.group_size: trainer.steps * trainer.prompts_per_step * trainer.group_size}
+    if trainer.eval_samples and trainer.eval_steps:
+        size, evaluations = 1 + trainer.eval_samples, 1 + -(-trainer.steps // trainer.eval_steps)
+        groups[size] = groups.get(size, 0) + size * _held_out(task) * evaluations
+    answer = round(ANSWER_SHARE * trainer.max_completion_length)
     totals = {"calls": 0.0, "tokens_in": 0.0, "tokens_out": 0.0}
     for judge in (config.judge, *config.shadow_judges):
         data = json.dumps(dataclasses.asdict(judge), sort_keys=True)
-        each = _per_verdict(data, task, config.reward.rules, trainer.group_size, answer)
-        for name, amount in zip(totals, each, strict=True):
-            totals[name] += completions * judge.sampling.votes * amount
-    return {"completions": completions, **{name: round(total) for name, total in totals.items()}}
+        for size, answers in groups.items():
+            each = _per_verdict(data, task, config.reward.rules, size, answer)
+            for name, amount in zip(totals, each, strict=True):
+                totals[name] += answers * judge.sampling.votes * amount
+    return {
+        "completions": sum(groups.values()),
+        **{name: round(total) for name, total in totals.items()},
+    }
 
 
 @functools.cache
@@ -190,6 +219,13 @@ def _thought(model: Model) -> float:
     """Tokens that a model thinks before a reply."""
     thinks = model.sampling.thinking or dialect_of(model).thinking == "always"
     return THINKING_SHARE * model.sampling.max_tokens if thinks else 0.0
+
+
+@functools.cache
+def _held_out(task_json: str) -> int:
+    """Held-out rows of a task."""
+    task: Task = freeze(Task, json.loads(task_json))
+    return len(task_module(task.name).rows(task, "eval"))
 
 
 @functools.cache

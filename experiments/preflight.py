@@ -222,7 +222,14 @@ def check_policies(todo: Sequence[Cell]) -> None:
 def check_held_out(config: Study) -> None:
     """Refuse evaluations of held-out rows that there are not, or that no rule can score, and kept
     policies of steps that are not evaluated."""
-    every, task = config.trainer.eval_steps, config.task
+    every, task, samples = config.trainer.eval_steps, config.task, config.trainer.eval_samples
+    off = "trainer.eval_steps=0" + (" trainer.eval_samples=0" if samples else "")
+    if samples and not every:
+        raise UserError(
+            f"trainer.eval_samples={samples} draws more answers to the held-out rows of evaluated"
+            " steps, and trainer.eval_steps=0 evaluates none. Type for example"
+            f" trainer.eval_steps={config.trainer.steps}, or trainer.eval_samples=0"
+        )
     if config.trainer.keep_steps and not every:
         raise UserError(
             "trainer.keep_steps=true keeps the policies of evaluated steps, and"
@@ -231,7 +238,7 @@ def check_held_out(config: Study) -> None:
     if every and (kind := processes_of(config).kind) in ("FSDP", "DEEPSPEED"):
         raise UserError(
             f"trainer.eval_steps={every} asks a policy whose weights are whole in one process, and"
-            f" {kind} spreads them. Type trainer.eval_steps=0"
+            f" {kind} spreads them. Type {off}"
         )
     if not every:
         return
@@ -239,12 +246,13 @@ def check_held_out(config: Study) -> None:
     if not len(held_out):
         raise UserError(
             f"trainer.eval_steps={every} scores held-out rows, and task={task.name} has none with"
-            f" task.eval_rows={task.eval_rows}. Type task.eval_rows=64, or trainer.eval_steps=0"
+            f" task.eval_rows={task.eval_rows}. Type task.eval_rows=64, or {off}"
         )
-    if not tells_truth(task, held_out):
+    if not samples and not tells_truth(task, held_out):
         raise UserError(
             f"trainer.eval_steps={every} scores held-out rows by rule, and task={task.name} has no"
-            " rule truth: none of its rows has a reference answer. Type trainer.eval_steps=0"
+            " rule truth: none of its rows has a reference answer. Type trainer.eval_samples=4,"
+            " which lets the judges score them too, or trainer.eval_steps=0"
         )
 
 

@@ -43,6 +43,7 @@ SPENT = "spent.json"
 PROBE = {
     **dict.fromkeys(("probe_id", "prompt_id", "prompt", "variant", "bias", "base"), "string"),
     **{"against": "string", "keeps": "bool", "how": "string", "text": "string", "truth": "float64"},
+    **dict.fromkeys(("dataset", "author", "author_family"), "string"),
 }
 ASKED = {
     **{"probe_id": "string", "setting": "string", "temperature": "float64", "order": "float64"},

@@ -245,6 +245,52 @@ class Scorer:
         self.heart.phase("updating")
         return [reward for reward, _ in rewarded]
 
+    def look(
+        self,
+        step: int,
+        rows: Sequence[Row],
+        texts_N: Sequence[str],
+        tokens_N: Sequence[int],
+        group_size: int,
+        judges: Sequence[Session],
+    ) -> tuple[StepRecord, list[Executed]]:
+        """Answers that nothing is learned from, as a step's are recorded: truths and verdicts, and
+        no reward. Also what each completion came to.
+
+        Args:
+            tokens_N: length of each completion.
+            judges: the acting judge and the shadow judges, as they are to be asked now.
+        """
+        executed_N = self.world.play(rows, texts_N)
+        parts = (
+            rows,
+            [each.answer or "" for each in executed_N],
+            tokens_N,
+            self._truths(rows, executed_N),
+            [()] * len(rows),
+            executed_N,
+        )
+        inputs_N = [self._inputs(*answer) for answer in zip(*parts, strict=True)]
+        votes_J_N = [judge_asked(judge, inputs_N, group_size) for judge in judges]
+        record = StepRecord(
+            step,
+            self._rollout_rows(
+                step, inputs_N, texts_N, executed_N, votes_J_N[0], parts[4], group_size
+            ),
+            [
+                row
+                for role, judge, votes_N in zip(self.roles, judges, votes_J_N, strict=True)
+                for row in _verdict_rows(step, role, judge, votes_N)
+            ],
+            None if self.world.answers_early else _call_rows(step, executed_N),
+        )
+        return record, executed_N
+
+    @property
+    def roles(self) -> list[str]:
+        """Role of the acting judge and of each shadow judge."""
+        return ["acting", *("shadow" for _ in self.shadows)]
+
     def _play(
         self, step: int, rows: list[Row], texts_N: list[str], ids_N: list[list[int]]
     ) -> list[Executed]:
@@ -312,13 +358,15 @@ class Scorer:
         self,
         step: int,
         inputs_N: list[RewardInputs],
-        texts_N: list[str],
-        executed_N: list[Executed],
+        texts_N: Sequence[str],
+        executed_N: Sequence[Executed],
         votes_N: list[list[Verdict]],
         rules_N: Sequence[Sequence[RuleResult]],
+        group_size: int = 0,
     ) -> list[dict[str, Any]]:
-        """Rollouts as they are recorded, before there are rewards."""
-        group_size = self.config.trainer.group_size
+        """Rollouts as they are recorded, before there are rewards; ``group_size`` of 0 is that of
+        training."""
+        group_size = group_size or self.config.trainer.group_size
         return [
             {
                 "rollout_id": rollout_id(step, index),

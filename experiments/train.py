@@ -33,7 +33,7 @@ from experiments.trainer.alarm import Alarm
 from experiments.workflow.tokens import by_policy
 from experiments.workflow.world import Programs
 from experiments.world import Direct, World
-from judges.budget import Budget, spent_before
+from judges.budget import Budget, evaluations_before, spent_before
 from judges.endpoint.failures import EndpointRefused
 from judges.session import Session
 from judges.store import Store
@@ -46,7 +46,7 @@ from study.errors import UserError
 from study.files import Damaged, write_json, write_text
 from study.heartbeat import Heartbeat
 from study.machine import cpus, device_variables
-from study.records import HELD_OUT, OVERALL, Recorder, parts, read_part
+from study.records import HELD_OUT, OVERALL, Recorder, parts, read_part, verdicts_by
 from study.rules import RuleRunner
 from study.sandbox.pool import Pool
 from study.scaffold import check as check_scaffold
@@ -232,7 +232,8 @@ def learn(
     disable_progress_bar()
     judges = (config.judge, *config.shadow_judges)
     paid = (*judges, config.executor) if config.world == "workflow" else judges
-    budget = Budget(config.cost, paid, spent_before(cell.dir))
+    evaluated = evaluations_before(cell.dir)[-1:]
+    budget = Budget(config.cost, paid, spent_before(cell.dir), *evaluated)
     with heart.waiting("warming"):
         rows = task_module(config.task.name).rows(config.task, "train")
         check_scaffold(config.scaffold, checked(rows))
@@ -251,7 +252,7 @@ def learn(
         truth_of = oracle(config.task)
         sessions = [
             stack.enter_context(
-                Session(judge, store, truth_of, calls_before=_answered(cell.dir, judge.name))
+                Session(judge, store, truth_of, calls_before=verdicts_by(cell.dir, judge.name))
             )
             for judge in judges
         ]
@@ -284,14 +285,6 @@ SHOWN = (
     *("reward/mean", "truth/mean", "policy/length", "judge/unscored_frac", "system/step_s"),
     f"{HELD_OUT}{OVERALL[0]}",
 )
-
-
-def _answered(folder: Path, judge: str) -> int:
-    """Verdicts of ``judge`` on record, so that a drifting simulated judge goes on where it was."""
-    return sum(
-        read_part(part, ["judge"])["judge"].to_pylist().count(judge)
-        for part in parts(folder / "verdicts")
-    )
 
 
 def _drawn(folder: Path) -> int:

@@ -1,6 +1,7 @@
 """Keeps a cell within ``cost.max_usd`` and ``cost.max_calls``.
 
-The limits are checked before each step, so a step is either paid for and recorded or not begun.
+The limits are checked before each step, so a step is either paid for and recorded or not begun;
+the evaluation at its end counts with it.
 The cell stops, and goes on from there once the limit is raised.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import UserError
-from study.records import CALLS, MISSING, parts, read_part, step_of
+from study.records import CALLS, EVAL_COST, MISSING, parts, read_part, recorded, step_of
 from study.schema import Cost, Model, freeze
 
 
@@ -34,20 +35,28 @@ class Spent:
 
 class Budget:
     """The running total of one cell, the acting judge and the shadow judges together; ``before`` is
-    what earlier processes of this cell spent, and of that the last step.
+    what earlier processes of this cell spent, and of that the last step; ``last_evaluation`` what
+    the last evaluation of held-out rows did.
     Raises UserError: a limit that allows nothing, or one in dollars for a judge without a price."""
 
     def __init__(
-        self, cost: Cost, models: Iterable[Model], before: tuple[Spent, Spent] = (Spent(), Spent())
+        self,
+        cost: Cost,
+        models: Iterable[Model],
+        before: tuple[Spent, Spent] = (Spent(), Spent()),
+        last_evaluation: Spent = Spent(),
     ) -> None:
         check_limits(cost, models)
         self.cost = cost
         self.spent, self.last = before
+        self.last_evaluation = last_evaluation
 
-    def check(self) -> None:
-        """Raise if another step like the last one does not fit.
+    def check(self, evaluates: bool = False) -> None:
+        """Raise if another step like the last one does not fit; one that ``evaluates`` takes as
+        much as the last evaluation besides.
         Raises BudgetSpent: with the limit, what is spent and how to go on."""
-        after = self.spent + self.last
+        after = self.spent + self.last + (self.last_evaluation if evaluates else Spent())
+        evaluated = " and evaluation" if evaluates else ""
         for name, limit, spent, step, shown in (
             ("max_calls", self.cost.max_calls, self.spent.calls, after.calls, "{:d}"),
             ("max_usd", self.cost.max_usd, self.spent.usd, after.usd, "${:.4f}"),
@@ -55,7 +64,7 @@ class Budget:
             if limit is not None and (spent >= limit or step > limit):
                 raise BudgetSpent(
                     f"cost.{name}={limit:g} has no room for another step: this cell has spent "
-                    f"{shown.format(spent)}, and its last step took "
+                    f"{shown.format(spent)}, and its last step{evaluated} took "
                     f"{shown.format(step - spent)}. To go on, raise the limit and run the same "
                     f"command again: cost.{name}={2 * limit:g}"
                 )
@@ -70,6 +79,11 @@ class Budget:
         ``operators`` for what they cost."""
         self.last = Spent(calls, usd_of(verdicts) + usd_of_calls(operators))
         self.spent += self.last
+
+    def add_evaluation(self, calls: int, usd: float) -> None:
+        """Count one evaluation of held-out rows."""
+        self.last_evaluation = Spent(calls, usd)
+        self.spent += self.last_evaluation
 
 
 def usd_of(verdicts: Sequence[dict[str, Any]]) -> float:
@@ -105,9 +119,15 @@ def check_limits(cost: Cost, models: Iterable[Model]) -> None:
             )
 
 
+def evaluations_before(folder: Path) -> list[Spent]:
+    """What each recorded evaluation of a cell spent, in order."""
+    costs = [[line["metrics"].get(name) for name in EVAL_COST] for line in recorded(folder)]
+    return [Spent(round(calls), usd or 0.0) for calls, usd in costs if calls is not None]
+
+
 def spent_before(folder: Path) -> tuple[Spent, Spent]:
-    """What the recorded steps of a cell spent, and of that the last one; reused replies are free.
-    A step that was stopped because verdicts were missing counts too.
+    """What the recorded steps and evaluations of a cell spent, and of that the last step; reused
+    replies are free. A step that was stopped because verdicts were missing counts too.
     Raises UserError: a part that cannot be read."""
 
     def spent(part: Path) -> Spent:
@@ -126,5 +146,5 @@ def spent_before(folder: Path) -> tuple[Spent, Spent]:
     lost = folder / MISSING
     missing = [spent(part) for part in sorted((lost / "verdicts").glob("*.parquet"))]
     missing += [executed(part) for part in sorted((lost / CALLS).glob("*.parquet"))]
-    total = sum([*steps.values(), *missing], Spent())
+    total = sum([*steps.values(), *missing, *evaluations_before(folder)], Spent())
     return total, list(steps.values())[-1] if steps else Spent()

@@ -66,10 +66,16 @@ show(sections.mixture(evidence))
 show(sections.workflow(evidence))
 
 # %%
+show(sections.families(evidence))
+
+# %%
 show(sections.onsets(evidence))
 
 # %%
 show(sections.frontier(evidence))
+
+# %%
+show(sections.field(evidence))
 
 # %%
 show(sections.judges(evidence))

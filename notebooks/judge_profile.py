@@ -96,6 +96,10 @@ if len(judged.preference):
     show(markup.table(judged.preference))
 
 # %%
+if len(judged.slots):
+    show("<h2>What does each slot of the set earn?</h2>", markup.table(report.slots_table(judged)))
+
+# %%
 show("<h2>What do texts without content earn?</h2>", markup.table(judged.hacks))
 
 # %%

@@ -49,6 +49,13 @@ CORRECTED = f"{COMPONENT}corrected"
 """Rollout column with the score that `study.corrections` made of the judges'."""
 FEATURE = "feature/"
 """Prefix of those that hold what was measured of an executed program."""
+EVALUATIONS = "evaluations"
+"""The folder of held-out answers in a cell: a JSONL for each evaluated step, and with
+``trainer.eval_samples`` also parts of `KINDS` and `CALLS`, in which a group is a row and member 0
+the greedy answer."""
+EVAL_COST = ("cost/eval_calls", "cost/eval_usd")
+"""Metrics: requests that an evaluation sent to judges and executor, and US dollars paid for them.
+"""
 HELD_OUT, OVERALL = "eval/averages/", ("by_dataset", "by_domain")
 """How metrics of held-out accuracy begin; a domain's name follows, or one of `OVERALL`."""
 
@@ -109,6 +116,15 @@ def step_line(line: bytes) -> dict[str, Any] | None:
         if kind is not float and (kind is not int or abs(number) >= 1 << 63):
             return None
     return {"step": whole[0], "time_ms": whole[1], "metrics": metrics}
+
+
+def verdicts_by(folder: Path, judge: str) -> int:
+    """How many verdicts of ``judge`` a cell's steps have on record.
+    Raises Damaged: a part that cannot be read."""
+    return sum(
+        read_part(part, ["judge"])["judge"].to_pylist().count(judge)
+        for part in parts(folder / "verdicts")
+    )
 
 
 class Recorder:
@@ -179,6 +195,16 @@ class Recorder:
         append_line(self._metrics_path, json.dumps(line))
         self._loose.add(self._metrics_path)
         return line
+
+    def write_evaluation(
+        self,
+        step: int,
+        rollouts: list[dict[str, Any]],
+        verdicts: list[dict[str, Any]],
+        calls: list[dict[str, Any]] | None = None,
+    ) -> None:
+        """Record the held-out answers of a step, beside its own: see `EVALUATIONS`."""
+        _write_parts(self.folder / EVALUATIONS, part_name(step), rollouts, verdicts, calls)
 
     def sync(self) -> None:
         """What is recorded outlives a power cut. To be called before a checkpoint is complete:

@@ -198,6 +198,14 @@ class Trainer:
     eval_steps: int = bounds.number(0, low=0, high=MANY)
     """Score ``task.eval_rows`` held-out rows by rule before the first step, every so many steps and
     after the last; 0 is never."""
+    eval_samples: int = bounds.number(0, low=0, high=MANY)
+    """Frozen evaluation: so many more answers to each held-out row, drawn as in training and from
+    the same random numbers at every step and in every arm. They and the greedy one are scored by
+    all judges of the cell too, and recorded as rollouts are."""
+    reference: float = run_time(bounds.number(0.5, low=0, high=1))
+    """Of this share of a step's groups, record each rollout's log-probability under the initial
+    policy at beta = 0 too; it takes a forward pass of them, and without LoRA a copy of the weights.
+    At beta > 0 TRL has that of all."""
     keep_steps: bool = run_time(False)
     """Keep the policy of each evaluated step in the cell's ``kept``, without optimiser."""
     gradient_checkpointing: bool = False

@@ -2,7 +2,8 @@
 
 A verdict and a gold are first | second | tie | blank, mapped back to the original order; a blank
 verdict could not be parsed, a blank gold is unknown. A tie is right where gold is a tie, and wrong
-where gold is not.
+where gold is not. Two rules make one decision of a pair that was judged in both orders: both
+verdicts have to be right, or their votes are added (`added_votes`).
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ def check_pairwise(frame: pd.DataFrame) -> pd.DataFrame:
 def judge_pairs(table: pd.DataFrame, invalid: str = "exclude") -> dict[str, dict[str, Any]]:
     """Every judge's figures, by name; docs/tables.md says what each field is.
 
-    Rates over one order, and ``both_correct``, are over verdicts and pairs with a known gold,
-    ``position_agreement`` over all pairs. In ``first_first`` the answer shown first won both times
-    (``first`` in order 0, ``second`` in order 1); pairs with an invalid verdict or a tie count
-    neither there nor in ``second_second``.
+    Rates over one order, ``both_correct`` and ``votes_correct`` are over verdicts and pairs with a
+    known gold, ``position_agreement`` over all pairs. In ``first_first`` the answer shown first won
+    both times (``first`` in order 0, ``second`` in order 1); pairs with an invalid verdict or a tie
+    count neither there nor in ``second_second``.
 
     Args:
         table: As `check_pairwise` gives it.
@@ -81,6 +82,7 @@ def _figures(part: pd.DataFrame, invalid: str) -> dict[str, Any]:
         "accuracy_order1": _rate(by_order[1]["credit"], by_order[1]["item"]),
         "accuracy": _rate(*(in_both_orders[name] for name in ("credit", "item", "order"))),
         "both_correct": _rate(right, both["item"]),
+        "votes_correct": _rate(_votes_right(both, credit_of_invalid), both["item"]),
         "position_agreement": _rate(agree, both["item"]),
     }
     first = (both["verdict_0"] == "first") & (both["verdict_1"] == "second")
@@ -112,6 +114,29 @@ def _figures(part: pd.DataFrame, invalid: str) -> dict[str, Any]:
     }
 
 
+def added_votes(verdicts_P_2: np.ndarray) -> np.ndarray:
+    """What the two votes on each pair come to, shape (P,): first, second, tie, or blank for none.
+
+    A vote for one answer cancels a vote for the other; a tie and a blank add nothing, so that one
+    vote decides where the other verdict is a tie or blank. This is how JudgeBench (2410.12784)
+    scores a judge; there a decision of tie is always wrong, as its gold is never a tie.
+
+    Args:
+        verdicts_P_2: first | second | tie | blank, mapped back to the original order.
+    """
+    votes = np.asarray(verdicts_P_2, dtype=object).reshape(-1, 2)
+    lead = (votes == "first").sum(axis=1) - (votes == "second").sum(axis=1)
+    decided = np.where(lead > 0, "first", np.where(lead < 0, "second", "tie"))
+    return np.where((votes == "").all(axis=1), "", decided)
+
+
+def _votes_right(pairs: pd.DataFrame, credit_of_invalid: float) -> pd.Series:
+    """Credit of each pair's `added_votes`; NaN where gold is unknown."""
+    decided = added_votes(pairs[["verdict_0", "verdict_1"]].to_numpy())
+    right = (pairs["gold_0"] == decided).astype(float).mask(decided == "", credit_of_invalid)
+    return right.mask((pairs["gold_0"] == "") | (pairs["gold_1"] == ""), np.nan)
+
+
 def exact_p(a: int, b: int, pairs: int) -> float:
     """Two-sided binomial p that ``a`` and ``b`` are equally likely.
 
@@ -123,10 +148,10 @@ def exact_p(a: int, b: int, pairs: int) -> float:
 
 
 def _pairs(part: pd.DataFrame) -> pd.DataFrame:
-    """One row per (item, repeat) seen in both orders: verdict_0, verdict_1, credit_0, credit_1."""
+    """One row per (item, repeat) seen in both orders: its two verdicts, golds and credits."""
     keys = ["item", "repeat"]
     sides = [part[part["order"] == order] for order in (0, 1)]
-    columns = [*keys, "verdict", "credit"]
+    columns = [*keys, "verdict", "gold", "credit"]
     return sides[0][columns].merge(sides[1][columns], on=keys, suffixes=("_0", "_1"))
 
 

@@ -68,10 +68,13 @@ def within(
     return fit.coef_K, fit.se_K, fit.groups
 
 
-def preferences(frame: pd.DataFrame) -> list[Preference]:
+def preferences(frame: pd.DataFrame, offset: bool = False) -> list[Preference]:
     """Self and family preference of every judge in a table.
 
-    ``frame``: columns as in `COLUMNS`; score and quality are numbers, NaN where missing.
+    Args:
+        frame: columns as in `COLUMNS`; score and quality are numbers, NaN where missing.
+        offset: take score - quality in place of a slope on quality. For a quality that other judges
+            scored: their noise flattens a slope, and would pass for preference.
     """
     rows = []
     for judge, judged in frame.groupby("judge", sort=True):
@@ -80,11 +83,13 @@ def preferences(frame: pd.DataFrame) -> list[Preference]:
             ("family", "author_family", "judge_family"),
         ):
             is_own = (judged[author] == judged[reader]).to_numpy(dtype=float)
-            rows.append(_preference(str(judge), kind, judged, is_own))
+            rows.append(_preference(str(judge), kind, judged, is_own, offset))
     return rows
 
 
-def _preference(judge: str, kind: str, frame: pd.DataFrame, is_own: np.ndarray) -> Preference:
+def _preference(
+    judge: str, kind: str, frame: pd.DataFrame, is_own: np.ndarray, offset: bool
+) -> Preference:
     score, quality = (frame[key].to_numpy(dtype=float) for key in ("score", "quality"))
     complete = np.isfinite(score) & np.isfinite(quality)
     items = frame["item"].to_numpy()[complete]
@@ -95,9 +100,13 @@ def _preference(judge: str, kind: str, frame: pd.DataFrame, is_own: np.ndarray) 
         "missing": int((~complete).sum()),
     }
     try:
-        (slope, quality_slope), (error, _), groups = within(
-            score, np.stack([is_own, quality], axis=1), items
-        )
+        if offset:
+            (slope,), (error,), groups = within(score - quality, is_own[:, None], items)
+            quality_slope = 1.0
+        else:
+            (slope, quality_slope), (error, _), groups = within(
+                score, np.stack([is_own, quality], axis=1), items
+            )
         (raw,), (raw_error,), _ = within(score, is_own[:, None], items)
     except ValueError as refused:
         note = str(refused) if is_own.any() else "no answer is its own"

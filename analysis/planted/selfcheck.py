@@ -17,7 +17,16 @@ import pandas as pd
 from scipy import stats
 from scipy.stats import norm
 
-from analysis.planted import judges, mixture, onset, propagation, workflow
+from analysis.planted import (
+    field,
+    judge_error,
+    judges,
+    mixture,
+    onset,
+    propagation,
+    trained,
+    workflow,
+)
 from analysis.planted.trials import Check, Trials, replicated, silent, trials
 from analysis.planted.truth import Fault, Tabular, sampled_runs, simulate
 from analysis.records.behaviour import shift
@@ -196,10 +205,12 @@ def failures(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 CHECKS: tuple[Check, ...] = (
     *(run_level, regression, ledger_columns, coarse_columns, noise_columns, drift, failures),
     *onset.CHECKS,
+    *judge_error.CHECKS,
     *propagation.CHECKS,
     *judges.CHECKS,
     *mixture.CHECKS,
     *workflow.CHECKS,
+    *field.CHECKS,
 )
 
 
@@ -210,7 +221,13 @@ def coverage_table(replications: int = FEWEST) -> list[Row]:
 
 def known_faults(replications: int = FEWEST) -> list[Row]:
     """The same of intervals that are known to be wrong where the row plants its data."""
-    return _table(judges.FAILING, replications)
+    return _table((*judges.FAILING, *onset.FAILING, *field.FAILING), replications)
+
+
+def trained_policies(replications: int = FEWEST) -> list[Row]:
+    """Predicted shifts of policies that are trained and not of a formula: theory is first order,
+    and the bias of the rows says where it stops."""
+    return _table(trained.CHECKS, replications)
 
 
 def _table(checks: Iterable[Check], replications: int) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from study.files import write_json
@@ -21,6 +21,15 @@ def show(
     if draw is not None and options.figure:
         draw().savefig(options.figure, dpi=150)
     return 0
+
+
+def aligned(rows: Sequence[dict[str, str]]) -> list[str]:
+    """The rows under their heads in aligned columns."""
+    if not rows:
+        return []
+    columns = [[head, *(row[head] for row in rows)] for head in rows[0]]
+    padded = [[text.ljust(max(map(len, column))) for text in column] for column in columns]
+    return ["  ".join(texts).rstrip() for texts in zip(*padded, strict=True)]
 
 
 def with_problems(lines: list[str], problems: list[str]) -> str:

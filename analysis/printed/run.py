@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.printed import NO_RUN
+from analysis.printed import NO_RUN, aligned
 from analysis.records.runs import Run
-from analysis.reports.markup import MISSING, estimate, number, p_value
+from analysis.reports.markup import MISSING, TEXTS, estimate, number, p_value
+from analysis.reports.tables import best_of_n_table
+from analysis.run.best_of_n import BestOfN
 from analysis.run.onset import Line, planted_false_alarms
 from analysis.run.overopt import place
 from analysis.run.threshold_grid import CELLS, span
@@ -26,6 +28,7 @@ def onset_text(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
                 "steps": str(line.steps),
                 "gap first": number(line.gap_first, sign=True),
                 "last": number(line.gap_last, sign=True),
+                "explained": number(line.explained, sign=True),
                 "onset [95 %]": estimate(step.value, step.low, step.high, sign=False),
                 "p": p_value(onset.p),
                 "rise": number(onset.rise, sign=True),
@@ -41,7 +44,8 @@ def onset_text(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
     return _table(
         rows,
         "Unit: a run; intervals resample groups within steps and say nothing of other runs. "
-        "Onset is where judge - truth begins to rise; p is against group-sampling noise.",
+        "Onset is where judge - truth begins to rise beyond what the judge's calibration on the "
+        "first steps explains; p is against group-sampling noise and refits of the calibration.",
         *_rule(runs, lines),
         *_by_note(notes),
     )
@@ -53,10 +57,10 @@ def _rule(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
         if (rule := line.rule) is not None:
             share = planted_false_alarms(run, rule)
             return [
-                f"Alarm: CUSUM of the gap over the mean of the first {rule.baseline} steps, slack "
-                f"{rule.slack:g} SE, limit {rule.limit:.2f} SE; it stops {share.value:.1%} "
-                f"[{share.low:.1%}, {share.high:.1%}] of 500 simulated bias-free runs of this "
-                "shape (Wilson)."
+                f"Alarm: CUSUM of that part of the gap over the mean of the first {rule.baseline} "
+                f"steps, slack {rule.slack:g} SE, limit {rule.limit:.2f} SE; it stops "
+                f"{share.value:.1%} [{share.low:.1%}, {share.high:.1%}] of 500 simulated bias-free "
+                "runs of this shape (Wilson)."
             ]
     return ["Alarm: no run is long enough, with two groups a step, for the rule."]
 
@@ -88,6 +92,18 @@ def overopt_text(table: Sequence[dict[str, Any]]) -> list[str]:
     )
 
 
+def best_of_n_text(lines: Sequence[BestOfN]) -> list[str]:
+    """A line per arm, judge and n, then what they are; nothing where no judge scored."""
+    table = best_of_n_table(lines)
+    if table.empty:
+        return []
+    rows = [
+        {name: value if isinstance(value, str) else number(value) for name, value in row.items()}
+        for row in table.to_dict("records")
+    ]
+    return ["", *_table(rows, TEXTS["paragraphs"]["best_of_n"])]
+
+
 def without_infinities(value: Any) -> Any:
     """A table for JSON, in which a peak that is not reached says so."""
     if isinstance(value, dict):
@@ -98,13 +114,8 @@ def without_infinities(value: Any) -> Any:
 
 
 def _table(rows: list[dict[str, str]], meaning: str, *lines: str) -> list[str]:
-    """The rows under their heads in aligned columns, then what they mean."""
-    if not rows:
-        return [NO_RUN]
-    columns = [[head, *(row[head] for row in rows)] for head in rows[0]]
-    padded = [[text.ljust(max(map(len, column))) for text in column] for column in columns]
-    table = ["  ".join(texts).rstrip() for texts in zip(*padded, strict=True)]
-    return [*table, f"\n{meaning}", *lines]
+    """The rows, then what they mean."""
+    return [*aligned(rows), f"\n{meaning}", *lines] if rows else [NO_RUN]
 
 
 def _by_note(notes: Sequence[tuple[str, str]]) -> list[str]:

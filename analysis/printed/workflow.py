@@ -29,12 +29,13 @@ def lines(workflow: Workflow) -> list[str]:
     }
     text = [
         line for title, table in by_title.items() if len(table)
-        for line in ("", TITLES[title], _text(table))
+        for line in ("", TITLES[title], as_text(table))
     ]  # fmt: skip
     return [*text, "", TITLES["intervals"]]
 
 
-def _text(table: pd.DataFrame) -> str:
+def as_text(table: pd.DataFrame) -> str:
+    """A table in aligned columns, its texts made fit for a terminal."""
     shown = table.map(lambda cell: visible(str(cell))).rename(columns=visible)
     return shown.to_string(index=False, max_colwidth=60)
 

@@ -25,6 +25,8 @@ from analysis.statistics.intervals import mean_interval
 from study.compose import CONF
 
 ALPHA, WITHIN = "Krippendorff alpha", "correlation within prompts"
+OTHERS = "other judges"
+"""Who tells the quality of texts whose truth no rule knows."""
 NO_FAMILY = ("", "other")
 """What a preset says whose model is anybody's."""
 
@@ -91,66 +93,102 @@ def _alpha(table_N_J: np.ndarray, prompts_N: np.ndarray) -> Estimate:
 
 
 def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFrame, list[str]]:
-    """Does a judge score its own or its family's texts higher than their truth earns?
+    """Does a judge score its own or its family's texts higher than their quality earns?
 
-    Known by their author are the texts of a rewriter. They are compared with texts of the same
-    variants and prompts that it did not write, at equal rule truth
-    (`analysis.external.preference`). Returns one row per judge and kind (self, family) of own
-    texts, and why there is none, in words.
+    Texts of a known author are compared with the other texts of the same variants and prompts, at
+    equal quality (`analysis.external.preference`). Quality is the rule truth; where no rule knows
+    it, it is the mean score of the judges that are of no author's family, which the score is then
+    compared with (preference leakage, Li et al. 2025, arXiv 2502.01534). Returns one row per judge
+    and kind (self, family) of own texts, and why there is none, in words.
 
     Args:
         scores: `analysis.probes.profile.scores`.
         manifest: of the folder of probes.
     """
     columns = ["judge", "own", "texts by", "effect", "low", "high", "p", "raw", "prompts", "texts"]
+    columns += ["quality by"]
     none = pd.DataFrame(columns=columns)
-    judges, author = manifest["judges"], manifest["command"]["rewriter"]
-    single = scores[~scores["pairwise"]]
-    written = single[(single["how"] == "model") & (single["against"].notna())]
-    if not author or written.empty:
+    table, quality_by = authored(scores, manifest)
+    if table.empty:
         return none, [said("profile", "no_author")]
-    families = {name: _family(name, manifest) for name in {*judges, author}}
+    known = table[table["author"] != ""]
+    authors = dict(zip(known["author"], known["author_family"], strict=True))
+    families = {name: _family(name, manifest) for name in manifest["judges"]}
     kin = [
         name
-        for name in judges
-        if name == author
-        or (families[name] not in NO_FAMILY and families[name] == families[author])
+        for name, family in families.items()
+        if name in authors or (family not in NO_FAMILY and family in authors.values())
     ]
     if not kin:
-        family = families[author] or "unknown"
-        return none, [said("profile", "no_kin", author=author, family=family)]
-    if not written["truth"].notna().any():
-        return none, [said("profile", "no_truth_of_own", author=author, kin=", ".join(kin))]
-    kinds = set(written["variant"])
-    part = single[single["judge"].isin(kin) & single["variant"].isin(kinds)]
-    model = part["how"] == "model"
-    frame = pd.DataFrame(
-        {
-            "item": part["prompt_id"],
-            "judge": part["judge"],
-            "judge_family": part["judge"].map(families),
-            "author": model.map({True: author, False: ""}),
-            "author_family": model.map({True: families[author], False: ""}),
-            "score": part["score"],
-            "quality": part["truth"],
-        }
-    )
+        family = ", ".join(sorted({name or "unknown" for name in authors.values()}))
+        return none, [said("profile", "no_kin", author=", ".join(sorted(authors)), family=family)]
+    table = table[table["judge"].isin(kin)]
+    if not table["quality"].notna().any():
+        kind = {"author": ", ".join(sorted(authors)), "kin": ", ".join(kin)}
+        return none, [said("profile", "no_truth_of_own", **kind)]
     rows, notes = [], []
-    for taste in preferences(frame):
-        if taste.kind == "self" and taste.judge != author:
+    for taste in preferences(table, offset=quality_by == OTHERS):
+        family = families[taste.judge]
+        if taste.kind == "self" and taste.judge not in authors:
             continue
-        if taste.kind == "family" and families[taste.judge] in NO_FAMILY:
+        if taste.kind == "family" and (family in NO_FAMILY or family not in authors.values()):
             continue
         if math.isnan(taste.effect.value) or taste.items < FEWEST:
             why = taste.note or f"{taste.items} prompts are fewer than {FEWEST}"
             notes.append(said("profile", "no_taste", judge=taste.judge, kind=taste.kind, why=why))
             continue
+        by = [taste.judge] if taste.kind == "self" else [a for a in authors if authors[a] == family]
         rows.append(
-            {"judge": taste.judge, "own": taste.kind, "texts by": author, "p": taste.p}
+            {"judge": taste.judge, "own": taste.kind, "texts by": ", ".join(by), "p": taste.p}
             | {"raw": taste.raw.value, "prompts": taste.items, "texts": taste.own_rows}
             | taste.effect.row("effect")
+            | {"quality by": quality_by}
         )
     return pd.DataFrame(rows, columns=columns), notes
+
+
+def authored(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFrame, str]:
+    """A table of judged answers as `analysis.external.preference` takes it, and who tells quality:
+    rule, other judges, or nobody. It has every text of a variant that a known author wrote, scored
+    singly; the author of others is empty.
+
+    Args:
+        scores: `analysis.probes.profile.scores`.
+        manifest: of the folder of probes.
+    """
+    single = scores[~scores["pairwise"]]
+    rewriter = manifest["command"].get("rewriter") or ""
+    by_rewriter = (single["how"] == "model") & single["against"].notna() & bool(rewriter)
+    author = by_rewriter.map({True: rewriter, False: ""})
+    family = by_rewriter.map({True: _family(rewriter, manifest), False: ""})
+    if "author" in single:
+        recorded = single["author"] != ""
+        author = author.where(~recorded, single["author"])
+        family = family.where(~recorded, single["author_family"])
+    kinds = set(single["variant"][author != ""])
+    families = {name: _family(name, manifest) for name in manifest["judges"]}
+    table = pd.DataFrame(
+        {
+            "item": single["prompt_id"],
+            "judge": single["judge"],
+            "judge_family": single["judge"].map(families),
+            "author": author,
+            "author_family": family,
+            "score": single["score"],
+            "quality": single["truth"].astype(float),
+            "probe_id": single["probe_id"],
+        }
+    )[single["variant"].isin(kinds)]
+    if table["quality"].notna().any() or table.empty:
+        return table, "rule"
+    kin = {*table["author_family"], *table["author"]} - {""}
+    others = table[~table["judge_family"].isin(kin) & ~table["judge"].isin(kin)]
+    each = others.groupby(["probe_id", "judge"])["score"].mean().unstack()
+    parts = []
+    for judge, part in table.groupby("judge", sort=False):
+        rest = each.drop(columns=[judge], errors="ignore")
+        parts.append(part.assign(quality=part["probe_id"].map(rest.mean(axis=1))))
+    return pd.concat(parts), OTHERS
 
 
 def _family(name: str, manifest: dict[str, Any]) -> str:

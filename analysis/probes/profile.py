@@ -16,7 +16,9 @@ import pandas as pd
 from analysis.probes import judges, levels, repeats
 from analysis.probes.effects import MARGIN, effects, pairs
 from analysis.probes.levels import THRESHOLD
+from analysis.probes.slots import slots
 from judges.probes.asking import PROFILE
+from judges.probes.sets import is_file
 from judges.simulated.bias import Bias
 from study.errors import UserError
 from study.files import first_line, read_json
@@ -61,6 +63,8 @@ class Profile:
     failures: pd.DataFrame
     agreement: pd.DataFrame
     preference: pd.DataFrame
+    slots: pd.DataFrame
+    """Of a set that is a file of slots; no row of any other."""
     no_preference: list[str]
     """Why nothing is said of some judge's taste for its own texts."""
     margin: float
@@ -149,6 +153,7 @@ def profile(folder: Path | str, margin: float = MARGIN, threshold: float = THRES
     paired = pairs(table)
     words = evidence.probes.set_index("probe_id")["length"]
     preference, no_preference = judges.own_texts(table, evidence.manifest)
+    filled = is_file(str(evidence.manifest["command"].get("set", "")))
     reasons, failed = levels.failures(evidence.verdicts, words)
     return Profile(
         evidence=evidence,
@@ -166,6 +171,7 @@ def profile(folder: Path | str, margin: float = MARGIN, threshold: float = THRES
         failures=failed,
         agreement=judges.agreement(table),
         preference=preference,
+        slots=slots(table if filled else table[:0], paired),
         no_preference=no_preference,
         margin=margin,
         threshold=threshold,

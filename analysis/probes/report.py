@@ -104,6 +104,21 @@ def _by_judge(
     ]
 
 
+def slots_table(profile: Profile) -> pd.DataFrame:
+    """What each judge pays each slot of a set, as it is read; no row where the set has no slots."""
+    table = profile.slots
+    shown = {"judge": table["judge"], "source": table["source"], "slot": table["slot"]}
+    shown |= {
+        "score [95 %]": _each(_with_interval, table, "score", "score_low", "score_high"),
+        "change [95 %]": _each(markup.estimate, table, "change", "low", "high"),
+        "against": table["against"],
+        "author": table["author"],
+        **{name: table[name].astype(str) for name in ("texts", "unscored", "pairs", "prompts")},
+        "note": table["note"],
+    }
+    return pd.DataFrame(shown).reset_index(drop=True)
+
+
 def agreement_table(profile: Profile) -> pd.DataFrame:
     """How far the judges agree with each other, as it is read."""
     table = profile.agreement.astype({"scored": str, "prompts": str})
@@ -155,7 +170,9 @@ def sentences(profile: Profile) -> list[str]:
             lines.append(_say("no_pair", judge=judge))
     for row in profile.preference.to_dict("records"):
         moved = markup.estimate(row["effect"], row["low"], row["high"])
+        quality = "truth" if row["quality by"] == "rule" else "scores by judges of other families"
         shown = row | {"author": row["texts by"], "moved": moved, "raw": _signed(row["raw"])}
+        shown["quality"] = quality
         lines.append(_say("own_texts", **shown))
     return lines
 
@@ -203,6 +220,7 @@ def show(profile: Profile) -> None:
         ("All probes", probes_table(profile)),
         ("Judges beside each other", agreement_table(profile)),
         ("Own texts", profile.preference),
+        ("Slots of the set", slots_table(profile)),
         ("Asked again", profile.repeats),
         ("Order swapped", profile.positions),
     ):

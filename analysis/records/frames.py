@@ -22,6 +22,7 @@ from study.files import Damaged, read_yaml
 from study.identity import flatten
 from study.records import (
     COMPONENT,
+    EVALUATIONS,
     FEATURE,
     OPTIONAL,
     ROLLOUT,
@@ -134,14 +135,18 @@ def rollouts_frame(
     columns: Sequence[str] | None = None,
     runs: pd.DataFrame | None = None,
     steps: Collection[int] | None = None,
+    frozen: bool = False,
 ) -> pd.DataFrame:
     """Every recorded rollout with its run axes; ``columns`` and ``steps`` limit what is read.
+
+    ``frozen`` reads the answers to held-out rows instead (`study.records.EVALUATIONS`).
 
     A prefix such as those of `NUMBERS` among the columns, which ends with a slash, stands for all
     columns that begin with it. A component or feature that no rollout has is NaN throughout.
     Raises KeyError: a column that no rollout file has and the contract does not know.
     """
-    return _parts_frame(Path(study_dir), "rollouts", ROLLOUT_COLUMNS, columns, runs, steps)
+    kind = f"{EVALUATIONS}/rollouts" if frozen else "rollouts"
+    return _parts_frame(Path(study_dir), kind, ROLLOUT_COLUMNS, columns, runs, steps)
 
 
 def plays(cell: Path) -> bool:
@@ -158,14 +163,17 @@ def verdicts_frame(
     study_dir: Path | str,
     columns: Sequence[str] | None = None,
     runs: pd.DataFrame | None = None,
+    frozen: bool = False,
 ) -> pd.DataFrame:
-    """Every recorded verdict with its run axes; ``columns`` limits what is read from disk.
+    """Every recorded verdict with its run axes; ``columns`` limits what is read from disk, and
+    ``frozen`` reads those on held-out rows.
 
     ``judge`` is who gave the verdict (acting or shadow, see ``role``); the judge that the run was
     trained under is ``acting_judge``, and the policy's seed ``seed``. Raises KeyError: a column
     that no verdict file has and the contract does not know.
     """
-    return _parts_frame(Path(study_dir), "verdicts", VERDICT_COLUMNS, columns, runs)
+    kind = f"{EVALUATIONS}/verdicts" if frozen else "verdicts"
+    return _parts_frame(Path(study_dir), kind, VERDICT_COLUMNS, columns, runs)
 
 
 def _run(

@@ -40,7 +40,7 @@ from study.endings import Ending
 from study.errors import UserError
 from study.features import FEATURES, measured, shared_keyword
 from study.identity import flatten, identifying
-from study.records import CORRECTED, FEATURE, HELD_OUT, OVERALL
+from study.records import CORRECTED, EVALUATIONS, FEATURE, HELD_OUT, OVERALL
 
 LARGE = 64_000_000
 """Bytes on disk from which other processes are worth their start."""
@@ -103,6 +103,9 @@ class Run:
     log_ratio: np.ndarray | None = None
     """(P, G), log-probability of a completion under the policy minus under the start policy, in
     nats; None where the start policy's was not recorded."""
+    frozen: Run | None = None
+    """The answers to held-out rows: their groups by evaluated step, 0 too, the greedy one first and
+    then those drawn; without reward and advantage. None where there are none."""
 
     @property
     def steps(self) -> np.ndarray:
@@ -216,7 +219,9 @@ def read_study(study_dir: Path | str) -> Records:
 
 def _of_texts(run: Run) -> Run:
     """A run with the features that every answer has."""
-    return replace(run, features=run.features[..., : len(FEATURES)], names=FEATURES)
+    frozen = None if run.frozen is None else _of_texts(run.frozen)
+    features = run.features[..., : len(FEATURES)]
+    return replace(run, features=features, names=FEATURES, frozen=frozen)
 
 
 def step_means(run: Run, values_P_G: np.ndarray) -> np.ndarray:
@@ -272,16 +277,37 @@ def _workers(cores: int) -> ProcessPoolExecutor:
     )
 
 
-def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.DataFrame, list[str]]:
-    folder, row, keyword = job
-    cell = row.iloc[0]
-    counted = [OPERATOR] if plays(folder / str(cell["cell"])) else []
-    rollouts = rollouts_frame(folder, [*_WANTED, REFERENCE, CORRECTED, *counted], row)
+@dataclass(frozen=True)
+class _Answers:
+    """The N rollouts of a run and their verdicts, as read."""
+
+    rollouts: pd.DataFrame
+    features: np.ndarray
+    """(N, K)."""
+    names: tuple[str, ...]
+    verdicts: pd.DataFrame
+    at: np.ndarray
+    """The rollout of each verdict; -1 for none."""
+    problems: list[str]
+
+    def shadows(self) -> dict[str, np.ndarray]:
+        """Shadow judge -> mean score, (N,)."""
+        shadow = self.verdicts["role"].eq("shadow").to_numpy() & (self.at >= 0)
+        return _shadow_means(self.verdicts[shadow], self.at[shadow], len(self.rollouts))
+
+
+def _read_answers(
+    folder: Path, row: pd.DataFrame, keyword: str, counted: Sequence[str], frozen: bool = False
+) -> _Answers:
+    cell = row.iloc[0]["cell"]
+    rollouts = rollouts_frame(
+        folder, [*_WANTED, REFERENCE, CORRECTED, *counted], row, frozen=frozen
+    )
     problems = list(rollouts.attrs["problems"])
     lost = rollouts[["step", "group", "member"]].isna().any(axis=1)
     if lost.any():
         problems.append(
-            f"{cell['cell']}: {int(lost.sum())} rollouts do not say their step, group and "
+            f"{cell}: {int(lost.sum())} rollouts do not say their step, group and "
             "member and were left out"
         )
         rollouts = rollouts[~lost]
@@ -289,21 +315,25 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
     calls = [str(name) for name in rollouts if str(name).startswith(OPERATOR)]
     ran = rollouts[calls].where(rollouts["outcome"].eq(Ending.OK), np.nan)
     features = np.hstack([features, ran.to_numpy(dtype=float)])
-    verdicts = verdicts_frame(folder, ["rollout_id", "judge", "role", "outcome", "score"], row)
+    columns = ["rollout_id", "judge", "role", "outcome", "score"]
+    verdicts = verdicts_frame(folder, columns, row, frozen=frozen)
     problems += verdicts.attrs["problems"]
     at = _positions(verdicts["rollout_id"], rollouts["rollout_id"])
-    counts = _counted(verdicts, at, features[:, FEATURES.index("length")])
+    names = (*FEATURES, *(name.removeprefix(FEATURE) for name in calls))
+    return _Answers(rollouts, features, names, verdicts, at, problems)
+
+
+def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.DataFrame, list[str]]:
+    folder, row, keyword = job
+    cell = row.iloc[0]
+    counted = [OPERATOR] if plays(folder / str(cell["cell"])) else []
+    answers = _read_answers(folder, row, keyword, counted)
+    rollouts, features, problems = answers.rollouts, answers.features, answers.problems
+    counts = _counted(answers.verdicts, answers.at, features[:, FEATURES.index("length")])
     if rollouts.empty:
         return None, counts, problems
     place, step_P = _placing(rollouts)
-
-    def of_groups(column: str) -> np.ndarray:
-        codes, names = pd.factorize(rollouts[column].astype(object).fillna(""))
-        return np.asarray(names, dtype=object)[np.nanmax(place(codes), axis=1).astype(int)]
-
-    domain_P = of_groups("domain") if rollouts["domain"].notna().any() else None
-    shadow = verdicts["role"].eq("shadow").to_numpy() & (at >= 0)
-    shadows = _shadow_means(verdicts[shadow], at[shadow], len(rollouts))
+    domain_P = _of_groups(place, rollouts["domain"]) if rollouts["domain"].notna().any() else None
     ratio = rollouts["logprob_sum"] - rollouts[REFERENCE]
     corrected = rollouts[CORRECTED]
     under, why = policies.rewards_under(folder / cell["cell"], rollouts)
@@ -320,8 +350,8 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
         truth=place(rollouts["truth"].to_numpy()),
         judge=place(rollouts["judge_score"].to_numpy()),
         features=place(features),
-        names=(*FEATURES, *(name.removeprefix(FEATURE) for name in calls)),
-        shadows={name: place(scores) for name, scores in shadows.items()},
+        names=answers.names,
+        shadows={name: place(scores) for name, scores in answers.shadows().items()},
         scale=str(config.get("trainer.scale_rewards", "group")),
         on_failure=str(config.get("judge.on_failure", "unscored")),
         under={
@@ -334,7 +364,7 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
         corrected=place(corrected.to_numpy()) if corrected.notna().any() else None,
         log_ratio=place(ratio.to_numpy()) if ratio.notna().any() else None,
         domain_P=domain_P,
-        prompt_P=of_groups("prompt_id"),
+        prompt_P=_of_groups(place, rollouts["prompt_id"]),
         text=place(pd.factorize(rollouts["answer"])[0]) if domain_P is not None else None,
         identity=identifying(resolved),
     )
@@ -348,10 +378,30 @@ def _read_cell(job: tuple[Path, pd.DataFrame, str]) -> tuple[Run | None, pd.Data
     held_out = {name: held_out[name] for name in held_out if name not in OVERALL}
     wide = logged.pivot(index="step", columns="metric", values="value").reindex(run.steps)
     metrics = {str(name): wide[name].to_numpy(dtype=float) for name in wide}
-    return (
-        replace(run, logged=metrics, held_out=held_out),
-        counts,
-        [*problems, *logged.attrs["problems"]],
+    run = replace(run, logged=metrics, held_out=held_out)
+    problems = [*problems, *logged.attrs["problems"]]
+    if (folder / str(cell["cell"]) / EVALUATIONS / "rollouts").is_dir():
+        held = _read_answers(folder, row, keyword, counted, frozen=True)
+        problems += held.problems
+        if len(held.rollouts):
+            run = replace(run, frozen=_frozen(run, held))
+    return run, counts, problems
+
+
+def _frozen(run: Run, held: _Answers) -> Run:
+    """The answers to held-out rows of a run as a run of its own."""
+    place, step_P = _placing(held.rollouts)
+    truth = place(held.rollouts["truth"].to_numpy())
+    nothing = np.full_like(truth, np.nan)
+    return Run(
+        *(run.cell, run.arm, run.seed, False, step_P, nothing, nothing, truth),
+        judge=place(held.rollouts["judge_score"].to_numpy()),
+        features=place(held.features),
+        names=held.names,
+        shadows={name: place(scores) for name, scores in held.shadows().items()},
+        rollouts=len(held.rollouts),
+        config=run.config,
+        prompt_P=_of_groups(place, held.rollouts["prompt_id"]),
     )
 
 
@@ -373,6 +423,12 @@ def _placing(rollouts: pd.DataFrame) -> tuple[Callable[[np.ndarray], np.ndarray]
         return out
 
     return place, groups // most
+
+
+def _of_groups(place: Callable[[np.ndarray], np.ndarray], column: pd.Series) -> np.ndarray:
+    """What all rollouts of a group have in a column of texts, (P,)."""
+    codes, names = pd.factorize(column.astype(object).fillna(""))
+    return np.asarray(names, dtype=object)[np.nanmax(place(codes), axis=1).astype(int)]
 
 
 def _positions(wanted: pd.Series, ids: pd.Series) -> np.ndarray:

@@ -20,6 +20,11 @@ from analysis.arm.calibration import FEWEST, Calibration, Predicted, calibrate
 from analysis.arm.crossjudge import Inflation, agreement, inflation, matrix
 from analysis.arm.dose import FEWEST as FEWEST_DOSES
 from analysis.arm.dose import doses_of, response
+from analysis.arm.families import Families
+from analysis.arm.families import of_runs as families_of
+from analysis.arm.field import Field
+from analysis.arm.field import of_runs as field_of
+from analysis.arm.frozen import held_out_table
 from analysis.arm.interventions import Interventions
 from analysis.arm.interventions import of_records as interventions_of
 from analysis.arm.knockout import Knockout, knockouts
@@ -33,9 +38,11 @@ from analysis.records.frames import NAMELESS
 from analysis.records.replays import with_replays
 from analysis.records.runs import Records, Run, on_each_core, read_study
 from analysis.run import drift
+from analysis.run.best_of_n import BestOfN, best_of_n
+from analysis.run.frozen import frozen_shifts, has_frozen
 from analysis.run.onset import Line, own_line
 from analysis.run.overopt import rows
-from analysis.step.ledger import judge_table, ledger
+from analysis.step.ledger import gap_table, judge_table, ledger
 from study.features import FEATURES
 
 
@@ -59,7 +66,10 @@ class Evidence:
     """Step means by run, long, of the scores, and of the behaviours that vary."""
     score_shifts: pd.DataFrame
     feature_shifts: pd.DataFrame
-    """`analysis.run.drift.shift_table` of the two."""
+    """`analysis.run.drift.shift_table` of the two: of frozen evaluation where every used run has
+    it, else of the rollouts."""
+    held_out: pd.DataFrame
+    """`analysis.arm.frozen.held_out_table`: empty where the comparison rests on rollouts."""
     same: dict[str, str]
     """`analysis.run.drift.one_behaviour`: behaviours that go with another, and are not counted."""
     moved: dict[str, float]
@@ -72,6 +82,8 @@ class Evidence:
     """`analysis.step.ledger.ledger`: one row per run and step."""
     ledger_by_arm: pd.DataFrame
     """`analysis.step.ledger.judge_table`: arm, metric, mean, low, high, n."""
+    gap_parts: pd.DataFrame
+    """`analysis.step.ledger.gap_table`: how far each part of judge - truth moved, by arm."""
     predicted: list[Predicted]
     calibration: list[Calibration]
     no_prediction: str
@@ -79,6 +91,10 @@ class Evidence:
     onsets: list[Line]
     overoptimisation: list[dict[str, Any]]
     """`analysis.run.overopt.rows` of the runs with a truth."""
+    best_of_n: list[BestOfN]
+    """What choosing by each judge would give before any training."""
+    field: Field
+    """What other studies report: aggregates over metrics, differences by prompt, onset times."""
     mixture: Mixture | None
     """What the runs say of their domains; None where no row names its domain."""
     workflow: Workflow | None
@@ -87,6 +103,8 @@ class Evidence:
     """`analysis.arm.knockout.knockouts`."""
     interventions: Interventions | None
     """What was done about a judge, beside the same judge as it is; None where nothing was."""
+    families: Families | None
+    """Judges by family, size and prompt; None where natural judges have one of each."""
     gains: pd.DataFrame
     """`analysis.arm.crossjudge.matrix`: the gain of each policy under each judge."""
     inflation: list[Inflation]
@@ -106,6 +124,11 @@ class Evidence:
     def cells(self) -> pd.DataFrame:
         """One row per cell, in any state."""
         return self.records.table
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the comparison of arms rests on frozen evaluation."""
+        return len(self.held_out) > 0
 
     @property
     def absent(self) -> list[str]:
@@ -145,14 +168,24 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     def varying(run: Run) -> dict[str, np.ndarray]:
         return {name: v for name, v in drift.feature_values(run).items() if name in spread}
 
-    score_shifts = drift.run_shifts(used, scale=_score_scale(records.runs))
     by_arm = sorted(used, key=lambda run: (run.arm, run.seed))
     feature_shifts = drift.run_shifts(used, varying)
     same = drift.one_behaviour(used, list(spread))
+    frozen = bool(used) and all(map(has_frozen, used))
+    scale = _score_scale(records.runs)
+    if frozen:
+        held_out = frozen_shifts(used, scale=scale)
+        of_behaviours = held_out["metric"].isin(used[0].names)
+        score_shifts = held_out[~of_behaviours]
+        compared = held_out[held_out["metric"].isin(list(spread))]
+    else:
+        score_shifts, compared = drift.run_shifts(used, scale=scale), feature_shifts
     steps = ledger(by_arm)
     predicted, calibration, no_prediction = _predictions(by_arm)
     runs, unread = with_replays(by_arm, records.folder)
     gains = matrix(runs)
+    onsets = on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm))
+    field_told = field_of(runs, onsets, study_dir=records.folder)
     return Evidence(
         records=records,
         used_cells=used_cells,
@@ -162,7 +195,8 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         scores=drift.run_curves(used),
         features=drift.run_curves(used, varying),
         score_shifts=drift.shift_table(score_shifts, base),
-        feature_shifts=drift.shift_table(feature_shifts, base, same),
+        feature_shifts=drift.shift_table(compared, base, same),
+        held_out=held_out_table(used if frozen else [], base),
         same=same,
         moved=drift.moved(feature_shifts[~feature_shifts["metric"].isin(list(same))]),
         failures=drift.failure_table(records.outcomes),
@@ -170,23 +204,27 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
         doses=dose_responses(used),
         ledger=steps,
         ledger_by_arm=judge_table(by_arm, steps),
+        gap_parts=gap_table(steps),
         predicted=predicted,
         calibration=calibration,
         no_prediction=no_prediction,
-        onsets=on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm)),
+        onsets=onsets,
         overoptimisation=[
             row for run in by_arm if np.isfinite(run.truth).any() for row in rows(run)
         ],
+        best_of_n=best_of_n(runs),
+        field=field_told,
         mixture=mixture_of(by_arm, by_window=False),
         workflow=workflow_of(records, used_cells),
         knockouts=knockouts(by_arm, predicted),
         interventions=bought,
+        families=families_of(by_arm, spread, records.folder),
         gains=gains,
         inflation=inflation(gains) if len(gains) else [],
         agreement=agreement(runs),
         substitutions=substitutions(runs, base=plain),
         no_substitution=untold(runs, plain),
-        problems=[*steps.attrs["problems"], *unread],
+        problems=[*steps.attrs["problems"], *unread, *field_told.problems],
     )
 
 

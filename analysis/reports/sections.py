@@ -17,6 +17,8 @@ from analysis.arm.dose import left_out, straight
 from analysis.arm.knockout import sentence as knockout_sentence
 from analysis.records.behaviour import TAIL
 from analysis.reports import corrections as correction_tables
+from analysis.reports import families as family_tables
+from analysis.reports import field as field_tables
 from analysis.reports import figures, markup, tables
 from analysis.reports import mixture as mixture_tables
 from analysis.reports import workflow as workflow_tables
@@ -41,13 +43,14 @@ def _figure(name: str, draw: Callable[..., Any], *data: Any, **named: str) -> st
 
 def head(evidence: Evidence) -> list[str]:
     """Title, findings, limits, and how to read the numbers."""
+    rests = "frozen" if evidence.frozen else "rollouts"
     return [
-        f"<h1>Bias report: {markup.escape(evidence.name)}</h1>",
+        f"<h1>Judge report: {markup.escape(evidence.name)}</h1>",
         "<h2>Findings</h2>",
         markup.sentences(findings(evidence)),
         "<h2>What cannot be concluded</h2>",
         markup.sentences(limits(evidence)),
-        paragraph(TEXTS["method"].format(tail=TAIL)),
+        paragraph(TEXTS["method"].format(shift=said("shift", rests, tail=TAIL))),
     ]
 
 
@@ -73,7 +76,10 @@ def gap(evidence: Evidence) -> list[str]:
     curves = drift.learning_curves(evidence.scores)
     has_gap = curves.loc[curves["metric"] == "gap", "mean"].notna().any()
     drawn = _figure("gap", figures.gap, curves) if has_gap else paragraph(EMPTY["gap"])
-    return [_title("gap"), drawn]
+    parts = tables.ledger_table(evidence.gap_parts, "gap")
+    if parts.empty:
+        return [_title("gap"), drawn, *([paragraph(EMPTY["gap_parts"])] if has_gap else [])]
+    return [_title("gap"), drawn, markup.table(parts), paragraph(PARAGRAPHS["gap"])]
 
 
 def behaviours(evidence: Evidence) -> list[str]:
@@ -88,6 +94,11 @@ def behaviours(evidence: Evidence) -> list[str]:
         fragments.append(markup.table(tables.shifts_table(shifts, evidence.base)))
     else:
         fragments.append(paragraph(EMPTY["behaviours"]))
+    if evidence.frozen:
+        fragments += [
+            markup.table(tables.held_out_table(evidence.held_out)),
+            paragraph(PARAGRAPHS["held_out"]),
+        ]
     note = PARAGRAPHS["features"]
     if evidence.records.keyword:
         note += f" The keyword is {evidence.records.keyword!r}."
@@ -241,6 +252,21 @@ def interventions(evidence: Evidence) -> list[str]:
     return [_title("interventions"), table, paragraph(PARAGRAPHS["interventions"])]
 
 
+def families(evidence: Evidence) -> list[str]:
+    """What each natural judge paid for and where its runs went; nothing where all are alike."""
+    told = evidence.families
+    if told is None:
+        return []
+    named, slopes = TEXTS["families"], family_tables.slopes_table(told)
+    fragments = [
+        _title("families"),
+        *_titled(named["judges"], family_tables.judges_table(told)),
+        *_titled(named["behaviours"], family_tables.behaviours_table(told)),
+    ]
+    fragments += _titled(named["slopes"], slopes) if len(slopes) else []
+    return [*fragments, paragraph(said("paragraphs", "families", measured=told.measured))]
+
+
 def onsets(evidence: Evidence) -> list[str]:
     """When each run's gap began to grow, by the change point and by the threshold grid."""
     table = markup.table(tables.onset_table(evidence.onsets))
@@ -248,7 +274,16 @@ def onsets(evidence: Evidence) -> list[str]:
 
 
 def frontier(evidence: Evidence) -> list[str]:
-    """Truth against judge along training, and the over-optimisation fits where KL is known."""
+    """Truth against judge along training, the over-optimisation fits where KL is known, and what
+    choosing by the judge would give without training."""
+    chosen: list[str] = []
+    if evidence.best_of_n:
+        table = markup.table(tables.best_of_n_table(evidence.best_of_n))
+        chosen = [table, paragraph(PARAGRAPHS["best_of_n"])]
+    return [*_frontier(evidence), *chosen]
+
+
+def _frontier(evidence: Evidence) -> list[str]:
     title, fits = _title("frontier"), evidence.overoptimisation
     if not fits:
         return [title, paragraph(EMPTY["frontier"])]
@@ -260,6 +295,20 @@ def frontier(evidence: Evidence) -> list[str]:
     if not fitted:
         return [*fragments, markup.sentences(sorted({fit["note"] for fit in fits}))]
     return [*fragments, markup.table(tables.peaks_table(fitted)), paragraph(PARAGRAPHS["peaks"])]
+
+
+def field(evidence: Evidence) -> list[str]:
+    """What other studies of the field report."""
+    told = field_tables.tables(evidence.field)
+    if not told:
+        return [_title("field"), paragraph(EMPTY["field"])]
+    fragments = [_title("field")]
+    for name, table in told.items():
+        fragments += _titled(TEXTS["field"][name], table)
+        fragments.append(paragraph(field_tables.meaning(name, evidence.field)))
+        if name == "aggregates" and len(evidence.field.metrics) > 1:
+            fragments.append(_figure("profiles", field_tables.profiles, evidence.field))
+    return fragments
 
 
 def judges(evidence: Evidence) -> list[str]:
@@ -339,5 +388,6 @@ def _runs_of(evidence: Evidence, arm: str) -> str:
 
 SECTIONS = (
     head, runs, scores, gap, behaviours, doses, ledger, predictions, knockout, interventions,
-    mixture, workflow, onsets, frontier, judges, failures, samples, provenance,
+    mixture, workflow, families, onsets, frontier, field, judges,
+    failures, samples, provenance,
 )  # fmt: skip

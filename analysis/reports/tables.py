@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from analysis.records.behaviour import unit
 from analysis.reports import markup
 from analysis.reports.evidence import Evidence
 from analysis.reports.markup import TEXTS
+from analysis.run.best_of_n import BestOfN
 from analysis.run.drift import JUDGED
 from analysis.run.onset import Line
 from analysis.run.overopt import place
@@ -115,6 +116,50 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     return table if with_notes else table.drop(columns="note", errors="ignore")
 
 
+def held_out_table(held_out: pd.DataFrame) -> pd.DataFrame:
+    """Shifts on held-out rows beside those on the rows of training."""
+    rows = [
+        {
+            "measure": f"{LABELS.get(row['metric'], row['metric'])} ({row['unit']})",
+            "arm": row["arm"],
+            "held-out, drawn [95 %]": markup.estimate(row["shift"], row["low"], row["high"]),
+            "held-out, greedy": markup.number(row["greedy"], sign=True),
+            "training": markup.number(row["training"], sign=True),
+            "held-out - training [95 %]": markup.estimate(
+                row["apart"], row["apart_low"], row["apart_high"]
+            ),
+            "runs": row["n"],
+        }
+        for row in held_out.to_dict("records")
+    ]
+    return pd.DataFrame(rows)
+
+
+def best_of_n_table(lines: Sequence[BestOfN]) -> pd.DataFrame:
+    """The truth of the best of 1, 2, 4, ... and of all answers, by judge."""
+    most = {(line.arm, line.judge): line.n for line in lines}
+    rows = [
+        {
+            "arm": line.arm,
+            "chosen by": line.judge,
+            "n": line.n,
+            "KL (nats)": line.kl,
+            **{
+                f"{name} [95 %]": markup.estimate(each.value, each.low, each.high, sign)
+                for name, each, sign in (
+                    ("truth", line.truth, False),
+                    ("truth gained", line.gain, True),
+                    ("its score", line.score, False),
+                )
+            },
+            "prompts": line.truth.n,
+        }
+        for line in lines
+        if line.n & (line.n - 1) == 0 or line.n == most[line.arm, line.judge]
+    ]
+    return pd.DataFrame(rows)
+
+
 def dose_table(dose: dict[str, Any]) -> pd.DataFrame:
     """One row on a dose-response study: slope with its unit of inference, tests, theory."""
     slope, measured = dose["slope"], unit(dose["feature"])
@@ -139,17 +184,20 @@ def dose_table(dose: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame([row])
 
 
-def ledger_table(table: pd.DataFrame) -> pd.DataFrame:
+def ledger_table(table: pd.DataFrame, labels: str = "ledger") -> pd.DataFrame:
     """Metrics of ``texts.yaml`` by arm, intervals over runs; those that no arm has are left out."""
     runs = table.groupby("arm", sort=False)["n"].max().astype(int)
     rows = []
-    for metric, label in TEXTS["ledger"].items():
+    head = TEXTS["heads"][labels]
+    for metric, label in TEXTS[labels].items():
         by_arm = table[table["metric"] == metric].set_index("arm").reindex(runs.index)
         if by_arm["mean"].notna().any():
-            line = {"mean over steps": label}
+            line = {head: label}
             for arm, row in by_arm.iterrows():
                 name = f"{arm} ({runs[arm]} run{'' if runs[arm] == 1 else 's'})"
-                line[name] = markup.estimate(row["mean"], row["low"], row["high"], sign=False)
+                line[name] = markup.estimate(
+                    row["mean"], row["low"], row["high"], sign=labels != "ledger"
+                )
             rows.append(line)
     return pd.DataFrame(rows)
 
@@ -168,6 +216,7 @@ def onset_table(lines: Iterable[Line]) -> pd.DataFrame:
                 "seed": line.seed,
                 "gap, first": line.gap_first,
                 "gap, last": line.gap_last,
+                "rise explained": line.explained,
                 "onset (step)": begun,
                 "p": markup.p_value(onset.p),
                 "early stop (step)": "" if line.alarm is None else str(line.alarm),

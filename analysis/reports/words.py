@@ -19,27 +19,30 @@ from analysis.reports.evidence import Evidence
 from analysis.reports.figures import NO_REASON
 from analysis.reports.markup import bracket, estimate, number, p_value, said
 from analysis.reports.tables import row_of
+from analysis.run.frozen import has_frozen
 from analysis.run.overopt import place
 
 ALPHA = 0.05
 """Chance at which a sentence is said where nothing is behind it."""
 EXPLAINED = 0.5
 """R2 over runs from which what was rewarded is said to explain a behaviour."""
+FEW_PERCENT = 0.02
+"""Share of the advantages below which an error is not named; a single run has no interval."""
 _finding = partial(said, "findings")
 MOST_PAIRS = 2
 """Of behaviours of which one was given up for the other, that an arm's findings name."""
 
 
 def findings(evidence: Evidence) -> list[str]:
-    """What the study shows: its extent, each arm, missing verdicts, then how the bias got in."""
-    lines = [_extent(evidence)]
+    """What the study shows: its extent, each arm, missing verdicts, then how the errors got in."""
+    lines = [_extent(evidence), _rests(evidence)]
     for arm in evidence.arms:
         lines.append(_levels(evidence, arm))
         if evidence.base is not None and arm != evidence.base:
             lines.append(_against_base(evidence, arm))
     lines += [
         *_missing(evidence),
-        _advantages(evidence),
+        *_advantages(evidence),
         *_explained(evidence),
         _begun(evidence),
         _peaks(evidence),
@@ -66,6 +69,20 @@ def _extent(evidence: Evidence) -> str:
         verdicts=verdicts,
         end=f", {100 * unscored / verdicts:.1f} % of them unscored." if verdicts else ".",
     )
+
+
+def _rests(evidence: Evidence) -> str:
+    """On what the arms are compared, where that could be frozen evaluation."""
+    evaluated = [run for run in evidence.runs if has_frozen(run)]
+    if not evaluated:
+        return ""
+    if not evidence.frozen:
+        left = len(evidence.runs) - len(evaluated)
+        return _finding("not_frozen", without=left, runs=_plural(len(evidence.runs), "run"))
+    start = evaluated[0].frozen
+    assert start is not None
+    rows, answers = start.at(0).truth.shape
+    return _finding("frozen", rows=rows, samples=_plural(answers - 1, "drawn answer"))
 
 
 def _levels(evidence: Evidence, arm: str) -> str:
@@ -124,16 +141,28 @@ def _missing(evidence: Evidence) -> Iterator[str]:
         yield _finding("missing", percent=100 * row["unscored"], reasons=reasons, **named)
 
 
-def _advantages(evidence: Evidence) -> str:
-    """How much of the advantages came from the judge's error."""
-    table = evidence.ledger_by_arm
-    shares = table[(table["metric"] == "bias_share") & table["mean"].notna()]
+def _advantages(evidence: Evidence) -> Iterator[str]:
+    """How much of the advantages the judge's bias made, of the arms whose interval does not
+    hold 0; then the errors that no behaviour is paid for."""
+    by_metric = dict(list(evidence.ledger_by_arm.groupby("metric")))
+    shares = by_metric.get("bias_share", evidence.ledger_by_arm.iloc[:0])
+    told = shares[(shares["mean"] >= FEW_PERCENT) & ~(shares["low"] <= 0)]
     by_arm = [
         f"{row['arm']} {number(100 * row['mean'])} % "
         f"{bracket(100 * row['low'], 100 * row['high'])}".strip()
-        for row in shares.sort_values("mean", ascending=False).to_dict("records")
+        for row in told.sort_values("mean", ascending=False).to_dict("records")
     ]
-    return _finding("advantages", shares=", ".join(by_arm)) if by_arm else ""
+    if by_arm:
+        yield _finding("advantages", shares=", ".join(by_arm))
+    others = defaultdict(list)
+    for part in ("compression", "clip", "noise"):
+        for row in by_metric.get(f"share/{part}", shares.iloc[:0]).to_dict("records"):
+            if row["mean"] >= FEW_PERCENT and not row["low"] <= 0:
+                name = {"clip": "the ends of the scale"}.get(part, part)
+                others[row["arm"]].append(f"{name} {number(100 * row['mean'])} %")
+    if others:
+        errors = "; ".join(f"{arm} {', '.join(parts)}" for arm, parts in others.items())
+        yield _finding("errors", shares=errors)
 
 
 def _explained(evidence: Evidence) -> Iterator[str]:

@@ -27,8 +27,15 @@ from study.verdict import Outcome
 
 SCORES = ("judge_score", "truth", "reward", "gap")
 """Metrics of a learning curve, in score units; gap is judge_score - truth of the same rollout."""
+BY = "score by "
+"""How the metric of another judge's score begins; its name follows."""
 JUDGED = ("judge_score", "gap")
 """Metrics that are missing where the acting judge's score is, and have worst cases."""
+SHIFTS = (
+    *("cell", "arm", "seed", "metric", "first", "last", "shift", "naive_var", "group_var"),
+    *("tails", "unscored", "worst_low", "worst_high"),
+)
+"""Columns of the shifts of runs: `run_shifts` says what they are."""
 SAME = 0.9
 """Correlation within groups from which two behaviours are one."""
 FEWEST_VARYING = 10
@@ -93,7 +100,8 @@ def learning_curves(curves: pd.DataFrame) -> pd.DataFrame:
 @dataclass(frozen=True)
 class Tail:
     """The groups of one end of a run: step and prompt of each (P,), and the sum of a metric over
-    its rollouts that have it, with their number, (P, 2)."""
+    its rollouts that have it, with their number, (P, 2). Where the same prompts are asked at both
+    ends there is one for both, and the metric is the difference."""
 
     step_P: np.ndarray
     prompt_P: np.ndarray | None
@@ -145,8 +153,7 @@ def run_shifts(
                 )
                 row |= {"worst_low": lowest[1] - highest[0], "worst_high": highest[1] - lowest[0]}
             rows.append(row)
-    columns = ["cell", "arm", "seed", "metric", "first", "last", "shift", "naive_var", "group_var"]
-    return pd.DataFrame(rows, columns=[*columns, "tails", "unscored", "worst_low", "worst_high"])
+    return pd.DataFrame(rows, columns=[*SHIFTS])
 
 
 def _pair_variance(treated: pd.DataFrame, base: pd.DataFrame) -> pd.Series:
@@ -256,7 +263,7 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
         runs = max(1, len(moved))
         row = {
             **{"arm": arm, "metric": metric},
-            "unit": unit(metric) if metric not in SCORES else "score",
+            "unit": "score" if metric in SCORES or metric.startswith(BY) else unit(metric),
             "first": mean_interval(part["first"]).value,
             "last": mean_interval(part["last"]).value,
             **mean_interval(part["shift"], within=part["group_var"]).row("shift"),

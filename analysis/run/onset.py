@@ -1,18 +1,28 @@
 """When a run's judge and truth part: a change point, the threshold grid of CHERRL, an alarm.
 
-The gap is judge - truth of the same rollouts. Everything is per run: groups of rollouts within a
-step are what is resampled. docs/onset.md has the definitions and how they were checked.
+The gap is judge - truth of the same rollouts. Change point and alarm look at what the judge's
+calibration on the first steps leaves of it, because the gap of a judge that compresses, is lenient
+or stops at an end of its scale rises by itself where the truth falls. Everything is per run: groups
+of rollouts within a step are what is resampled. docs/onset.md has the definitions and how they were
+checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from analysis.records.runs import Run
-from analysis.run.overopt import Rule, bias_free_gaps, calibrated, false_alarms, first_alarms
+from analysis.run.overopt import (
+    Rule,
+    bias_free_gaps,
+    calibrated,
+    doubt,
+    false_alarms,
+    first_alarms,
+)
 from analysis.run.threshold_grid import (
     FEWEST_HIGH,
     HIGH,
@@ -23,12 +33,14 @@ from analysis.run.threshold_grid import (
 )
 from analysis.statistics.bootstrap import group_sums, step_noise
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
+from analysis.step import judge_error
 from analysis.step.transmission import FLAT
 
 REPLICATES = 1_000
 FEWEST_STEPS = 8
 KNOTS = 48
 """Most places where a ramp may begin or end; longer runs are searched on that many steps."""
+NO_STEP = Estimate(NAN, unit="step")
 MISFIT = 0.99
 """Share of refits to pure group noise that leave fewer squares than a ramp said not to fit."""
 
@@ -50,6 +62,7 @@ def change_point(
     step_P: np.ndarray,
     gap_P_2: np.ndarray,
     *,
+    refits_B_T: np.ndarray | None = None,
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> Onset:
@@ -61,9 +74,11 @@ def change_point(
 
     Args:
         step_P: the step of every group.
-        gap_P_2: sum of judge - truth over each group's rollouts that have both, and their number.
+        gap_P_2: sum of the gap over each group's rollouts that have one, and their number.
+        refits_B_T: how far refits of a calibration move each step's gap, where it is less what a
+            calibration explains; that doubt is added to the noise.
     """
-    unseen = Estimate(NAN, unit="step")
+    unseen = NO_STEP
     scored = gap_P_2[:, 1] > 0
     rng = np.random.default_rng(seed)
     steps, means, errors, noise = step_noise(step_P[scored], gap_P_2[scored], replicates, rng)
@@ -72,6 +87,8 @@ def change_point(
         return Onset(unseen, note=few)
     if not np.isfinite(errors).all():
         return Onset(unseen, note="steps of one group: no noise to compare with")
+    if refits_B_T is not None:
+        noise = noise + np.resize(refits_B_T, noise.shape)
     if np.ptp(means) < FLAT:
         return Onset(unseen, before=float(means.mean()), note="the gap is constant")
     begins, shapes, ramps = _ramps(steps)
@@ -163,36 +180,56 @@ class Line:
     gap_first: float
     gap_last: float
     onset: Onset
+    """Of what the judge's calibration leaves of the gap."""
     grid: Grid
     own_grid: Grid
     """The same with the best-scored tenth of the run's rollouts for the high-score bucket."""
     alarm: int | None
     rule: Rule | None
     shortcut: str
+    explained: float = NAN
+    """How much of the gap's rise the judge's calibration explains."""
 
 
 def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH) -> Line:
     """Onset by all three definitions for one run; see `change_point` for what cannot be had."""
-    sums = group_sums(run.judge - run.truth)
-    scored = sums[:, 1] > 0
-    steps, means, errors, _ = step_noise(
-        run.step_P[scored], sums[scored], 1, np.random.default_rng(0)
-    )
-    tail = max(1, len(steps) // 10)
-    ends = (float(means[:tail].mean()), float(means[-tail:].mean())) if len(steps) else (NAN, NAN)
+    calibration = judge_error.calibrated(run, run.judge)
+    expected = calibration.expected(run.truth) if calibration.known else run.truth
+    left = group_sums(run.judge - expected)
+    scored = left[:, 1] > 0
+    at, judged = run.step_P[scored], np.where(np.isfinite(run.judge), run.truth, np.nan)[scored]
+    raw = group_sums(run.judge - run.truth)[scored]
+    steps, means, _, _ = step_noise(at, raw, 1, np.random.default_rng(0))
     gaps = dict(zip(steps.tolist(), means.tolist(), strict=True))
     grid = grid_of(run, features, gaps, high, fewest)
     own_grid = grid_of(run, features, gaps, own_high(run), OWN_FEWEST)
-    rule, alarm = None, None
-    if len(steps) >= FEWEST_STEPS and np.isfinite(errors).all():
-        groups = int(np.bincount(np.searchsorted(steps, run.step_P[scored])).min())
-        rule = calibrated(len(steps), groups)
-        at = int(first_alarms(means[None], errors[None], rule)[0])
-        alarm = int(steps[at]) if at >= 0 else None
+    gap_first, gap_last = _ends_of(means)
+    onset, rule, alarm, explained = Onset(NO_STEP, note=calibration.note), None, None, NAN
+    if calibration.known or not len(steps):
+        _, rest, errors, _ = step_noise(at, left[scored], 1, np.random.default_rng(0))
+        first, last = _ends_of(rest)
+        explained = gap_last - gap_first - (last - first)
+        refits = calibration.deviations(at, judged)
+        onset = change_point(at, left[scored], refits_B_T=refits)
+        onset = replace(onset, note="; ".join(filter(None, [onset.note, calibration.note])))
+        if len(steps) >= FEWEST_STEPS and np.isfinite(errors).all():
+            groups = int(np.bincount(np.searchsorted(steps, at)).min())
+            rule = calibrated(len(steps), groups)
+            beyond = rest - doubt(refits, rule)
+            place = int(first_alarms(beyond[None], errors[None], rule)[0])
+            alarm = int(steps[place]) if place >= 0 else None
     shortcut = "+".join(name for name in features if name in run.names)
     axes = (run.cell, run.arm, run.seed, len(steps))
-    onset = change_point(run.step_P, sums)
-    return Line(*axes, *ends, onset, grid, own_grid, alarm, rule, shortcut)
+    ends = (gap_first, gap_last)
+    return Line(*axes, *ends, onset, grid, own_grid, alarm, rule, shortcut, explained)
+
+
+def _ends_of(means_T: np.ndarray) -> tuple[float, float]:
+    """Means of the first and the last tenth of the steps that have one."""
+    tail = max(1, len(means_T) // 10)
+    if not len(means_T):
+        return NAN, NAN
+    return float(means_T[:tail].mean()), float(means_T[-tail:].mean())
 
 
 def planted_false_alarms(run: Run, rule: Rule) -> Estimate:

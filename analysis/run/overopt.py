@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from scipy.stats import norm
 
 from analysis.planted.truth import Fault, simulate
 from analysis.records.runs import Run
@@ -241,6 +242,18 @@ def calibrated(steps: int, groups: int) -> Rule:
     se = np.sqrt(rng.chisquare(max(1, groups - 1), shape) / max(1, groups - 1))
     highest = _cusum(rng.standard_normal(shape), se, baseline, SLACK).max(axis=1)
     return Rule(baseline, float(np.quantile(highest, 1 - FALSE_ALARM)))
+
+
+def doubt(refits_B_T: np.ndarray, rule: Rule) -> np.ndarray:
+    """How much of each step's gap (T,) the doubt about a calibration may make: the gap that an
+    alarm is about is less by this.
+
+    The SDs of refits that an error of `FALSE_ALARM` takes, of their distance from the baseline;
+    the error of a calibration stays all through a run, so it is no noise that steps average out.
+    """
+    moved = refits_B_T - refits_B_T[:, : rule.baseline].mean(axis=1, keepdims=True)
+    margin = norm.ppf(1 - FALSE_ALARM) * moved.std(axis=0)
+    return np.where(np.arange(len(margin)) < rule.baseline, 0.0, margin)
 
 
 def bias_free_gaps(

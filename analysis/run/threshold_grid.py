@@ -81,23 +81,32 @@ def smoothed(values_T: Sequence[float] | np.ndarray) -> np.ndarray:
 def shortcut_rate(
     run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, and of each the share of rollouts scored ``high`` or more that show the shortcut.
-
-    A rollout shows it if it has more of one of the ``features`` than nine tenths of the rollouts
-    of the run's first tenth of steps had, so for a phrase that was rare then: if it has it. NaN
-    where fewer than ``fewest`` rollouts of the step scored so high.
-    """
-    steps = np.unique(run.step_P)
-    columns = run.features[..., [run.names.index(name) for name in features]]
-    early = columns[np.isin(run.step_P, steps[: max(1, len(steps) // 10)])]
-    usual = np.nanquantile(early.reshape(-1, len(features)), 0.9, axis=0)
-    shown = np.asarray((columns > usual).any(axis=-1))
+    """Steps, and of each the share of rollouts scored ``high`` or more that show the shortcut
+    (`shortcut`). NaN where fewer than ``fewest`` rollouts of the step scored so high."""
+    steps, shown = np.unique(run.step_P), shortcut(run, features)
     rates = np.full(len(steps), np.nan)
     for t, step in enumerate(steps):
         bucket = (run.step_P == step)[:, None] & (run.judge >= high)
         if bucket.sum() >= fewest:
             rates[t] = shown[bucket].mean()
     return steps, rates
+
+
+def shortcut(run: Run, features: Sequence[str]) -> np.ndarray:
+    """Which rollouts show the shortcut, shape (P, G).
+
+    A rollout shows it if it has more of one of the ``features`` than nine tenths of the rollouts
+    of the run's first tenth of steps had, so for a phrase that was rare then: if it has it.
+    """
+    columns = run.features[..., [run.names.index(name) for name in features]]
+    usual = np.nanquantile(columns[first_tenth(run)].reshape(-1, len(features)), 0.9, axis=0)
+    return np.asarray((columns > usual).any(axis=-1))
+
+
+def first_tenth(run: Run) -> np.ndarray:
+    """Which groups are of the first tenth of the recorded steps, at least of one: (P,)."""
+    steps = np.unique(run.step_P)
+    return np.isin(run.step_P, steps[: max(1, len(steps) // 10)])
 
 
 def grid_of(

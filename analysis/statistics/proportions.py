@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import expit, logit, ndtri, stdtrit
 from scipy.stats import rankdata
 
 from analysis.statistics.bootstrap import ratio, ratio_se
@@ -102,6 +102,32 @@ def pooled_share(sums_C_2: np.ndarray, level: float = LEVEL) -> Estimate:
     if n == len(sums_C_2):
         return wilson(passed, n, level)
     return replace(clustered_share(sums_C_2, n, level), n=n)
+
+
+def logit_share(
+    share: float, variance: float, free: float, units: int, unit: str = "run"
+) -> Estimate:
+    """A share of few units with its t interval on the logit scale; NaN for no unit.
+
+    Where the units do not vary it is Wilson's interval of as many independent ones.
+
+    Args:
+        share: in [0, 1].
+        variance: of the share.
+        free: degrees of freedom of the variance.
+        units: how many vary independently.
+    """
+    if not units or np.isnan(share):
+        return Estimate(NAN, unit=unit, note=f"no {unit} has a score")
+    if units == 1:
+        return Estimate(share, n=1, unit=unit, note=f"one {unit}, no interval")
+    if not 0 < share < 1 or variance <= 1e-24:
+        ends = wilson(share * units, units)
+        note = f"no spread between {unit}s: Wilson's interval over them"
+        return Estimate(share, ends.low, ends.high, units, unit, note)
+    half = float(stdtrit(free, (1 + LEVEL) / 2)) * variance**0.5 / (share * (1 - share))
+    low, high = expit(logit(share) + np.array([-half, half])).tolist()
+    return Estimate(share, low, high, units, unit)
 
 
 def auc(

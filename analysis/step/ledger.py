@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from analysis.records.behaviour import shift
 from analysis.records.runs import Run, on_each_core, read_runs
 from analysis.statistics.intervals import grouped_intervals
+from analysis.step.judge_error import PARTS, Parts, taken_apart
 from analysis.step.transmission import (
     MISFIT,
     SCALES,
-    bias_share,
     comparing,
     dead_groups,
     gains,
     group_cov,
     known_mean,
+    passing,
     split,
     tied_groups,
     within_regression,
@@ -28,24 +30,35 @@ from analysis.step.transmission import (
 from study.rewards.advantages import advantages
 from study.rewards.failure import REPLAY_POLICIES
 
+ERRORS = tuple(f"error_{part}" for part in PARTS)
+SHARES = ("share/truth", *(f"share/{part}" for part in PARTS))
+"""Columns on `PARTS`: of every behaviour, and of the advantages."""
 
-def step_row(run: Run) -> dict[str, float]:
+
+def step_row(run: Run, errors: tuple[Parts, Parts] | None = None) -> dict[str, float]:
     """One line of the ledger from the groups given; missing numbers are NaN.
 
-    docs/planted-truth.md says what each column is.
+    docs/planted-truth.md says what each column is. ``errors`` are `errors_of` the whole run, of
+    these groups; without them the groups given are the run.
     """
     reward, truth = run.reward, run.truth
+    of_reward, of_judge = errors or errors_of(run)
     total, of_truth, of_bias = split(reward, truth, run.scale)
     bias = within_regression(run.judge - truth, run.features)
     push = within_regression(total, run.features)
+    parts = advantage_parts(run, of_reward, run.scale)
+    undivided = advantage_parts(run, of_reward, "none")
+    judged = np.isfinite(of_judge.of["noise"])
     row: dict[str, float] = {
         "groups": float(len(reward)),
         "rollouts": float(reward.size),
         "unscored": float((~np.isfinite(run.judge)).mean()) if run.judge.size else float("nan"),
         "bias_r2": bias.r2,
         "advantage_r2": push.r2,
-        "bias_share": bias_share(of_truth, of_bias),
-        "bias_share_none": bias_share(*split(reward, truth, "none")[1:]),
+        "slope": of_judge.calibration.slope,
+        **{f"gap/{name}": known_mean(part[judged]) for name, part in of_judge.of.items()},
+        **shares(of_reward, parts),
+        "bias_share_none": shares(of_reward, undivided)["bias_share"],
         "tied": known_mean(tied_groups(truth, reward)),
         "dead": known_mean(dead_groups(reward)),
         "too_few": known_mean((np.isfinite(reward).sum(axis=1) < 2).astype(float)),
@@ -56,9 +69,14 @@ def step_row(run: Run) -> dict[str, float]:
         gap = abs(advantages(reward, scale) - run.advantage)[np.isfinite(reward)]
         gap = gap[np.isfinite(gap)]
         row[f"check/{scale}"] = float(gap.max()) if len(gap) else float("nan")
-    parts = {"cov": total, "cov_truth": of_truth, "cov_bias": of_bias}
-    parts["cov_bias_none"] = split(reward, truth, "none")[2]
-    covariances = {key: group_cov(part, run.features) for key, part in parts.items()}
+    pushes = {"cov": total, "cov_truth": of_truth, "cov_bias": of_bias}
+    pushes["cov_bias_none"] = split(reward, truth, "none")[2]
+    pushes |= {f"error_{name}": parts[name] for name in ("clip", "bias")}
+    covariances = {key: group_cov(part, run.features) for key, part in pushes.items()}
+    steeper = (of_reward.calibration.slope - 1) * covariances["cov_truth"]
+    covariances["error_compression"] = steeper
+    others = steeper + covariances["error_clip"] + covariances["error_bias"]
+    covariances["error_noise"] = covariances["cov_bias"] - others
     for k, name in enumerate(run.names):
         row[f"bias/{name}"], row[f"bias_se/{name}"] = bias.coef_K[k], bias.se_K[k]
         row[f"unique/{name}"] = push.unique_K[k]
@@ -75,6 +93,49 @@ def step_row(run: Run) -> dict[str, float]:
     for judge, scores in {"truth": truth, **run.shadows}.items():
         row |= {f"align/{judge}/{key}": value for key, value in with_judge(scores).items()}
     return row
+
+
+def errors_of(run: Run) -> tuple[Parts, Parts]:
+    """`taken_apart` of a run's rewards, which reach its policy, and of its judge's scores."""
+    of_reward = taken_apart(run, run.reward)
+    same = np.array_equal(run.reward, run.judge, equal_nan=True)
+    return of_reward, of_reward if same else taken_apart(run, run.judge)
+
+
+def advantage_parts(run: Run, error: Parts, scale: str) -> dict[str, np.ndarray]:
+    """Advantages as the sum of ``truth`` and `PARTS`, each (P, G), divided as `split` divides them.
+
+    Noise is what the others leave. ``product`` is no part: it is that of the bias by either half of
+    the prompts.
+    """
+    total, passes = passing(run.reward, run.truth, scale)
+    of_truth = passes(run.truth)
+    parts = {
+        "compression": (error.calibration.slope - 1) * of_truth,
+        "clip": passes(error.of["clip"]),
+        "bias": passes(error.of["bias"]),
+    }
+    first, second = map(passes, error.halves)
+    noise = total - of_truth - sum(parts.values())
+    return {"truth": of_truth, **parts, "noise": noise, "product": first * second}
+
+
+def shares(error: Parts, parts: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Sums of squares of `advantage_parts` over their sum, covariances left out.
+
+    What sampling error adds to the squares of slope and bias is taken off (bias: the product of two
+    halves), so that they have mean 0 where there is none, and may be below.
+    """
+    squares = {name: float(np.nansum(parts[name] ** 2)) for name in ("truth", *PARTS)}
+    slope, se = error.calibration.slope, error.calibration.slope_se
+    squares["compression"] = ((slope - 1) ** 2 - se**2) * squares["truth"]
+    by_chance = squares["bias"] - float(np.nansum(parts["product"]))
+    squares["bias"] -= by_chance
+    squares["noise"] += by_chance
+    total = sum(squares.values())
+    told = total > 0 and slope == slope
+    by_part = {f"share/{k}": v / total if told else float("nan") for k, v in squares.items()}
+    return by_part | {"bias_share": by_part["share/bias"]}
 
 
 def under_policy(run: Run, policy: str) -> np.ndarray:
@@ -114,7 +175,28 @@ def ledger(source: Path | str | Sequence[Run]) -> pd.DataFrame:
 def _rows(run: Run) -> list[dict[str, Any]]:
     axes = {"cell": run.cell, "arm": run.arm, "seed": run.seed, "done": run.done}
     steps = sorted(set(run.step_P.tolist()))
-    return [{**axes, "step": step, **step_row(run.at(step))} for step in steps]
+    errors = errors_of(run)
+    rows = []
+    for step in steps:
+        here = run.step_P == step
+        of_step = errors[0].where(here), errors[1].where(here)
+        rows.append({**axes, "step": step, **step_row(run.where(here), of_step)})
+    return rows
+
+
+def gap_table(steps: pd.DataFrame) -> pd.DataFrame:
+    """How far each part of judge - truth moved, mean over runs with its t interval: arm, metric,
+    mean, low, high, n, missing. The parts add up to the move of the gap itself.
+
+    ``steps`` is what `ledger` gives; a move is `analysis.records.behaviour.shift`.
+    """
+    rows = [
+        (of_run["arm"].iloc[0], part, shift(of_run[f"gap/{part}"].to_numpy(dtype=float)))
+        for _, of_run in steps.groupby("cell", sort=False)
+        for part in PARTS
+    ]
+    long = pd.DataFrame(rows, columns=["arm", "metric", "value"])
+    return grouped_intervals(long, ["arm", "metric"])
 
 
 def judge_table(runs: Sequence[Run], steps: pd.DataFrame) -> pd.DataFrame:

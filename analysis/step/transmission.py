@@ -68,22 +68,33 @@ def split(
     `EPS` divides only a reward that varies. Rollouts without a reward are NaN in all three; a group
     in which a rewarded rollout has no truth is NaN in both parts.
     """
+    total, passes = passing(rewards_P_G, truth_P_G, scale)
+    of_truth = passes(truth_P_G)
+    # what rounding left of a flat group's total is the judge's, so that the parts still add up
+    return total, of_truth, total - of_truth
+
+
+def passing(
+    rewards_P_G: np.ndarray, truth_P_G: np.ndarray, scale: str
+) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    """Advantages (P, G), and what gives the share in them of a part of the rewards: see `split`."""
     rewards = np.asarray(rewards_P_G, dtype=float)
     scored = np.isfinite(rewards)
     scored &= scored.sum(axis=1, keepdims=True) > 1
     total = np.where(scored, advantages(rewards, scale), np.nan)
-    truth = np.where(scored, truth_P_G, np.nan)
-    complete = (np.isfinite(truth) | ~scored).all(axis=1, keepdims=True) & scored
+    complete = (np.isfinite(truth_P_G) | ~scored).all(axis=1, keepdims=True) & scored
     divided_by = divisor(rewards, scale)
     flat = np.zeros((len(rewards), 1), dtype=bool)
     if scale == "group":
         flat = _range(rewards, scored)[:, None] <= FLAT
     elif scale == "batch":
         flat |= _range(rewards.reshape(1, -1), np.isfinite(rewards).reshape(1, -1)) <= FLAT
-    of_truth = np.where(flat, 0.0, centred(truth, complete) / divided_by)
-    # what rounding left of a flat group's total is the judge's, so that the parts still add up
-    of_bias = np.where(flat, total, centred(rewards - truth, complete) / divided_by)
-    return total, np.where(complete, of_truth, np.nan), np.where(complete, of_bias, np.nan)
+
+    def passes(part_P_G: np.ndarray) -> np.ndarray:
+        passed = np.where(flat, 0.0, centred(part_P_G, complete) / divided_by)
+        return np.where(complete, passed, np.nan)
+
+    return total, passes
 
 
 def tied_groups(truth_P_G: np.ndarray, rewards_P_G: np.ndarray) -> np.ndarray:
@@ -180,9 +191,3 @@ def known_mean(values: np.ndarray) -> float:
     """Mean of the finite values, NaN for none."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if len(finite) else float("nan")
-
-
-def bias_share(of_truth: np.ndarray, of_bias: np.ndarray) -> float:
-    """Sum of squares of the bias part over that of both parts (their covariance left out)."""
-    bias, truth = float(np.nansum(of_bias**2)), float(np.nansum(of_truth**2))
-    return bias / (bias + truth) if bias + truth > 0 else float("nan")

@@ -46,7 +46,7 @@ EDGE = 1 << 20
 FILES = ("responses", "predictions")
 SOURCES = (*FILES, "run", "model", "adapter", "endpoint")
 GENERATION = (
-    *("responses_out", "limit", "temperature", "top_p", "max_tokens", "thinking"),
+    *("responses_out", "limit", "temperature", "top_p", "top_k", "max_tokens", "thinking"),
     *("checkpoint", "batch", "dtype", "chat_template", "api_key_env", "concurrency", "timeout_s"),
 )
 REMOTE = ("api_key_env", "concurrency", "timeout_s")
@@ -128,7 +128,8 @@ def _untrained(run: Path) -> dict[str, Any]:
 def _decoding(options: Options) -> dict[str, Any]:
     """How answers are decoded; part of what a file of responses is compared with."""
     names = ("temperature", "top_p", "max_tokens", "seed", "thinking")
-    return {name: getattr(options, name) for name in names}
+    drawn = {"top_k": options.top_k} if options.top_k else {}
+    return {name: getattr(options, name) for name in names} | drawn
 
 
 def _folder(options: Options, model: str | None, adapter: Path | None) -> Source:
@@ -208,11 +209,13 @@ def _endpoint(options: Options, url: str, model: str) -> Source:
     )
     open_channel(endpoint)  # a missing key is said before anything is written
     settings = _decoding(options)
-    sampling = Sampling(**{key: settings[key] for key in settings if key != "thinking"})
+    extra = {"top_k": options.top_k} if options.top_k else {}  # a field of vLLM, not of OpenAI's
+    mine = settings.keys() - {"thinking", "top_k"}
+    sampling = Sampling(**{key: settings[key] for key in mine})
 
     def answer(turns: Turns, keep: Keep) -> None:
         prompts = list(turns)
-        bodies = [chat_body(endpoint, sampling, messages) for messages in turns.values()]
+        bodies = [chat_body(endpoint, sampling, turn, extra=extra) for turn in turns.values()]
         if options.thinking is not None:
             for body in bodies:
                 body["chat_template_kwargs"] = {"enable_thinking": options.thinking}
@@ -236,7 +239,8 @@ def _row(prompt: str, fetched: Fetched) -> Row:
     if not text and reply.reasoning and finish == "length":
         text = f"<think>{reply.reasoning}"
     stop = "length" if finish == "length" else "stop"
-    return {"prompt": prompt, "response": text, "stop": stop, "tokens": reply.tokens_out}
+    row = {"prompt": prompt, "response": text, "stop": stop, "tokens": reply.tokens_out}
+    return row | ({"thinking": reply.reasoning} if reply.reasoning else {})
 
 
 def failed(prompt: str, error: str) -> Row:
@@ -285,6 +289,7 @@ def answer_all(
                 tuple(sorted(ends)),
                 temperature=options.temperature,
                 top_p=options.top_p,
+                top_k=options.top_k,
                 greedy=options.temperature == 0,
             )
             draws_B_L = np.stack([_draws(options.seed, prompt, room) for prompt in batch])

@@ -94,6 +94,9 @@ class Options:
     top_p: float = option(
         "share of the likeliest tokens that is sampled from", 1.0, Number(low=1e-6, high=1)
     )
+    top_k: int = option(
+        "how many of the likeliest tokens are sampled from; 0 takes all", 0, Number(low=0)
+    )
     max_tokens: int = option("longest answer, in tokens", 1280, Number(low=1))
     thinking: bool | None = option("switch the thinking of the chat template on or off")
     checkpoint: int | None = option("step of the run's checkpoint", legal=Number(low=0))

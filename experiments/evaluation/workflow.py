@@ -253,6 +253,7 @@ def decoding(options: Options, config: Study) -> Options:
         "max_tokens": config.trainer.max_completion_length,
         "temperature": config.trainer.temperature,
         "top_p": config.trainer.top_p,
+        "top_k": config.trainer.top_k,
     }
     return replace(options, **{key: usual[key] for key in usual if key not in options.given})
 

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from experiments.monitoring.expected_gap import explained
 from experiments.monitoring.read import Alarm, View, on_this_host
 
 IN_A_ROW = 5
@@ -121,12 +122,28 @@ def _no_signal(view: View, study: str) -> Alarm | None:
 
 
 def _gap(view: View, study: str) -> Alarm | None:
-    gaps = view.series.get("bias/judge_minus_truth", [])
-    if (risen := rise_of_gap(gaps, view.steps or 0)) is None:
+    gaps, truths = (view.series.get(name, []) for name in ("bias/judge_minus_truth", "truth/mean"))
+    first = _first_steps(view.steps or 0)
+    if not gaps or gaps[-1][0] <= first:
         return None
-    since, usual, now = risen
-    seen = f"judge - truth rose from {usual:+.2f} in the first steps to {now:+.2f}."
-    return Alarm("", "gap onset", seen, f"python -m analysis.onset {study}", since)
+    keyword = str(view.config.get("judge.simulated.keyword") or "")
+    by_itself = explained(truths, view.folder, first, keyword)
+    left = [(step, gap - by_itself.get(step, 0.0)) for step, gap in gaps]
+    if (risen := rise_of_gap(left, view.steps or 0)) is None:
+        return None
+    usual = statistics.fmean(gap for step, gap in gaps if step <= first)
+    recent = gaps[-IN_A_ROW:]
+    now = statistics.fmean(gap for _, gap in recent)
+    seen = f"judge - truth rose from {usual:+.2f} in the first steps to {now:+.2f}"
+    part = statistics.fmean(by_itself.get(step, 0.0) for step, _ in recent)
+    if part > 0:
+        seen += f", {part:.2f} of it as the judge's scores of the first steps let expect"
+    return Alarm("", "gap onset", f"{seen}.", f"python -m analysis.onset {study}", risen[0])
+
+
+def _first_steps(steps: int) -> int:
+    """The last of the first steps of a run, whose gap is its usual one."""
+    return max(FIRST_STEPS, math.ceil(FIRST_SHARE * steps))
 
 
 def rise_of_gap(gaps: Sequence[tuple[int, float]], steps: int) -> tuple[int, float, float] | None:
@@ -138,10 +155,10 @@ def rise_of_gap(gaps: Sequence[tuple[int, float]], steps: int) -> tuple[int, flo
     means: `analysis.onset` has the estimate with an interval.
 
     Args:
-        gaps: step and judge - truth, in order of the steps.
+        gaps: step and judge - truth, less what the judge shows by itself, in order of the steps.
         steps: of the whole run; 0 where unknown.
     """
-    first = [gap for step, gap in gaps if step <= max(FIRST_STEPS, math.ceil(FIRST_SHARE * steps))]
+    first = [gap for step, gap in gaps if step <= _first_steps(steps)]
     later = list(gaps[len(first) :])
     if len(first) < FIRST_STEPS:
         return None

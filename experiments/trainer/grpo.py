@@ -11,7 +11,10 @@ place where a checkpoint can stand (TRL cannot resume between a generation and i
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import logging
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from experiments.scorer import Scorer
 from experiments.trainer import fast, prefix, ranks, rollouts
 from experiments.trainer.alarm import Alarm
 from experiments.trainer.early_stop import EarlyStop
+from experiments.trainer.generate import lora_layers, without_adapter
 from experiments.trainer.held_out import HeldOut
 from experiments.trainer.order import InOrder
 from experiments.trainer.prompts import Scaffolder, prompt_dataset, prompt_of
@@ -101,6 +105,8 @@ class RecordingTrainer(InOrder):
         scaffold: what each rollout of a step is shown before it answers; None shows nothing.
         fast_path: whether to share prefixes where the model can take it.
         shown: prompt id -> what the policy is shown and trained on, where that is not the row.
+        reference: of which share of the groups log-probabilities under the initial policy are
+            recorded at beta = 0 too.
     """
 
     def __init__(
@@ -109,9 +115,12 @@ class RecordingTrainer(InOrder):
         scaffold: Scaffolder | None = None,
         fast_path: bool = True,
         shown: Callable[[str], Messages] | None = None,
+        reference: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(reward_funcs=ranks.Gathered(scorer), **kwargs)
+        measured = bool(reference) and self.beta == 0 and self._keep_start()
+        self._reference_share = reference if measured else 0.0
         self._scorer = scorer
         base = self.accelerator.unwrap_model(self.model)
         if isinstance(self.model, PeftModel):
@@ -151,6 +160,19 @@ class RecordingTrainer(InOrder):
         self._layer_weights = fast.layer_weights(models[0])
         if not self.use_vllm:
             self.rollout_func = rollouts.Rollouts(self.args.seed, self._ended)
+        return True
+
+    def _keep_start(self) -> bool:
+        """Keep the initial policy where there is no adapter to be switched off; false where its
+        weights are spread over processes, and no copy of them is made."""
+        policy: Any = self.accelerator.unwrap_model(self.model)
+        if not isinstance(policy, PeftModel):
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                log.info("No copy of the initial policy is kept: its weights are spread.")
+                return False
+            self.ref_model = copy.deepcopy(policy).eval().requires_grad_(False)
+        else:
+            self._adapted = lora_layers(policy)
         return True
 
     def _slow(self, why: str) -> bool:
@@ -248,6 +270,9 @@ class RecordingTrainer(InOrder):
         if self._shown is not None:
             logprobs_n = self._scaffolded_logprobs(output)
             shown_N = gather_object(list(zip(self._shown, logprobs_n, strict=True)))
+        starts_N = None
+        if self._reference_share:
+            starts_N = gather(self._start_logprobs(output)).tolist()
         if self._scorer is None:
             return
         record = self._scorer.pending
@@ -256,11 +281,49 @@ class RecordingTrainer(InOrder):
             row["advantage"] = advantage
             row["stop"] = "stop" if stopped else "length"
             row["logprob_sum"] = None
+        if starts_N is not None:
+            for row, start in zip(record.rollouts, starts_N, strict=True):
+                row[f"{COMPONENT}reference_logprob"] = start if start == start else None
         if shown_N is not None:
             for row, (shown, logprob) in zip(record.rollouts, shown_N, strict=True):
                 row["scaffold_items"] = list(shown.items)
                 row[f"{COMPONENT}scaffold_ratio"] = shown.ratio
                 row[f"{COMPONENT}scaffold_logprob"] = logprob
+
+    def _start_logprobs(self, output: dict[str, Any]) -> torch.Tensor:
+        """log p(completion | prompt) under the initial policy of this process's rollouts, (n,),
+        summed over their tokens; NaN beyond the step's first groups, as many as are measured.
+        Nothing random is used up."""
+        of_all, size = output["completion_mask"].sum(1), self.num_generations or 1
+        groups = len(of_all) * self.accelerator.num_processes // size
+        first = len(of_all) * self.accelerator.process_index
+        told = max(0, math.ceil(self._reference_share * groups) * size - first)
+        rows = slice(max(told, size))  # every process computes, for weights may be spread
+        ids = torch.cat([output["prompt_ids"][rows], output["completion_ids"][rows]], dim=1)
+        masks = output["prompt_mask"][rows], output["completion_mask"][rows]
+        policy = self.accelerator.unwrap_model(self.model)
+        copied, training = self.ref_model, policy.training
+        if not self.shares_prefixes:  # where prefixes are shared nothing is dropped out
+            policy.eval()
+        start: Any = contextlib.nullcontext()
+        if copied is None:
+            start = without_adapter(policy, self._adapted)
+        try:
+            with torch.no_grad(), start:
+                logprobs_n_L = self._logprobs_and_entropies(
+                    self.model if copied is None else copied,
+                    ids,
+                    torch.cat(masks, dim=1),
+                    masks[1].shape[1],
+                    self.args.per_device_train_batch_size,
+                )[0]
+        finally:
+            if policy.training != training:
+                policy.train(training)
+        starts_n = torch.full_like(of_all, math.nan, dtype=torch.float32)
+        starts_n[rows] = (logprobs_n_L * masks[1]).sum(1).float()
+        starts_n[told:] = math.nan
+        return starts_n
 
     def _scaffolded_logprobs(self, output: dict[str, Any]) -> list[float]:
         """log pi(completion | scaffolded prompt) of each rollout, summed over its tokens."""
@@ -419,6 +482,7 @@ def make_trainer(
         scorer,
         scaffold=None if config.scaffold.name == "none" else Scaffolder(config, row_of, shown),
         fast_path=config.trainer.fast,
+        reference=config.trainer.reference,
         shown=shown,
         model=model,
         args=grpo_config(config, output_dir),

@@ -1,8 +1,9 @@
-"""Held-out rows, scored by rule every few steps: the curve by which arms can be compared.
+"""Held-out rows, scored every few steps: the curve by which arms can be compared.
 
-Each row is answered once and greedily, so that nothing random is used up and a run trains the same
-with evaluations and without. A cell keeps what was answered in ``evaluations``, and the adapters
-that answered in ``kept``, both by step; steps that are trained again are evaluated again.
+Each row is answered greedily and scored by rule. With ``trainer.eval_samples`` further answers are
+drawn, and the judges score all of them: the frozen evaluation. A run trains the same with
+evaluations and without. A cell keeps what was answered in ``evaluations``, and the adapters that
+answered in ``kept``, both by step; steps that are trained again are evaluated again.
 """
 
 from __future__ import annotations
@@ -10,31 +11,31 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
 from transformers import TrainerCallback
 
 from experiments.evaluation.metrics import columns
 from experiments.policies.tiny import whole_folder
 from experiments.scorer import Scorer
 from experiments.trainer import checkpoints
-from experiments.trainer.generate import Sampling, by_transformers, generate, merged
-from experiments.trainer.rollouts import rows_at_once
+from experiments.trainer.frozen import greedy, sampled
+from experiments.world import Executed
+from judges.budget import usd_of, usd_of_calls
+from judges.session import Session
 from study.endings import INFRASTRUCTURE
 from study.errors import UserError
 from study.files import write_text
-from study.records import HELD_OUT, OVERALL, Recorder
+from study.records import EVAL_COST, EVALUATIONS, HELD_OUT, OVERALL, Recorder, verdicts_by
 from study.rows import Row, Truth
 from study.tasks import task_module
 
-EVALUATIONS, KEPT = "evaluations", "kept"
-"""Folders of a cell: a JSONL of the items of each evaluated step, and a policy of each."""
-AT_ONCE = 64
-"""Rows that are answered together, where memory has room for so many."""
+KEPT = "kept"
+"""Folder of a cell: a policy of each evaluated step."""
 
 
 class HeldOut(TrainerCallback):
@@ -61,12 +62,21 @@ class HeldOut(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         clear(self.folder, state.global_step)
         if state.global_step == 0 and all(line["step"] for line in self.recorder.metrics()):
+            if self.scorer.budget is not None:
+                self.scorer.budget.check()
             self.on_line(self.recorder.write_line(0, self.evaluate(0)))
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.scorer.budget is not None and self._evaluated(state.global_step + 1):
+            self.scorer.budget.check(evaluates=True)
+
+    def _evaluated(self, step: int) -> bool:
+        trainer = self.config.trainer
+        return step % trainer.eval_steps == 0 or step == trainer.steps
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step, record = state.global_step, self.scorer.pending
-        last = step == self.config.trainer.steps or control.should_training_stop
-        if step % self.config.trainer.eval_steps == 0 or last:
+        if self._evaluated(step) or control.should_training_stop:
             assert record is not None, "the step's own metrics are written after its end"
             record.metrics |= self.evaluate(step)
 
@@ -78,28 +88,99 @@ class HeldOut(TrainerCallback):
         self.scorer.heart.phase("evaluating")
         if self.config.trainer.keep_steps:
             self._keep(step)
-        world = self.scorer.world
-        ids = greedy(self.trainer, [list(world.shown(row, learning=False)) for row in self.rows])
+        world, heart = self.scorer.world, self.scorer.heart
+        shown = [list(world.shown(row, learning=False)) for row in self.rows]
+        ids = greedy(self.trainer, shown)
         assert self.scorer.decode is not None, "the trainer has been made"
-        texts = self.scorer.decode(ids)
-        ends = set(self.trainer.eos_token_ids)
-        with self.scorer.heart.waiting("evaluating"):
-            items = self._items(texts)
+        samples, before = self.config.trainer.eval_samples, world.calls
+        measured: dict[str, float] = {}
+        with heart.waiting("evaluating"):
+            if samples:
+                names = [f"{row.prompt_id} {k}" for row in self.rows for k in range(samples)]
+                drawn = sampled(self.trainer, [s for s in shown for _ in range(samples)], names)
+                executed, measured = self._frozen(step, ids, drawn)
+            else:
+                executed = world.play(self.rows, self.scorer.decode(ids))
+                if not world.answers_early:
+                    calls = [call for each in executed for call in each.calls]
+                    measured = self._paid(world.calls - before, usd_of_calls(calls))
+            items = self._items(self.scorer.decode(ids), executed)
         for item, tokens in zip(items, ids, strict=True):
-            item["stop"] = "stop" if tokens[-1] in ends else "length"
+            item["stop"] = self._end(tokens)
         lines = "".join(json.dumps({"step": step, **item}) + "\n" for item in items)
         write_text(_items_file(self.folder, step), lines)
-        return summary(items) | {"system/eval_s": time.perf_counter() - began}
+        measured["system/eval_s"] = time.perf_counter() - began
+        return summary(items) | measured
 
-    def _items(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+    def _frozen(
+        self, step: int, ids: list[list[int]], drawn: list[list[int]]
+    ) -> tuple[list[Executed], dict[str, float]]:
+        """Let the judges score every answer, and record it as a rollout of its row's group, the
+        greedy one first. Returns what the greedy ones came to, and metrics."""
+        size = 1 + self.config.trainer.eval_samples
+        ids_N = []
+        for row, first in enumerate(ids):
+            ids_N += [first, *drawn[row * (size - 1) :][: size - 1]]
+        assert self.scorer.decode is not None
+        rows_N = [row for row in self.rows for _ in range(size)]
+        texts_N, world = self.scorer.decode(ids_N), self.scorer.world
+        with self._judges() as judges:
+            before = world.calls + sum(judge.calls for judge in judges)
+            record, executed_N = self.scorer.look(
+                step, rows_N, texts_N, [len(tokens) for tokens in ids_N], size, judges
+            )
+            sent = world.calls + sum(judge.calls for judge in judges) - before
+        for rollout, tokens in zip(record.rollouts, ids_N, strict=True):
+            rollout["stop"] = self._end(tokens)
+        self.recorder.write_evaluation(step, record.rollouts, record.verdicts, record.calls)
+        usd = usd_of(record.verdicts) + usd_of_calls(record.calls or ())
+        means = {}
+        for name, column in (("truth", "truth"), ("judge", "judge_score")):
+            if scores := [row[column] for row in record.rollouts if row[column] is not None]:
+                means[f"eval/frozen/{name}"] = fmean(scores)
+        return executed_N[::size], means | self._paid(sent, usd)
+
+    @contextmanager
+    def _judges(self) -> Generator[list[Session]]:
+        """The acting judge and the shadow judges, to be asked beside the training: one whose
+        verdicts depend on how many came before is asked as it is now, and left as it is."""
+        scorer = self.scorer
+        with ExitStack() as stack:
+            judges = []
+            for session in (scorer.acting, *scorer.shadows):
+                if session.drifts:
+                    name = session.judge.name
+                    given = scorer.pending.verdicts if scorer.pending is not None else ()
+                    asked = verdicts_by(self.folder, name)
+                    asked += sum(row["judge"] == name for row in given)
+                    session = Session(session.judge, None, scorer.oracle, calls_before=asked)
+                    stack.enter_context(session)
+                else:
+                    stack.enter_context(session.batch())
+                judges.append(session)
+            yield judges
+
+    def _paid(self, calls: int, usd: float) -> dict[str, float]:
+        if self.scorer.budget is not None:
+            self.scorer.budget.add_evaluation(calls, usd)
+        return dict(zip(EVAL_COST, (float(calls), usd), strict=True))
+
+    def _end(self, tokens: list[int]) -> str:
+        return "stop" if tokens[-1] in self.trainer.eos_token_ids else "length"
+
+    def _items(
+        self, texts: Sequence[str], executed: Sequence[Executed] | None = None
+    ) -> list[dict[str, Any]]:
         """What the rules say of each row's answer, as JSON; ``correct`` is null where they could
-        not tell."""
-        executed = self.scorer.world.play(self.rows, texts)
+        not tell. ``executed`` of None is what the world makes of the texts."""
+        if executed is None:
+            executed = self.scorer.world.play(self.rows, texts)
         told_of = self._told([each.answer for each in executed])
         items = []
-        for row, text, each, told in zip(self.rows, texts, executed, told_of, strict=True):
-            if each.played is not None and each.played.outcome in INFRASTRUCTURE:
-                told = _missing(each.played.outcome)
+        for row, text, each, by_rule in zip(self.rows, texts, executed, told_of, strict=True):
+            played = each.played
+            lost = played is not None and played.outcome in INFRASTRUCTURE
+            told = _missing(played.outcome) if played is not None and lost else by_rule
             place = {
                 "id": row.item or row.prompt_id,
                 "dataset": row.dataset or self.config.task.name,
@@ -121,7 +202,7 @@ class HeldOut(TrainerCallback):
                 for told in self.task.scores(self.rows, answers)
             ]
         truths = self.task.truths(self.rows, answers)
-        if all(truth is None for truth in truths):
+        if all(truth is None for truth in truths) and not self.config.trainer.eval_samples:
             raise UserError(
                 f"trainer.eval_steps={self.config.trainer.eval_steps} scores held-out rows by rule,"
                 f" and task={self.config.task.name} has none. Type trainer.eval_steps=0"
@@ -150,7 +231,11 @@ def _missing(why: str) -> dict[str, Any]:
 
 def clear(folder: Path, step: int) -> None:
     """Take away what a cell holds of evaluations after ``step``, and what a kill left half-kept."""
-    for path in (*(folder / EVALUATIONS).glob("step-*"), *(folder / KEPT).glob("step-*")):
+    evaluations = folder / EVALUATIONS
+    for path in (
+        *(path for pattern in ("step-*", "*/step-*") for path in evaluations.glob(pattern)),
+        *(folder / KEPT).glob("step-*"),
+    ):
         number = path.stem.removeprefix("step-")
         if number.isdecimal() and int(number) > step:
             checkpoints.remove(path)
@@ -190,31 +275,3 @@ def summary(items: Sequence[dict[str, Any]]) -> dict[str, float]:
         if averaged:
             metrics[f"{HELD_OUT}{name}"] = fmean(averaged)
     return metrics
-
-
-@torch.no_grad()
-def greedy(trainer: Any, prompts: Sequence[Any]) -> list[list[int]]:
-    """The most probable completion of each prompt, token by token, as token ids.
-
-    No random number is drawn, and the policy is afterwards as it was.
-    """
-    prompt_ids = trainer._tokenize_prompts(list(prompts))[0]
-    length = trainer.max_completion_length
-    order = sorted(range(len(prompt_ids)), key=lambda index: len(prompt_ids[index]))
-    completions: dict[int, list[int]] = {}
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    with merged(model) as policy, trainer.accelerator.autocast():
-        longest = max(map(len, prompt_ids), default=0) + length
-        at_once = min(AT_ONCE, rows_at_once(policy, longest))
-        for start in range(0, len(order), at_once):
-            indexes = order[start : start + at_once]
-            asked = [prompt_ids[index] for index in indexes]
-            sampling = Sampling(length, tuple(sorted(trainer.eos_token_ids)), greedy=True)
-            if trainer.rollout_func is not None:  # the way that draws a step's completions
-                unused = torch.zeros(len(asked), length).numpy()
-                answered = generate(policy, asked, range(len(asked)), sampling, unused)
-            else:
-                padding = trainer._tokenizer.pad_token_id
-                answered = by_transformers(policy, asked, sampling, padding)
-            completions |= dict(zip(indexes, answered, strict=True))
-    return [completions[index] for index in range(len(prompt_ids))]

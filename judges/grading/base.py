@@ -88,6 +88,11 @@ class Grading:
         return self.chosen.get("reference") == "shown"
 
     @property
+    def shows_rubric(self) -> bool:
+        """Whether the judge is shown ``row.criteria``, where its prompt has a place for them."""
+        return self.chosen.get("rubric") != "hidden"
+
+    @property
     def default_prompt(self) -> str:
         """The prompt that is taken where none is named."""
         return "default"
@@ -148,14 +153,14 @@ class Grading:
 
     def turn(self, row: Row, **texts: str) -> list[dict[str, str]]:
         """One user turn: the template of the row's domain with the delimited prompt, rubric (where
-        the template has a place for it and the row has criteria) and ``texts``. A reference that is
-        shown stands in its place in the template, or behind the prompt."""
+        it is not hidden, the template has a place for it and the row criteria) and ``texts``. A
+        reference that is shown stands in its place in the template, or behind the prompt."""
         return self.filled(self._templates.get(row.domain, self._template), row, **texts)
 
     def filled(self, template: str, row: Row, **texts: str) -> list[dict[str, str]]:
         """`turn` with another template."""
         rubric = ""
-        if row.criteria and "{rubric}" in template:
+        if row.criteria and self.shows_rubric and "{rubric}" in template:
             lines = "\n".join(f"- ({item.points:g} points) {item.text}" for item in row.criteria)
             rubric = f"Criteria:\n{delimit('rubric', lines)}\n\n"
         prompt = delimit("prompt", row.prompt_text())
@@ -168,11 +173,13 @@ class Grading:
     @cached_property
     def prompt_sha(self) -> str:
         """16 hex digits of SHA-256 over the prompt template, and over what is laid beside it: the
-        templates of single domains, and the words before a reference."""
+        templates of single domains, the words before a reference, and a rubric that is hidden."""
         parts = [self._template]
         parts += [f"{domain}: {text}" for domain, text in self._templates.items() if domain]
         if self.shows_reference and any("{reference}" not in part for part in parts):
             parts.append(REFERENCE)
+        if not self.shows_rubric:
+            parts.append("rubric hidden")
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     def body(self, request: Request = NOTHING) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from judges.grading import base, bracket
 from judges.grading.base import NOTHING
@@ -17,18 +17,25 @@ from study.verdict import Outcome, Parsed, Reply, Request
 
 MARKER = "[[score]]"
 """How a prompt asks for the number."""
+STEP = 10
+"""Between the numbers that a forced reply can hold."""
 _NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,15})?")
 
 
 class Likert(base.OneRequest):
     """Options: ``prompt`` (default, strict, or a .txt file); ``prompts``, domain -> another prompt
     for its rows; ``reference`` hidden | shown, whether the judge sees ``row.reference``;
-    ``ensemble``, a list of further prompts that each answer is judged by as well, where the score
-    is the mean over all of them.
+    ``rubric`` shown | hidden, whether it sees ``row.criteria``; ``ensemble``, a list of further
+    prompts that each answer is judged by as well, where the score is the mean over all of them;
+    ``structured`` false | true, forces the number alone, in steps of `STEP`.
     Raises UserError: an unknown option or prompt."""
 
     name = "likert"
-    choices: ClassVar = {"reference": ("hidden", "shown")}
+    choices: ClassVar = {
+        "reference": ("hidden", "shown"),
+        "rubric": ("shown", "hidden"),
+        "structured": (False, True),
+    }
     option_names = ("prompt", "prompts", "ensemble")
     needed = ("{prompt}", "{answer}", MARKER)
 
@@ -67,6 +74,12 @@ class Likert(base.OneRequest):
             failed = [pair for pair in parts if pair[1].score is None]
             return super().combine(row, failed or parts)
         return Parsed(Outcome.scored, score=sum(scores) / len(scores))
+
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+        """The form of a reply, where it is forced."""
+        if not self.chosen["structured"]:
+            return {}
+        return {"structured_outputs": {"choice": [f"[[{n}]]" for n in range(0, 101, STEP)]}}
 
     def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
         """The one ``[[number]]``; the same number may stand there more than once."""

@@ -27,13 +27,14 @@ MAX_TOKENS = 8
 class SoftChoice(base.OneRequest):
     """Options: ``prompt`` (default, strict, or a .txt file); ``prompts``, domain -> another prompt
     for its rows; ``reference`` hidden | shown, whether the judge sees ``row.reference``;
+    ``rubric`` shown | hidden, whether it sees ``row.criteria``;
     ``positive`` and ``negative`` (Yes and No); ``soft`` (true; false scores the word itself as 1 or
     0).
     Raises UserError: an unknown option or prompt, or words that cannot be told apart."""
 
     name = "soft_choice"
     version = "3"
-    choices: ClassVar = {"reference": ("hidden", "shown")}
+    choices: ClassVar = {"reference": ("hidden", "shown"), "rubric": ("shown", "hidden")}
     option_names = ("prompt", "prompts", "positive", "negative", "soft")
     needed = ("{prompt}", "{answer}", "{positive}", "{negative}")
 

@@ -6,11 +6,13 @@ store as verdicts, so the same text is never written twice.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from judges.endpoint.fields import writable
 from judges.grading.base import NOTHING, OneRequest, readable
 from judges.grading.delimiters import delimit
 from judges.probes.allowance import Allowance
@@ -25,13 +27,29 @@ from study.verdict import Outcome, Parsed, Reply, Request
 
 INSTRUCTIONS: dict[str, str] = TEXTS["instructions"]
 TOKENS = 2048
+_VERDICT = re.compile(r"\[\[(SAME|DIFFERENT)\]\]")
 
 
-class _Rewrite(OneRequest):
-    """Any text is a good reply. The one option is the instruction."""
+class _Writing(OneRequest):
+    """Any text is a good reply. The option of all is ``room``, the tokens of a reply at least."""
+
+    option_names = ("room",)
+
+    def body(self, request: Request = NOTHING) -> dict[str, Any]:
+        """Room for a long answer."""
+        return {"max_tokens_at_least": self.options.get("room", TOKENS)}
+
+    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
+        """Whether there is a whole text."""
+        text = readable(reply)
+        return text if isinstance(text, Parsed) else Parsed(Outcome.scored, score=1.0)
+
+
+class Rewrite(_Writing):
+    """Another form of an answer. An option is the instruction."""
 
     name = "rewrite"
-    option_names = ("instruction",)
+    option_names = ("instruction", "room")
     _template: str = TEXTS["rewrite"]
 
     def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
@@ -39,14 +57,67 @@ class _Rewrite(OneRequest):
         instruction = self.options["instruction"]
         return self.turn(row, instruction=instruction, answer=delimit("answer", answer))
 
-    def body(self, request: Request = NOTHING) -> dict[str, Any]:
-        """Room for a long answer."""
-        return {"max_tokens_at_least": TOKENS}
 
-    def parse(self, reply: Reply, request: Request = NOTHING) -> Parsed:
-        """Whether there is a whole text."""
-        text = readable(reply)
-        return text if isinstance(text, Parsed) else Parsed(Outcome.scored, score=1.0)
+class Answer(_Writing):
+    """A right answer to the prompt, whose criteria are shown."""
+
+    name = "answer"
+    _template: str = TEXTS["answer"]
+
+    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        """One user turn with the delimited prompt and criteria."""
+        return self.turn(row)
+
+
+class Same(_Writing):
+    """Whether an answer says what another does, which is an option."""
+
+    name = "same"
+    option_names = ("other", "room")
+    _template: str = TEXTS["same"]
+
+    def messages(self, row: Row, answer: str) -> list[dict[str, str]]:
+        """One user turn with the delimited prompt and both answers."""
+        other = delimit("answer", self.options["other"])
+        return self.turn(row, answer=delimit("answer", answer), other=other)
+
+
+Text = tuple[str | None, str]
+"""What a model wrote, or None and the reason."""
+
+
+def written(session: Session, asked: Sequence[tuple[OneRequest, Row, str]]) -> list[Text]:
+    """The text of each reply to a grading's request about a row and an answer; a model of little
+    context has half of it for a reply."""
+    context = session.judge.context
+    room = {"room": min(TOKENS, context // 2)} if 0 < context < 2 * TOKENS else {}
+    requests = []
+    for grading, row, answer in asked:
+        sized = replace(grading, options=grading.options | room)
+        requests += [(sized, request) for request in sized.requests(row, answer)]
+    texts: list[Text] = []
+    for fetched in session.replies(requests):
+        text = readable(fetched.reply) if fetched.reply is not None else None
+        if isinstance(text, str):
+            texts.append((writable(text), ""))
+        else:
+            texts.append((None, f"{fetched.parsed.outcome} from the rewriter"))
+    return texts
+
+
+def same(text: str | None) -> bool | None:
+    """Whether a reply to `Same` says that two answers are alike; None where it does not say."""
+    verdicts = set(_VERDICT.findall(text or ""))
+    return verdicts == {"SAME"} if len(verdicts) == 1 else None
+
+
+def check_writer(judge: Judge) -> None:
+    """Raises UserError: the rewriter is simulated."""
+    if judge.simulated is not None:
+        raise UserError(
+            f"rewriter={judge.name} is simulated and writes nothing. Name a preset with an"
+            " endpoint, for example rewriter=openai-compatible."
+        )
 
 
 def rewritten(
@@ -58,11 +129,7 @@ def rewritten(
     """The sources with every slot filled that was empty and that the model could fill; one line per
     slot and reason for those that stayed empty; and the calls made.
     Raises UserError: the rewriter is simulated, or its endpoint cannot be asked."""
-    if judge.simulated is not None:
-        raise UserError(
-            f"rewriter={judge.name} is simulated and writes nothing. Name a preset with an"
-            " endpoint, for example rewriter=openai-compatible."
-        )
+    check_writer(judge)
     wanted = [
         (place, slot)
         for place, source in enumerate(sources)
@@ -71,20 +138,22 @@ def rewritten(
     ]
     filled = [dict(source.given) for source in sources]
     lost: Counter[str] = Counter()
+    me = judge.name, judge.family
     with Session(judge, store, allowance=allowance) as session:
         session.check()
-        asked = []
-        for place, slot in wanted:
-            grading, source = _Rewrite({"instruction": INSTRUCTIONS[slot]}), sources[place]
-            (request,) = grading.requests(source.row, source.contents["correct"])
-            asked.append((grading, request))
-        replies = session.replies(asked)
+        asked = [
+            (Rewrite({"instruction": INSTRUCTIONS[slot]}), source.row, source.contents["correct"])
+            for source, slot in ((sources[place], slot) for place, slot in wanted)
+        ]
+        texts = written(session, asked)
         calls = session.calls
-    for (place, slot), fetched in zip(wanted, replies, strict=True):
-        text = readable(fetched.reply) if fetched.reply is not None else None
-        if isinstance(text, str):
+    for (place, slot), (text, why) in zip(wanted, texts, strict=True):
+        if text is not None:
             filled[place][slot] = (text, "model")
         else:
-            lost[f"{slot}: {fetched.parsed.outcome} from the rewriter"] += 1
-    new = [replace(source, given=given) for source, given in zip(sources, filled, strict=True)]
+            lost[f"{slot}: {why}"] += 1
+    new = [
+        replace(source, given=given, by=source.by | dict.fromkeys(given.keys() - source.given, me))
+        for source, given in zip(sources, filled, strict=True)
+    ]
     return new, [f"{count} x {why}" for why, count in sorted(lost.items())], calls

@@ -6,9 +6,9 @@ without text are empty and are filled by rules where a text to start from is the
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from judges.probes import mini
+from judges.probes.biasset import author, slot_lines
 from judges.probes.variants import BASES, SLOTS, Source
 from study.answers import answer_of
 from study.errors import UserError
@@ -95,13 +96,13 @@ def read_slots(path: Path) -> ProbeSet:
         )
     sources: dict[str, Source] = {}
     lost: list[str] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        source = _source(_object(line, where), where, number)
+    failed: Counter[str] = Counter()
+    for number, (place, record) in enumerate(slot_lines(path), start=1):
+        where = f"{path}, {place}"
+        _check(record, where)
+        source = _source(record, where, number, failed)
         if not source.contents:
-            lost.append(f"line {number} has no answer in any slot to start from")
+            lost.append(f"{place} has no answer in any slot to start from")
         elif source.row.prompt_id in sources:
             raise UserError(f"{where}: the prompt stands in the file twice. Remove one of them.")
         else:
@@ -112,15 +113,12 @@ def read_slots(path: Path) -> ProbeSet:
             f"{'; '.join(lost[:3])}. Fill responses.ycorrect or responses.ypolicy_raw, or give a"
             " reference."
         )
+    lost += [f"{count} x {why}" for why, count in sorted(failed.items())]
     return ProbeSet(list(sources.values()), [], lost)
 
 
-def _object(line: str, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where}: found no JSON ({error}). Give one object per line.") from None
-    responses = record.get("responses", {}) if isinstance(record, dict) else None
+def _check(record: Mapping[str, Any], where: str) -> None:
+    responses = record.get("responses", {})
     slots = sorted({*CONTENTS, *SLOTS})
     if not isinstance(responses, dict) or not all(
         isinstance(text, str | None) for text in responses.values()
@@ -133,22 +131,39 @@ def _object(line: str, where: str) -> dict[str, Any]:
         raise UserError(
             f"{where}: responses has the slot {strange[0]!r}. Slots are {', '.join(slots)}."
         )
-    return record
 
 
-def _source(record: Mapping[str, Any], where: str, number: int) -> Source:
+def _source(record: Mapping[str, Any], where: str, number: int, failed: Counter[str]) -> Source:
+    """The prompt of a line; a variant that failed a check when it was written is left out, and
+    counted in ``failed``."""
     spec = record.get("spec") or {}
     meta = record.get("meta") or {}
     form = "verif" if spec.get("checkers") is not None else "rubric"
     prompt = meta.get("prompt_messages") or record.get("prompt")
     fields = {"rubrics": record.get("rubrics"), **spec, "prompt": prompt}
-    row = parse(fields, where, Options(form=form), number)
+    row = replace(
+        parse(fields, where, Options(form=form), number), dataset=str(record.get("source") or "")
+    )
     texts = {"ycorrect": record.get("reference")}
     texts |= {slot: text for slot, text in (record.get("responses") or {}).items() if text}
     answers = {slot: answer for slot, text in texts.items() if text and (answer := answer_of(text))}
     contents = {base: answers[slot] for slot, base in CONTENTS.items() if slot in answers}
-    given = {slot: (answers[slot], "set") for slot in SLOTS if slot in answers}
-    return Source(row, contents, given, stratum=_stratum(row))
+    made = {slot: author(record, slot) for slot in answers}
+    given = {}
+    for slot in SLOTS:
+        wrong = [name for name, ok in made.get(slot, {}).get("checks", {}).items() if ok is False]
+        if wrong:
+            failed[f"{slot}: left out, it failed its check of {wrong[0]}"] += 1
+        elif slot in answers:
+            given[slot] = (answers[slot], str(made[slot].get("how") or "set"))
+    return Source(
+        row,
+        contents,
+        given,
+        stratum=_stratum(row),
+        by={slot: (str(e["author"]), str(e.get("family") or "")) for slot, e in made.items() if e},
+        bases={slot: CONTENTS[e["from"]] for slot, e in made.items() if e.get("from") in CONTENTS},
+    )
 
 
 def _stratum(row: Row) -> str:

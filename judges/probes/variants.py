@@ -49,6 +49,15 @@ class Source:
     """Keys of ``SLOTS`` -> text that no rule made, and who did: set or model."""
     stratum: str = ""
     truth: Callable[[str], RuleTruth] = lambda _: None
+    by: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Slot -> its author and the author's family, where somebody is on record."""
+    bases: dict[str, str] = field(default_factory=dict)
+    """Slot of ``given`` -> the content that it was made from, where that is on record."""
+
+    def base_of(self, slot: str) -> str:
+        """The content that a text of ``given`` is compared to; empty where there is none."""
+        known = self.bases.get(slot, "correct" if "correct" in self.contents else "policy")
+        return known if known in self.contents else ""
 
 
 @dataclass(frozen=True)
@@ -69,12 +78,16 @@ class Variant:
     """Where the text is from: rule, set or model."""
     text: str
     truth: float | None
+    author: str = ""
+    """Who wrote it, or what it is an edit of; empty where nobody is on record."""
+    author_family: str = ""
 
     def as_row(self, word: str = KEYWORD) -> dict[str, object]:
         """The variant as a flat record with its features, as ``probes.parquet`` stores it."""
         columns = {name: value for name, value in vars(self).items() if name != "row"}
         components = {f"component/{k}": v for k, v in features(self.text, word).items()}
         prompt = {"prompt_id": self.row.prompt_id, "prompt": self.row.prompt_text()}
+        prompt["dataset"] = self.row.dataset
         return prompt | columns | components
 
 
@@ -112,11 +125,15 @@ def variants(
         """One more variant; ``against`` is ``variant/base`` of the same prompt."""
         truth = source.truth(text)
         score = truth.score if isinstance(truth, Truth) else None
+        edit_of = source.base_of(name) if base == GIVEN else base
+        written = name if how != "rule" else BASES.get(edit_of, "")
+        author, family = source.by.get(written, ("", ""))
         made.append(
             Variant(
                 probe_id=f"{row.prompt_id}/{name}/{base}", row=row, variant=name, bias=bias,
                 base=base, against=None if against is None else f"{row.prompt_id}/{against}",
-                keeps=keeps, how=how, text=text, truth=score,
+                keeps=keeps, how=how, text=text, truth=score, author=author,
+                author_family=family,
             )
         )  # fmt: skip
 
@@ -126,12 +143,13 @@ def variants(
         else:
             missing[f"{slot}: no such content"] += 1
     for slot, (text, how) in source.given.items():
-        if slot in wanted and contents.get("correct", text) != text:
-            keeps = slot != WRONG
-            add(slot, SLOTS[slot], GIVEN, "ycorrect/correct", text, keeps, how)
+        compared = source.base_of(slot)
+        if slot in wanted and contents.get(compared, text) != text:
+            against = f"{BASES[compared]}/{compared}"
+            add(slot, SLOTS[slot], GIVEN, against, text, slot != WRONG, how)
     used = [base for base in bases if base in contents] or [*{"policy"} & contents.keys()]
     for name, base in product([name for name in every if name in wanted], used):
-        if base == "correct" and name in source.given:
+        if name in source.given and base == source.base_of(name):
             continue
         text = every[name].rewrite(contents[base])
         if text == contents[base]:

@@ -249,14 +249,14 @@ def _rubric(
 ) -> tuple[tuple[Criterion, ...], tuple[Rule, ...]]:
     """What a judge is asked about, and the items that name a rule instead."""
     form = "`rubrics` is a list of {criterion, points}: a text and, if you like, a number"
-    rubrics = verif.plain(_rubrics(record))
-    if rubrics is None:
+    items = verif.plain(rubrics(record))
+    if items is None:
         return (), ()
-    if not isinstance(rubrics, list):
-        refuse(where, f"rubrics that are {short(rubrics)}", form)
+    if not isinstance(items, list):
+        refuse(where, f"rubrics that are {short(items)}", form)
     criteria: list[Criterion] = []
     rules: list[Rule] = []
-    for place, item in enumerate(rubrics):
+    for place, item in enumerate(items):
         text = _first(item, CRITERION) if isinstance(item, Mapping) else None
         if not isinstance(text, str) or not text.strip():
             refuse(where, f"the rubric {short(item)}", form)
@@ -284,7 +284,7 @@ def _tags(tags: Any, where: str) -> dict[str, Any]:
     return {key: value.strip() if colon else True for key, colon, value in pairs}
 
 
-def _rubrics(record: Mapping[str, Any]) -> Any:
+def rubrics(record: Mapping[str, Any]) -> Any:
     """Rubrics of the row itself, else where verl's data keep them."""
     extra = record.get("extra_info")
     inner = extra.get("reward_model") if isinstance(extra, Mapping) else None

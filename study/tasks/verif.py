@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
 def labels(record: Mapping[str, Any], where: str) -> list[tuple[str, str, str]]:
     """(tag, text, source) of every checker; the tag is empty where there is none.
     Raises UserError: no labels, labels that are not JSON, or lists that do not fit."""
-    texts, functions = _lists(record, where)
+    texts, functions = lists(record, where)
     labelled = zip(map(TAG.fullmatch, texts), texts, functions, strict=True)
     return [
         (tagged[1], tagged[2].strip(), source) if tagged else ("", text.strip(), source)
@@ -63,7 +63,8 @@ def labels(record: Mapping[str, Any], where: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def _lists(record: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
+def lists(record: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
+    """Checkers and functions as they stand in a row. Raises UserError: see `labels`."""
     truth: Any = record
     if record.get("checkers") is None:
         model = record.get("reward_model")
@@ -75,15 +76,15 @@ def _lists(record: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]
                 _refuse(where, f"labels that are not JSON ({error})")
         if not isinstance(truth, Mapping):
             _refuse(where, "no labels")
-    lists = []
+    both = []
     for key in ("checkers", "functions"):
         value = plain(truth.get(key))
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             _refuse(where, f"{key} that are not a list of text")
-        lists.append(value)
-    if len(lists[0]) != len(lists[1]):
-        _refuse(where, f"{len(lists[0])} checkers and {len(lists[1])} functions")
-    return lists[0], lists[1]
+        both.append(value)
+    if len(both[0]) != len(both[1]):
+        _refuse(where, f"{len(both[0])} checkers and {len(both[1])} functions")
+    return both[0], both[1]
 
 
 def tagged_rule(name: str, text: str, points: float, tags: Mapping[str, Any], where: str) -> Rule:

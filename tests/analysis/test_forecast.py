@@ -192,3 +192,14 @@ def test_programs_are_forecast_with_their_calls_and_failures_are_not_asked_about
     assert paid.tolist() == [[1.0, 1.0, 0.0]] * 3
     result = forecast(ask(study, "sim-fair"))
     assert {push["unscored"] for push in result["pushes"]} == {0.0}
+
+
+def test_a_study_of_two_arms_has_no_shifts_in_units_and_says_what_to_type(
+    command, small_study, capsys
+):
+    assert main([*command, "fit=nowhere"]) == 2
+    assert "python -m analysis.forecast study=nowhere steps=1" in capsys.readouterr().err
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "No shift in units" in said and "Type fit=STUDY" in said
+    assert not (small_study / "response-1.json").exists()

@@ -61,6 +61,36 @@ def test_every_figure_of_a_hand_made_table(invalid, order0, order1, both, agreem
     assert found["position_p"] == found["position_p_items"] == binomtest(3, 4).pvalue
 
 
+def by_adding(verdicts: tuple[str, ...], gold: str) -> bool:
+    """Whether a pair is right by its votes, counted one by one."""
+    other = {"first": "second", "second": "first"}
+    balance = 0
+    for verdict in verdicts:
+        if verdict == gold:
+            balance += 1
+        elif verdict == other[gold]:
+            balance -= 1
+    return balance > 0
+
+
+@pytest.mark.parametrize("invalid", ["exclude", "wrong", "half"])
+def test_votes_of_both_orders_are_added_and_a_tie_of_them_is_wrong(invalid):
+    # items 1, 3, 4 and 7 are right: a blank or a tie leaves the decision to the other vote
+    judged = judge_pairs(check_pairwise(table(HAND)), invalid)["a"]
+    assert judged["votes_correct"] == 0.5
+    assert judged["intervals"]["votes_correct"] == pytest.approx(
+        proportion_confint(4, 8, method="wilson")
+    )
+
+
+@pytest.mark.parametrize(("invalid", "share"), [("exclude", 1.0), ("wrong", 0.5), ("half", 0.75)])
+def test_a_pair_without_a_vote_is_what_invalid_says(invalid, share):
+    rows = table({"1": ("first", "first", "first"), "2": ("", "", "first")})
+    assert judge_pairs(check_pairwise(rows), invalid)["a"]["votes_correct"] == share
+    unknown = table({"1": ("first", "first", ""), "2": ("", "", "")})
+    assert math.isnan(judge_pairs(check_pairwise(unknown), invalid)["a"]["votes_correct"])
+
+
 def test_intervals_are_wilsons_where_items_do_not_repeat():
     found = judge_pairs(check_pairwise(table(HAND)))["a"]["intervals"]
     assert found["accuracy_order0"] == pytest.approx(proportion_confint(3, 7, method="wilson"))
@@ -112,6 +142,16 @@ def test_one_order_only_and_no_gold_give_nan_not_numbers():
 
 
 WORD = st.sampled_from(["first", "second", "tie", ""])
+GOLD = st.sampled_from(["first", "second"])
+
+
+@given(st.lists(st.tuples(WORD, WORD, GOLD), min_size=1, max_size=25))
+def test_added_votes_are_what_counting_them_one_by_one_gives(rows):
+    pairs = {str(k): row for k, row in enumerate(rows)}
+    judged = judge_pairs(check_pairwise(table(pairs)), "wrong")["a"]
+    right = sum(by_adding(row[:2], row[2]) for row in rows)
+    assert judged["votes_correct"] == pytest.approx(right / len(rows))
+    assert judged["votes_correct"] >= judged["both_correct"] - 1e-12
 
 
 @given(st.lists(st.tuples(WORD, WORD, WORD), min_size=1, max_size=25))
@@ -121,7 +161,8 @@ def test_swapping_the_answers_of_every_item_changes_nothing_but_names(rows):
     swapped = {k: tuple(flip.get(word, word) for word in row) for k, row in given_.items()}
     one = judge_pairs(check_pairwise(table(given_)))["a"]
     other = judge_pairs(check_pairwise(table(swapped)))["a"]
-    for key in ("n", "invalid", "accuracy", "both_correct", "position_agreement", "position_p"):
+    same = ("n", "invalid", "accuracy", "both_correct", "votes_correct", "position_agreement")
+    for key in (*same, "position_p"):
         assert one[key] == pytest.approx(other[key], nan_ok=True)
     assert one["first_first"] == other["second_second"]
 

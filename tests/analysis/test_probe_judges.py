@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.probes.judges import ALPHA, WITHIN, agreement, own_texts
+from analysis.probes.judges import ALPHA, WITHIN, agreement, authored, own_texts
 from analysis.statistics.agreement import krippendorff_alpha
 
 
@@ -180,12 +180,42 @@ def test_a_planted_taste_for_own_texts_is_found_at_equal_truth():
         ({"how": "rule"}, {}, "no model is on record"),
         ({}, {"stranger": "g"}, "none of the judges is known to be of its family"),
         ({}, {"stranger": "other", "w2": ""}, "none of the judges is known"),
-        ({"truth": np.nan}, {}, "no rule knows their truth"),
+        ({"truth": np.nan}, {"w": "f", "kin": "f", "stranger": "f"}, "no rule knows their truth"),
     ],
 )
 def test_why_nothing_is_said_of_own_texts(change, settings, said):
     found, (note,) = own_texts(written(0.1).assign(**change), manifest(**settings))
     assert found.empty and said in note
+
+
+def test_without_truth_judges_of_other_families_tell_quality():
+    """Their noise does not pass for taste: own texts are better by .2, and that is taken out."""
+    found, notes = own_texts(written(0.15).assign(truth=np.nan), manifest())
+    assert notes == [] and set(found["quality by"]) == {"other judges"}
+    assert (found["low"] < 0.15).all() and (found["high"] > 0.15).all()
+    assert (found["p"] < 0.001).all() and found["raw"].to_numpy() == pytest.approx(0.35, abs=0.1)
+    quiet = sum(
+        row["low"] <= 0 <= row["high"]
+        for seed in range(60)
+        for _, row in own_texts(written(0.0, seed=seed).assign(truth=np.nan), manifest())[0][
+            :1
+        ].iterrows()
+    )
+    assert quiet >= stats.binom.ppf(0.001, 60, 0.95)
+
+
+def test_authors_on_record_go_before_the_rewriter():
+    """A set whose slots have authors needs no rewriter; rules' edits are their base's author's."""
+    table = written(0.15)
+    table["author"] = np.where(table["how"] == "model", "w", "policy")
+    table["author_family"] = np.where(table["how"] == "model", "f", "p")
+    found, notes = own_texts(table, manifest(rewriter=""))
+    assert notes == []
+    rows = found.set_index(["judge", "own"])
+    assert set(rows.index) == {("w", "self"), ("w", "family"), ("kin", "family")}
+    assert ((rows["low"] < 0.15) & (rows["high"] > 0.15)).all()
+    frame, quality_by = authored(table, manifest(rewriter=""))
+    assert quality_by == "rule" and set(frame["author"]) == {"w", "policy"}
 
 
 def test_few_prompts_carry_no_claim_of_taste():

@@ -56,6 +56,7 @@ def test_one_coverage_outside_fails_the_build(
     good = Row("good", 1.0, 0.0, 0.1, 0.95, 0.95, 0.92, 0.97, 500)
     bad = Row("bad", 1.0, 0.0, 0.1, 0.80, 0.95, 0.92, 0.97, 500)
     monkeypatch.setattr(selfcheck_command, "known_faults", lambda replications: [])
+    monkeypatch.setattr(selfcheck_command, "trained_policies", lambda replications: [good])
     monkeypatch.setattr(selfcheck_command, "coverage_table", lambda replications: [good])
     assert main([]) == 0
     assert "Known not to cover" not in capsys.readouterr().out

@@ -1,5 +1,7 @@
 """Every YAML in conf/ composes against the schemas."""
 
+import itertools
+
 import pytest
 from hydra import compose, initialize
 from omegaconf import OmegaConf
@@ -63,6 +65,33 @@ def composed(*words: str) -> Study:
     with initialize(version_base="1.3", config_path="../../conf"):
         config = compose("sweep", overrides=list(words))
     return freeze(Study, OmegaConf.to_container(config, resolve=True))
+
+
+@pytest.mark.parametrize("name", ["judge-families", "judge-families-small"])
+def test_judges_of_all_families_differ_in_judge_and_seed_alone(name):
+    """What the command fans out: three families and six judges, or eight askings of one."""
+    register()
+    with initialize(version_base="1.3", config_path="../../conf"):
+        config = compose("sweep", overrides=[f"experiment={name}"], return_hydra_config=True)
+        axes = {key: value.split(",") for key, value in config.hydra.sweeper.params.items()}
+        flats = []
+        for values in itertools.product(*axes.values()):
+            typed = [f"{key}={value}" for key, value in zip(axes, values, strict=True)]
+            composed = compose("sweep", overrides=[f"experiment={name}", *typed])
+            flats.append(identifying(OmegaConf.to_container(composed, resolve=True)))
+    assert undeclared(flats, ("judge", "seed")) == {}
+    judges = {
+        tuple(
+            flat.get(f"judge.{key}") for key in ("name", "grading.name", "grading.options.prompt")
+        )
+        for flat in flats
+    }
+    families = {flat["judge.family"] for flat in flats}
+    if name == "judge-families":
+        assert len(flats) == 18 and families == {"qwen3", "gpt-oss", "qwq"}
+        assert len(judges) == 6 and {flat.get("seed", 0) for flat in flats} == {0, 1, 2}
+    else:
+        assert len(flats) == len(judges) == 8 and families == {"smollm2"}
 
 
 @pytest.mark.parametrize("judge", ["qwen3-32b", "gpt-oss-120b", "qwq-plus"])

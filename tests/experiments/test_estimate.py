@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from experiments.plan import ANSWER_SHARE, expected
+from experiments.plan import ANSWER_SHARE, expected, price_lines
 from study.cells import Cell
-from study.schema import Endpoint, Grading, Judge, Sampling, Simulated, Study, Trainer
+from study.schema import Endpoint, Grading, Judge, Price, Sampling, Simulated, Study, Trainer
 from study.schema import Task as TaskConfig
 from study.tasks import TASKS, oracle
 
@@ -33,6 +33,17 @@ def test_calls_count_every_vote_of_every_judge() -> None:
     twice = replace(FAIR, sampling=Sampling(votes=2))
     found = expected(cell(twice, (FAIR,)))
     assert (found["completions"], found["calls"]) == (40, 120)
+
+
+def test_answers_of_frozen_evaluations_are_counted() -> None:
+    """At step 0, 2, 4 and after the last; a grading that compares has groups of their size."""
+    answers = 4 * 256 * (1 + 3)
+    found = expected(cell(shadows=(FAIR,), eval_steps=2, eval_samples=3))
+    assert (found["completions"], found["calls"]) == (40 + answers, 2 * (40 + answers))
+    pairwise = replace(FAIR, grading=Grading("pairwise"))
+    asks = 5 * 4 * 2 * math.comb(2, 2) + 4 * 256 * 2 * math.comb(4, 2)
+    assert expected(cell(pairwise, eval_steps=2, eval_samples=3))["calls"] == asks
+    assert expected(cell(eval_steps=2)) == expected(cell())
 
 
 def test_calls_of_a_group_are_counted_per_group() -> None:
@@ -68,6 +79,17 @@ def test_a_judge_that_thinks_is_expected_to_talk_more() -> None:
     brief = replace(real, sampling=Sampling(max_tokens=8))
     told = [expected(cell(judge))["tokens_out"] / 40 for judge in (real, thinks, always, brief)]
     assert told == pytest.approx([33.4, 533.4, 533.4, 8.0])
+
+
+def test_judges_with_a_price_are_told_in_dollars() -> None:
+    """Acting and shadow judges each by their own price; without any price nothing is said."""
+    real = replace(FAIR, name="real", simulated=None)
+    priced = replace(real, name="priced", price=Price(input=2.0, output=10.0))
+    cost = expected(cell(priced))
+    usd = (2 * cost["tokens_in"] + 10 * cost["tokens_out"]) / 1e6
+    (line,) = price_lines([cell(priced), cell(FAIR, (real, priced))])
+    assert f"priced would cost about ${2 * usd:,.2f}; no price is set for real" in line
+    assert price_lines([cell(FAIR), cell(real)]) == []
 
 
 def test_it_needs_no_torch() -> None:

@@ -93,6 +93,8 @@ def test_a_model_that_cannot_share_prefixes_answers_by_transformers(tmp_path, li
     config = json.loads((other / "config.json").read_text()) | {"attention_dropout": 0.1}
     (other / "config.json").write_text(json.dumps(config))
     assert answers(other) == answers(little)
+    for folder in (other, little):  # each way of generation takes the likeliest token alone
+        assert answers(folder, temperature=1.5, top_k=1) == answers(folder)
     drawn = answers(other, temperature=1.0)
     assert drawn != answers(other) and drawn == answers(other, temperature=1.0)
 
@@ -181,6 +183,8 @@ class Server(BaseHTTPRequestHandler):
         elif prompt.startswith("Echo"):
             message = {"content": f"You sent {dict(self.headers)}"}
             status = {"Echo": 200, "EchoError": 400, "EchoDown": 503}[prompt.split()[0]]
+        elif prompt.startswith("Think"):
+            message = message | {"reasoning_content": "hmm"}
         elif prompt.startswith("Draw"):
             message, finish = {"content": None, "reasoning_content": "hmm"}, "length"
         data = json.dumps({"choices": [{"message": message, "finish_reason": finish}]}).encode()
@@ -266,6 +270,17 @@ def test_a_request_carries_the_decoding_and_nothing_else(tmp_path, endpoint):
             "chat_template_kwargs": {"enable_thinking": False},
         }
     ]
+    assert "top_k" not in source.settings, "files of answers without it stay what they are"
+    narrow = made(endpoint=endpoint, model="m", top_k=20, **decoding)
+    fill(narrow, single("Hello"), tmp_path / "narrow.jsonl")
+    assert Server.bodies[1]["top_k"] == narrow.settings["top_k"] == 20
+
+
+def test_what_an_endpoint_thought_stands_beside_its_answer(tmp_path, endpoint):
+    fill(made(endpoint=endpoint, model="m"), single("Think", "Hello"), tmp_path / "r.jsonl")
+    rows = {row.prompt: row.fields for row in read_responses(tmp_path / "r.jsonl")}
+    assert rows["Think"]["response"] == "re: Think" and rows["Think"]["thinking"] == "hmm"
+    assert "thinking" not in rows["Hello"]
 
 
 def test_an_endpoint_that_is_down_is_a_users_error(root, tmp_path, endpoint, capsys):

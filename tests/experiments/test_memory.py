@@ -228,3 +228,19 @@ def test_the_plans_own_policies_say_their_shape(tmp_path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(QWEN2_7B))
     shape = read_shape(tmp_path)
     assert shape is not None and shape.weights == 7_615_283_200  # Qwen2.5-7B without norms, biases
+
+
+def test_a_copy_that_does_not_fit_can_be_left_out(tmp_path, monkeypatch) -> None:
+    """All weights are trained without a penalty: the initial ones are kept to be measured."""
+    Qwen2Config(**QWEN2_7B).save_pretrained(tmp_path)
+    settings = {"micro_batch": 8, "gradient_checkpointing": True}
+    without = peak(step_memory(read_shape(tmp_path), study(tmp_path, reference=0.0, **settings)))
+    monkeypatch.setattr(memory, "_device", lambda asked: ("the GPU TEST", without + GIB))
+    check_memory([cell(study(tmp_path, reference=0.0, **settings))])
+    monkeypatch.setattr(files, "SAID", set())
+    said = []
+    monkeypatch.setattr(memory, "say", said.append)
+    check_memory([cell(study(tmp_path, **settings))], refuse=False)
+    assert len(said) == 1 and said[0].endswith(
+        "Type trainer.reference=0, which keeps no copy of the initial weights"
+    )

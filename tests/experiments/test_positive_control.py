@@ -9,7 +9,7 @@ from analysis.run.drift import feature_values, run_shifts
 from analysis.statistics.intervals import mean_interval, paired_difference
 from experiments.plan import expected
 from study.cells import load_cell, study_cells
-from study.records import recorded
+from study.records import EVALUATIONS, parts, read_part, recorded
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +66,16 @@ def test_the_plan_foretold_what_the_study_used(study):
     found, used = Counter(), Counter()
     for folder in study_cells(study):
         found.update(expected(load_cell(folder)))
-        for line in recorded(folder):
+        for part in parts(folder / EVALUATIONS / "verdicts"):
+            for row in read_part(part).to_pylist():
+                used["calls"] += 1
+                used["tokens_in"] += row["tokens_in"]
+                used["tokens_out"] += row["tokens_out"]
+        for line in recorded(folder)[1:]:  # step 0 is an evaluation alone
             metrics = line["metrics"]
             used["calls"] += metrics["cost/calls"] + metrics["cost/cache_hits"]
             used["tokens_in"] += metrics["cost/tokens_in"]
             used["tokens_out"] += metrics["cost/tokens_out"]
-    assert found["calls"] == used["calls"] == 6 * 40 * 64
+    assert found["calls"] == used["calls"] == 6 * (40 * 64 + 2 * 32 * 4)
     for name in ("tokens_in", "tokens_out"):
         assert found[name] == pytest.approx(used[name], rel=0.05), name

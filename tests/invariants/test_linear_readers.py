@@ -26,6 +26,7 @@ from experiments.workflow.tokens import by_rule
 from judges import parse
 from judges.grading import GRADINGS, delimiters, reply_format
 from judges.grading.vocabulary import largest_number, read_labels
+from judges.probes import model, slots
 from judges.probes.rewriters import edits
 from judges.simulated import operators
 from study import completions, secrets
@@ -179,6 +180,8 @@ def flagged(text: str) -> None:
 
 
 READERS: dict[str, Callable[[str], object]] = {
+    "slots of a bias set": lambda text: slots.by_rule("yshort", text, text),
+    "same or different": model.same,
     "workflow programs": program,
     "operator replies": operator_reply,
     "operator prompts": operator_prompt,

@@ -37,6 +37,16 @@ def token(text, logprob, **others):
     return {"token": text, "logprob": logprob, "top_logprobs": top}
 
 
+@pytest.mark.parametrize("name", ["likert", "soft_choice"])
+def test_a_rubric_can_be_hidden(name):
+    hidden, shown = GRADINGS[name]({"rubric": "hidden"}), GRADINGS[name]({})
+    assert hidden.messages(ROW, "Red") == shown.messages(ROW, "Red")
+    (turn,) = hidden.messages(RUBRIC, "Hello")
+    assert "Is polite." not in turn["content"] and "<<<rubric" not in turn["content"]
+    assert "Is polite." in shown.messages(RUBRIC, "Hello")[0]["content"]
+    assert hidden.prompt_sha != shown.prompt_sha == GRADINGS[name]({"rubric": "shown"}).prompt_sha
+
+
 @pytest.mark.parametrize(("name", "prompt"), EVERY)
 @given(answer=st.text(max_size=60))
 def test_what_is_asked(name, prompt, answer):

@@ -83,6 +83,12 @@ def test_a_forced_verdict_is_an_option() -> None:
         assert "structured_outputs" not in GRADINGS[name]({}).body()
         wanted = GRADINGS[name]({"structured": True}).body()["structured_outputs"]
         assert wanted == {"choice": ["[[1]]", "[[0]]"]}
+    likert = GRADINGS["likert"]({"structured": True})
+    assert GRADINGS["likert"]({}).body() == {}
+    numbers = likert.body()["structured_outputs"]["choice"]
+    assert [likert.parse(Reply(text=number)).score for number in numbers] == [
+        step / 10 for step in range(11)
+    ]
     wanted = Pairwise({"structured": True}).body(Request(()))["structured_outputs"]
     assert wanted == {"choice": ["[[A]]", "[[B]]", "[[tie]]"]}
 

@@ -9,9 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analysis.planted.judge_error import DOSE, JUDGES, falling
+from analysis.records.runs import Run
 from experiments.monitoring.alarms import FIRST_STEPS, IN_A_ROW, alarms, rise_of_gap
+from experiments.monitoring.expected_gap import Curve, fitted
 from experiments.monitoring.read import StudyReader
 from study import cells
+from study.records import ROLLOUT, part_name, rollout_id, write_part
 from tests.experiments.monitoring.studies import lay, record, run
 
 
@@ -134,3 +138,78 @@ def test_a_run_that_has_just_begun_has_no_usual_gap():
     assert rise_of_gap([], 40) is None
     assert rise_of_gap([(step, float(step)) for step in range(1, FIRST_STEPS)], 40) is None
     assert rise_of_gap([(step, float(step)) for step in range(1, FIRST_STEPS + 3)], 40) is None
+
+
+def in_the_monitor(planted: Run) -> Curve:
+    """The curve of the first 512 rollouts of a planted run."""
+    first = slice(0, 512 // planted.truth.shape[1])
+    group = np.repeat(np.arange(first.stop), planted.truth.shape[1])
+    scores, truths = planted.judge[first].ravel(), planted.truth[first].ravel()
+    curve = fitted(scores, truths, planted.features[first].reshape(len(scores), -1), group)
+    assert curve is not None
+    return curve
+
+
+def ever_risen(planted: Run) -> bool:
+    """Whether any look at the run, from its 13th step on, finds a risen gap."""
+    steps, curve = int(planted.step_P.max()), in_the_monitor(planted)
+    left = []
+    for step in range(1, steps + 1):
+        here = planted.step_P == step
+        truth = float(planted.truth[here].mean())
+        gap = float(planted.judge[here].mean()) - truth
+        left.append((step, gap - curve.explained(truth)))
+    looks = range(FIRST_STEPS + IN_A_ROW, steps + 1)
+    return any(rise_of_gap(left[:upto], steps) is not None for upto in looks)
+
+
+@pytest.mark.parametrize("name", [*JUDGES])
+def test_a_truth_that_falls_is_no_alarm_whatever_the_scale(name):
+    rng = np.random.default_rng(2)
+    assert sum(ever_risen(falling(rng, JUDGES[name])) for _ in range(60)) <= 6
+    assert sum(ever_risen(falling(rng, JUDGES[name], DOSE)) for _ in range(10)) >= 8
+
+
+def test_the_curve_moves_as_a_policy_moves_that_is_paid_for_truth():
+    """Two truths: their shares decide all. Half of each, then a fifth of 1: the judge, who says .3
+    and .6, falls by .09 where the truth falls by .3."""
+    curve = Curve(np.array([0.0, 1.0]), np.array([0.3, 0.6]), np.array([0.5, 0.5]), 0.0)
+    assert curve.explained(0.2) == pytest.approx(0.3 - 0.09, abs=1e-6)
+    assert curve.explained(0.5) == pytest.approx(0.0, abs=1e-6)
+    doubtful = Curve(curve.truth_Q, curve.score_Q, curve.share_Q, 0.1)
+    assert doubtful.explained(0.2) > 0.21 + 0.3 * 0.1
+
+
+def test_what_the_first_scores_let_expect_is_no_alarm(folder):
+    """A judge that says half of a truth that falls from .6 to .2; then one that pays."""
+    rng = np.random.default_rng(3)
+    for step in range(1, 9):
+        rows = []
+        for row in range(64):
+            truth = float(rng.binomial(4, 0.6)) / 4
+            rows.append(
+                {"rollout_id": rollout_id(step, row), "step": step, "group": row // 8}
+                | {"member": row % 8, "answer": "so " * int(rng.integers(3, 20)), "truth": truth}
+                | {"judge_score": 0.5 * truth + float(rng.normal(0, 0.02))}
+            )
+        write_part(folder / "rollouts" / part_name(step), rows, ROLLOUT)
+    for step in range(1, 31):
+        truth = 0.6 if step <= 8 else 0.6 - 0.4 * min(1.0, (step - 8) / 10)
+        gap = -0.5 * truth
+        record(folder, range(step, step + 1), truth__mean=truth, bias__judge_minus_truth=gap)
+    run(folder, 30)
+    assert "gap onset" not in alarms_of(folder)
+    record(folder, range(31, 41), truth__mean=0.2, bias__judge_minus_truth=0.2)
+    run(folder, 40)
+    seen, _, since = alarms_of(folder)["gap onset"]
+    assert "from -0.30 in the first steps to +0.20, 0.2" in seen and since >= 26
+    assert "as the judge's scores of the first steps let expect" in seen
+
+
+def test_without_rollouts_a_gap_may_rise_as_the_truth_falls(folder):
+    """A judge that says the same whatever it is shown, and one whose score rises."""
+    record(folder, 10, truth__mean=0.6, bias__judge_minus_truth=-0.1)
+    record(folder, range(11, 31), truth__mean=0.3, bias__judge_minus_truth=0.2)
+    assert "gap onset" not in alarms_of(folder)
+    record(folder, range(31, 41), truth__mean=0.3, bias__judge_minus_truth=0.4)
+    assert "gap onset" in alarms_of(folder)

@@ -9,7 +9,7 @@ import pytest
 from experiments.train import run_cell
 from study.cells import load_cell
 from study.endings import Ending
-from study.records import CALL, CALLS, parts, read_part, recorded
+from study.records import CALL, CALLS, EVALUATIONS, parts, read_part, recorded
 from study.rewards import compose
 from study.tasks import oracle
 from tests.conftest import RECORDS_ONLY, sweep
@@ -27,6 +27,7 @@ def cell(tmp_path_factory):
         *("experiment=workflow-quickstart", *RECORDS_ONLY, "study=programs", "seed=0"),
         *("judge=sim-workflow-verbose", "trainer.steps=4", "trainer.save_steps=2"),
         *("trainer.eval_steps=4", "trainer.max_completion_length=24", "task.eval_rows=12"),
+        "trainer.eval_samples=1",
         *("policy.warmup.steps=60", "trainer.prompts_per_step=4", "workflow.repair=true"),
         *("trainer.micro_batch=16", "workflow.buffer.shots=1"),
     )
@@ -101,6 +102,18 @@ def test_held_out_rows_are_answered_by_executed_programs(cell):
             assert item["outcome"] in set(Ending) and (
                 item["outcome"] == "ok" or not item["correct"]
             )
+
+
+def test_held_out_programs_are_judged_and_their_cost_is_counted(cell):
+    folder = cell / EVALUATIONS
+    rollouts, verdicts, calls = (rows(folder, kind) for kind in ("rollouts", "verdicts", CALLS))
+    assert len(rollouts) == 2 * 12 * 2
+    ran = {(row["step"], row["rollout_id"]) for row in rollouts if row["outcome"] == Ending.OK}
+    assert {(row["step"], row["rollout_id"]) for row in verdicts} == ran
+    metrics = {line["step"]: line["metrics"] for line in recorded(cell)}
+    for step in (0, 4):
+        asked = sum(row["attempts"] for row in calls if row["step"] == step)
+        assert metrics[step]["cost/eval_calls"] >= asked > 0
 
 
 def test_a_run_that_goes_on_is_the_run_that_was_never_stopped(cell, tmp_path):

@@ -1,0 +1,22 @@
+"""What `analysis.field` prints: a table for each measure that the study has."""
+
+from __future__ import annotations
+
+from textwrap import fill
+
+from analysis.arm.field import Field
+from analysis.printed import NO_RUN
+from analysis.printed.mixture import WIDTH
+from analysis.printed.workflow import as_text
+from analysis.reports.field import meaning, tables
+from analysis.reports.markup import TEXTS
+from study.screen import visible
+
+
+def lines(field: Field) -> list[str]:
+    """Every table that has rows, and what it says under it."""
+    text: list[str] = []
+    for name, table in tables(field).items():
+        said = fill(visible(meaning(name, field)), WIDTH)
+        text += ["", TEXTS["field"][name], as_text(table), said]
+    return text or [NO_RUN]

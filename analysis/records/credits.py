@@ -1,0 +1,117 @@
+"""What judges said of single criteria: which of them each answer of a run was credited with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.records.frames import rollouts_frame, runs_frame, verdicts_frame
+from study.cells import load_cell
+from study.errors import UserError
+from study.files import Damaged
+from study.rows import Row
+from study.scaffold import items
+from study.tasks import lookup
+
+CREDIT = {"met": 1.0, "not_met": 0.0}
+
+
+@dataclass(frozen=True)
+class Credits:
+    """N answers of one run to P prompts of up to K criteria, where a judge told of single ones."""
+
+    step_N: np.ndarray
+    prompt_N: np.ndarray
+    """Row of each answer's prompt in ``weights_P_K``."""
+    weights_P_K: np.ndarray
+    """Points of each criterion without their sign; 0 where a prompt has fewer."""
+    acting: str
+    """The judge that trained the run."""
+    by_judge: Mapping[str, np.ndarray]
+    """Judge -> (N, K): 1 where it credits the criterion, else 0; NaN where its word is missing. A
+    criterion that marks a fault is credited where it is not met. Votes of a judge are a majority,
+    ties missing."""
+    problems: list[str]
+
+
+def read_credits(study_dir: Path, cell: str) -> Credits | None:
+    """The labels of one run's judges and of those that replayed it; None where the judge that
+    trained it told of no single criterion.
+
+    A judge of a replay stands under its name, or where that is taken under its folder's; one that
+    scored the run anyway adds nothing.
+    """
+    table = runs_frame(study_dir)
+    row = table[table["cell"] == cell]
+    columns = ["rollout_id", "judge", "judge_id", "role", "labels"]
+    told = _labelled(verdicts_frame(study_dir, columns, row))
+    acting = told.loc[told["role"] == "acting", "judge"]
+    if acting.empty:
+        return None
+    parts = {str(judge): part for judge, part in told.groupby("judge", observed=True)}
+    scored_by = set(told["judge_id"].dropna())
+    for folder in sorted((study_dir / "replays").glob(f"*/{cell}")):
+        replayed = _labelled(verdicts_frame(folder.parent, columns, row))
+        replayed = replayed[~replayed["judge_id"].isin(scored_by)]
+        scored_by |= set(replayed["judge_id"].dropna())
+        for judge, part in replayed.groupby("judge", observed=True):
+            name = str(judge)
+            parts[folder.parent.name if name in parts else name] = part
+    answers = rollouts_frame(study_dir, ["rollout_id", "step", "prompt_id"], row)
+    place = pd.Series(np.arange(len(answers)), index=answers["rollout_id"])
+    most = max(int(part["labels"].str.len().max()) for part in parts.values())
+    prompt_N, prompts = pd.factorize(answers["prompt_id"])
+    count = np.zeros(len(prompts), dtype=int)
+    by_judge = {}
+    for name, part in parts.items():
+        part = part[part["rollout_id"].isin(place.index)]
+        at, width = place[part["rollout_id"]].to_numpy(), part["labels"].str.len().to_numpy()
+        labels = np.full((len(part), most), np.nan)
+        for line, each in enumerate(part["labels"]):
+            labels[line, : len(each)] = [CREDIT.get(label, np.nan) for label in each]
+        np.maximum.at(count, prompt_N[at], width)
+        by_judge[name] = _majority(labels, at, len(answers))
+    row_of, problems = _rows(study_dir / cell)
+    points = np.zeros((len(prompts), most))
+    unknown = 0
+    for line, prompt in enumerate(prompts):
+        known = [each.points for each in items(known_row)] if (known_row := row_of(prompt)) else []
+        fits = len(known) >= count[line] > 0
+        points[line, : count[line]] = known[: count[line]] if fits else 1.0
+        unknown += not fits
+    if unknown:
+        problems.append(
+            f"{cell}: the points of the criteria of {unknown} of {len(prompts)} prompts are not "
+            "known, and each counts 1"
+        )
+    fault = (points < 0)[prompt_N]
+    credited = {name: np.where(fault, 1 - each, each) for name, each in by_judge.items()}
+    step_N = answers["step"].to_numpy(dtype=int)
+    return Credits(step_N, prompt_N, abs(points), str(acting.iloc[0]), credited, problems)
+
+
+def _labelled(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """The verdicts that tell of single criteria."""
+    return verdicts[verdicts["labels"].str.len() > 0]
+
+
+def _majority(labels_V_K: np.ndarray, at_V: np.ndarray, answers: int) -> np.ndarray:
+    """What most of the votes on each answer say, (N, K); NaN for none and for a tie."""
+    known = np.isfinite(labels_V_K)
+    sums = np.zeros((2, answers, labels_V_K.shape[1]))
+    np.add.at(sums[0], at_V, np.where(known, labels_V_K, 0.0))
+    np.add.at(sums[1], at_V, known)
+    balance = 2 * sums[0] - sums[1]
+    return np.where(balance > 0, 1.0, np.where(balance < 0, 0.0, np.nan))
+
+
+def _rows(folder: Path) -> tuple[Callable[[str], Row | None], list[str]]:
+    """Prompt id -> row of the cell's task; where that cannot be read, none, and why."""
+    try:
+        return lookup(load_cell(folder).config.task), []
+    except (Damaged, UserError) as error:
+        return lambda prompt: None, [f"{folder.name}: its task cannot be read: {error}".rstrip(".")]

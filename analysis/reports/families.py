@@ -1,0 +1,51 @@
+"""Tables of a study's judges by family, size and prompt, for the report."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.arm.families import Families, Natural
+from analysis.reports import markup
+from analysis.statistics.estimate import Estimate
+
+
+def judges_table(families: Families) -> pd.DataFrame:
+    """A row for each judge: how its score and the truth moved, and how far behaviour followed."""
+    return pd.DataFrame(
+        _key(judge)
+        | {"runs": judge.runs}
+        | {"shift of its score": _said(judge.score), "shift of the truth": _said(judge.truth)}
+        | {"behaviour follows bias (rank correlation)": _said(judge.followed)}
+        for judge in families.judges
+    )
+
+
+def behaviours_table(families: Families) -> pd.DataFrame:
+    """A row for each judge and behaviour: measured bias beside the shift of its runs."""
+    rows = pd.DataFrame(
+        _key(judge)
+        | {"behaviour": each.name, "bias, score per SD [95 %]": _said(each.bias)}
+        | {"bias by probe": "" if each.probed is None else _said(each.probed)}
+        | {"shift in SDs [95 %]": _said(each.shift)}
+        for judge in families.judges
+        for each in judge.behaviours
+    )
+    return rows if rows["bias by probe"].any() else rows.drop(columns="bias by probe")
+
+
+def slopes_table(families: Families) -> pd.DataFrame:
+    """A row for each behaviour: what a unit of bias did, over judges; none where none is told."""
+    return pd.DataFrame(
+        {"behaviour": name, "SDs of shift per score of bias [95 %]": _said(slope)}
+        | {"judges": slope.n}
+        for name, slope in families.slopes.items()
+        if slope.value == slope.value
+    )
+
+
+def _key(judge: Natural) -> dict[str, str]:
+    return {"family": judge.family, "size": judge.size, "prompt": judge.prompt}
+
+
+def _said(estimate: Estimate) -> str:
+    return markup.estimate(estimate.value, estimate.low, estimate.high)

@@ -1,0 +1,132 @@
+"""A straight line that stops at the ends of a scale: its mean under noise, and its fit.
+
+Scores of a judge are cut at 0 and 1. Under normal noise the mean of a cut line bends before it
+reaches an end (the mean of a doubly censored normal, as in Tobin 1958, Econometrica 26).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtr
+
+SEARCHED = 30
+"""Most iterations of a fit."""
+ROUNDED = (0.0, 1.0, 2.0)
+"""Spreads that are tried, in SDs of the noise: an end that is sharp, as where the score is a share
+of criteria, and two that noise rounds."""
+TIED = 1e-3
+"""Log likelihoods that lie closer together do not tell one spread from another."""
+
+
+def clipped_mean(
+    line: np.ndarray, spread: np.ndarray | float, low: float, high: float
+) -> np.ndarray:
+    """Mean of line + spread N(0, 1) cut at the ends of the scale."""
+    size = np.maximum(spread, 1e-9)
+    below = _beyond(low - line, size) if np.isfinite(low) else 0.0
+    above = _beyond(line - high, size) if np.isfinite(high) else 0.0
+    return line + below - above
+
+
+def fitted(
+    t_Q: np.ndarray,
+    n_B_Q: np.ndarray,
+    y_B_Q: np.ndarray,
+    sd_B: np.ndarray,
+    luck_B_3: np.ndarray,
+    low: float,
+    high: float,
+) -> np.ndarray:
+    """Least squares of clip(level + slope t + spread N) on means of n scores: level, slope, spread
+    and the place of the spread among `ROUNDED` SDs of the noise, (B, 4).
+
+    Where the means do not tell how round the ends are, a straight line to a sharp end is taken.
+
+    Args:
+        t_Q: what the means are of.
+        n_B_Q: how many scores each mean is of.
+        y_B_Q: the means.
+        sd_B: SD of a score around the line.
+        luck_B_3: log likelihood that is added to that of each spread. With Gumbel numbers a spread
+            is drawn as often as it is likely.
+        low, high: the ends; infinite for none.
+    """
+    n = np.maximum(n_B_Q.sum(axis=1), 1)
+    t_mean, y_mean = (n_B_Q @ t_Q) / n, (n_B_Q * y_B_Q).sum(axis=1) / n
+    away = t_Q - t_mean[:, None]
+    spread_of_t = np.maximum((n_B_Q * away**2).sum(axis=1), 1e-12)
+    slope = (n_B_Q * away * (y_B_Q - y_mean[:, None])).sum(axis=1) / spread_of_t
+    line = np.stack([y_mean - slope * t_mean, slope], axis=1)
+    if np.isinf(low) and np.isinf(high):
+        return np.column_stack([line, np.zeros((len(line), 2))])
+    best, likely = np.zeros((len(line), 4)), np.full(len(line), -np.inf)
+    for place, times in enumerate(ROUNDED):
+        spread = times * sd_B
+        line_there, squares = _search(t_Q, n_B_Q, y_B_Q, line, spread, low, high)
+        how = luck_B_3[:, place] - squares / (2 * np.maximum(sd_B, 1e-6) ** 2)
+        better = how > likely + TIED
+        likely = np.where(better, how, likely)
+        here = np.column_stack([line_there, spread, np.full(len(line_there), place)])
+        best = np.where(better[:, None], here, best)
+    return best
+
+
+def refitted(
+    t_Q: np.ndarray,
+    n_B_Q: np.ndarray,
+    y_B_Q: np.ndarray,
+    curve_B_4: np.ndarray,
+    low: float,
+    high: float,
+) -> np.ndarray:
+    """`fitted` to means that changed a little, with the spread that was found, (B, 4)."""
+    spread = curve_B_4[:, 2]
+    line, _ = _search(t_Q, n_B_Q, y_B_Q, curve_B_4[:, :2], spread, low, high)
+    return np.column_stack([line, curve_B_4[:, 2:]])
+
+
+def _search(
+    t_Q: np.ndarray,
+    n_B_Q: np.ndarray,
+    y_B_Q: np.ndarray,
+    start_B_2: np.ndarray,
+    spread_B: np.ndarray,
+    low: float,
+    high: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Level and slope (B, 2) for a spread, by Levenberg's damped steps, and their squares (B,)."""
+    design = np.stack([np.ones_like(t_Q), t_Q], axis=1)
+    damping = np.full(len(start_B_2), 1e-6)
+    spread = spread_B[:, None]
+
+    def left(at_B_2: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        line = at_B_2 @ design.T
+        rest = y_B_Q - clipped_mean(line, spread, low, high)
+        return line, rest, (n_B_Q * rest**2).sum(axis=1)
+
+    here = start_B_2
+    line, rest, squares = left(here)
+    for _ in range(SEARCHED):
+        size = np.maximum(spread, 1e-9)
+        rises = 1 - ndtr((low - line) / size) - ndtr((line - high) / size)
+        weighed = n_B_Q * rises
+        gram = np.einsum("bq,qi,qj->bij", weighed * rises, design, design)
+        gram += (damping * n_B_Q.sum(axis=1))[:, None, None] * np.eye(2)
+        step = np.linalg.solve(gram, ((weighed * rest) @ design)[..., None])[..., 0]
+        tried = here + step
+        line_there, rest_there, squares_there = left(tried)
+        good = squares_there < squares
+        here = np.where(good[:, None], tried, here)
+        line = np.where(good[:, None], line_there, line)
+        rest = np.where(good[:, None], rest_there, rest)
+        squares = np.where(good, squares_there, squares)
+        damping = np.where(good, np.maximum(damping / 10, 1e-9), np.minimum(damping * 10, 1e6))
+        if (abs(step) < 1e-7).all():
+            break
+    return here, squares
+
+
+def _beyond(x: np.ndarray, size: np.ndarray | float) -> np.ndarray:
+    """Mean of max(0, x + size N(0, 1))."""
+    unit = x / size
+    return x * ndtr(unit) + size * np.exp(-0.5 * np.minimum(unit**2, 1400.0)) / (2 * np.pi) ** 0.5

@@ -1,0 +1,224 @@
+"""Builds the bias set and fills its slots: by a policy that answers, by a rewriter, or by rules.
+
+What was had stands in the file, whatever stops the command; the same command goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.evaluation.collect import fill, read_responses
+from experiments.evaluation.generate import Source, source_of
+from experiments.evaluation.options import Options as Asked
+from judges.probes import biasset, slots
+from judges.probes.biasset import POLICY, VARIANTS, Item
+from judges.probes.model import check_writer
+from judges.probes.slots import RULES, Author, Written
+from judges.session import Session
+from judges.store import Store
+from study.answers import answer_of, strip_thinking
+from study.bounds import Choice, Number
+from study.cli import option, writes
+from study.compose import CONF, load_judge, preset_names
+from study.errors import UserError
+from study.files import read_yaml
+
+ONLY = ("biasset",)
+BUILT, FILLS, RULED = 250, (POLICY, "variants"), "rules"
+GENERATION = (
+    *("run", "model", "adapter", "endpoint", "checkpoint", "temperature", "top_p", "top_k"),
+    *("max_tokens", "thinking", "batch", "api_key_env"),
+)
+"""Options that say who answers, and how, as experiments.evaluate has them."""
+
+
+@dataclass(frozen=True)
+class BiasSetOptions:
+    """Options of ``experiments.data biasset``, beside ``seed``, ``path`` and ``out``."""
+
+    n: int = option("prompts of each source", BUILT, Number(low=1), only=ONLY)
+    fill: str = option("slots to fill", "", Choice(FILLS), only=ONLY)
+    slots: list[str] = option("which variants, all without it", [], Choice(VARIANTS), only=ONLY)
+    rewriter: str = option("judge preset that writes variants, or rules", "", only=ONLY)
+    overwrite: bool = option("replace what another author wrote", False, only=ONLY)
+    run: Path | None = option("folder of the run whose policy answers", only=ONLY)
+    model: str | None = option("model folder that answers, or its name at the endpoint", only=ONLY)
+    adapter: Path | None = option("folder of an adapter that answers", only=ONLY)
+    endpoint: str | None = option("URL of an endpoint that answers", only=ONLY)
+    checkpoint: int | None = option("step of the run's checkpoint", legal=Number(low=0), only=ONLY)
+    temperature: float = option("of the answers", 0.7, Number(low=0, high=5), only=ONLY)
+    top_p: float = option("of the answers", 0.8, Number(low=1e-6, high=1), only=ONLY)
+    top_k: int = option("of the answers; 0 takes all tokens", 20, Number(low=0), only=ONLY)
+    max_tokens: int = option("longest answer, in tokens", 1024, Number(low=1), only=ONLY)
+    thinking: bool | None = option("switch the policy's thinking on or off", only=ONLY)
+    batch: int = option("prompts that are answered at once", 8, Number(low=1), only=ONLY)
+    api_key_env: str | None = option("variable that holds the endpoint's key", only=ONLY)
+    runs_dir: Path = option("folder of the verdict store", Path("runs"), only=ONLY)
+    given: frozenset[str] = frozenset()
+    """Options that were typed."""
+
+    def check_bias_set(self, path: Path | None, out: Path | None) -> None:
+        """Refuse options that do not go together. Raises UserError: an option without a meaning for
+        what is filled, or nothing that says who fills it."""
+        if out is None:
+            raise UserError("experiments.data biasset needs out= (JSONL file of the bias set).")
+        if out.suffix != ".jsonl":
+            raise UserError(f"out={out} must end in .jsonl, which probes read.")
+        belongs = {POLICY: GENERATION, "variants": ("slots", "rewriter", "runs_dir")}
+        for kind, names in belongs.items():
+            if kind != self.fill and (typed := sorted(self.given & {*names})):
+                raise UserError(f"{typed[0]}= belongs to fill={kind}. Leave it out, or type that.")
+        if not self.fill and path is not None:
+            raise UserError("path= is the bias set whose slots are filled: type fill= as well.")
+        if self.fill == "variants" and self.rewriter not in (RULED, *preset_names("judge")):
+            raise UserError(
+                f"rewriter={self.rewriter} writes no variants. Type rewriter=rules, or one of the"
+                f" judges {', '.join(preset_names('judge'))}."
+            )
+        if self.fill == POLICY and not self.given & {"run", "model", "adapter", "endpoint"}:
+            raise UserError(
+                f"fill={POLICY} needs a policy that answers: run=CELL_FOLDER, model=FOLDER,"
+                " adapter=FOLDER, or endpoint=URL model=NAME."
+            )
+
+
+def bias_set(
+    options: BiasSetOptions, path: Path | None, out: Path, seed: int, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Build the set, where there is none, fill the slots that are asked for, and count it.
+    Raises UserError: what `judges.probes.biasset` and `judges.probes.slots` refuse, a policy that
+    cannot answer, or a set in ``out`` that is not the one asked for."""
+    items = _start(options, path, out, seed)
+    with writes("out", out):
+        if options.fill == POLICY:
+            _fill_policy(options, items, out, seed)
+        elif options.fill:
+            _fill_variants(options, items, out, overrides)
+        biasset.write(out, items)
+    return biasset.summary(out, items)
+
+
+def _start(options: BiasSetOptions, path: Path | None, out: Path, seed: int) -> list[Item]:
+    """The prompts to go on with."""
+    if path is not None:
+        items = biasset.read(path)
+        if out.exists() and out.resolve() != path.resolve() and not options.overwrite:
+            raise UserError(
+                f"out={out} exists and is not path={path}. Type another out=, or overwrite=true."
+            )
+        return items
+    if not out.exists():
+        return biasset.build(options.n, seed)
+    items = biasset.read(out)
+    if not options.fill or "n" in options.given:
+        wanted = biasset.build(options.n, seed)
+        same = [item["id"] for item in items] == [item["id"] for item in wanted]
+        if not same and (options.fill or not options.overwrite):
+            raise UserError(
+                f"out={out} holds {len(items)} other prompts than n={options.n} seed={seed} draws."
+                " Type another out=, or overwrite=true without fill= to lose them."
+            )
+        filled = sum(bool(text) for item in items for text in item["responses"].values())
+        if not options.fill and filled and not options.overwrite:
+            raise UserError(
+                f"out={out} holds these prompts with {filled} slots filled, which building it anew"
+                " would lose. Type fill= to fill the rest, another out=, or overwrite=true."
+            )
+        if not options.fill:
+            return wanted
+    return items
+
+
+def _fill_policy(options: BiasSetOptions, items: Sequence[Item], out: Path, seed: int) -> None:
+    """Let the policy answer; its thinking stands beside the answer."""
+    typed = {name: getattr(options, name) for name in GENERATION}
+    given = frozenset(options.given & {*GENERATION})
+    source = source_of(Asked("rubric", out=out, seed=seed, given=given, **typed))
+    assert source is not None, "a policy is named"
+    author = Author(*_whose(options, source), how="policy")
+    settings = source.settings
+    wanted = slots.todo(items, [POLICY], author, options.overwrite, str(out), settings)
+    made_with = json.dumps([source.model, settings], sort_keys=True)
+    stamp = hashlib.sha256(made_with.encode()).hexdigest()[:8]
+    answers = out.with_name(f"{out.stem}.answers-{stamp}.jsonl")
+    turns = {item["id"]: item["meta"]["prompt_messages"] for item, _ in wanted}
+    try:
+        fill(source, turns, answers)
+    except BaseException:  # what was had before it is kept; what failed is asked for again
+        if not _take(wanted, answers, author, failed=False):
+            answers.unlink(missing_ok=True)
+        else:
+            biasset.write(out, items)
+        raise
+    _take(wanted, answers, author, failed=True)
+
+
+def _take(wanted: Sequence[tuple[Item, str]], answers: Path, author: Author, failed: bool) -> int:
+    """Put the answers of a file into the set; ``failed`` also says which could not be had. Returns
+    how many texts there were."""
+    rows = read_responses(answers, torn=True) if answers.is_file() else []
+    by_id = {row.prompt: row for row in rows if failed or row.text is not None}
+    for item, slot in wanted:
+        if row := by_id.get(item["id"]):
+            slots.put(item, slot, author, _answered(row.text, row.fields))
+    return sum(row.text is not None for row in rows)
+
+
+def _answered(text: str | None, fields: Any) -> Written:
+    """The answer of a policy, without its thinking."""
+    how = {"settings": fields.get("settings"), "model": fields.get("model")}
+    if text is None:
+        return Written(None, str(fields.get("error") or "no answer"), beside=how)
+    thought = "\n".join(filter(None, [fields.get("thinking"), strip_thinking(text)[1]]))
+    cut = fields.get("stop") == "length"
+    beside = how | {"stop": fields.get("stop")} | ({"thinking": thought} if thought else {})
+    answer = answer_of(text)
+    if not answer:
+        why = "cut off while it thought" if answer is None and cut else "the answer is empty"
+        return Written(None, why, beside=beside)
+    checks = {"meaning": None, "length": not cut, "format": None}
+    return Written(answer, checks=checks, beside=beside)
+
+
+def _whose(options: BiasSetOptions, source: Source) -> tuple[str, str]:
+    """Name and family of who answers: those of a preset whose model it is, as far as one is known;
+    of a run, the model's own name and the family of its policy."""
+    if options.run is not None:
+        policy = read_yaml(options.run / "config.yaml")["policy"]
+        return source.model, str(policy.get("family") or "")
+    model = str(options.model or "")
+    for group in ("judge", "policy"):
+        for name in preset_names(group):
+            preset = read_yaml(CONF / group / f"{name}.yaml")
+            served, asked = preset.get("serve") or {}, preset.get("endpoint") or {}
+            models = {name, preset.get("path"), served.get("model"), asked.get("model")}
+            if model and options.adapter is None and model.rstrip("/") in models:
+                return name, str(preset.get("family") or "")
+    return source.model, ""
+
+
+def _fill_variants(
+    options: BiasSetOptions, items: Sequence[Item], out: Path, overrides: Sequence[str]
+) -> None:
+    """Let a judge preset, or rules, write the variants."""
+    chosen = options.slots or VARIANTS
+    if options.rewriter == RULED:
+        slots.fill_by_rules(slots.todo(items, chosen, RULES, options.overwrite, str(out)))
+        return
+    judge = load_judge(options.rewriter, *overrides)
+    check_writer(judge)
+    author = Author(judge.name, judge.family)
+    wanted = slots.todo(items, chosen, author, options.overwrite, str(out))
+    options.runs_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        Store(options.runs_dir / "verdicts.db") as store,
+        Session(judge, store) if wanted else nullcontext() as session,
+    ):
+        if session is not None:
+            slots.fill_by_model(wanted, author, session, lambda: biasset.write(out, items))

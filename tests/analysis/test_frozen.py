@@ -1,0 +1,258 @@
+"""Shifts on held-out rows are within prompts, and recover what was planted."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.arm.frozen import held_out_table
+from analysis.frozen import main
+from analysis.records.frames import rollouts_frame
+from analysis.records.runs import Run, read_runs
+from analysis.reports.evidence import Evidence, gather
+from analysis.reports.sections import behaviours, frontier, head
+from analysis.reports.words import findings
+from analysis.run.drift import shift_table
+from analysis.run.frozen import frozen_shifts, has_frozen
+from study.records import EVALUATIONS
+from tests.conftest import RECORDS_ONLY, Page, Trained
+
+NAMES = ("length", "hedges")
+PROMPTS, SAMPLES, STEPS = 12, 3, 10
+
+
+def make_run(rng, arm="a", seed=0, moved=(2.0, 0.0), trained=None, noise=1.0, judge_moved=0.1):
+    """A run whose prompts differ by 10 words, whose answers at the end are ``moved`` further, and
+    whose rollouts moved by ``trained``."""
+    trained = moved if trained is None else trained
+    prompt_P = np.array([f"p{k}" for k in range(PROMPTS)], dtype=object)
+    level = rng.normal(20, 10, (PROMPTS, 1, 1))
+    shape = (PROMPTS, 1 + SAMPLES, len(NAMES))
+    start = level + noise * rng.normal(size=shape)
+    end = level + noise * rng.normal(size=shape) + np.array(moved)
+    end[:, 0] += 1.0  # the greedy answers move by one word more
+    truth = rng.random((PROMPTS, 1 + SAMPLES))
+    judge = [truth, truth + judge_moved]
+
+    def answers(step, features, truth, judge, prompts):
+        nothing = np.full_like(truth, np.nan)
+        return {
+            "step_P": step,
+            "reward": nothing,
+            "advantage": nothing,
+            "truth": truth,
+            "judge": judge,
+            "features": features,
+            "prompt_P": prompts,
+            "shadows": {"other": truth},
+        }
+
+    both = np.concatenate
+    frozen = Run(
+        *("cell", arm, seed, False),
+        **answers(
+            np.repeat([0, STEPS], PROMPTS),
+            both([start, end]),
+            both([truth, truth]),
+            both(judge),
+            both([prompt_P, prompt_P]),
+        ),
+        names=NAMES,
+    )
+    step_P = np.repeat(np.arange(1, STEPS + 1), 4)
+    features = np.zeros((len(step_P), 4, len(NAMES))) + noise * rng.normal(
+        size=(len(step_P), 4, len(NAMES))
+    )
+    features[step_P == STEPS] += np.array(trained)
+    scores = rng.random((len(step_P), 4))
+    prompts = np.array([f"t{k}" for k in range(len(step_P))], dtype=object)
+    return Run(
+        *(f"{arm}-{seed}", arm, seed, True),
+        **answers(step_P, features, scores, scores, prompts),
+        names=NAMES,
+        frozen=dataclasses.replace(frozen, cell=f"{arm}-{seed}"),
+        config={"judge.name": arm, "trainer.steps": STEPS},
+    )
+
+
+def metric(table, name, arm="a"):
+    return table[(table["metric"] == name) & (table["arm"] == arm)].iloc[0]
+
+
+def test_a_shift_is_paired_by_prompt_and_draw():
+    """As a paired test of prompt means says, which is blind to how prompts differ."""
+    run = make_run(np.random.default_rng(0))
+    row = metric(frozen_shifts([run]), "length")
+    lengths = run.frozen.features[:, 1:, 0]
+    start, end = lengths[:PROMPTS].mean(axis=1), lengths[PROMPTS:].mean(axis=1)
+    assert row["shift"] == pytest.approx((end - start).mean())
+    assert (row["first"], row["last"]) == pytest.approx((start.mean(), end.mean()))
+    by_scipy = stats.ttest_rel(end, start)
+    assert row["shift"] / row["group_var"] ** 0.5 == pytest.approx(by_scipy.statistic)
+    greedy = metric(frozen_shifts([run], "greedy"), "length")
+    assert greedy["shift"] == pytest.approx(
+        (run.frozen.features[PROMPTS:, 0, 0] - run.frozen.features[:PROMPTS, 0, 0]).mean()
+    )
+
+
+def test_scores_of_every_judge_are_there_and_reward_is_not():
+    table = frozen_shifts([make_run(np.random.default_rng(0))])
+    assert set(table["metric"]) == {"judge_score", "truth", "gap", "score by other", *NAMES}
+    assert metric(table, "truth")["shift"] == 0
+    assert metric(table, "gap")["shift"] == pytest.approx(0.1)
+    arms = shift_table(table, None).set_index("metric")
+    assert arms.loc["score by other", "unit"] == "score" and arms.loc["length", "unit"] == "words"
+
+
+def test_a_missing_score_leaves_its_pair_out_and_widens_the_worst_cases():
+    run = make_run(np.random.default_rng(0))
+    judge = run.frozen.judge.copy()
+    judge[PROMPTS, 1] = np.nan  # an answer of the end
+    run = dataclasses.replace(run, frozen=dataclasses.replace(run.frozen, judge=judge))
+    row = metric(frozen_shifts([run]), "judge_score")
+    pairs = (judge[PROMPTS:, 1:] - judge[:PROMPTS, 1:]).ravel()
+    assert row["shift"] == pytest.approx(np.nanmean(pairs))
+    assert row["unscored"] == pytest.approx(1 / pairs.size)
+    low, high = (np.where(np.isnan(judge), end, judge)[PROMPTS:, 1:].mean() for end in (0, 1))
+    start = judge[:PROMPTS, 1:].mean()
+    assert (row["worst_low"], row["worst_high"]) == pytest.approx((low - start, high - start))
+
+
+def test_two_arms_are_compared_prompt_by_prompt():
+    """Runs of one seed share prompts: what moves a prompt under both judges is in no difference."""
+    rng = np.random.default_rng(3)
+    by_prompt = rng.normal(0, 5, (PROMPTS, 1, 1))
+    runs = []
+    for arm, moved in (("a", 2.0), ("b", 0.0)):
+        run = make_run(np.random.default_rng(4), arm, moved=(moved, 0.0), noise=0.1)
+        features = run.frozen.features.copy()
+        features[PROMPTS:] += by_prompt
+        runs.append(
+            dataclasses.replace(run, frozen=dataclasses.replace(run.frozen, features=features))
+        )
+    runs += [dataclasses.replace(run, seed=1, cell=f"{run.arm}-1") for run in runs]
+    runs[2:] = [
+        dataclasses.replace(run, frozen=dataclasses.replace(run.frozen, seed=1, cell=run.cell))
+        for run in runs[2:]
+    ]
+    row = metric(shift_table(frozen_shifts(runs), "b"), "length")
+    assert row["diff"] == pytest.approx(2.0)
+    assert row["diff_high"] - row["diff_low"] < 1 < row["high"] - row["low"]
+
+
+def test_what_was_learned_transfers_or_does_not():
+    rng = np.random.default_rng(5)
+    same = [make_run(rng, seed=seed, moved=(3.0, 0.0)) for seed in range(4)]
+    lost = [make_run(rng, "b", seed, moved=(0.0, 0.0), trained=(3.0, 0.0)) for seed in range(4)]
+    table = held_out_table([*same, *lost], "b")
+    kept, gone = metric(table, "length"), metric(table, "length", "b")
+    assert kept["low"] < 3 < kept["high"] and kept["apart_low"] < 0 < kept["apart_high"]
+    assert gone["low"] < 0 < gone["high"] and gone["apart_high"] < 0
+    assert gone["training"] == pytest.approx(3, abs=1) and kept["greedy"] > kept["shift"]
+    assert kept["diff_low"] > 0
+
+
+@pytest.mark.parametrize("true", [0.0, 1.5])
+def test_the_interval_covers_a_planted_shift(true):
+    """Of 60 studies of five runs, whose own shifts vary, about 95 % hold the mean shift."""
+    rng = np.random.default_rng(int(true * 10))
+    inside = 0
+    for _ in range(60):
+        runs = [
+            make_run(rng, seed=seed, moved=(true + rng.normal(0, 0.5), 0.0)) for seed in range(5)
+        ]
+        row = metric(shift_table(frozen_shifts(runs), None), "length")
+        inside += row["low"] <= true <= row["high"]
+    assert inside >= stats.binom.ppf(0.005, 60, 0.95)
+
+
+def test_runs_without_it_are_left_out():
+    run = make_run(np.random.default_rng(0))
+    none = dataclasses.replace(run, frozen=None)
+    started = dataclasses.replace(run, frozen=run.frozen.at(0))
+    late = dataclasses.replace(run, frozen=run.frozen.at(STEPS))
+    other = run.frozen.prompt_P.copy()
+    other[-1] = "another"
+    mixed = dataclasses.replace(run, frozen=dataclasses.replace(run.frozen, prompt_P=other))
+    assert [has_frozen(each) for each in (run, none, started, late, mixed)] == [True] + 4 * [False]
+    assert frozen_shifts([none, started, late, mixed]).empty
+    assert held_out_table([none], None).empty
+
+
+@pytest.fixture(scope="module")
+def evaluated(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two judges of two seeds, evaluated for real; the study's folder."""
+    runs_dir = tmp_path_factory.mktemp("runs")
+    settings = ("trainer.eval_steps=2", "trainer.eval_samples=2", "task.eval_rows=6")
+    judges = ("judge=sim-fair,sim-verbose", "seed=0,1", "shadow=[sim-strict]")
+    done = trained(runs_dir, *RECORDS_ONLY, *judges, *settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return runs_dir / "debug"
+
+
+def test_trained_runs_are_read_by_the_one_reader(evaluated: Path) -> None:
+    runs, problems = read_runs(evaluated)
+    assert problems == [] and all(has_frozen(run) for run in runs)
+    frame = rollouts_frame(evaluated, frozen=True)
+    assert len(frame) == 4 * 2 * 6 * 3 and frame["truth"].notna().all()
+    run = runs[0]
+    assert run.frozen.truth.shape == (12, 3) and set(run.frozen.shadows) == {"sim-strict"}
+    assert run.frozen.steps.tolist() == [0, 2] and len(run.steps) == 2
+    mine = frame[(frame["cell"] == run.cell) & (frame["step"] == 0)]
+    assert run.frozen.at(0).truth.ravel().tolist() == mine["truth"].tolist()
+    start = [run.frozen.at(0) for run in runs if run.seed == 0]
+    assert np.array_equal(start[0].features, start[1].features), "arms begin with the same answers"
+
+
+def test_the_command_line(evaluated: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "numbers.json"
+    words = [f"study={evaluated.name}", f"runs_dir={evaluated.parent}"]
+    assert main([*words, f"out={out}"]) == 0
+    said = capsys.readouterr().out
+    assert "Shifts are within prompts" in said and "score by sim-strict" in said
+    assert {row["arm"] for row in json.loads(out.read_text())} == {"sim-fair", "sim-verbose"}
+    bare = tmp_path / "runs" / "bare"
+    shutil.copytree(evaluated, bare)
+    for folder in bare.glob(f"*/{EVALUATIONS}"):
+        shutil.rmtree(folder)
+    assert main(["study=bare", f"runs_dir={bare.parent}"]) == 0
+    assert "trainer.eval_samples=3" in capsys.readouterr().out
+    assert main(["study=none", f"runs_dir={bare.parent}"]) == 2
+
+
+def test_the_report_rests_on_it_and_says_so(evaluated: Path, tmp_path: Path) -> None:
+    evidence = gather(evaluated)
+    assert evidence.frozen
+    by_table = evidence.feature_shifts.set_index(["arm", "metric"])["shift"]
+    runs = evidence.runs
+    by_hand = shift_table(frozen_shifts(runs), evidence.base).set_index(["arm", "metric"])["shift"]
+    assert by_table.to_dict() == pytest.approx(by_hand[by_table.index].to_dict(), nan_ok=True)
+    scores = evidence.score_shifts
+    assert set(scores["metric"]) == {"judge_score", "truth", "gap", "score by sim-strict"}
+    said = findings(evidence)
+    assert any("frozen evaluation: 6 held-out rows with 2 drawn answers each" in s for s in said)
+    fragments = chain(*(section(evidence) for section in (head, behaviours, frontier)))
+    page = " ".join(Page("".join(fragments)).text.split())
+    assert "within prompts (frozen evaluation)" in page and "held-out - training" in page
+    assert "chosen by" in page
+
+    part = tmp_path / "runs" / "part"
+    shutil.copytree(evaluated, part)
+    shutil.rmtree(next(part.glob("sim-fair-s0-*")) / EVALUATIONS)
+    evidence = gather(part)
+    assert not evidence.frozen and evidence.held_out.empty
+    assert any("the rollouts of training: 1 of 4 runs" in s for s in findings(evidence))
+    assert set(evidence.score_shifts["metric"]) == {"judge_score", "truth", "reward", "gap"}
+    assert "A shift is the mean of the last 10%" in Page("".join(head(evidence))).text
+
+
+def test_a_study_without_it_says_nothing_of_it(evidence: Evidence) -> None:
+    assert not evidence.frozen
+    assert not [sentence for sentence in findings(evidence) if "frozen" in sentence]

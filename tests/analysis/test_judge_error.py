@@ -1,0 +1,277 @@
+"""A judge's error taken apart, and what a report may say of one that pays for no behaviour."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate
+from scipy.stats import norm
+
+from analysis.planted.judge_error import DOSE, JUDGES, Judge, falling, shares_of
+from analysis.records.runs import Run
+from analysis.reports import sections
+from analysis.reports.evidence import Evidence, of_records
+from analysis.reports.limits import limits
+from analysis.reports.words import findings
+from analysis.run.onset import line
+from analysis.statistics.bootstrap import group_sums
+from analysis.statistics.clipped_line import clipped_mean
+from analysis.statistics.intervals import mean_interval
+from analysis.step.judge_error import PARTS, calibrated, taken_apart
+from analysis.step.ledger import advantage_parts, errors_of, gap_table, ledger, step_row
+from analysis.step.transmission import split
+from study.features import FEATURES
+from study.rewards.advantages import advantages
+
+NAN = float("nan")
+NOISY = Judge(noise_sd=0.3)
+
+
+def with_every_behaviour(run: Run, rng: np.random.Generator, **changes: object) -> Run:
+    """The run with all behaviours of the project, its own first among them."""
+    more = len(FEATURES) - len(run.names)
+    features = [run.features, rng.standard_normal((*run.truth.shape, more))]
+    found = replace(run, features=np.concatenate(features, axis=-1), names=FEATURES)
+    advantage = advantages(run.reward, "group")
+    return replace(found, advantage=advantage, rollouts=run.truth.size, **changes)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("judge", [*JUDGES.values(), NOISY], ids=[*JUDGES, "noisy"])
+def test_the_parts_add_up(judge: Judge, scale: str) -> None:
+    run = falling(np.random.default_rng(0), judge, 0.1)
+    score = run.reward.copy()
+    score[3, :5] = score[10] = NAN
+    run = replace(run, reward=score, judge=score, scale=scale)
+    apart = taken_apart(run, score)
+    total = apart.level + sum(apart.of[name] for name in PARTS)
+    np.testing.assert_allclose(total, score - run.truth, atol=1e-12)
+    of_bias = split(score, run.truth, scale)[2]
+    parts = advantage_parts(run, apart, scale)
+    np.testing.assert_allclose(sum(parts[name] for name in PARTS), of_bias, atol=1e-12)
+    row = step_row(run)
+    for name in run.names:
+        added = sum(row[f"error_{part}/{name}"] for part in PARTS)
+        assert added == pytest.approx(row[f"cov_bias/{name}"], abs=1e-12)
+    in_all = sum(row[f"share/{part}"] for part in ("truth", *PARTS))
+    assert in_all == pytest.approx(1)
+
+
+@given(st.floats(-2, 3), st.floats(0, 2))
+def test_the_mean_of_a_cut_line_is_an_integral(line: float, spread: float) -> None:
+    def cut(noise: float) -> float:
+        return min(max(line + spread * noise, 0.0), 1.0) * norm.pdf(noise)
+
+    kinks = [end / spread for end in (-line, 1 - line) if spread > 0 and abs(end) < 9 * spread]
+    by_hand = integrate.quad(cut, -9, 9, points=kinks, limit=200)[0]
+    assert clipped_mean(np.array(line), spread, 0, 1) == pytest.approx(by_hand, abs=1e-7)
+    unbounded = clipped_mean(np.array(line), spread, -np.inf, np.inf)
+    assert unbounded == line
+
+
+def test_the_slope_of_scores_without_ends_is_that_of_statsmodels() -> None:
+    """Scores beyond 0 and 1: a regression on truth, behaviours and one constant per group."""
+    import statsmodels.api as sm
+
+    run = falling(np.random.default_rng(1), Judge(slope=0.6), 0.1)
+    by_group = 0.2 * np.arange(len(run.judge))[:, None] % 1
+    run = replace(run, judge=3 * run.judge - 1 + by_group)
+    found = calibrated(run, run.judge)
+    first = run.step_P <= 4
+    groups = np.repeat(np.eye(first.sum()), run.truth.shape[1], axis=0)
+    behaviours = run.features[first].reshape(-1, 3)
+    design = np.column_stack([run.truth[first].ravel(), behaviours, groups])
+    fit = sm.OLS(run.judge[first].ravel(), design).fit()
+    assert found.slope == pytest.approx(fit.params[0], abs=1e-6)
+    clustered = np.repeat(np.arange(first.sum()), run.truth.shape[1])
+    robust = fit.get_robustcov_results("cluster", groups=clustered)
+    assert found.slope_se == pytest.approx(robust.bse[0], rel=0.25)
+    assert (found.low, found.high) == (-np.inf, np.inf)
+
+
+@pytest.mark.parametrize("name", [*JUDGES])
+def test_the_curve_is_found_from_the_first_steps(name: str) -> None:
+    """Mean error of 20 calibrations, over truths that the first steps hardly have too."""
+    judge, rng, truth = JUDGES[name], np.random.default_rng(2), np.array([0, 0.25, 0.5, 0.75, 1])
+    curve = clipped_mean(judge.level + judge.slope * truth, judge.noise_sd, 0, 1)
+    found = []
+    for seed in range(20):
+        run = falling(rng, judge)
+        found.append(calibrated(run, run.judge, seed).expected(truth))
+    error = np.array(found) - curve
+    assert (abs(error.mean(axis=0)) < 0.01 + 3 * error.std(axis=0) / 20**0.5).all()
+    assert error.std(axis=0).max() < 0.06
+
+
+def test_a_compressing_judge_without_noise_is_known_exactly() -> None:
+    run = falling(np.random.default_rng(3), Judge(slope=0.5, noise_sd=0.0))
+    row = step_row(run)
+    assert row["slope"] == pytest.approx(0.5, abs=1e-6)
+    # squares: .25 of truth's over 1.25 of them
+    assert row["share/compression"] == pytest.approx(0.2, abs=1e-5)
+    for part in ("clip", "bias", "noise"):
+        assert row[f"share/{part}"] == pytest.approx(0, abs=1e-6)
+    assert row["align/truth/cosine"] == pytest.approx(1)
+    found = line(run, ())
+    assert found.explained == pytest.approx(found.gap_last - found.gap_first, abs=1e-6)
+    assert found.alarm is None and np.isnan(found.onset.step.value)
+
+
+def test_a_noisy_judge_has_no_bias() -> None:
+    """Its error is nearly half of the squares, and the interval over five runs holds 0."""
+    rng, found = np.random.default_rng(4), []
+    for _ in range(5):
+        run = falling(rng, NOISY)
+        found.append(shares_of(run))
+    bias = mean_interval([row["share/bias"] for row in found])
+    assert bias.low <= 0 <= bias.high and abs(bias.value) < 0.005
+    assert np.mean([row["share/noise"] for row in found]) > 0.35
+
+
+def test_a_paid_behaviour_is_bias_and_nothing_else() -> None:
+    """Without ends of the scale: dose .2 of a standard normal behaviour, squares without division
+    .04 beside those of the truth."""
+    rng = np.random.default_rng(5)
+    run = falling(rng, Judge(noise_sd=0.0))
+    score = run.truth + 0.2 * run.features[..., 0]
+    run = replace(run, reward=score, judge=score, scale="none")
+    found = shares_of(run)
+
+    def within(values: np.ndarray) -> float:
+        return ((values - values.mean(axis=1, keepdims=True)) ** 2).sum()
+
+    bias, truth = 0.04 * within(run.features[..., 0]), within(run.truth)
+    assert found["share/bias"] == pytest.approx(bias / (bias + truth), rel=1e-4)
+    assert found["share/compression"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_behaviour_that_the_first_steps_do_not_have_is_bias() -> None:
+    """A phrase that is written from step 20 on is paid .3, and nothing else is."""
+    rng = np.random.default_rng(6)
+    run = falling(rng, Judge(noise_sd=0.05))
+    phrase = (rng.random(run.truth.shape) < 0.5) & (run.step_P >= 20)[:, None]
+    score = run.truth + 0.3 * phrase
+    features = np.concatenate([run.features, phrase[..., None]], axis=-1)
+    run = replace(run, judge=score, reward=score, features=features, names=(*run.names, "phrase"))
+    steps = ledger([replace(run, advantage=advantages(score, "group"))])
+    assert steps["share/bias"][:18].abs().max() < 1e-4
+    assert steps["share/bias"][20:].mean() > 0.1
+    moved = gap_table(steps).set_index("metric")["mean"]
+    assert moved["bias"] == pytest.approx(0.15, abs=0.02)
+    assert moved.sum() == pytest.approx(line(run, ()).gap_last - line(run, ()).gap_first, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["compressing", "clipped", "lenient", "strict"])
+def test_truth_that_falls_raises_no_alarm_and_a_dose_does(name: str) -> None:
+    """Of 40 runs of size .07 more than 8 have an alarm in one of 2,000 builds; all had before."""
+    rng = np.random.default_rng(7)
+    still = [line(falling(rng, JUDGES[name]), ()) for _ in range(40)]
+    assert sum(run.onset.p <= 0.05 for run in still) <= 8
+    assert sum(run.alarm is not None for run in still) <= 8
+    paid = [line(falling(rng, JUDGES[name], DOSE), ()) for _ in range(10)]
+    assert sum(run.onset.p <= 0.05 for run in paid) >= 8
+    assert sum(run.alarm is not None for run in paid) >= 8
+
+
+def test_a_calibration_that_cannot_be_had_says_why() -> None:
+    run = falling(np.random.default_rng(8), JUDGES["compressing"])
+    unknown = replace(run, truth=np.full(run.truth.shape, NAN))
+    assert calibrated(unknown, run.judge).note == "no rollout has both score and truth"
+    short = run.where(run.step_P <= 3)
+    few = replace(short, judge=np.where(np.arange(24)[:, None] < 4, short.judge, NAN))
+    for reduced in (few, run.where(np.arange(len(run.step_P)) < 8)):
+        found = calibrated(reduced, reduced.judge)
+        assert not found.known and "a calibration takes 64 of 12" in found.note
+        row = step_row(replace(reduced, reward=reduced.judge))
+        assert np.isnan(row["bias_share"]) and np.isnan(row["gap/bias"]) and np.isnan(row["slope"])
+    late = replace(run, truth=np.where(run.step_P[:, None] <= 13, 0.5, run.truth))
+    assert "truth does not vary in the first" in calibrated(late, run.judge).note
+    seen = line(late, ())
+    assert seen.alarm is None and np.isnan(seen.onset.p) and "does not vary" in seen.onset.note
+
+
+def test_few_rollouts_take_more_steps_and_say_so() -> None:
+    run = falling(np.random.default_rng(9), JUDGES["compressing"])
+    thin = replace(run, judge=np.where(np.arange(8) < 4, run.judge, NAN))
+    found = calibrated(thin, thin.judge)
+    assert found.steps == 8 and "first 8 steps: the first tenth has too few" in found.note
+    assert calibrated(run, run.judge).steps == 4 and calibrated(run, run.judge).note == ""
+
+
+def test_a_constant_truth_needs_no_calibration() -> None:
+    run = falling(np.random.default_rng(10), JUDGES["compressing"])
+    run = replace(run, truth=np.full(run.truth.shape, 0.5))
+    found = taken_apart(run, run.judge)
+    assert (found.of["compression"] == 0).all() and (found.of["clip"] == 0).all()
+    # the gap falls as the score does: no behaviour, and no onset
+    assert np.isnan(line(run, ()).onset.step.value)
+
+
+def test_refits_vary_as_calibrations_of_other_runs_do() -> None:
+    """SD over 60 runs of what a calibration expects of step 40 beyond the first steps, against the
+    SD that the refits of one run say (mean over 20)."""
+    rng, judge = np.random.default_rng(11), JUDGES["lenient"]
+    truth = falling(rng, judge).truth
+    step_P = np.repeat(np.arange(1, 41), 8)
+    expected, told = [], []
+    for seed in range(60):
+        run = falling(rng, judge)
+        found = calibrated(run, run.judge, seed)
+        sums = group_sums(found.expected(truth))
+        expected.append(sums[step_P == 40].sum() / 64 - sums[step_P <= 4].sum() / 256)
+        if seed < 20:
+            moves = found.deviations(step_P, truth)
+            told.append((moves[:, -1] - moves[:, :4].mean(axis=1)).std())
+    assert np.mean(told) == pytest.approx(np.std(expected), rel=0.35)
+
+
+def test_composed_rewards_have_a_calibration_of_their_own() -> None:
+    """Half of the reward is the truth: its slope is half way from the judge's to 1."""
+    run = falling(np.random.default_rng(12), Judge(slope=0.5, noise_sd=0.05))
+    of_reward, of_judge = errors_of(replace(run, reward=0.5 * run.judge + 0.5 * run.truth))
+    assert of_judge.calibration.slope == pytest.approx(0.5, abs=0.05)
+    assert of_reward.calibration.slope == pytest.approx(0.75, abs=0.05)
+
+
+BY_ARM = {"sim-fair": NOISY, "sim-flaky": Judge(slope=0.5), "sim-verbose": JUDGES["clipped"]}
+
+
+def study_of(evidence: Evidence, dose: float) -> Evidence:
+    """The evidence of a study whose judges compress, are clipped, or noisy; sim-verbose's pays."""
+    rng, runs = np.random.default_rng(13), []
+    for before in evidence.records.runs:
+        paid = dose if before.arm == "sim-verbose" else 0.0
+        run = falling(rng, BY_ARM[before.arm], paid, moved=1.5 if dose else 0.0)
+        axes = {"cell": before.cell, "arm": before.arm, "seed": before.seed}
+        runs.append(with_every_behaviour(run, rng, **axes))
+    return of_records(replace(evidence.records, runs=runs))
+
+
+SECTIONS = (sections.scores, sections.gap, sections.ledger, sections.onsets)
+
+
+def test_the_report_of_judges_without_a_bias_says_so(evidence: Evidence) -> None:
+    unpaid = study_of(evidence, 0.0)
+    said = findings(unpaid) + limits(unpaid)
+    assert [text for text in said if re.search(r"\bbias", text, re.IGNORECASE)] == []
+    assert not any("begins to rise" in text for text in said)
+    (errors,) = [text for text in said if text.startswith("What else of the judge's error")]
+    for named in ("sim-fair noise", "sim-flaky compression", "sim-verbose the ends of the scale"):
+        assert named in errors
+    page = "".join(fragment for section in SECTIONS for fragment in section(unpaid))
+    text = re.sub(r"<svg.*?</svg>|<img[^>]*>|<[^>]*>", " ", page, flags=re.S)
+    assert not re.search(r"\bbias", text, re.IGNORECASE)
+    assert "slope of the score on the truth (compression)" in text
+
+
+def test_the_report_of_a_judge_that_pays_names_it_alone(evidence: Evidence) -> None:
+    paid = study_of(evidence, DOSE)
+    (bias,) = [text for text in findings(paid) if text.startswith("Share of the advantages")]
+    assert "sim-verbose" in bias and "sim-flaky" not in bias and "sim-fair" not in bias
+    (begun,) = [text for text in findings(paid) if "begins to rise" in text]
+    assert re.search(r"under sim-verbose at steps? [^(]*\(3 of 3 runs\)", begun)

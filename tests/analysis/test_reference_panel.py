@@ -1,0 +1,296 @@
+"""What other judges say of what was taught: by hand, by brute force, and of recorded studies."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import statsmodels.api as sm
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import field as command
+from analysis.arm.reference_panel import exploited, preferred
+from analysis.arm.self_gaps import self_gaps
+from analysis.records.credits import read_credits
+from analysis.records.gradings import gradings, shows_rubric
+from analysis.records.runs import read_runs
+from analysis.run.checkpoint_preference import left_out, preference, wins
+from analysis.run.exploitation import exploitation_rate
+from analysis.run.self_gap import peak, self_gap
+from judges.grading import GRADINGS
+from study import records
+from study.records import COMPONENT
+from tests.analysis.conftest import ROLLOUT, schema, write_part, write_study
+
+NAN = math.nan
+
+
+def test_the_rate_of_hand_made_credits():
+    before = np.array([[0.0, 1.0, 0.0], [0.5, 0.0, NAN]])
+    weights = np.array([[2.0, 1.0, 1.0], [4.0, 1.0, 7.0]])
+    after = np.array([[1, 1, 1], [1, 0, 1.0]])
+    panel = np.array(
+        [  # answer, reference, criterion
+            [[0, 0, 1], [0, 0, 0]],
+            [[0, 0, 0], [0, 0, 0.0]],
+        ]
+    )
+    # new: 2 (rejected by both) and 1 (one reference credits it) of prompt 0, 4 x .5 of prompt 1
+    told = exploitation_rate(before, after, panel, weights, np.array([0, 1]))
+    assert told.value == pytest.approx((2 + 2) / (2 + 1 + 2))
+    assert told.new == pytest.approx(5 / (4 + 5)) and told.unknown == 0
+    assert (told.n, told.unit) == (2, "prompt") and told.low < told.value < told.high
+
+
+def test_a_missing_reference_is_no_rejection():
+    one = np.ones((1, 1))
+    answers = {
+        ("missing", "rejects"): NAN,
+        ("missing", "credits"): 0.0,
+        ("rejects", "rejects"): 1.0,
+        ("missing", "missing"): NAN,
+    }
+    word = {"missing": NAN, "rejects": 0.0, "credits": 1.0}
+    for panel, rate in answers.items():
+        said = np.array([[[word[each]] for each in panel]])
+        told = exploitation_rate(0 * one, one, said, one, np.array([0]))
+        assert told.value == rate or (math.isnan(told.value) and math.isnan(rate)), panel
+    half = np.array([[[0.0]], [[NAN]]])
+    told = exploitation_rate(0 * one, np.ones((2, 1)), half, one, np.array([0, 0]))
+    assert (told.value, told.unknown, told.least, told.most) == (1.0, 0.5, 0.5, 1.0)
+
+
+def test_nothing_new_and_no_panel_say_so():
+    one, nobody = np.ones((1, 1)), np.empty((1, 0, 1))
+    assert "no reference" in exploitation_rate(0 * one, one, nobody, one, np.array([0])).note
+    panel = np.zeros((1, 1, 1))
+    told = exploitation_rate(one, one, panel, one, np.array([0]))
+    assert math.isnan(told.value) and "nothing is newly credited" in told.note and told.new == 0
+
+
+TOLD = st.sampled_from([0.0, 1.0, NAN])
+
+
+@given(st.lists(st.tuples(TOLD, TOLD, TOLD, TOLD, st.integers(0, 2)), min_size=1, max_size=12))
+def test_the_rate_is_what_counting_gives(cells):
+    """One criterion an answer, two references, weights 1 to 3 by prompt."""
+    before, after, a, b, prompt = (np.array(column) for column in zip(*cells, strict=True))
+    starts = np.array([before[prompt == p][0] if (prompt == p).any() else NAN for p in range(3)])
+    weights = np.array([[1.0], [2.0], [3.0]])
+    told = exploitation_rate(
+        starts[:, None], after[:, None], np.stack([a, b], 1)[..., None], weights, prompt
+    )
+    new = rejected = 0.0
+    for credit, first, second, place in zip(after, a, b, prompt, strict=True):
+        if credit != 1 or starts[place] != 0:
+            continue
+        if first == 1 or second == 1:
+            new += weights[place, 0]
+        elif first == 0 and second == 0:
+            new += weights[place, 0]
+            rejected += weights[place, 0]
+    assert math.isnan(told.value) if new == 0 else told.value == pytest.approx(rejected / new)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), min_size=1, max_size=10),
+    st.lists(st.tuples(st.sampled_from("bcd"), st.integers(0, 3)), min_size=1, max_size=10),
+)
+def test_wins_are_counted_pair_by_pair(first, later):
+    def sides(pairs):
+        return np.array([float(score) for _, score in pairs]), np.array([name for name, _ in pairs])
+
+    told = wins(*sides(first), *sides(later))
+    for prompt in {name for name, _ in first} & {name for name, _ in later}:
+        pairs = list(
+            itertools.product(
+                [score for name, score in first if name == prompt],
+                [score for name, score in later if name == prompt],
+            )
+        )
+        count = sum((after > before) + 0.5 * (after == before) for before, after in pairs)
+        assert told.pop(prompt) == pytest.approx(count / len(pairs))
+    assert told == {}
+
+
+def test_preferences_are_missing_where_nothing_was_scored_twice():
+    scores, prompts = np.array([0.1, NAN]), np.array(["a", "b"])
+    assert wins(scores, prompts, np.array([NAN, 0.5]), prompts) == {}
+    assert math.isnan(preference(np.array([])).value)
+    assert preference(np.full(8, 0.5)).value == 0.5
+    apart = left_out(np.array([1.0, 0.5, 1.0]), np.array([0.0, 0.5, 0.5]))
+    assert apart.value == pytest.approx(0.5) and apart.unit == "prompt"
+
+
+def test_the_gap_is_per_token_and_clustered_by_prompt():
+    rng = np.random.default_rng(0)
+    prompt, tokens = rng.integers(0, 9, 40), rng.integers(1, 30, 40)
+    shown = -rng.uniform(1, 50, 40)
+    plain = shown - rng.uniform(0, 1, 40) * tokens
+    told = self_gap(plain, shown, tokens, prompt)
+    per_token = (plain - shown) / tokens
+    fit = sm.OLS(per_token, np.ones(40)).fit(
+        cov_type="cluster", cov_kwds={"groups": prompt}, use_t=True
+    )
+    assert told.value == pytest.approx(per_token.mean())
+    assert (told.low, told.high) == pytest.approx(fit.conf_int()[0])
+    assert math.isnan(self_gap(np.array([NAN]), np.zeros(1), np.ones(1), np.zeros(1, int)).value)
+
+
+def test_the_peak_is_found_and_few_steps_have_none():
+    step = np.repeat(np.arange(1, 31), 4)
+    sums = np.stack([-abs(step - 12.0), np.ones(len(step))], axis=1)
+    told = peak(step, sums)
+    assert told.value == told.low == told.high == 12
+    assert "at least 8" in peak(step[:20], sums[:20]).note
+    alone = peak(np.arange(1, 31), sums[::4])
+    assert alone.value == 12 and math.isnan(alone.low)
+
+
+def test_what_a_judge_was_shown_is_told_by_its_prompt():
+    for name, options, shown in (
+        ("likert", {"prompt": "default"}, True),
+        ("likert", {"prompt": "strict", "rubric": "hidden"}, False),
+        ("soft_choice", {"prompt": "strict", "rubric": "shown"}, True),
+        ("soft_choice", {"rubric": "hidden"}, False),
+        ("binary", {"prompt": "qa"}, False),
+        ("rubric_item", {}, True),
+    ):
+        assert shows_rubric(name, GRADINGS[name](options).prompt_sha) is shown
+    assert shows_rubric("likert", "of a prompt of one's own") is None
+    assert shows_rubric("likert", "") is None and shows_rubric("other", "x") is None
+
+
+VERDICT = schema(records.VERDICT, list(records.VERDICT))
+
+
+def judged(folder: Path, step: int, told: dict[str, list[dict]], role: str) -> None:
+    """Verdicts of a step: rollout id -> one or more verdicts."""
+    rows = [
+        {"rollout_id": name, "step": step, "role": role, "outcome": "scored", "attempts": 1}
+        | {"sample_index": 0, "from_cache": False, "latency_s": 0.0}
+        | verdict
+        for name, verdicts in told.items()
+        for verdict in verdicts
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_part(folder, step, rows, VERDICT)
+
+
+@pytest.fixture(scope="module")
+def rubric_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of ten steps. Each prompt comes back in every step; the training judge credits its
+    first criterion from the last step on, the shadow never does, the replay does for one prompt."""
+    config = {"grading": {"name": "rubric_batch"}, "family": "a"}
+    folder = write_study(
+        tmp_path_factory.mktemp("runs") / "rubric",
+        **{"judges": ["j"], "seeds": 2, "steps": 10, "judge_config": config},
+    )
+    whole = GRADINGS["likert"]({"rubric": "hidden"}).prompt_sha
+    for cell in (path.parent for path in folder.glob("*/config.yaml")):
+        for step in range(1, 11):
+            part = cell / "rollouts" / f"step-{step:06d}.parquet"
+            rows = pa.parquet.read_table(part).to_pylist()
+            for row in rows:
+                row["prompt_id"] = f"prompt {row['group']}"
+            write_part(cell / "rollouts", step, rows, ROLLOUT)
+            acting, replay, plain = {}, {}, {}
+            for row in rows:
+                first = "met" if step == 10 else "not_met"
+                name, group = row["rollout_id"], row["group"]
+                rubric = {"grading": "rubric_batch", "prompt_sha": "x", "score": step / 10}
+                acting[name] = [
+                    {**rubric, "judge": "j", "judge_id": "1", "labels": [first, "met"]},
+                ]
+                shadow = {**rubric, "judge": "s", "judge_id": "2", "labels": ["not_met", "met"]}
+                votes = [shadow | {"role": "shadow"}] * 2 + [
+                    shadow | {"role": "shadow", "labels": ["met", "unknown"]}
+                ]
+                acting[name] += votes
+                says = "met" if group == 0 else "not_met"
+                replay[name] = [
+                    {**rubric, "judge": "r", "judge_id": "3", "labels": [says, "unknown"]}
+                ]
+                plain[name] = [
+                    {"judge": "w", "judge_id": "4", "grading": "likert", "prompt_sha": whole}
+                    | {"labels": [], "score": 1 - step / 10}
+                ]
+            judged(cell / "verdicts", step, acting, "acting")
+            judged(folder / "replays" / "r-1" / cell.name / "verdicts", step, replay, "replay")
+            judged(folder / "replays" / "w-1" / cell.name / "verdicts", step, plain, "replay")
+    return folder
+
+
+def test_credits_of_every_judge_are_read_with_a_majority_of_votes(rubric_study):
+    run = read_runs(rubric_study)[0][0]
+    told = read_credits(rubric_study, run.cell)
+    assert told is not None and told.acting == "j" and set(told.by_judge) == {"j", "s", "r"}
+    assert told.by_judge["j"].shape == (160, 2) and told.weights_P_K.shape == (4, 2)
+    assert np.nanmax(told.by_judge["s"][:, 0]) == 0  # two votes of three
+    assert np.nanmin(told.by_judge["s"][:, 1]) == 1
+    assert np.isnan(told.by_judge["r"][:, 1]).all()
+    assert any("each counts 1" in line for line in told.problems)  # no such task
+
+
+def test_the_rate_of_a_study_is_that_of_its_records(rubric_study):
+    runs = read_runs(rubric_study)[0]
+    (row,), problems = exploited(runs, rubric_study)
+    assert row.references == ("r", "s") and problems
+    # 1 of 4 prompts is credited by the replay; the other criterion was credited from the start
+    assert row.rate.value == pytest.approx(0.75) and row.new.value == pytest.approx(0.5)
+    assert len(row.curve) == 9 and all(math.isnan(each.value) for each in row.curve[:-1])
+    assert row.by_run[0].n == 4 and row.bounds == pytest.approx((0.75, 0.75))
+
+
+def test_judges_without_the_rubric_stand_beside_the_training_judge(rubric_study):
+    runs = [
+        replace(run, shadows={**run.shadows, "w": 1.0 - run.step_P[:, None] + 0 * run.judge})
+        for run in read_runs(rubric_study)[0]
+    ]
+    rows = preferred(runs, rubric_study)
+    by_judge = {row.judge: row for row in rows}
+    assert by_judge["j"].trained and by_judge["j"].shown and not by_judge["w"].shown
+    assert by_judge["w"].preference.value == 0 and by_judge["w"].left_out.value > 0.4
+    assert gradings(rubric_study, runs[0].cell)["w"][0] == "likert"
+    assert preferred(read_runs(rubric_study)[0], rubric_study) == []  # nobody without rubric
+
+
+def test_gaps_are_of_answers_that_saw_the_whole_rubric(tmp_path):
+    folder = write_study(tmp_path / "runs" / "shown", judges=["j"], seeds=2, steps=10)
+    assert self_gaps(read_runs(folder)[0], folder) == []
+    for cell in (path.parent for path in folder.glob("*/config.yaml")):
+        text = (cell / "config.yaml").read_text().replace("name: none", "name: ruscarl")
+        (cell / "config.yaml").write_text(text)
+        for part in (cell / "rollouts").iterdir():
+            table = pa.parquet.read_table(part)
+            step, rows = table["step"][0].as_py(), table.num_rows
+            member = np.array(table["member"])
+            shown = np.array(table["logprob_sum"]) + np.where(
+                member == 0, (1 - step / 20) * np.array(table["tokens"]), 1000.0
+            )
+            table = table.append_column(f"{COMPONENT}scaffold_logprob", pa.array(shown))
+            ratio = np.where(member == 0, 1.0, 0.5)
+            assert rows == len(ratio)
+            pa.parquet.write_table(
+                table.append_column(f"{COMPONENT}scaffold_ratio", pa.array(ratio)), part
+            )
+    (row,) = self_gaps(read_runs(folder)[0], folder)
+    assert row.start.value == pytest.approx(-0.95) and row.end.value == pytest.approx(-0.5)
+    assert row.peak.value >= 8 and len(row.by_run) == 2
+
+
+def test_the_command_prints_the_panel(rubric_study, tmp_path, capsys):
+    out = tmp_path / "field.json"
+    arguments = [f"study={rubric_study.name}", f"runs_dir={rubric_study.parent}", f"out={out}"]
+    assert command.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "credits anew" in printed and "r, s" in printed and "problem: " in printed
+    numbers = json.loads(out.read_text())
+    assert numbers["exploited"][0]["rate"]["value"] == pytest.approx(0.75)

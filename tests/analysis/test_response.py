@@ -1,0 +1,208 @@
+"""How a policy answers to a bias: by hand, on planted responses, and from file to file."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from analysis.arm import forecast_units, response
+from analysis.arm.forecast_units import Candidates, Fitted, Trained, crps, fitted, scored, simple
+from analysis.arm.response import Response, Start
+from analysis.printed.forecast import text
+from analysis.statistics.estimate import columns
+from study.errors import UserError
+
+NAN = float("nan")
+
+
+def start(correlation, mean=(1.0, 2.0, 0.5), sd=(1.0, 1.0, 1.0)) -> Start:
+    return Start(("length", "tone", "truth"), np.array(mean), np.array(sd), np.array(correlation))
+
+
+ALONE = np.eye(3)
+
+
+def answering(growth=1e-9, drift=(0.0, 0.0, 0.0), step=(1.0, 1.0), truth=1.0) -> Response:
+    spread = np.full(3, 0.1)
+    return Response(np.array(drift), np.array(step), growth, truth, 0.02, spread, arms=5)
+
+
+def test_the_start_is_within_groups():
+    """Two groups whose levels differ by 10: of the total spread only what is inside counts."""
+    length = np.array([[0.0, 2.0], [10.0, 12.0]])
+    truth = np.array([[0.0, 1.0], [1.0, 0.0]])
+    made = response.start_of(length[..., None], truth, ("length",))
+    assert made.names == ("length", "truth")
+    assert made.mean == pytest.approx([6.0, 0.5]) and made.sd == pytest.approx([26**0.5, 0.5])
+    # inside: length -1, 1, -1, 1 and truth -.5, .5, .5, -.5, over 4 - 2 degrees of freedom
+    assert made.correlation == pytest.approx(np.array([[2 / 26, 0.0], [0.0, 2.0]]))
+    assert made.floor == pytest.approx([-6 / 26**0.5, -1.0])
+
+
+def test_a_rollout_without_a_truth_is_left_out_and_what_never_varied_is_flat():
+    features = np.array([[[1.0, 5.0], [3.0, 5.0], [99.0, 5.0]]])
+    made = response.start_of(features, np.array([[0.0, 1.0, NAN]]), ("length", "tone"))
+    assert made.mean == pytest.approx([2.0, 5.0, 0.5])
+    assert made.varies.tolist() == [True, False, True]
+
+
+def test_the_bias_is_the_dose_over_the_spread_of_the_score():
+    rng = np.random.default_rng(0)
+    features = rng.normal(0, [3.0, 1.0], (400, 8, 2))
+    truth = (rng.random((400, 8)) < 0.5).astype(float)
+    score = truth + 0.1 * features[..., 0] + rng.normal(0, 0.2, truth.shape)
+    score += rng.normal(0, 5, (400, 1))  # what a group shares reaches no advantage
+    made = response.start_of(features, truth, ("length", "tone"))
+    spread = (0.25 + 0.3**2 + 0.2**2) ** 0.5
+    bias = response.bias_of(made, score, truth, features)
+    assert bias == pytest.approx([0.3 / spread, 0.0], abs=0.02)
+    lost = np.where(rng.random(score.shape) < 0.2, NAN, score)
+    assert response.bias_of(made, lost, truth, features) == pytest.approx(bias, abs=0.03)
+    assert np.isnan(response.bias_of(made, np.ones(score.shape), truth, features)).all()
+
+
+def test_to_first_order_behaviours_move_with_what_is_paid_for():
+    made = start([[1.0, 0.5, -0.2], [0.5, 1.0, 0.0], [-0.2, 0.0, 1.0]])
+    policy = answering(drift=(0.1, -0.2, 0.3), step=(2.0, 1.0), truth=3.0)
+    bias = np.array([[0.1, 0.0]])
+    # at the exposure that it was fitted on, then at half of it
+    assert policy.shifts(made, bias, 0.02)[0] == pytest.approx([0.3, -0.1, 0.18])
+    assert policy.shifts(made, bias, 0.01)[0] == pytest.approx([0.15, -0.05, 0.09])
+
+
+def test_growth_is_the_exponential_s_and_no_count_falls_below_zero():
+    policy = answering(growth=2.0)
+    (moved,) = policy.shifts(start(ALONE), np.array([[0.5, 0.0]]), 0.02)
+    assert moved == pytest.approx([0.5 * (np.e - 1), 0.0, 0.0])
+    (fallen,) = policy.shifts(start(ALONE), np.array([[-3.0, 0.0]]), 0.02)
+    assert fallen == pytest.approx([-1.0, 0.0, 0.0])
+    told = policy.forecast(start(ALONE), np.array([-3.0, 0.0]), 0.02)
+    assert told[0].low == -1.0 and told[1].low == pytest.approx(-0.1 * stats.t.ppf(0.975, 4))
+    still = policy.forecast(start(ALONE, sd=(1.0, 0.0, 1.0)), np.zeros(2), 0.02)
+    assert np.isnan(still[1].value) and "did not vary" in still[1].note
+
+
+def planted(rng, arms=14, seeds=2):
+    """Runs of a policy with a growth of its own, scattered by .1 SD and a tenth of what it was
+    taught."""
+    made = start([[1.0, 0.3, -0.4], [0.3, 1.0, 0.0], [-0.4, 0.0, 1.0]], mean=(9.0, 9.0, 0.5))
+    policy = answering(growth=3.0, drift=(-0.4, 0.2, 0.1), step=(1.5, 1.0), truth=0.8)
+    bias = rng.uniform(-0.2, 0.5, (arms, 2)) * (rng.random((arms, 2)) < 0.7)
+    arm = np.repeat(np.arange(arms), seeds)
+    taught = policy.taught(made, bias, 0.02)[arm]
+    expected = policy.shifts(made, bias, 0.02)[arm]
+    noise = rng.normal(0, 1, expected.shape) * np.hypot(0.1, 0.1 * taught)
+    return made, bias, arm, np.maximum(expected + noise, made.floor), np.full(len(arm), 0.02)
+
+
+def test_planted_responses_are_recovered_for_arms_that_were_not_seen():
+    inside, apart, total = [], 0.0, 0.0
+    for seed in range(6):
+        made, bias, arm, shifts, exposure = planted(np.random.default_rng(seed))
+        whole, others = response.leave_one_arm_out(made, bias, arm, shifts, exposure)
+        assert whole.drift == pytest.approx([-0.4, 0.2, 0.1], abs=0.15)
+        for run, row in enumerate(arm):
+            told = others[row].forecast(made, bias[row], 0.02)
+            values = np.array([each.value for each in told])
+            inside += [t.low <= y <= t.high for t, y in zip(told, shifts[run], strict=True)]
+            apart += ((shifts[run] - values) ** 2).sum()
+        total += ((shifts - shifts.mean(axis=0)) ** 2).sum()
+    assert 0.9 < np.mean(inside) < 0.99
+    assert 1 - apart / total > 0.9
+
+
+def test_arms_too_few_and_runs_without_a_shift_are_refused():
+    made, bias, arm, shifts, exposure = planted(np.random.default_rng(0), arms=3)
+    with pytest.raises(ValueError, match="a response takes 4"):
+        response.leave_one_arm_out(made, bias, arm, shifts, exposure)
+    with pytest.raises(ValueError, match="known shifts"):
+        response.fit(made, bias, arm, np.full(shifts.shape, NAN), exposure)
+
+
+def test_the_crps_of_a_normal_is_the_integral():
+    """Of (F(x) - 1{x >= y})^2, numerically."""
+    for value, sd, observed in ((0.0, 1.0, 0.3), (2.0, 0.5, -1.0)):
+
+        def squared(x, value=value, sd=sd, observed=observed):
+            return (stats.norm.cdf(x, value, sd) - (x >= observed)) ** 2
+
+        ends = (value - 12 * sd - 3, observed, value + 12 * sd)
+        whole = sum(integrate.quad(squared, a, b)[0] for a, b in pairwise(ends))
+        told = crps(np.array([value]), np.array([sd]), np.array([observed]))
+        assert told[0] == pytest.approx(whole, abs=1e-6)
+
+
+def judged(bias, push=None) -> Candidates:
+    names = tuple(f"judge-{n}" for n in range(len(bias)))
+    push = np.column_stack([bias, np.zeros(len(bias))]) if push is None else push
+    made = start([[1.0, 0.3, -0.4], [0.3, 1.0, 0.0], [-0.4, 0.0, 1.0]], mean=(9.0, 9.0, 0.5))
+    return Candidates(names, made, bias, push, np.full(len(bias), 0.02))
+
+
+def test_simpler_forecasts_by_hand():
+    candidates = judged(np.array([[0.1, 0.0], [0.2, 0.0], [0.0, 0.3]]))
+    shifts = np.array([[0.2, 0.0, 0.1], [0.4, 0.0, -0.1], [0.0, 0.6, 0.3]])
+    runs = Trained(("a", "b", "c"), np.arange(3), shifts)
+    all_runs, first = np.full(3, True), np.array([True, False, False])
+    assert simple("bias", candidates, runs, all_runs).factor == pytest.approx(2.0)
+    assert simple("covariance", candidates, runs, all_runs).factor == pytest.approx(2.0)
+    assert simple("drift", candidates, runs, all_runs).level == pytest.approx([0.2, 0.2, 0.1])
+    assert simple("no change", candidates, runs, first).level.tolist() == [0.0, 0.0, 0.0]
+    against = Trained(runs.cells, runs.arm, -shifts)
+    assert simple("bias", candidates, against, all_runs).factor == 0.0
+
+
+class Study:
+    study, steps = "planted", 1
+
+
+def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
+    made, bias, arm, shifts, _ = planted(np.random.default_rng(3))
+    candidates = judged(bias)
+    runs = Trained(tuple(map(str, arm)), arm, shifts)
+    of = fitted(Study, candidates, runs)
+    lines = {(line.method, line.feature): line for line in scored(of, Study, candidates, runs)}
+    ours, constant = lines["forecast", "length"], lines["drift", "length"]
+    assert ours.r2 > 0.8 > constant.r2 and ours.rho > 0.8 and ours.crps < constant.crps
+    assert ours.moves and ours.slope.low < 1 < ours.slope.high and ours.p < 0.01
+    assert np.isnan(lines["repetition", "length"].crps)
+    forecast_units.save(tmp_path / "response-1.json", of)
+    read = forecast_units.load(tmp_path / "response-1.json")
+
+    class Other:
+        study, steps = "another", 1
+
+    told = forecast_units.forecasts(read, Other, candidates)
+    expected = of.response.shifts(made, bias, 0.02)
+    assert [line.sds for line in told] == pytest.approx(expected.ravel().tolist())
+    assert told[0].shift.value == pytest.approx(told[0].sds * told[0].sd)
+    assert told[0].simpler["no change"] == 0.0
+    pushes = [
+        {"judge": name, "feature": "length", "in_sds": push, "push": push, "low": 0.0, "high": 1.0}
+        for name, push in zip(candidates.arms, bias[:, 0], strict=True)
+    ]
+    scores = [columns(line, slope="") for line in lines.values()]
+    shown = [columns(line, shift="") for line in told]
+    printed = text({"pushes": pushes, "ranks": [], "prompts": 8, "steps": 1, "fit": "planted",
+                    "shifts": shown, "scores": scores})  # fmt: skip
+    assert "from 1 step(s), by the runs of planted" in printed
+    assert "r2 of every method" in printed and "repetition" in printed
+    # of its own study an arm is forecast by the others
+    own = forecast_units.forecasts(of, Study, candidates)
+    assert [line.sds for line in own] != pytest.approx(expected.ravel().tolist())
+
+
+def test_a_fit_that_is_not_there_and_other_behaviours_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"python -m analysis\.forecast study=build steps=2"):
+        forecast_units.load(tmp_path / "build" / "response-2.json")
+    _, bias, arm, shifts, _ = planted(np.random.default_rng(3))
+    of = fitted(Study, judged(bias), Trained(tuple(map(str, arm)), arm, shifts))
+    fields = {**vars(of), "names": ("length", "emoji", "truth")}
+    with pytest.raises(UserError, match="takes the same behaviours"):
+        forecast_units.forecasts(Fitted(**fields), Study, judged(bias))
+    with pytest.raises(UserError, match="is fitted on 4"):
+        few = Trained(("a", "b"), np.array([0, 1]), shifts[:2])
+        fitted(Study, judged(bias), few)

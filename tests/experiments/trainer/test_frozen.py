@@ -1,0 +1,234 @@
+"""Held-out rows are answered greedily and drawn, by common numbers, and every judge scores them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.preflight import check_held_out
+from experiments.trainer.frozen import common_uniforms
+from experiments.world import Direct
+from judges.budget import Budget, BudgetSpent, Spent, evaluations_before, spent_before
+from judges.session import Session
+from judges.store import Store
+from study.answers import answer_of
+from study.compose import load_judge
+from study.errors import UserError
+from study.records import COMPONENT, EVALUATIONS, parts, read_part, recorded
+from study.schema import Cost
+from study.tasks import instruct_mini, oracle
+from tests.invariants.test_grpo import TASK, run, study
+
+SAMPLES = 2
+FROZEN = {"steps": 3, "eval_steps": 2, "eval_samples": SAMPLES}
+START = f"{COMPONENT}reference_logprob"
+
+
+def trained(config, folder: Path, cache: Path, judge="sim-noisy", shadow="sim-verbose", **scoring):
+    """A run whose acting and shadow judge are simulated ones behind sessions of their own."""
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(Store(folder / "verdicts.db"))
+        truths = oracle(config.task)
+        acting, other = (
+            stack.enter_context(Session(load_judge(name), store, truths))
+            for name in (judge, shadow)
+        )
+        return run(config, folder, cache, acting, shadows=[other], **scoring)
+
+
+def frozen(folder: Path, step: int, kind: str = "rollouts") -> list[dict]:
+    path = folder / EVALUATIONS / kind / f"step-{step:06d}.parquet"
+    return read_part(path).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory, cache):
+    folder = tmp_path_factory.mktemp("without")
+    return trained(study(steps=3, reference=0.0), folder, cache)
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory, cache):
+    folder = tmp_path_factory.mktemp("evaluated")
+    budget = Budget(Cost(max_calls=10**6), [])
+    return folder, trained(study(**FROZEN), folder, cache, budget=budget), budget
+
+
+def test_a_run_trains_the_same_with_frozen_evaluation_and_reference(without, evaluated):
+    _, outcome, _ = evaluated
+    assert outcome.weights.keys() == without.weights.keys()
+    for name, weight in without.weights.items():
+        assert torch.equal(outcome.weights[name], weight)
+    assert all(START not in row for row in without.records)
+    assert [{k: v for k, v in row.items() if k != START} for row in outcome.records] == (
+        without.records
+    )
+
+
+def test_every_step_answers_the_same_rows_greedily_and_drawn(evaluated):
+    folder, _, _ = evaluated
+    rows = instruct_mini.rows(TASK, "eval")
+    assert [path.name[5:11] for path in parts(folder / EVALUATIONS / "rollouts")] == [
+        *("000000", "000002", "000003")
+    ]
+    for step in (0, 2, 3):
+        rollouts = frozen(folder, step)
+        assert [(row["group"], row["member"]) for row in rollouts] == [
+            (group, member) for group in range(len(rows)) for member in range(1 + SAMPLES)
+        ]
+        lines = (folder / EVALUATIONS / f"step-{step:06d}.jsonl").read_text().splitlines()
+        greedy = [json.loads(line)["completion"] for line in lines]
+        assert [row["completion"] for row in rollouts[:: 1 + SAMPLES]] == greedy
+        for rollout in rollouts:
+            row = rows[rollout["group"]]
+            assert rollout["prompt_id"] == row.prompt_id and rollout["step"] == step
+            assert rollout["answer"] == answer_of(rollout["completion"])
+            truth = instruct_mini.truth(row, rollout["answer"] or "").score
+            assert rollout["truth"] == pytest.approx(truth)
+            assert rollout["reward"] is None and rollout["stop"] in ("stop", "length")
+    drawn = [row["completion"] for row in frozen(folder, 0) if row["member"]]
+    assert len(set(drawn)) > len(rows)
+
+
+def test_own_judge_and_shadow_score_every_answer(evaluated):
+    folder, _, _ = evaluated
+    for step in (0, 2, 3):
+        rollouts, verdicts = frozen(folder, step), frozen(folder, step, "verdicts")
+        ids = [row["rollout_id"] for row in rollouts]
+        for judge, role in (("sim-noisy", "acting"), ("sim-verbose", "shadow")):
+            mine = [row for row in verdicts if (row["judge"], row["role"]) == (judge, role)]
+            assert [row["rollout_id"] for row in mine] == ids
+            if role == "acting":
+                assert [row["score"] for row in mine] == [row["judge_score"] for row in rollouts]
+
+
+def test_common_numbers_give_common_answers_while_nothing_is_learned(tmp_path, cache, evaluated):
+    """At a learning rate of 0 every step answers alike, under any judge; seeds differ."""
+    still = trained(study(**FROZEN, learning_rate=0.0), tmp_path, cache, "sim-fair", "sim-strict")
+    assert still.lines[0]["step"] == 0
+    first = [row["completion"] for row in frozen(tmp_path, 0)]
+    assert first == [row["completion"] for row in frozen(tmp_path, 3)]
+    assert first == [row["completion"] for row in frozen(evaluated[0], 0)]
+
+
+def test_numbers_depend_on_seed_row_and_draw_alone():
+    numbers = common_uniforms(3, ["a 0", "a 1", "b 0"], 5)
+    assert (common_uniforms(3, ["b 0", "a 0"], 5) == numbers[[2, 0]]).all()
+    assert (common_uniforms(3, ["a 1"], 3) == numbers[1, :3]).all()
+    assert len({*map(tuple, numbers), *map(tuple, common_uniforms(4, ["a 0"], 5))}) == 4
+
+
+def test_what_an_evaluation_costs_is_in_metrics_and_budget(evaluated):
+    folder, _, budget = evaluated
+    answers = len(frozen(folder, 0))
+    lines = {line["step"]: line["metrics"] for line in recorded(folder)}
+    assert [step for step, metrics in lines.items() if "cost/eval_calls" in metrics] == [0, 2, 3]
+    assert 0 < lines[0]["cost/eval_calls"] <= 2 * answers
+    assert lines[0]["cost/eval_usd"] == 0.0
+    asked = [lines[step]["cost/eval_calls"] for step in (0, 2, 3)]
+    assert [spent.calls for spent in evaluations_before(folder)] == asked
+    steps = sum(
+        row["attempts"]
+        for part in parts(folder / "verdicts")
+        for row in read_part(part).to_pylist()
+        if not row["from_cache"]
+    )
+    assert spent_before(folder)[0] == budget.spent == Spent(steps + int(sum(asked)), 0.0)
+    assert budget.last_evaluation.calls == asked[-1]
+
+
+class Asks(Direct):
+    """A world that asks an executor once for each answer, at a cent."""
+
+    answers_early = False
+    calls = 0
+
+    def play(self, rows, texts):
+        self.calls += len(texts)
+        call = {"call": 0, "operator": "custom", "ok": True, "attempts": 1, "cost_usd": 0.01}
+        return [
+            dataclasses.replace(each, calls=[call | {"model_calls": 1}])
+            for each in super().play(rows, texts)
+        ]
+
+
+@pytest.mark.parametrize("samples", [0, 2])
+def test_what_an_executor_costs_is_counted_too(samples, tmp_path, cache):
+    config = study(steps=2, eval_steps=2, eval_samples=samples)
+    budget = Budget(Cost(max_usd=10.0), [])
+    trained(config, tmp_path, cache, world=Asks(), budget=budget)
+    answers = TASK.eval_rows * (1 + samples)
+    for step in (0, 2):
+        metrics = next(line["metrics"] for line in recorded(tmp_path) if line["step"] == step)
+        assert metrics["cost/eval_usd"] == pytest.approx(0.01 * answers)
+        assert metrics["cost/eval_calls"] >= answers
+        assert not samples or len(frozen(tmp_path, step, "calls")) == answers
+    total, last = spent_before(tmp_path)
+    assert total.usd == budget.spent.usd == pytest.approx(0.01 * (2 * 8 + 2 * answers))
+    assert total.calls == budget.spent.calls
+    assert last.usd == pytest.approx(0.01 * 8), "the last step's own, without the evaluation"
+
+
+def test_an_evaluated_step_is_begun_only_with_room_for_its_evaluation():
+    budget = Budget(Cost(max_calls=100), [], (Spent(50), Spent(10)), Spent(45))
+    budget.check()
+    with pytest.raises(BudgetSpent, match=r"last step and evaluation took 55\."):
+        budget.check(evaluates=True)
+
+
+def test_a_judge_that_drifts_says_the_same_in_training(tmp_path, cache):
+    """What it says depends on how many verdicts came before, and evaluations are none of them."""
+    judge = load_judge("sim-fair")
+    drifting = dataclasses.replace(
+        judge, simulated=dataclasses.replace(judge.simulated, drift_per_1000=20.0)
+    )
+    outcomes = []
+    for name, settings in (("with", FROZEN), ("without", {"steps": 3})):
+        config = study(**settings)
+        with Session(drifting, None, oracle(config.task)) as session:
+            outcomes.append(run(config, tmp_path / name, cache, session))
+    assert outcomes[0].records == outcomes[1].records
+    scores = [
+        [row["judge_score"] - row["truth"] for row in frozen(tmp_path / "with", step)]
+        for step in (0, 2, 3)
+    ]
+    middle = [sorted(each)[len(each) // 2] for each in scores]
+    assert middle[0] < middle[1] < middle[2]
+
+
+def test_missing_verdicts_of_an_evaluation_are_missing(tmp_path, cache):
+    trained(study(**FROZEN), tmp_path, cache, shadow="sim-flaky")
+    verdicts = [row for row in frozen(tmp_path, 0, "verdicts") if row["role"] == "shadow"]
+    lost = [row for row in verdicts if row["outcome"] != "scored"]
+    assert lost and all(row["score"] is None for row in lost)
+
+
+def test_transformers_own_way_leaves_the_training_as_it_was_too(tmp_path, cache):
+    slow = {"fast": False, "steps": 1}
+    plain_run = trained(study(**slow, reference=0.0), tmp_path / "plain", cache)
+    both = trained(study(**slow, eval_steps=1, eval_samples=2), tmp_path / "both", cache)
+    for name, weight in plain_run.weights.items():
+        assert torch.equal(both.weights[name], weight)
+    assert len(frozen(tmp_path / "both", 1)) == 3 * TASK.eval_rows
+    assert any(row[START] is not None for row in both.records)
+
+
+def test_a_resumed_run_evaluates_to_the_same_records(tmp_path, cache):
+    """From the checkpoint of step 2, with what a kill left of a later evaluation in the way."""
+    config = study(**FROZEN)
+    trained(config, tmp_path, cache)
+    before = {step: frozen(tmp_path, step) for step in (0, 2, 3)}
+    again = trained(config, tmp_path, cache, resume=2)
+    assert [line["step"] for line in again.lines] == [3]
+    assert {step: frozen(tmp_path, step) for step in (0, 2, 3)} == before
+
+
+def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(UserError, match=r"eval_steps=0 evaluates none.*trainer\.eval_steps=2, or"):
+        check_held_out(study(eval_samples=3))
+    check_held_out(study(eval_steps=4, eval_samples=3))
