@@ -227,8 +227,7 @@ def _found(shortcuts: Sequence[Shortcut]) -> list[Found]:
     for arm in sorted({each.arm for each in shortcuts}):
         of_arm = [each for each in shortcuts if each.arm == arm]
         last = [each.last for each in of_arm]
-        ratios = np.log([each.entanglement.value for each in of_arm])
-        log = mean_interval(ratios.tolist())
+        log = _over_runs([_logged(each.entanglement) for each in of_arm], 1)
         ends = np.exp([log.value, log.low, log.high]).tolist()
         odds = replace(log, value=ends[0], low=ends[1], high=ends[2])
         table.append(
@@ -238,8 +237,22 @@ def _found(shortcuts: Sequence[Shortcut]) -> list[Found]:
                 onset_time([each.onset for each in of_arm], last, horizon),
                 onset_time([each.grid_onset for each in of_arm], last, horizon),
                 odds if of_arm[0].features else of_arm[0].entanglement,
-                mean_interval([each.judge_growth for each in of_arm]),
-                mean_interval([each.shortcut_growth for each in of_arm]),
+                _over_runs([each.judge_growth for each in of_arm], 2),
+                _over_runs([each.shortcut_growth for each in of_arm], 2),
             )
         )
     return table
+
+
+def _logged(odds: Estimate) -> Estimate:
+    value, low, high = np.log([odds.value, odds.low, odds.high]).tolist()
+    return replace(odds, value=value, low=low, high=high)
+
+
+def _over_runs(of_runs: Sequence[Estimate], fitted: int) -> Estimate:
+    """Mean over runs, no narrower than the t intervals within them allow, of which each has its
+    units minus ``fitted`` degrees of freedom."""
+    halves = [(each.high - each.low) / 2 for each in of_runs]
+    free = [max(each.n - fitted, 1) for each in of_runs]
+    within = [(half / float(student(n))) ** 2 for half, n in zip(halves, free, strict=True)]
+    return mean_interval([each.value for each in of_runs], within=within)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis.records.credits import Credits, read_credits
+from analysis.records.frames import runs_frame
 from analysis.records.gradings import SHOWN, WITHIN_GROUPS, gradings, shows_rubric
 from analysis.records.runs import Run
 from analysis.run.checkpoint_preference import left_out, preference, wins
@@ -63,10 +64,12 @@ def exploited(runs: Sequence[Run], study_dir: Path) -> tuple[list[Exploited], li
     """A row for each arm whose judge told of single criteria, and what could not be read."""
     by_arm: dict[str, list[tuple[list[str], list[Exploitation]]]] = {}
     problems: list[str] = []
-    for run in runs:
-        if run.config.get("judge.grading.name") not in SHOWN:
-            continue
-        credits = read_credits(study_dir, run.cell)
+    asked = [run for run in runs if run.config.get("judge.grading.name") in SHOWN]
+    if not asked:
+        return [], []
+    table = runs_frame(study_dir)
+    for run in asked:
+        credits = read_credits(study_dir, table[table["cell"] == run.cell])
         if credits is None or len(np.unique(credits.step_N)) < 2:
             continue
         problems += credits.problems

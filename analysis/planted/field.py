@@ -141,7 +141,7 @@ def growths(rng: np.random.Generator, number: int) -> list[Estimate]:
     for rise in rng.normal(RISE, 0.005, SEEDS):
         onset = int(rng.integers(5, 30))
         path = rise * np.clip(steps - onset, 0, None) + rng.normal(0, 0.02, len(steps))
-        slopes.append(growth(steps, path, onset))
+        slopes.append(growth(steps, path, onset).value)
     return [mean_interval(slopes)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.records.frames import rollouts_frame, runs_frame, verdicts_frame
+from analysis.records.frames import rollouts_frame, verdicts_frame
 from study.cells import load_cell
 from study.errors import UserError
 from study.files import Damaged
@@ -38,15 +38,17 @@ class Credits:
     problems: list[str]
 
 
-def read_credits(study_dir: Path, cell: str) -> Credits | None:
+def read_credits(study_dir: Path, row: pd.DataFrame) -> Credits | None:
     """The labels of one run's judges and of those that replayed it; None where the judge that
     trained it told of no single criterion.
 
     A judge of a replay stands under its name, or where that is taken under its folder's; one that
     scored the run anyway adds nothing.
+
+    Args:
+        row: the run's row of `runs_frame`.
     """
-    table = runs_frame(study_dir)
-    row = table[table["cell"] == cell]
+    (cell,) = row["cell"]
     columns = ["rollout_id", "judge", "judge_id", "role", "labels"]
     told = _labelled(verdicts_frame(study_dir, columns, row))
     acting = told.loc[told["role"] == "acting", "judge"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from judges.grading import GRADINGS
@@ -41,6 +42,7 @@ def gradings(study_dir: Path, cell: str) -> dict[str, tuple[str, str]]:
 _COLUMNS = ("judge", "grading", "prompt_sha")
 
 
+@cache
 def shows_rubric(grading: str, prompt_sha: str) -> bool | None:
     """Whether the judge was shown the criteria; None where that is not known, as of a prompt that
     is not shipped."""

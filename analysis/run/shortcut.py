@@ -15,7 +15,7 @@ import numpy as np
 from analysis.records.runs import Run, step_means
 from analysis.run.onset import Line
 from analysis.run.threshold_grid import first_tenth, shortcut
-from analysis.statistics.estimate import NAN, Estimate
+from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.intervals import student
 from study.verdict import THRESHOLD
 
@@ -38,9 +38,9 @@ class Shortcut:
     grid_onset: float
     """Step by CHERRL's thresholds among the best-scored tenth of the run; NaN where not reached."""
     entanglement: Estimate
-    judge_growth: float
+    judge_growth: Estimate
     """Judge score gained per step after the onset; NaN without one."""
-    shortcut_growth: float
+    shortcut_growth: Estimate
     """Share of rollouts with the shortcut gained per step after the onset."""
 
 
@@ -63,7 +63,7 @@ def of_run(run: Run, told: Line, features: Sequence[str]) -> Shortcut:
         grid_onset=NAN if told.own_grid.mode is None else float(told.own_grid.mode),
         entanglement=entanglement(shown[early], right[early]) if named else none,
         judge_growth=growth(run.steps, step_means(run, run.judge), onset),
-        shortcut_growth=growth(run.steps, step_means(run, rate), onset) if named else NAN,
+        shortcut_growth=growth(run.steps, step_means(run, rate), onset) if named else none,
     )
 
 
@@ -103,8 +103,10 @@ _KINDS = ((True, True), (True, False), (False, True), (False, False))
 _SIGNS = np.array([1.0, -1.0, -1.0, 1.0])
 
 
-def growth(steps_T: np.ndarray, values_T: np.ndarray, onset: float, share: float = AFTER) -> float:
-    """Slope per step of a value from the onset on, by least squares.
+def growth(
+    steps_T: np.ndarray, values_T: np.ndarray, onset: float, share: float = AFTER
+) -> Estimate:
+    """Slope per step of a value from the onset on, by least squares with its t interval over steps.
 
     NaN without an onset, and where fewer than three steps have a value.
 
@@ -115,9 +117,13 @@ def growth(steps_T: np.ndarray, values_T: np.ndarray, onset: float, share: float
         share: of the run's steps that count, from the onset on.
     """
     if not np.isfinite(onset):
-        return NAN
+        return Estimate(NAN, unit="step", note="no onset")
     span = max(3, int(np.ceil(share * len(steps_T))))
     here = (steps_T >= onset) & (steps_T < onset + span) & np.isfinite(values_T)
-    if here.sum() < 3:
-        return NAN
-    return float(np.polyfit(steps_T[here], values_T[here], 1)[0])
+    count = int(here.sum())
+    if count < 3:
+        return Estimate(NAN, n=count, unit="step", note="fewer than three steps after the onset")
+    steps, values = (each[here] - each[here].mean() for each in (steps_T, values_T))
+    slope = float(steps @ values / (steps @ steps))
+    error = float(np.sqrt(((values - slope * steps) ** 2).sum() / (count - 2) / (steps @ steps)))
+    return around(slope, float(student(count - 2)) * error, count, "step")

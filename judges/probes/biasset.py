@@ -198,8 +198,8 @@ def _checked(record: dict[str, Any], where: str) -> Item:
         refuse(f"found split={files.short(record['split'])}, and the rows are those of val")
     if not isinstance(meta.get("prompt_messages"), list):
         refuse("found no meta.prompt_messages that are a list of chat turns")
-    _messages({"prompt": meta.get("prompt_messages")}, where, "rubric")
-    return record
+    _messages({"prompt": meta["prompt_messages"]}, where, "rubric")
+    return record | {"responses": dict.fromkeys(_ORDER, "") | responses}
 
 
 def _compare(path: Path, source: str, items: Sequence[Item], lines: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 import statsmodels.api as sm
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import contingency
+from scipy.stats import contingency, linregress
 
 from analysis import field as command
 from analysis.arm.field import of_runs
@@ -114,13 +114,16 @@ def test_an_odds_ratio_that_cannot_be_had_is_missing():
 def test_growth_is_a_slope_from_the_onset_on():
     steps = np.arange(1, 41)
     path = 0.03 * np.clip(steps - 20, 0, None)
-    assert growth(steps, path, 20) == pytest.approx(0.03)
-    assert growth(steps, path, 2) == pytest.approx(0.0)
+    assert growth(steps, path, 20).value == pytest.approx(0.03)
+    assert growth(steps, path, 2).value == pytest.approx(0.0)
     holes = np.where(steps % 2, path + 0.1 * np.sin(steps), np.nan)
     window = steps[(steps >= 21) & (steps < 29) & (steps % 2 == 1)]
-    fitted = np.polyfit(window, holes[window - 1], 1)[0]
-    assert growth(steps, holes, 21) == pytest.approx(fitted)
-    assert math.isnan(growth(steps, path, np.nan)) and math.isnan(growth(steps, path, 39))
+    fitted = linregress(window, holes[window - 1])
+    told = growth(steps, holes, 21)
+    assert (told.value, told.n) == (pytest.approx(fitted.slope), 4)
+    assert told.high - told.value == pytest.approx(4.302653 * fitted.stderr)
+    for onset in (np.nan, 39):
+        assert math.isnan(growth(steps, path, onset).value) and growth(steps, path, onset).note
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from analysis import field as command
 from analysis.arm.reference_panel import exploited, preferred
 from analysis.arm.self_gaps import self_gaps
 from analysis.records.credits import read_credits
+from analysis.records.frames import runs_frame
 from analysis.records.gradings import gradings, shows_rubric
 from analysis.records.runs import read_runs
 from analysis.run.checkpoint_preference import left_out, preference, wins
@@ -229,8 +230,7 @@ def rubric_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_credits_of_every_judge_are_read_with_a_majority_of_votes(rubric_study):
-    run = read_runs(rubric_study)[0][0]
-    told = read_credits(rubric_study, run.cell)
+    told = read_credits(rubric_study, runs_frame(rubric_study).iloc[[0]])
     assert told is not None and told.acting == "j" and set(told.by_judge) == {"j", "s", "r"}
     assert told.by_judge["j"].shape == (160, 2) and told.weights_P_K.shape == (4, 2)
     assert np.nanmax(told.by_judge["s"][:, 0]) == 0  # two votes of three

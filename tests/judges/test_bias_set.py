@@ -50,6 +50,13 @@ def test_the_draw_is_the_published_one():
 
 
 @pytest.mark.usefixtures("no_data")
+def test_a_slot_that_a_line_does_not_have_is_empty(tmp_path):
+    (one,) = biasset.read(save(tmp_path, item() | {"responses": {"ycorrect": "Yes."}}))
+    assert one["responses"] == dict.fromkeys(TYPES, "") | {"ycorrect": "Yes."}
+    assert biasset.summary(tmp_path / "b.jsonl", [one])["slots"]["ycorrect"]["filled"] == 1
+
+
+@pytest.mark.usefixtures("no_data")
 def test_without_its_data_the_set_is_not_built():
     with pytest.raises(UserError, match=r"does not hold it. Set JUDGEDRIFT_DATA"):
         biasset.build(1, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from analysis import preference
 from experiments import probe
@@ -171,6 +173,24 @@ def test_a_model_folder_answers_as_its_sampling_says(data, tmp_path, little):
         made = one["made"]["ypolicy_raw"]
         assert made["author"].startswith("little@") and made["settings"]["top_k"] == 20
         assert made["model"] == made["author"] and ("missing" in made) != ("sha256" in made)
+
+
+def test_a_run_answers_under_the_name_of_its_policy(data, tmp_path, little):
+    cell, out = tmp_path / "runs" / "study" / "cell", tmp_path / "b.jsonl"
+    shutil.copytree(little, cell / "policy")
+    config = {
+        "judge": {"name": "sim-fair", "endpoint": {"model": ""}},
+        "task": {"name": "prompts"},
+        "policy": {"path": str(little), "dtype": "float32", "family": "llama"},
+    }
+    (cell / "config.yaml").write_text(yaml.safe_dump(config))
+    (cell / "status.json").write_text(json.dumps({"step": 40}))
+    words = ["biasset", "n=1", f"out={out}", "fill=ypolicy_raw", f"run={cell}", "max_tokens=3"]
+    assert main(words) == 0
+    for one in read(out):
+        made = one["made"]["ypolicy_raw"]
+        assert made["author"].startswith("cell/policy@")
+        assert (made["family"], made["how"]) == ("llama", "policy")
 
 
 def rewriter(body: dict[str, Any]) -> str:
