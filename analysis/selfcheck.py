@@ -9,7 +9,6 @@ from pathlib import Path
 from analysis.planted.selfcheck import (
     FALSE_ALARM,
     FEWEST,
-    Row,
     coverage_table,
     known_faults,
     trained_policies,
@@ -36,8 +35,7 @@ def main(options: Options) -> int:
     if options.out:
         write_json(options.out, [asdict(row) | {"ok": row.ok} for row in rows])
     print(f"{'estimator':<38}{'truth':>9}{'bias':>10}{'RMSE':>9}{'cover':>8}  band")
-    for row in rows:
-        print(_line(row))
+    print(*rows, sep="\n")
     bad = [row.estimator for row in rows if not row.ok]
     print(
         f"{len(rows)} estimators, {options.replications} replications each, {len(bad)} outside the"
@@ -46,18 +44,11 @@ def main(options: Options) -> int:
     )
     faults = known_faults(options.replications)
     if faults:
-        print("Known not to cover, and not counted above:", *map(_line, faults), sep="\n")
+        print("Known not to cover, and not counted above:", *faults, sep="\n")
     policies = trained_policies(options.replications)
     print("Predicted less observed shift of trained policies; its bias says where theory stops:")
-    print(*map(_line, policies), sep="\n")
+    print(*policies, sep="\n")
     return 1 if bad else 0
-
-
-def _line(row: Row) -> str:
-    return (
-        f"{row.estimator:<38}{row.truth:>9.4f}{row.bias:>+10.5f}{row.rmse:>9.4f}"
-        f"{row.coverage:>8.3f}  [{row.low:.3f}, {row.high:.3f}]{'' if row.ok else '  OUTSIDE'}"
-    )
 
 
 if __name__ == "__main__":

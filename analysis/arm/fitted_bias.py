@@ -21,7 +21,8 @@ def fitted_parts(
     study_dir: Path, judge: Judge, names: Sequence[str], cell: str = ""
 ) -> dict[str, Part]:
     """Feature -> its part of the error of ``judge``, by `regressed` over the recorded rollouts of
-    the runs that the very same judge trained: the finished ones, or all where none is finished.
+    the runs that the very same judge trained without a correction: the finished ones, or all where
+    none is finished. So an arm that is fitted on its own study does not change its own fit.
 
     Args:
         cell: the only run to take, by its name; empty takes all of the judge's.
@@ -30,12 +31,14 @@ def fitted_parts(
         UserError: no such runs, no truth in them, or a feature that varies in no group.
     """
     runs = [run for run in read_study(study_dir).runs if cell in ("", run.cell)]
-    same = [run for run in runs if _identity(study_dir / run.cell) == judge_id(judge)]
+    plain = [run for run in runs if run.corrected is None]
+    same = [run for run in plain if _identity(study_dir / run.cell) == judge_id(judge)]
     if not same:
-        judges = ", ".join(sorted({run.acting for run in runs})) or "no run with rollouts"
+        judges = ", ".join(sorted({run.acting for run in plain})) or "no such run with rollouts"
         raise UserError(
             f"correction.fit={study_dir.name}{'/' * bool(cell)}{cell} has no rollouts that"
-            f" judge={judge.name} trained with these very settings; it has {judges}. Train a run"
+            f" judge={judge.name} trained with these very settings and no correction; it has"
+            f" {judges}. Train a run"
             " with this judge and no correction, and name its study."
         )
     return regressed([run for run in same if run.done] or same, names, study_dir.name)

@@ -37,7 +37,7 @@ class Knockout:
     Attributes:
         biased, out, absent: the arm with the bias, the one that takes it out, and the one whose
             judge does not have it (empty where there is none).
-        b, error: score per SD of the feature that was taken out, and its standard error.
+        b, error: score for ``sd`` of the feature that was taken out, and its standard error.
         source: where they are from.
         shift, shift_out, shift_absent: of the behaviour, in its unit, t intervals over runs.
         lost: ``shift`` - ``shift_out``, paired by seed.
@@ -58,6 +58,7 @@ class Knockout:
     absent: str
     b: float
     error: float
+    sd: float
     source: str
     shift: Estimate
     shift_out: Estimate
@@ -141,7 +142,7 @@ def _knockout(
     within = scores.size and scores.min() >= 0 and scores.max() <= 1
     return Knockout(
         *(feature, unit(feature), biased, out, absent),
-        *(float(config[f"{part}b"]), float(config[f"{part}error"])),
+        *(float(config[f"{part}{name}"]) for name in ("b", "error", "sd")),
         str(config[f"{part}source"]),
         *(given[biased], given[out], given[absent] if absent else NO_ARM),
         mean_interval(lost.tolist(), "seed pair", noise.tolist()),

@@ -93,14 +93,14 @@ def onsets(rng: np.random.Generator, count: int) -> dict[str, Trials]:
 def slopes(rng: np.random.Generator, count: int) -> dict[str, Trials]:
     """Slopes of the first 256 rollouts, where a behaviour that goes with the truth is paid for."""
     out = {}
-    for name in ("compressing", "lenient"):
+    for name, judge in {"compressing": Judge(0.5, 0.25), "fair": Judge()}.items():
         fits = []
-        for seed in range(count // SHARE):
-            run = falling(rng, JUDGES[name], 0.05)
+        for seed in range(count // 2):
+            run = falling(rng, judge, 0.05)
             fit = calibrated(run, run.judge, seed)
             half = 1.96 * fit.slope_se
             fits.append(Estimate(fit.slope, fit.slope - half, fit.slope + half))
-        out[f"slope of a {name} judge"] = trials(JUDGES[name].slope, fits)
+        out[f"slope of a {name} judge"] = trials(judge.slope, fits)
     return out
 
 

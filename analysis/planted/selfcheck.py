@@ -63,6 +63,13 @@ class Row:
         """Whether coverage lies in its band."""
         return self.low <= self.coverage <= self.high
 
+    def __str__(self) -> str:
+        return (
+            f"{self.estimator:<38}{self.truth:>9.4f}{self.bias:>+10.5f}{self.rmse:>9.4f}"
+            f"{self.coverage:>8.3f}  [{self.low:.3f}, {self.high:.3f}]"
+            f"{'' if self.ok else '  OUTSIDE'}"
+        )
+
 
 def band(nominal: float, replications: int, rows: int) -> tuple[float, float]:
     """Coverages that chance explains: exact binomial, Bonferroni over ``rows``."""

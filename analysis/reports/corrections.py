@@ -44,7 +44,7 @@ def bought_table(told: Interventions) -> pd.DataFrame:
 
 def _taken(row: Knockout) -> str:
     error = f" (se {markup.number(row.error)})" if row.error else ""
-    return f"{markup.number(row.b)} per SD{error}, {row.source}"
+    return f"{markup.number(row.b)}{error} for {markup.number(row.sd)} {row.unit}, {row.source}"
 
 
 def _signed(estimate: Estimate) -> str:

@@ -21,6 +21,7 @@ from analysis.reports.markup import bracket, estimate, number, p_value, said
 from analysis.reports.tables import row_of
 from analysis.run.frozen import has_frozen
 from analysis.run.overopt import place
+from analysis.statistics.intervals import widening
 
 ALPHA = 0.05
 """Chance at which a sentence is said where nothing is behind it."""
@@ -29,6 +30,8 @@ EXPLAINED = 0.5
 FEW_PERCENT = 0.02
 """Share of the advantages below which an error is not named; a single run has no interval."""
 _finding = partial(said, "findings")
+FURTHEST = 3
+"""Behaviours that an arm's comparison names."""
 MOST_PAIRS = 2
 """Of behaviours of which one was given up for the other, that an arm's findings name."""
 
@@ -116,13 +119,17 @@ def _against_base(evidence: Evidence, arm: str) -> str:
     pairs += shifts["pairs"].astype(int).tolist()
     sds = shifts["metric"].map(evidence.spread).astype(float)
     size = (shifts["diff"].astype(float) / sds).abs()
+    furthest = shifts.loc[size[size > 1e-9].nlargest(FURTHEST).index].to_dict("records")
+    furthest = [_widened(row, len(furthest), len(shifts)) for row in furthest]
     moved = [
         f"{_named(evidence, row['metric'])} {_difference(row)} {row['unit']}"
         + ("" if math.isnan(row["p_holm"]) else f" (Holm p {p_value(row['p_holm'])})")
-        for row in shifts.loc[size[size > 1e-9].nlargest(3).index].to_dict("records")
+        for row in furthest
     ]
     if moved:
         parts.append(f"the behaviours that moved furthest apart are {', '.join(moved)}")
+        if len(moved) < len(shifts):
+            parts[-1] += f" (intervals allow for {len(moved)} picked of {len(shifts)})"
     tested = int(shifts["p_holm"].notna().sum())
     if tested:
         clear = int((shifts["p_holm"] < 0.05).sum())
@@ -307,6 +314,17 @@ def _shift(row: dict[str, Any]) -> str:
     interval = bracket(row["low"], row["high"])
     moved = number(row["shift"], True)
     return f"{moved} {interval}" if interval else f"{moved}, {row['note']}"
+
+
+def _widened(row: dict[str, Any], selected: int, of: int) -> dict[str, Any]:
+    """A row of shifts with the interval of its difference as of one that was picked."""
+    if not row["pairs"] > 1:
+        return row
+    wider = float(widening(row["pairs"] - 1, selected, of))
+    ends = {
+        name: row["diff"] + wider * (row[name] - row["diff"]) for name in ("diff_low", "diff_high")
+    }
+    return row | ends
 
 
 def _difference(row: Any) -> str:

@@ -204,24 +204,47 @@ def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FE
     grid = grid_of(run, features, gaps, high, fewest)
     own_grid = grid_of(run, features, gaps, own_high(run), OWN_FEWEST)
     gap_first, gap_last = _ends_of(means)
-    onset, rule, alarm, explained = Onset(NO_STEP, note=calibration.note), None, None, NAN
+    onset, explained = Onset(NO_STEP, note=calibration.note), NAN
     if calibration.known or not len(steps):
-        _, rest, errors, _ = step_noise(at, left[scored], 1, np.random.default_rng(0))
+        _, rest, _, _ = step_noise(at, left[scored], 1, np.random.default_rng(0))
         first, last = _ends_of(rest)
         explained = gap_last - gap_first - (last - first)
         refits = calibration.deviations(at, judged)
         onset = change_point(at, left[scored], refits_B_T=refits)
         onset = replace(onset, note="; ".join(filter(None, [onset.note, calibration.note])))
-        if len(steps) >= FEWEST_STEPS and np.isfinite(errors).all():
-            groups = int(np.bincount(np.searchsorted(steps, at)).min())
-            rule = calibrated(len(steps), groups)
-            beyond = rest - doubt(refits, rule)
-            place = int(first_alarms(beyond[None], errors[None], rule)[0])
-            alarm = int(steps[place]) if place >= 0 else None
+    rule, alarm = alarmed(run, calibration, len(steps))
     shortcut = "+".join(name for name in features if name in run.names)
     axes = (run.cell, run.arm, run.seed, len(steps))
     ends = (gap_first, gap_last)
     return Line(*axes, *ends, onset, grid, own_grid, alarm, rule, shortcut, explained)
+
+
+def alarmed(
+    run: Run, calibration: judge_error.Calibrated, whole: int
+) -> tuple[Rule | None, int | None]:
+    """The rule of the alarm on what a calibration leaves of a run's gap, and the step at which it
+    first says stop; None each where it cannot be had.
+
+    Args:
+        calibration: of the run's judge, over the steps on record.
+        whole: steps of the whole run, which may not have made all of them yet.
+    """
+    expected = calibration.expected(run.truth) if calibration.known else run.truth
+    left = group_sums(run.judge - expected)
+    scored = left[:, 1] > 0
+    at, judged = run.step_P[scored], np.where(np.isfinite(run.judge), run.truth, np.nan)[scored]
+    if not calibration.known or len(np.unique(at)) < FEWEST_STEPS:
+        return None, None
+    steps, rest, errors, _ = step_noise(at, left[scored], 1, np.random.default_rng(0))
+    if not np.isfinite(errors).all():
+        return None, None
+    groups = int(np.bincount(np.searchsorted(steps, at)).min())
+    rule = calibrated(whole, groups)
+    if len(steps) <= rule.baseline:
+        return rule, None
+    beyond = rest - doubt(calibration.deviations(at, judged), rule)
+    place = int(first_alarms(beyond[None], errors[None], rule)[0])
+    return rule, int(steps[place]) if place >= 0 else None
 
 
 def _ends_of(means_T: np.ndarray) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 SEARCHED = 30
 """Most iterations of a fit."""
-ROUNDED = (0.0, 1.0, 2.0)
+ROUNDED = (0.0, 1.0, 1.5)
 """Spreads that are tried, in SDs of the noise: an end that is sharp, as where the score is a share
 of criteria, and two that noise rounds."""
 TIED = 1e-3

@@ -45,13 +45,12 @@ class Window:
         cls, y_P_G: np.ndarray, t_P_G: np.ndarray, z_P_G_K: np.ndarray, used_P_G: np.ndarray
     ) -> Window | None:
         """None where the truth does not vary."""
-        z = np.where(np.isfinite(z_P_G_K), z_P_G_K, np.nan)
-        values = z[used_P_G]
-        with np.errstate(invalid="ignore"):
-            middle = np.array([known_mean(column) for column in values.T])
-            sd = np.array([column[np.isfinite(column)].std() for column in values.T])
-        z = np.where(np.isfinite(z), z - np.nan_to_num(middle), 0.0)
-        z = np.where(used_P_G[..., None], z, 0.0) / np.where(sd > FLAT, sd, np.inf)
+        z = np.where(np.isfinite(z_P_G_K) & used_P_G[..., None], z_P_G_K, np.nan)
+        known = np.isfinite(z)
+        middle = np.array([known_mean(column) for column in np.moveaxis(z, -1, 0)])
+        z = np.where(known, z - middle, 0.0)
+        sd = np.sqrt((z**2).sum(axis=(0, 1)) / np.maximum(known.sum(axis=(0, 1)), 1))
+        z = z / np.where(sd > FLAT, sd, np.inf)
         columns = np.concatenate([t_P_G[..., None], z, y_P_G[..., None]], axis=-1)
         columns = np.where(used_P_G[..., None], columns, 0.0)
         inside = centred(columns, used_P_G)
@@ -97,7 +96,9 @@ class Window:
         size = np.sqrt(np.diagonal(inside[0])[:-1] / count[0])
         size = np.where(size > FLAT, size, np.inf)
         unit = inside[:, :-1, :-1] / np.outer(size, size)
-        unit = unit + 1e-9 * count[:, None, None] * np.eye(len(size))
+        # what truth and behaviours share without a difference is the truth's
+        least = np.where(np.arange(len(size)) > 0, 1e-7, 1e-10)
+        unit = unit + count[:, None, None] * np.diag(least)
         coef = np.linalg.solve(unit, (inside[:, :-1, -1] / size)[..., None])[..., 0] / size
         means = between[:, 0] / count[:, None]
         with_truth = between[:, 1, 1:] / count[:, None] - means[:, 1:2] * means[:, 1:]
@@ -127,6 +128,7 @@ class Window:
             else:
                 curve = refitted(self.truth_Q, n_B_Q, y_B_Q, curve, low, high)
             level, slope, spread, _ = curve.T[..., None]
-            expected = clipped_mean(level + slope * self.truth_Q, spread, low, high)
-            slope_of_group = beyond - (expected * moved).sum(axis=1)
+            line = level + slope * self.truth_Q
+            bent = clipped_mean(line, spread, low, high) - line
+            slope_of_group = beyond - curve[:, 1] * with_truth[:, 0] - (bent * moved).sum(axis=1)
         return curve

@@ -119,7 +119,7 @@ def calibrated(run: Run, scores_P_G: np.ndarray, seed: int = 0) -> Calibrated:
     if rollouts < FEWEST or groups < FEWEST_GROUPS:
         few = (
             f"the first {steps} steps have {rollouts} rollouts of {groups} groups with score and "
-            f"truth: a calibration takes {FEWEST} of {FEWEST_GROUPS}"
+            f"truth: a calibration takes {FEWEST} of {FEWEST_GROUPS} groups"
         )
         return Calibrated(note=few)
     window = Window.of(scores_P_G[chosen], run.truth[chosen], z, used[chosen])
@@ -130,9 +130,10 @@ def calibrated(run: Run, scores_P_G: np.ndarray, seed: int = 0) -> Calibrated:
     draw_weights(rng, weights[1:])
     luck = np.zeros((len(weights), len(ROUNDED)))
     luck[1:] = rng.gumbel(size=luck[1:].shape)
+    if len(window.truth_Q) < 3:  # any ends fit two means
+        luck[:, 1:] = -np.inf
     fits = window.fit(weights, luck, low, high)
-    alike = fits[1:, 3] == fits[0, 3]
-    se = float(fits[1:, 1][alike | (alike.sum() < DRAWS / 10)].std()) * stretch(groups)
+    se = float(fits[1:, 1].std()) * stretch(groups)
     start = float(run.truth[used].mean())
     rest = (low, high, se, start, np.nan_to_num(means_K), fits[1:, :3], groups, steps, note)
     return Calibrated(*fits[0, :3].tolist(), *rest)

@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis.run.early_stop import stop_at
+from analysis.records.runs import Run
+from analysis.run.early_stop import stops
+from study.corrections.corrector import keyword_of
+from study.features import FEATURES, measured
 from study.records import CORRECTED, parts, read_part
 from study.schema import Study
+
+COLUMNS = ("step", "answer", "judge_score", CORRECTED, "truth")
 
 
 class Alarm:
@@ -22,25 +27,31 @@ class Alarm:
 
     def __init__(self, config: Study, folder: Path) -> None:
         self._config = config
-        self._judge: dict[int, np.ndarray] = {}
-        self._truth: dict[int, np.ndarray] = {}
+        self._steps: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        """Step -> score and truth (P, G), features (P, G, K)."""
         for part in parts(folder / "rollouts"):
-            self.add(read_part(part, ["step", "judge_score", CORRECTED, "truth"]).to_pylist())
+            self.add(read_part(part, COLUMNS).to_pylist())
 
     def add(self, rollouts: Iterable[Mapping[str, Any]]) -> None:
         """The rollouts of one more step, in group order. The score is the one that was rewarded."""
-        rows = list(rollouts)
+        rows, size = list(rollouts), self._config.trainer.group_size
         score = CORRECTED if self._config.correction.changes else "judge_score"
-        for columns, name in ((self._judge, score), (self._truth, "truth")):
-            values = np.array([row.get(name) for row in rows], dtype=float)
-            columns[rows[0]["step"]] = values.reshape(-1, self._config.trainer.group_size)
+        scores, truths = (
+            np.array([row.get(name) for row in rows], dtype=float).reshape(-1, size)
+            for name in (score, "truth")
+        )
+        features = measured([row["answer"] for row in rows], keyword_of(self._config))
+        shaped = features.reshape(-1, size, len(FEATURES))
+        self._steps[rows[0]["step"]] = scores, truths, shaped
 
     @property
     def step(self) -> int | None:
         """The step at which the run ends, the last on record; None where it goes on."""
-        if not self._judge:
+        if not self._steps:
             return None
-        step_P = np.repeat(list(self._judge), [len(rows) for rows in self._judge.values()])
-        judge, truth = (np.concatenate(list(c.values())) for c in (self._judge, self._truth))
-        stops = stop_at(step_P, judge, truth, self._config.trainer.steps) is not None
-        return max(self._judge) if stops else None
+        columns = zip(*self._steps.values(), strict=True)
+        scores, truths, features = (np.concatenate(column) for column in columns)
+        step_P = np.repeat(list(self._steps), [len(kept[0]) for kept in self._steps.values()])
+        axes = ("", "", self._config.seed, False, step_P)
+        run = Run(*axes, scores, scores, truths, scores, features, FEATURES)
+        return max(self._steps) if stops(run, self._config.trainer.steps) else None

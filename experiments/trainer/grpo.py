@@ -24,22 +24,19 @@ from accelerate.utils import gather_object
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_callback import PrinterCallback
-from trl import GRPOConfig
 from trl.trainer.utils import pad
 
-from experiments import processes
 from experiments.policies.load import lora_config
-from experiments.preflight import check_batch, rows_per_pass
 from experiments.scorer import Scorer
 from experiments.trainer import fast, prefix, ranks, rollouts
 from experiments.trainer.alarm import Alarm
+from experiments.trainer.arguments import grpo_config
 from experiments.trainer.early_stop import EarlyStop
 from experiments.trainer.generate import lora_layers, without_adapter
 from experiments.trainer.held_out import HeldOut
 from experiments.trainer.order import InOrder
 from experiments.trainer.prompts import Scaffolder, prompt_dataset, prompt_of
 from experiments.trainer.record_step import RecordStep
-from experiments.vllm import trl_options
 from experiments.world import Messages
 from study.errors import UserError
 from study.heartbeat import Heartbeat
@@ -48,51 +45,6 @@ from study.rows import Row
 from study.scaffold import Shown
 from study.schema import Study
 from study.tasks import lookup, nominal_mix, order_of
-
-
-def grpo_config(config: Study, output_dir: Path) -> GRPOConfig:
-    """TRL's arguments for one cell; a step has P * G rollouts, however many processes share them.
-
-    Raises:
-        UserError: the micro-batch, or the number of processes, does not divide the P * G rollouts.
-    """
-    trainer, sharing = config.trainer, processes.count()
-    rollouts = trainer.prompts_per_step * trainer.group_size
-    check_batch(trainer, sharing)
-    rows = rows_per_pass(trainer, sharing)
-    return GRPOConfig(
-        output_dir=str(output_dir),
-        max_steps=trainer.steps,
-        per_device_train_batch_size=rows,
-        gradient_accumulation_steps=rollouts // sharing // rows,
-        generation_batch_size=rollouts,
-        num_generations=trainer.group_size,
-        num_iterations=1,
-        max_completion_length=trainer.max_completion_length,
-        temperature=trainer.temperature,
-        top_p=trainer.top_p,
-        top_k=trainer.top_k,
-        learning_rate=trainer.learning_rate,
-        lr_scheduler_type=trainer.lr_scheduler,
-        weight_decay=trainer.weight_decay,
-        max_grad_norm=trainer.max_grad_norm,
-        beta=trainer.beta,
-        epsilon=trainer.epsilon,
-        loss_type=trainer.loss_type,
-        scale_rewards=trainer.scale_rewards,
-        gradient_checkpointing=trainer.gradient_checkpointing,
-        bf16=config.policy.dtype == "bfloat16",
-        use_cpu=not torch.cuda.is_available(),
-        seed=config.seed,
-        logging_steps=1,
-        save_steps=trainer.save_steps,
-        disable_tqdm=True,
-        report_to="none",
-        log_completions=False,
-        dataloader_pin_memory=False,
-        **trl_options(config),
-    )
-
 
 log = logging.getLogger(__name__)
 

@@ -122,6 +122,17 @@ def test_a_compressing_judge_without_noise_is_known_exactly() -> None:
     assert found.alarm is None and np.isnan(found.onset.step.value)
 
 
+def test_truths_of_any_value_leave_nothing_of_an_exact_judge() -> None:
+    """More truths than are told apart, in groups that differ: only rounding is left."""
+    rng = np.random.default_rng(14)
+    run = falling(rng, Judge())
+    truth = np.clip(run.truth * rng.uniform(0.8, 1.0, run.truth.shape), 0, 1)
+    run = replace(run, truth=truth, judge=0.4 * truth + 0.3)
+    found = calibrated(run, run.judge)
+    assert found.slope == pytest.approx(0.4, abs=1e-7)
+    assert line(run, ()).onset.note == "the gap is constant"
+
+
 def test_a_noisy_judge_has_no_bias() -> None:
     """Its error is nearly half of the squares, and the interval over five runs holds 0."""
     rng, found = np.random.default_rng(4), []
@@ -227,7 +238,8 @@ def test_refits_vary_as_calibrations_of_other_runs_do() -> None:
         if seed < 20:
             moves = found.deviations(step_P, truth)
             told.append((moves[:, -1] - moves[:, :4].mean(axis=1)).std())
-    assert np.mean(told) == pytest.approx(np.std(expected), rel=0.35)
+    # safer than that by what is not known of the ends of the scale
+    assert 0.9 * np.std(expected) <= np.mean(told) <= 1.7 * np.std(expected)
 
 
 def test_composed_rewards_have_a_calibration_of_their_own() -> None:
@@ -236,6 +248,37 @@ def test_composed_rewards_have_a_calibration_of_their_own() -> None:
     of_reward, of_judge = errors_of(replace(run, reward=0.5 * run.judge + 0.5 * run.truth))
     assert of_judge.calibration.slope == pytest.approx(0.5, abs=0.05)
     assert of_reward.calibration.slope == pytest.approx(0.75, abs=0.05)
+
+
+def odd_runs() -> dict[str, Run]:
+    """Runs of a judge that says half of the truth, each with something missing or the same."""
+    run = falling(np.random.default_rng(15), JUDGES["compressing"])
+    first, z, nothing = np.arange(8) < 1, run.features, np.full(run.truth.shape, NAN)
+    yes = (run.judge > 0.3).astype(float)
+    with_truth = np.concatenate([z, run.truth[..., None]], axis=-1)
+    return {
+        "behaviours of one member unknown": replace(run, features=np.where(first[:, None], NAN, z)),
+        "a behaviour that nobody measured": replace(run, features=z * [1, NAN, 1]),
+        "no behaviour": replace(run, features=z[..., :0], names=()),
+        "the truth a behaviour": replace(run, features=with_truth, names=(*run.names, "t")),
+        "rewards of another scale": replace(run, reward=15 * run.judge - 5),
+        "yes and no": replace(run, judge=yes, reward=yes),
+        "one score": replace(run, judge=0 * yes + 1, reward=0 * yes + 1),
+        "truth tied in groups": replace(run, truth=np.repeat(run.truth[:, :1], 8, axis=1)),
+        "no score": replace(run, judge=nothing, reward=nothing),
+    }
+
+
+@pytest.mark.parametrize("name", odd_runs())
+def test_what_is_missing_or_the_same_is_no_alarm(name: str) -> None:
+    run = odd_runs()[name]
+    steps = ledger([replace(run, advantage=advantages(run.reward, "group"))])
+    found = line(run, ())
+    assert found.alarm is None and not found.onset.p <= 0.01
+    if name in ("behaviours of one member unknown", "no behaviour", "the truth a behaviour"):
+        assert steps["slope"][0] == pytest.approx(0.5, abs=0.15)
+    shares = steps["share/bias"].mean()
+    assert np.isnan(shares) or abs(shares) < 0.06
 
 
 BY_ARM = {"sim-fair": NOISY, "sim-flaky": Judge(slope=0.5), "sim-verbose": JUDGES["clipped"]}

@@ -21,7 +21,8 @@ from analysis.statistics.intervals import ratio_of_means
 from tests.analysis.test_propagation import LENGTH, train
 
 DOSE = "judge.simulated.doses.length"
-PART = {f"correction.parts.length.{key}": v for key, v in (("b", 0.6), ("error", 0.01))}
+GIVEN = {"b": 0.6, "error": 0.01, "sd": 1.0}
+PART = {f"correction.parts.length.{key}": value for key, value in GIVEN.items()}
 OUT = {"correction.without.0": "length", **PART, "correction.parts.length.source": "dose"}
 
 

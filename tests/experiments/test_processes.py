@@ -21,7 +21,7 @@ from experiments.memory import read_shape, step_memory
 from experiments.preflight import check_batch, check_names
 from experiments.processes import SHIPPED, check_processes, processes_of
 from experiments.trainer import checkpoints
-from experiments.trainer.grpo import grpo_config
+from experiments.trainer.arguments import grpo_config
 from study import cells
 from study.errors import UserError
 from study.files import write_text

@@ -12,8 +12,9 @@ from transformers import set_seed
 
 from experiments.policies.load import load_policy
 from experiments.scorer import Scorer
+from experiments.trainer.arguments import grpo_config
 from experiments.trainer.checkpoints import newest
-from experiments.trainer.grpo import grpo_config, make_trainer
+from experiments.trainer.grpo import make_trainer
 from experiments.world import Direct
 from study.errors import UserError
 from study.records import Recorder

@@ -52,7 +52,7 @@ HEAVY_ON_PURPOSE = {
         (
             f"experiments.trainer.{name}"
             for name in (
-                "early_stop fast frozen generate head held_out order prefix ranks"
+                "arguments early_stop fast frozen generate head held_out order prefix ranks"
                 " record_step rollouts".split()
             )
         ),
