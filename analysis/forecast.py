@@ -24,6 +24,11 @@ class Options(StudyOptions):
         Name(empty=True),
         empty=True,
     )
+    probes: str = option(
+        "folder of experiments.probe whose judges are forecast from their probes alone",
+        "",
+        empty=True,
+    )
     out: Path | None = output("JSON file for the numbers")
     figure: Path | None = output("file for the figure")
 
@@ -31,8 +36,9 @@ class Options(StudyOptions):
 @command("analysis.forecast study=quickstart judges=sim-fair,sim-verbose", __doc__, Options)
 def main(options: Options) -> int:
     """Exit codes: 0 printed, 2 a user's error."""
-    asked = ask(options.folder, options.judges, options.steps)
-    result = forecast(asked) | in_units(asked, options.folder, options.fit)
+    probes = Path(options.probes) if options.probes else None
+    asked = ask(options.folder, "" if probes else options.judges, options.steps)
+    result = forecast(asked) | in_units(asked, options.folder, options.fit, probes)
     return show(options, result, lambda: text(result), lambda: figure(result["pushes"]))
 
 

@@ -208,6 +208,7 @@ class Asked:
     Attributes:
         truth: rule truth of each rollout, (P, G); NaN where no rule can tell.
         paid: candidate -> rewards (P, G).
+        every: the study's cells.
         cells: candidate -> the cell whose configuration makes its reward.
         unscored: candidate -> share of the rollouts that it gave no score.
     """
@@ -216,6 +217,7 @@ class Asked:
     steps: int
     rollouts: Rollouts
     truth: np.ndarray
+    every: tuple[Cell, ...]
     paid: dict[str, np.ndarray]
     cells: dict[str, Cell]
     unscored: dict[str, float]
@@ -226,8 +228,8 @@ class Asked:
 
 
 def ask(study_dir: Path, judges: str, steps: int = 1) -> Asked:
-    """Put a study's first rollouts to every candidate. Raises UserError: no runs with rollouts, or
-    judges that cannot be asked."""
+    """Put a study's first rollouts to every candidate; to none where ``judges`` is empty.
+    Raises UserError: no runs with rollouts, or judges that cannot be asked."""
     cells = []
     for folder in study_cells(study_dir):
         if parts(folder / "rollouts"):
@@ -244,7 +246,7 @@ def ask(study_dir: Path, judges: str, steps: int = 1) -> Asked:
     for problem in runs.attrs["problems"]:
         say(f"{problem}.")
     arms = dict(zip(runs["cell"].astype("str"), runs["arm"].astype("str"), strict=True))
-    chosen = candidates(judges, cells, arms)
+    chosen = candidates(judges, cells, arms) if judges else {}
     asked = [cell.config.judge for cell in cells] + [judge for judge, _ in chosen.values()]
     keyword = shared_keyword(judge.simulated.keyword for judge in asked if judge.simulated)
     rollouts = first_rollouts(cells, steps, keyword)
@@ -255,7 +257,7 @@ def ask(study_dir: Path, judges: str, steps: int = 1) -> Asked:
         unscored[label] = float(np.isnan(scores[rollouts.asked]).mean())
     cells_of = {label: cell for label, (_, cell) in chosen.items()}
     known = np.array(truth, dtype=float)
-    return Asked(study_dir.name, steps, rollouts, known, paid, cells_of, unscored)
+    return Asked(study_dir.name, steps, rollouts, known, tuple(cells), paid, cells_of, unscored)
 
 
 def forecast(asked: Asked) -> dict[str, Any]:
@@ -272,7 +274,10 @@ def forecast(asked: Asked) -> dict[str, Any]:
         "prompts": len(asked.rollouts.rows),
         "unit": "prompt",
         "pushes": [columns(line, push="") for line in lines],
-        "ranks": [columns(line, rank="") for line in rank(by_judge, asked.rollouts.names)],
+        "ranks": [
+            columns(line, rank="")
+            for line in (rank(by_judge, asked.rollouts.names) if by_judge else ())
+        ],
     }
 
 

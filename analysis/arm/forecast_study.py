@@ -7,30 +7,34 @@ from typing import Any
 
 from analysis.arm import forecast_units
 from analysis.arm.forecast import Asked, ask
+from analysis.arm.forecast_probes import probed
 from analysis.arm.forecast_units import Candidates, Fitted
 from analysis.arm.response import FEWEST_ARMS
 from analysis.statistics.estimate import columns
 from study.errors import UserError
 
 
-def in_units(asked: Asked, study_dir: Path, fit: str = "") -> dict[str, Any]:
+def in_units(
+    asked: Asked, study_dir: Path, fit: str = "", probes: Path | None = None
+) -> dict[str, Any]:
     """Shifts of every candidate, and, of those that were trained, how the forecasts came out.
 
     Args:
         fit: a study beside this one whose fit is taken as it was kept; empty fits on this one's
             runs and keeps that as ``response-STEPS.json``.
+        probes: a folder of probes, whose judges are then the candidates.
 
-    Without ``fit``, ``no_units`` says why there is nothing. Raises UserError: the fit of another
-    study is not there, or is of other behaviours.
+    Without either, ``no_units`` says why there is nothing. Raises UserError: the fit of another
+    study is not there, or is of other behaviours; or no folder of probes.
     """
     try:
-        judged = forecast_units.candidates(asked)
-        made = _fitted(asked, study_dir, fit, judged)
+        judged = probed(probes, asked) if probes else forecast_units.candidates(asked)
+        made = _fitted(asked, study_dir, fit, None if probes else judged)
         lines = forecast_units.forecasts(made, asked, judged)
         runs = forecast_units.trained(study_dir, judged)
         scores = forecast_units.scored(made, asked, judged, runs) if len(runs.arm) else []
     except UserError as error:
-        if fit:
+        if fit or probes:
             raise
         return {"no_units": str(error)}
     return {
@@ -40,13 +44,13 @@ def in_units(asked: Asked, study_dir: Path, fit: str = "") -> dict[str, Any]:
     }
 
 
-def _fitted(asked: Asked, study_dir: Path, fit: str, judged: Candidates) -> Fitted:
+def _fitted(asked: Asked, study_dir: Path, fit: str, judged: Candidates | None) -> Fitted:
     name = f"response-{asked.steps}.json"
     if fit:
         return forecast_units.load(study_dir.parent / fit / name)
-    runs = forecast_units.trained(study_dir, judged)
-    if len(set(runs.arm.tolist())) < FEWEST_ARMS:  # then the study's own judges may tell
-        asked = ask(study_dir, "study", asked.steps)
+    runs = forecast_units.trained(study_dir, judged) if judged else None
+    if judged is None or runs is None or len(set(runs.arm.tolist())) < FEWEST_ARMS:
+        asked = ask(study_dir, "study", asked.steps)  # then the study's own judges may tell
         judged = forecast_units.candidates(asked)
         runs = forecast_units.trained(study_dir, judged)
     made = forecast_units.fitted(asked, judged, runs)

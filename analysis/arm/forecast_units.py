@@ -39,6 +39,8 @@ from study.schema import Trainer
 VERSION = 1
 FORECAST, REPETITION = "forecast", "repetition"
 SIMPLER = ("covariance", "bias", "drift", "no change")
+ORDERING = (FORECAST, "covariance", "bias")
+"""Methods that put judges in an order; the others say the same of all, or have seen the runs."""
 MOVES = 0.5
 """SDs from which a behaviour is said to move: the mean shift of some arm."""
 HALVED = ("linear", "cosine", "cosine_with_restarts", "polynomial")
@@ -62,15 +64,19 @@ class Candidates:
     exposure: np.ndarray
 
 
-def candidates(asked: Asked) -> Candidates:
-    """What the first rollouts say of every candidate. Raises UserError: no rollout has a truth."""
-    features, truth = asked.rollouts.features, asked.truth
-    if not np.isfinite(truth).any():
+def start_of(asked: Asked) -> Start:
+    """The start of a study's first rollouts. Raises UserError: no rollout has a truth."""
+    if not np.isfinite(asked.truth).any():
         raise UserError(
             f"study={asked.study} has no rule truth of its rollouts, so that what a judge adds to "
-            "it cannot be told. Type units=false for pushes and ranks alone."
+            "it cannot be told."
         )
-    start = response.start_of(features, truth, asked.rollouts.names)
+    return response.start_of(asked.rollouts.features, asked.truth, asked.rollouts.names)
+
+
+def candidates(asked: Asked) -> Candidates:
+    """What the first rollouts say of every candidate. Raises UserError: no rollout has a truth."""
+    features, truth, start = asked.rollouts.features, asked.truth, start_of(asked)
     bias, push = [], []
     for label, paid in asked.paid.items():
         given = np.where(np.isfinite(paid), advantages(paid, asked.scale(label)), NAN)
@@ -159,7 +165,7 @@ def fitted(asked: Asked, judged: Candidates, runs: Trained) -> Fitted:
         raise UserError(
             f"study={asked.study} has finished runs of {len(have)} arms, and how a policy answers "
             f"to a bias is fitted on {FEWEST_ARMS}. Type fit=STUDY, a study with more arms, such as"
-            " forecast-build, or units=false for pushes and ranks alone."
+            " forecast-build."
         )
     exposures = judged.exposure[runs.arm]
     places = np.searchsorted(have, runs.arm)
@@ -273,7 +279,8 @@ class Score:
     """How one method's forecasts of a behaviour came out over runs, in SDs.
 
     Attributes:
-        rho, p: rank correlation of forecast and mean observed shift over arms, permutation p.
+        rho, p: rank correlation of forecast and mean observed shift over arms, permutation p; of
+            the methods in `ORDERING`.
         r2: 1 - SS(observed - forecast) / SS(observed - mean), negative where it is worse than that.
         slope: of observed on forecast, with its t interval over runs.
         inside: share of the runs in their 95 % prediction interval.
@@ -346,7 +353,7 @@ def _score(
         for of in (value, observed_R)
     )
     rho, p = NAN, NAN
-    if len(arms) > 2 and np.ptp(x) > 0 and np.ptp(y) > 0:
+    if method in ORDERING and len(arms) > 2 and np.ptp(x) > 0 and np.ptp(y) > 0:
         places = stats.rankdata(x), stats.rankdata(y)
         rho, p = float(np.corrcoef(*places)[0, 1]), trend_p(*places)
     slope = NO_ESTIMATE

@@ -20,6 +20,17 @@ LEGEND = (
 def text(result: dict[str, Any]) -> str:
     """Pushes of every judge with the ranks of the behaviours that judges differ on most, then
     shifts in units, and how they came out. ``result`` is that of `analysis.forecast`."""
+    lines = _pushes(result) if result["pushes"] else []
+    if "shifts" in result:
+        lines += _shifts(result)
+    if result.get("scores"):
+        lines += _scores(pd.DataFrame(result["scores"]))
+    if result.get("no_units"):
+        lines.append(f"\nNo shift in units: {result['no_units']}")
+    return "\n".join(lines)
+
+
+def _pushes(result: dict[str, Any]) -> list[str]:
     table = pd.DataFrame(result["pushes"])
     lines = [
         f"Push at the first step, in SDs of each behaviour ({result['prompts']} prompts):",
@@ -34,13 +45,7 @@ def text(result: dict[str, Any]) -> str:
                 row = pushes.loc[line["judge"]]
                 place = f"  {line['rank']}. [{line['low']}, {line['high']}] {line['judge']}:"
                 lines.append(f"{place} {row.push:+.3g} [{row.low:+.3g}, {row.high:+.3g}]")
-    if "shifts" in result:
-        lines += _shifts(result)
-    if result.get("scores"):
-        lines += _scores(pd.DataFrame(result["scores"]))
-    if result.get("no_units"):
-        lines.append(f"\nNo shift in units: {result['no_units']}")
-    return "\n".join(lines)
+    return lines
 
 
 def _shifts(result: dict[str, Any]) -> list[str]:
