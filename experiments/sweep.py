@@ -29,7 +29,7 @@ from experiments.knockout import parts_of
 from study import cells, stopping, storage
 from study.cells import Cell
 from study.cli import unless_unread
-from study.compose import CONF, load_judge_once, opened, plain, unknown_key
+from study.compose import CONF, load_judge_once, opened, plain, respelled, unknown_key
 from study.errors import UserError
 from study.schema import GROUPS, Study, freeze, register
 from study.secrets import redact, refuse_arguments, refuse_config
@@ -168,7 +168,8 @@ def collect(elsewhere: Sequence[str] = ()) -> None:
     launcher; what Hydra writes about it goes with a folder that is taken away, so that nothing is
     written before it was checked."""
     arguments = list(sys.argv)
-    typed = [*arguments[1:], *elsewhere]
+    sys.argv[1:] = respelled(arguments[1:])
+    typed = [*sys.argv[1:], *elsewhere]
     refuse_arguments(typed)
     refuse_lists(typed)
     if wrong := unknown_key(typed):

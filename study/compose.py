@@ -19,6 +19,8 @@ from study.schema import Executor, Judge, Study, Task, freeze, register
 from study.secrets import redact, refuse_config
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
+WITHOUT = "judge.without"
+"""Another spelling of ``correction.without``."""
 
 
 def preset_names(group: str) -> list[str]:
@@ -78,6 +80,20 @@ def _unfit(words: str) -> UserError:
         f"The settings do not fit: {words} The names and defaults of all settings are in"
         " study/schema.py."
     )
+
+
+def respelled(overrides: Sequence[str]) -> list[str]:
+    """The settings with ``judge.without=a,b`` as ``correction.without=[a],[b]``, which is what it
+    is: a judge keeps its identity whatever is taken out of its scores."""
+    return [_respelled(text) for text in overrides]
+
+
+def _respelled(override: str) -> str:
+    key, given, value = override.partition("=")
+    if key != WITHOUT or not given:
+        return override
+    listed = value if "[" in value else ",".join(f"[{name.strip()}]" for name in value.split(","))
+    return f"correction.without={listed}"
 
 
 def opened(overrides: Sequence[str]) -> list[str]:

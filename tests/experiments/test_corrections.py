@@ -20,6 +20,7 @@ from analysis.arm.fitted_bias import regressed
 from analysis.arm.forecast import first_rollouts, rewards
 from analysis.records.runs import Run, read_study
 from experiments.knockout import parts_of
+from experiments.sweep import cells_of
 from experiments.trainer.alarm import Alarm
 from judges.replay import main as replay
 from judges.simulated.bias import Bias
@@ -245,3 +246,17 @@ def test_a_correction_that_cannot_be_had_stops_the_plan(trained, tmp_path):
     done = trained(tmp_path, "debug=tiny", "plan=true", "correction.panel=mean")
     assert done.returncode == 2 and "shadow names none" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("typed", "without"),
+    [
+        ("judge.without=length", [["length"]]),
+        ("judge.without=length,bullets", [["length"], ["bullets"]]),
+        ("judge.without=[length,bullets]", [["length", "bullets"]]),
+    ],
+)
+def test_what_a_judge_goes_without_is_a_correction(typed, without):
+    doses = ("+judge.simulated.doses.bullets=0.1", "judge.simulated.doses.length=0.1")
+    laid = cells_of(["debug=tiny", "judge=sim-dose", "seed=0", *doses, typed])
+    assert [cell.config.correction.without for cell in laid] == without
