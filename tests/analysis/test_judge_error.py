@@ -13,6 +13,7 @@ from scipy import integrate
 from scipy.stats import norm
 
 from analysis.planted.judge_error import DOSE, JUDGES, Judge, falling, shares_of
+from analysis.printed.run import onset_text
 from analysis.records.runs import Run
 from analysis.reports import sections
 from analysis.reports.evidence import Evidence, of_records
@@ -204,6 +205,7 @@ def test_a_calibration_that_cannot_be_had_says_why() -> None:
     assert "truth does not vary in the first" in calibrated(late, run.judge).note
     seen = line(late, ())
     assert seen.alarm is None and np.isnan(seen.onset.p) and "does not vary" in seen.onset.note
+    assert "Alarm: no run has a calibration and is long" in "\n".join(onset_text([late], [seen]))
 
 
 def test_few_rollouts_take_more_steps_and_say_so() -> None:
