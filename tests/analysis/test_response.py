@@ -191,6 +191,11 @@ def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
                     "shifts": shown, "scores": scores})  # fmt: skip
     assert "from 1 step(s), by the runs of planted" in printed
     assert "r2 of every method" in printed and "repetition" in printed
+    silent = judged(np.array([bias[0], [NAN, NAN]]))
+    silent = replace(silent, arms=("judge-0", "silent"))
+    shown = [columns(each, shift="") for each in forecast_units.forecasts(read, Other, silent)]
+    printed = text({"pushes": [], "ranks": [], "steps": 1, "fit": "planted", "shifts": shown})
+    assert "No shift of silent: too few scores" in printed and "No shift of judge-0" not in printed
     # of its own study an arm is forecast by the others
     own = forecast_units.forecasts(of, Study, candidates)
     assert [line.sds for line in own] != pytest.approx(expected.ravel().tolist())
