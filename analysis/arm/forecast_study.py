@@ -48,11 +48,10 @@ def _fitted(asked: Asked, study_dir: Path, fit: str, judged: Candidates | None) 
     name = f"response-{asked.steps}.json"
     if fit:
         return forecast_units.load(study_dir.parent / fit / name)
-    runs = forecast_units.trained(study_dir, judged) if judged else None
-    if judged is None or runs is None or len(set(runs.arm.tolist())) < FEWEST_ARMS:
-        asked = ask(study_dir, "study", asked.steps)  # then the study's own judges may tell
+    # judges that are named all take the configuration of one cell
+    if judged is None or len({cell.id for cell in asked.cells.values()}) < FEWEST_ARMS:
+        asked = ask(study_dir, "study", asked.steps)  # the study's own judges tell
         judged = forecast_units.candidates(asked)
-        runs = forecast_units.trained(study_dir, judged)
-    made = forecast_units.fitted(asked, judged, runs)
+    made = forecast_units.fitted(asked, judged, forecast_units.trained(study_dir, judged))
     forecast_units.save(study_dir / name, made)
     return made

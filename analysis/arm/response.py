@@ -36,6 +36,8 @@ SHRINK = 0.3
 FEWEST_ARMS = 4
 LEAST = 0.02
 """Least SD of a run about its forecast, in SDs of the behaviour."""
+FARTHEST = 20.0
+"""Logarithm of the largest factor that a search tries."""
 _GROWTH = (1e-6, 6.0)
 """Range of g E: a policy cannot grow for ever."""
 
@@ -200,8 +202,8 @@ def fit(
     bias = np.nan_to_num(bias_A_K)
 
     def response(x: np.ndarray) -> Response:
-        step = np.exp(x[0] + x[3 : 3 + behaviours])
-        growth, truth = np.exp(x[1:3]).tolist()
+        step = _positive(x[0] + x[3 : 3 + behaviours])
+        growth, truth = _positive(x[1:3]).tolist()
         drift = x[3 + behaviours :]
         return Response(drift, step, growth, truth, mean, np.full(len(drift), NAN))
 
@@ -220,6 +222,11 @@ def fit(
         steps = steps - steps.mean()
     begin = np.concatenate([common, steps, drift])
     return response(least_squares(residuals, begin, max_nfev=60).x)
+
+
+def _positive(log: np.ndarray) -> np.ndarray:
+    """exp, between limits that no policy comes near: runs that tell nothing send a search far."""
+    return np.exp(np.clip(log, -FARTHEST, FARTHEST))
 
 
 def leave_one_arm_out(

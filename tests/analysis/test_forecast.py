@@ -2,10 +2,13 @@
 
 import json
 import math
+import shutil
+from dataclasses import asdict
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import yaml
 
 from analysis.arm.forecast import Rollouts, ask, first_rollouts, forecast, pushes, rewards
 from analysis.arm.ranking import moved_most, rank
@@ -128,10 +131,6 @@ def test_candidates_that_were_never_trained(command, tmp_path, capsys):
 
 def test_the_forecast_is_of_the_reward_and_not_of_the_score(small_study, tmp_path):
     """A reward that is all truth: every judge pushes the same, whatever it is partial to."""
-    import shutil
-
-    import yaml
-
     made = {}
     for weight in (0.0, 1.0):
         study = tmp_path / f"weight-{weight}"
@@ -203,3 +202,23 @@ def test_a_study_of_two_arms_has_no_shifts_in_units_and_says_what_to_type(
     said = capsys.readouterr().out
     assert "No shift in units" in said and "Type fit=STUDY" in said
     assert not (small_study / "response-1.json").exists()
+
+
+def test_judges_that_are_named_change_nothing_of_what_a_study_keeps(small_study, tmp_path):
+    """Five arms; four of them named are presets, and no study of four arms."""
+    names = ["sim-fair", "sim-verbose", "sim-structured", "sim-strict", "sim-noisy"]
+    study = tmp_path / "five"
+    sources = sorted(small_study.glob("sim-fair*"))
+    for name in names:
+        for place, source in enumerate(sources):
+            cell = study / f"{name}-{place}"
+            shutil.copytree(source, cell)
+            config = yaml.safe_load((cell / "config.yaml").read_text())
+            config["judge"] = asdict(load_judge(name))
+            (cell / "config.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(config))))
+    words = [f"study={study.name}", f"runs_dir={tmp_path}"]
+    assert main(words) == 0
+    kept = (study / "response-1.json").read_text()
+    assert json.loads(kept)["response"]["arms"] == len(names)
+    assert main([*words, f"judges={','.join(names[:4])}"]) == 0
+    assert (study / "response-1.json").read_text() == kept
