@@ -1,7 +1,8 @@
 """What each intervention on a biased judge bought: bias left, truth gained, what grew, the cost.
 
-An intervention is a setting of ``correction``, a KL penalty, or shadow judges for a panel. Its arm
-is compared with the plain arm: the same judge without any of them, paired by seed.
+An intervention is a setting of ``correction`` (a panel brings its shadow judges with it), or a
+larger KL penalty. Its arm is compared with the plain arm, paired by seed: the same judge without a
+correction, at the smallest KL penalty.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from study.identity import left_out
 from study.marks import under
 from study.records import COMPONENT
 
-KEYS = ("correction", "shadow_judges", "trainer.beta")
+BETA = "trainer.beta"
+KEYS = ("correction", "shadow_judges", BETA)
 """What an intervention may be a setting of."""
 COLUMNS = tuple(f"{COMPONENT}{name}" for name in (UNCALIBRATED, RECHECKED))
 DRAWS = 200
@@ -134,18 +136,22 @@ def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_arm(settings: Mapping[str, dict[str, Any]]) -> tuple[str, list[str]]:
-    """The arm without interventions that most others differ from in interventions alone, and these
-    others; panels bring shadow judges with them, and those alone are no intervention."""
+    """The arm without a correction that most others differ from in interventions alone, and these
+    others: none has a smaller KL penalty, and each has a correction or a larger one. Panels bring
+    shadow judges with them, and those alone are no intervention."""
     rest = {arm: {k: v for k, v in s.items() if not under(k, KEYS)} for arm, s in settings.items()}
-
-    def acts(arm: str) -> bool:
-        """Whether anything intervenes."""
-        return any(under(key, ("correction", "trainer.beta")) for key in settings[arm])
-
+    betas = {arm: s.get(BETA, left_out(BETA)) for arm, s in settings.items()}
+    corrected = {arm for arm, s in settings.items() if any(under(k, ["correction"]) for k in s)}
     compared = {
-        plain: [arm for arm in settings if rest[arm] == rest[plain] and acts(arm)]
+        plain: [
+            arm
+            for arm in settings
+            if rest[arm] == rest[plain]
+            and betas[arm] >= betas[plain]
+            and (arm in corrected or betas[arm] > betas[plain])
+        ]
         for plain in settings
-        if not acts(plain)
+        if plain not in corrected
     }
     plain = max(compared, key=lambda arm: len(compared[arm]), default="")
     return plain, compared.get(plain, [])

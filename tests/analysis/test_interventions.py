@@ -130,6 +130,28 @@ def test_a_smaller_scale_leaves_what_the_behaviour_is_worth(tmp_path):
     assert smaller.worth.value == pytest.approx(plain.worth.value)
 
 
+def test_a_kl_penalty_that_every_arm_has_is_no_intervention(tmp_path):
+    """Some trainers have one; the arm with the smallest and no correction is the plain one."""
+    runs = [
+        dataclasses.replace(run, identity={"trainer.beta": 0.001, **run.identity})
+        for run in study(tmp_path / "a").runs
+    ]
+    told = of_records(records_of(tmp_path / "b", runs))
+    assert told is not None
+    assert [row.arm for row in told.arms] == ["plain", "kl", "panel", "penalty"]
+    assert [row.settings for row in told.arms][:3] == [
+        *("", "trainer.beta=0.1", "correction.panel=mean")
+    ]
+    smaller = [
+        dataclasses.replace(run, identity={**run.identity, "trainer.beta": 0.0001})
+        if run.arm == "penalty"
+        else run
+        for run in runs
+    ]
+    told = of_records(records_of(tmp_path / "c", smaller))
+    assert told is not None and "penalty" not in {row.arm for row in told.arms}
+
+
 def test_a_study_without_a_plain_arm_has_no_interventions(tmp_path):
     whole = study(tmp_path)
     some = [run for run in whole.runs if run.arm in ("penalty", "kl")]
