@@ -191,10 +191,11 @@ def _values(run: Run, feature: str) -> dict[str, np.ndarray]:
 
 
 def _sd(runs: Sequence[Run], feature: str) -> float:
-    """SD of a behaviour over the first rollouts of some runs."""
+    """SD of a behaviour over the first rollouts of some runs; NaN where it was not measured."""
     k = runs[0].names.index(feature)
     first = np.concatenate([run.features[run.step_P == run.step_P.min(), :, k] for run in runs])
-    return float(np.nanstd(first))
+    known = first[np.isfinite(first)]
+    return float(known.std()) if known.size else NAN
 
 
 def _residual(run: Run, feature: str, sd: float) -> tuple[float, float]:
@@ -225,12 +226,21 @@ def _taken(records: Records, run: Run) -> pd.DataFrame:
 
 
 def _labels(run: Run, rollouts: pd.DataFrame) -> float:
-    """Rule truths that took part in the rewards of a run."""
+    """Rule truths that took part in the rewards of a run; one of both kinds counts once."""
     if rollouts.empty:
         return 0.0
-    wanted = int(run.config.get("correction.calibrate") or 0)
-    known = int((rollouts[COLUMNS[0]].notna() & rollouts["truth"].notna()).sum())
-    return float(min(wanted, known) + rollouts[COLUMNS[1]].fillna(0.0).sum())
+    again = rollouts.index[rollouts[COLUMNS[1]].fillna(0.0) > 0]
+    return float(len(_scored(rollouts).head(_wanted(run)).index.union(again)))
+
+
+def _wanted(run: Run) -> int:
+    """Rollouts that a run's scores are calibrated on."""
+    return int(run.config.get("correction.calibrate") or 0)
+
+
+def _scored(rollouts: pd.DataFrame) -> pd.DataFrame:
+    """Those with a score before calibration, and a truth."""
+    return rollouts.dropna(subset=[COLUMNS[0], "truth"])
 
 
 def _calibrated(runs: Sequence[tuple[Run, pd.DataFrame]]) -> Estimate:
@@ -246,11 +256,12 @@ def _calibrated(runs: Sequence[tuple[Run, pd.DataFrame]]) -> Estimate:
 
 def _transported(run: Run, rollouts: pd.DataFrame) -> tuple[float, float] | None:
     """Mean of calibrated score - truth in the last tenth, and its variance: that of the labelled
-    groups, drawn anew and fitted anew, and that of the groups of the last tenth."""
-    wanted = int(run.config.get("correction.calibrate") or 0)
+    groups, drawn anew and fitted anew, and that of the groups of the last tenth; NaN where there is
+    only one group of either."""
+    wanted = _wanted(run)
     if not wanted or rollouts.empty:
         return None
-    told = rollouts.dropna(subset=[COLUMNS[0], "truth"])
+    told = _scored(rollouts)
     labelled = told.head(wanted)
     last = told[told["step"] > run.steps[-1] - max(1, len(run.steps) // 10)]
     if len(labelled) < wanted or last.empty:
@@ -266,5 +277,5 @@ def _transported(run: Run, rollouts: pd.DataFrame) -> tuple[float, float] | None
     error_N = fitted(*labelled[names].to_numpy(dtype=float).T)(scores) - truth
     by_group = last.assign(error=error_N).groupby(["step", "group"])["error"]
     within = ratio_se(by_group.agg(["sum", "count"]).to_numpy(dtype=float))
-    variance = float(np.var(means, ddof=1)) + (within**2 if np.isfinite(within) else 0.0)
-    return float(error_N.mean()), variance
+    between = float(np.var(means, ddof=1)) if len(groups) > 1 else NAN
+    return float(error_N.mean()), between + within**2
