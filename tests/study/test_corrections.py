@@ -252,7 +252,12 @@ RUBRIC = Judge(grading=Grading("rubric_batch"))
         ({"panel": "worst"}, {}, "shadow names none"),
         ({"rubric_dropout": 0.5}, {}, "judge.grading.name=likert labels none"),
         ({"calibrate": 3000}, {}, "the 2560 of a run"),
-        ({"stop": True}, {"trainer": Trainer(steps=7)}, "takes 8 steps"),
+        ({"stop": True}, {"trainer": Trainer(steps=7)}, "Type trainer.steps=8 trainer.prompts"),
+        (
+            {"stop": True},
+            {"trainer": Trainer(steps=40, prompts_per_step=1)},
+            "Type trainer.steps=40 trainer.prompts_per_step=2",
+        ),
     ],
 )
 def test_corrections_that_cannot_be_had_are_user_errors(settings, more, said):
