@@ -226,7 +226,6 @@ def _found(shortcuts: Sequence[Shortcut]) -> list[Found]:
     table = []
     for arm in sorted({each.arm for each in shortcuts}):
         of_arm = [each for each in shortcuts if each.arm == arm]
-        last = [each.last for each in of_arm]
         log = _over_runs([_logged(each.entanglement) for each in of_arm], 1)
         ends = np.exp([log.value, log.low, log.high]).tolist()
         odds = replace(log, value=ends[0], low=ends[1], high=ends[2])
@@ -234,8 +233,14 @@ def _found(shortcuts: Sequence[Shortcut]) -> list[Found]:
             Found(
                 arm,
                 of_arm[0].features,
-                onset_time([each.onset for each in of_arm], last, horizon),
-                onset_time([each.grid_onset for each in of_arm], last, horizon),
+                onset_time(
+                    [each.onset for each in of_arm], [each.followed for each in of_arm], horizon
+                ),
+                onset_time(
+                    [each.grid_onset for each in of_arm],
+                    [each.grid_followed for each in of_arm],
+                    horizon,
+                ),
                 odds if of_arm[0].features else of_arm[0].entanglement,
                 _over_runs([each.judge_growth for each in of_arm], 2),
                 _over_runs([each.shortcut_growth for each in of_arm], 2),

@@ -15,7 +15,7 @@ fitted on the same runs; a fifth is none, because it has seen the arm's runs:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -148,14 +148,14 @@ def _x(method: str, judged: Candidates) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Fitted:
-    """All that is fitted on a study's runs. ``left_out`` is the same without each of its arms."""
+    """All that is fitted on a study's runs. ``left_out`` is the same without the arm of a name."""
 
     study: str
     steps: int
     names: tuple[str, ...]
     response: Response
     simpler: Mapping[str, Simple]
-    left_out: tuple[Fitted, ...] = ()
+    left_out: Mapping[str, Fitted] = field(default_factory=dict)
 
 
 def fitted(asked: Asked, judged: Candidates, runs: Trained) -> Fitted:
@@ -173,16 +173,15 @@ def fitted(asked: Asked, judged: Candidates, runs: Trained) -> Fitted:
         judged.start, judged.bias[have], places, runs.shift, exposures
     )
 
-    def made(of: Response, seen_R: np.ndarray, left_out: tuple[Fitted, ...] = ()) -> Fitted:
+    def made(of: Response, seen_R: np.ndarray) -> Fitted:
         simpler = {method: simple(method, judged, runs, seen_R) for method in SIMPLER}
-        return Fitted(asked.study, asked.steps, judged.start.names, of, simpler, left_out)
+        return Fitted(asked.study, asked.steps, judged.start.names, of, simpler)
 
-    by_arm = dict(zip(have.tolist(), others, strict=True))
-    all_runs = np.ones(len(runs.arm), dtype=bool)
-    left_out = tuple(
-        made(by_arm.get(arm, whole), runs.arm != arm) for arm in range(len(judged.arms))
-    )
-    return made(whole, all_runs, left_out)
+    left_out = {
+        judged.arms[arm]: made(of, runs.arm != arm)
+        for arm, of in zip(have.tolist(), others, strict=True)
+    }
+    return replace(made(whole, np.ones(len(runs.arm), dtype=bool)), left_out=left_out)
 
 
 def save(path: Path, made: Fitted) -> None:
@@ -225,9 +224,9 @@ def load(path: Path) -> Fitted:
     return Fitted(data["study"], data["steps"], tuple(data["names"]), of, simpler)
 
 
-def by(made: Fitted, asked: Asked, arm: int) -> Fitted:
-    """What forecasts one arm: of its own study, what was fitted on the others."""
-    return made.left_out[arm] if made.left_out and made.study == asked.study else made
+def by(made: Fitted, asked: Asked, judge: str) -> Fitted:
+    """What forecasts a judge: what was fitted on the others where it is an arm of that study."""
+    return made.left_out.get(judge, made) if made.study == asked.study else made
 
 
 @dataclass(frozen=True)
@@ -259,7 +258,7 @@ def forecasts(made: Fitted, asked: Asked, judged: Candidates) -> list[Forecast]:
         )
     start, lines = judged.start, []
     for arm, judge in enumerate(judged.arms):
-        of = by(made, asked, arm)
+        of = by(made, asked, judge)
         told = of.response.forecast(start, judged.bias[arm], judged.exposure[arm])
         drift = of.response.drift * judged.exposure[arm] / of.response.exposure
         simpler = {m: each.shifts(_x(m, judged)[[arm]])[0] for m, each in of.simpler.items()}
@@ -306,7 +305,7 @@ def scored(made: Fitted, asked: Asked, judged: Candidates, runs: Trained) -> lis
     """Every method and behaviour over the finished runs; none where no run is finished."""
     told: dict[str, list[list[Estimate]]] = {m: [] for m in (FORECAST, *SIMPLER, REPETITION)}
     for run, arm in enumerate(runs.arm):
-        of = by(made, asked, arm)
+        of = by(made, asked, judged.arms[arm])
         bias, size = judged.bias[arm], judged.exposure[arm]
         told[FORECAST].append(of.response.forecast(judged.start, bias, size))
         free = max(1, of.response.arms - 1)

@@ -19,8 +19,11 @@ class OnsetTime:
     """Of one arm, in steps: the median onset, and the mean of the steps before it."""
 
     runs: int
+    """Runs in which an onset was looked for."""
     seen: int
     """Runs with an onset; the others are censored at their last step."""
+    followed: float
+    """Last step of the longest of them; NaN of none."""
     horizon: float
     """The step up to which `restricted` counts."""
     median: Estimate
@@ -44,22 +47,27 @@ def onset_time(
 
     Args:
         onset_S: step of each run's onset; NaN where none was seen.
-        last_S: last step of each run.
+        last_S: last step of each run; NaN where an onset could not be looked for. Such a run is
+            left out: it is not censored, because nothing of it is known.
         horizon: the same for every arm that is compared. The longest run where it is None.
 
     Raises:
         ValueError: an onset after its run's last step.
     """
     onset, last = np.asarray(onset_S, dtype=float), np.asarray(last_S, dtype=float)
+    looked = np.isfinite(last)
+    onset, last = onset[looked], last[looked]
     seen = np.isfinite(onset)
     if (onset[seen] > last[seen]).any():
         raise ValueError("an onset lies after its run's last step")
     time, runs = np.where(seen, onset, last), len(last)
     if not runs:
-        nothing = Estimate(NAN, unit="run", note="no runs")
-        return OnsetTime(0, 0, NAN, nothing, nothing)
-    end = float(last.max() if horizon is None else horizon)
-    return OnsetTime(runs, int(seen.sum()), end, _median(time, seen), _restricted(time, seen, end))
+        nothing = Estimate(NAN, unit="run", note="an onset was looked for in no run")
+        return OnsetTime(0, 0, NAN, NAN if horizon is None else float(horizon), nothing, nothing)
+    followed = float(last.max())
+    end = followed if horizon is None else float(horizon)
+    restricted = _restricted(time, seen, end)
+    return OnsetTime(runs, int(seen.sum()), followed, end, _median(time, seen), restricted)
 
 
 def _restricted(time_S: np.ndarray, seen_S: np.ndarray, end: float) -> Estimate:

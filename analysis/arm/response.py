@@ -212,7 +212,7 @@ def fit(
         shrunk = np.append(SHRINK * x[3 : 3 + behaviours], 0.1 * x[2])
         return np.concatenate([(np.sign(apart) * np.log1p(np.abs(apart))).ravel(), shrunk])
 
-    level = np.where(known.any(0), np.nan_to_num(np.where(known, shift_R_K1, 0)).sum(0), 0)
+    level = np.where(known, shift_R_K1, 0.0).sum(axis=0)
     common, steps, drift = np.array([-1.0, 1.5, 0.0]), np.zeros(behaviours), level / len(arm_R)
     if near is not None:
         steps, drift = np.log(near.step), near.drift

@@ -50,7 +50,9 @@ def _pushes(result: dict[str, Any]) -> list[str]:
 
 def _shifts(result: dict[str, Any]) -> list[str]:
     """Shifts of every judge, in the unit of each behaviour that is forecast."""
-    table = pd.DataFrame(result["shifts"]).dropna(subset=["shift"])
+    every = pd.DataFrame(result["shifts"])
+    table = every.dropna(subset=["shift"])
+    unknown = [judge for judge in every["judge"].unique() if judge not in set(table["judge"])]
     told = [
         f"{row['shift']:+.2g} [{row['low']:+.2g}, {row['high']:+.2g}]"
         for row in table.to_dict("records")
@@ -62,7 +64,9 @@ def _shifts(result: dict[str, Any]) -> list[str]:
         f" runs of {result['fit']}, in each behaviour's own unit:"
     )
     blocks = [wide[names[at : at + 4]] for at in range(0, len(names), 4)]
-    return [head, *(block.to_string() for block in blocks)]
+    why = "too few scores that differ to tell its bias"
+    said = [f"No shift of {judge}: {why}." for judge in unknown]
+    return [head, *(block.to_string() for block in blocks), *said]
 
 
 def _scores(table: pd.DataFrame) -> list[str]:

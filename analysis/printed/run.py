@@ -62,7 +62,7 @@ def _rule(runs: Sequence[Run], lines: Sequence[Line]) -> list[str]:
                 f"{share.value:.1%} [{share.low:.1%}, {share.high:.1%}] of 500 simulated bias-free "
                 "runs of this shape (Wilson)."
             ]
-    return ["Alarm: no run is long enough, with two groups a step, for the rule."]
+    return ["Alarm: no run has a calibration and is long enough, with two groups a step, for it."]
 
 
 def overopt_text(table: Sequence[dict[str, Any]]) -> list[str]:

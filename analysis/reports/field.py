@@ -116,11 +116,11 @@ def _onset(onset: OnsetTime) -> dict[str, object]:
 
 
 def _median(onset: OnsetTime) -> str:
-    """The median with its interval, which may have no upper end; ``later`` where it is not reached
-    but runs have been followed."""
+    """The median with its interval, which may have no upper end; where it is not reached, the step
+    up to which runs have been followed."""
     median = onset.median
     if np.isnan(median.value):
-        return f"not by {onset.horizon:g}" if onset.runs else markup.MISSING
+        return f"not by {onset.followed:g}" if onset.runs else markup.MISSING
     return with_interval(median)
 
 

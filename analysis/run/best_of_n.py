@@ -11,7 +11,7 @@ arXiv 2401.01879).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,21 +63,21 @@ def best_of_n(runs: Sequence[Run]) -> list[BestOfN]:
     """E[truth | best of n by judge] of each arm, n = 1 .. G, by its own judge and by each shadow.
 
     The groups are those of the first tenth of each run's steps, as yet close to the initial policy.
-    A prompt is the mean over its groups of one run that have n rollouts with score and truth; the
-    prompts of all runs of an arm are averaged. A judge that scored none is left out.
+    A prompt is the mean over its groups, of all runs of the arm, that have n rollouts with score
+    and truth. A judge that scored none is left out.
     """
-    by_arm: dict[tuple[str, str], dict[int, list[np.ndarray]]] = {}
+    by_arm: dict[tuple[str, str], dict[int, dict[Any, list[np.ndarray]]]] = {}
     for run in runs:
         steps = np.unique(run.step_P)
         start = run.where(np.isin(run.step_P, steps[: math.ceil(len(steps) * TAIL)]))
         for judge, scores in _judges(start).items():
             by_n = by_arm.setdefault((run.arm, judge), {})
-            for n, values in _of_run(start, scores).items():
-                by_n.setdefault(n, []).extend(values)
+            for n, prompt, values in _of_groups(start, scores):
+                by_n.setdefault(n, {}).setdefault(prompt, []).append(values)
     lines = []
     for (arm, judge), by_n in by_arm.items():
-        for n, values in sorted(by_n.items()):
-            truth, score, one = np.array(values).T
+        for n, by_prompt in sorted(by_n.items()):
+            truth, score, one = np.array([np.mean(v, axis=0) for v in by_prompt.values()]).T
             intervals = (mean_interval(each.tolist(), "prompt") for each in (truth, score))
             gain = mean_interval((truth - one).tolist(), "prompt")
             lines.append(BestOfN(arm, judge, n, math.log(n) - (n - 1) / n, *intervals, gain))
@@ -89,16 +89,11 @@ def _judges(run: Run) -> Mapping[str, np.ndarray]:
     return {**run.shadows, run.acting: run.judge}
 
 
-def _of_run(run: Run, scores_P_G: np.ndarray) -> dict[int, list[np.ndarray]]:
-    """n -> truth, score and truth of one answer of each prompt, (3,)."""
-    names = range(len(run.step_P)) if run.prompt_P is None else run.prompt_P.tolist()
-    by_prompt: dict[int, dict[Any, list[np.ndarray]]] = {}
-    for name, score_G, truth_G in zip(names, scores_P_G, run.truth, strict=True):
+def _of_groups(run: Run, scores_P_G: np.ndarray) -> Iterator[tuple[int, Any, np.ndarray]]:
+    """n, the prompt, and truth, score and truth of one answer, (3,), for every n of every group."""
+    names = [(run.cell, group) for group in range(len(run.step_P))]
+    prompts = names if run.prompt_P is None else run.prompt_P.tolist()
+    for prompt, score_G, truth_G in zip(prompts, scores_P_G, run.truth, strict=True):
         best = expected_best(score_G, np.stack([truth_G, score_G], axis=1))
         for n, (truth, score) in enumerate(best, start=1):
-            values = np.array([truth, score, best[0, 0]])
-            by_prompt.setdefault(n, {}).setdefault(name, []).append(values)
-    return {
-        n: [np.mean(groups, axis=0) for groups in of_prompts.values()]
-        for n, of_prompts in by_prompt.items()
-    }
+            yield n, prompt, np.array([truth, score, best[0, 0]])

@@ -212,7 +212,7 @@ def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FE
         refits = calibration.deviations(at, judged)
         onset = change_point(at, left[scored], refits_B_T=refits)
         onset = replace(onset, note="; ".join(filter(None, [onset.note, calibration.note])))
-    rule, alarm = alarmed(run, calibration, len(steps))
+    rule, alarm = alarmed(run, calibration, _whole(run, len(steps)))
     shortcut = "+".join(name for name in features if name in run.names)
     axes = (run.cell, run.arm, run.seed, len(steps))
     ends = (gap_first, gap_last)
@@ -247,6 +247,13 @@ def alarmed(
     return rule, int(steps[place]) if place >= 0 else None
 
 
+def _whole(run: Run, recorded: int) -> int:
+    """Steps for which a run's alarm is calibrated: those on record, and all that were declared
+    where the alarm may have ended it before them."""
+    stops = run.config.get("correction.stop")
+    return max(recorded, int(run.config.get("trainer.steps") or 0) if stops else 0)
+
+
 def _ends_of(means_T: np.ndarray) -> tuple[float, float]:
     """Means of the first and the last tenth of the steps that have one."""
     tail = max(1, len(means_T) // 10)
@@ -259,7 +266,8 @@ def planted_false_alarms(run: Run, rule: Rule) -> Estimate:
     """`false_alarms` on 500 bias-free runs of this run's steps, groups and spread of the gap."""
     gap = run.judge - run.truth
     sums = group_sums(gap)
-    steps, groups = len(np.unique(run.step_P)), int(np.bincount(run.step_P)[run.step_P].min())
+    steps = _whole(run, len(np.unique(run.step_P)))
+    groups = int(np.bincount(run.step_P)[run.step_P].min())
     noise = float(np.nanstd(gap - (sums[:, 0] / np.maximum(sums[:, 1], 1))[:, None]))
     size = run.judge.shape[1]
     rng = np.random.default_rng(0)

@@ -35,8 +35,12 @@ class Shortcut:
     last: int
     onset: float
     """Step of the change point; NaN where the gap is not seen to rise."""
+    followed: float
+    """The last step up to which it was looked for; NaN where it could not be."""
     grid_onset: float
     """Step by CHERRL's thresholds among the best-scored tenth of the run; NaN where not reached."""
+    grid_followed: float
+    """As ``followed``; NaN without a shortcut or a gap."""
     entanglement: Estimate
     judge_growth: Estimate
     """Judge score gained per step after the onset; NaN without one."""
@@ -58,9 +62,14 @@ def of_run(run: Run, told: Line, features: Sequence[str]) -> Shortcut:
     right = np.where(np.isfinite(run.truth), run.truth >= THRESHOLD, np.nan)
     onset = told.onset.step.value
     rate = np.where(np.isfinite(run.judge), shown, np.nan)
+    last = int(run.steps[-1])
+    tested = not np.isnan([told.onset.p, told.onset.before]).all()
+    has_grid = bool(named) and not np.isnan(told.gap_first)
     return Shortcut(
-        *(run.cell, run.arm, run.seed, named, int(run.steps[-1]), onset),
+        *(run.cell, run.arm, run.seed, named, last, onset),
+        followed=float(last) if tested else NAN,
         grid_onset=NAN if told.own_grid.mode is None else float(told.own_grid.mode),
+        grid_followed=float(last) if has_grid else NAN,
         entanglement=entanglement(shown[early], right[early]) if named else none,
         judge_growth=growth(run.steps, step_means(run, run.judge), onset),
         shortcut_growth=growth(run.steps, step_means(run, rate), onset) if named else none,

@@ -106,9 +106,10 @@ def probability_of_improvement(
 
     Args:
         better_S_M: scores of one arm's runs; NaN is missing. A metric that one of the arms lacks
-            is left out.
+            is left out, and so is a run without a score.
         worse_S_M: scores of the other arm's runs.
-        paired: whether row s of both is one seed, so that their chance has a common part.
+        paired: whether row s of both is one seed, so that their chance has a common part. A pair
+            of which one run has no score is left out.
 
     Raises:
         ValueError: ``paired`` arms of different numbers of runs.
@@ -116,6 +117,12 @@ def probability_of_improvement(
     better, worse = (np.asarray(each, dtype=float) for each in (better_S_M, worse_S_M))
     if paired and len(better) != len(worse):
         raise ValueError(f"{len(better)} and {len(worse)} runs cannot be paired")
+    known = [np.isfinite(each) for each in (better, worse)]
+    shared = known[0].any(axis=0) & known[1].any(axis=0)
+    scored = [each[:, shared].any(axis=1) for each in known]
+    if paired:
+        scored = [scored[0] & scored[1]] * 2
+    better, worse = better[scored[0]][:, shared], worse[scored[1]][:, shared]
     shares, pulls = [], []
     for x, y in zip(better.T, worse.T, strict=True):
         has_x, has_y = np.isfinite(x), np.isfinite(y)

@@ -131,3 +131,12 @@ def test_a_metric_that_one_arm_lacks_is_left_out():
     assert probability_of_improvement(x, y) == probability_of_improvement(x[:, :1], y[:, :1])
     nothing = probability_of_improvement(x[:, 1:], y[:, 1:])
     assert math.isnan(nothing.value) and "in common" in nothing.note
+
+
+def test_a_run_without_a_score_makes_no_interval_narrower():
+    x, y = np.array([[0.5], [0.7]]), np.array([[0.5], [0.6], [0.4]])
+    holed = np.array([[0.5], [math.nan], [0.7], [math.nan]])
+    assert probability_of_improvement(holed, y) == probability_of_improvement(x, y)
+    assert probability_of_improvement(y, holed) == probability_of_improvement(y, x)
+    paired = probability_of_improvement(holed[:3], y, paired=True)
+    assert paired == probability_of_improvement(x, y[[0, 2]], paired=True) and paired.n == 2

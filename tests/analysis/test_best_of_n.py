@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,6 +75,16 @@ def test_the_prompt_is_the_unit():
     assert best.truth.value == pytest.approx((0.75 + 0.25) / 2)
     standard_error, quantile = 0.25, 12.706204736
     assert best.truth.high - best.truth.value == pytest.approx(quantile * standard_error)
+
+
+def test_a_prompt_of_several_runs_is_one_prompt():
+    """Two seeds that answered the same prompts say no more of other prompts than one does."""
+    judge = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    truth = np.array([[0.0, 1.0], [0.5, 0.0], [0.25, 0.0]])
+    runs = [make_run(judge, truth, ["p", "q", "r"]) for _ in range(2)]
+    assert best_of_n(runs) == best_of_n(runs[:1])
+    unnamed = [replace(make_run(judge, truth), cell=cell) for cell in "ab"]
+    assert best_of_n(unnamed)[-1].truth.n == 6
 
 
 def test_only_the_first_tenth_of_the_steps_counts_and_shadows_have_their_own_curve():

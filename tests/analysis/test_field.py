@@ -19,6 +19,7 @@ from analysis.arm.field import of_runs
 from analysis.arm.onset_time import onset_time
 from analysis.records.runs import Run, read_runs
 from analysis.reports.field import tables
+from analysis.reports.markup import MISSING
 from analysis.reports.sections import SECTIONS, field
 from analysis.run.onset import line, own_line
 from analysis.run.shortcut import entanglement, growth
@@ -36,6 +37,17 @@ def test_the_textbook_sample_has_its_published_median_and_mean():
     assert (told.median.value, told.median.low) == (23, 13) and math.isinf(told.median.high)
     assert told.restricted.value == pytest.approx(23.287, abs=1e-3)
     assert (told.runs, told.seen) == (21, 9)
+
+
+def test_a_run_in_which_no_onset_could_be_looked_for_is_not_censored():
+    nan = np.nan
+    known = onset_time([5, nan, 9], [40, 40, 40])
+    assert onset_time([5, nan, nan, 9], [40, 40, nan, 40]) == known and known.runs == 3
+    none = onset_time([nan, nan], [nan, nan], horizon=40)
+    assert (none.runs, none.seen, none.horizon) == (0, 0, 40)
+    assert math.isnan(none.median.value) and math.isnan(none.restricted.value)
+    short = onset_time([nan, nan], [20, 10], horizon=40)
+    assert (short.followed, short.horizon) == (20, 40)
 
 
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=9))
@@ -183,6 +195,11 @@ def test_no_truth_and_one_arm_leave_tables_out(runs):
     blind = [dataclasses.replace(run, truth=np.full_like(run.truth, np.nan)) for run in runs]
     told = tables(of_runs(blind, [own_line(run) for run in blind]))
     assert "aggregates" not in told
+    found = told["found"]
+    assert set(found["with onset"]) == {"0 of 0"} and set(found["median onset"]) == {MISSING}
+    assert (
+        set(found["by CHERRL"]) == {MISSING} and len([c for c in found if "mean steps" in c]) == 1
+    )
     alone = runs[:3]
     told = of_runs(alone, [own_line(run) for run in alone])
     assert told.base is None and set(tables(told)) == {"aggregates", "found"}

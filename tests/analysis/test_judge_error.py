@@ -13,11 +13,13 @@ from scipy import integrate
 from scipy.stats import norm
 
 from analysis.planted.judge_error import DOSE, JUDGES, Judge, falling, shares_of
+from analysis.printed.run import onset_text
 from analysis.records.runs import Run
 from analysis.reports import sections
 from analysis.reports.evidence import Evidence, of_records
 from analysis.reports.limits import limits
 from analysis.reports.words import findings
+from analysis.run.early_stop import stops
 from analysis.run.onset import line
 from analysis.statistics.bootstrap import group_sums
 from analysis.statistics.clipped_line import clipped_mean
@@ -204,6 +206,18 @@ def test_a_calibration_that_cannot_be_had_says_why() -> None:
     assert "truth does not vary in the first" in calibrated(late, run.judge).note
     seen = line(late, ())
     assert seen.alarm is None and np.isnan(seen.onset.p) and "does not vary" in seen.onset.note
+    assert "Alarm: no run has a calibration and is long" in "\n".join(onset_text([late], [seen]))
+
+
+def test_the_report_of_a_run_that_its_alarm_ended_has_that_alarm() -> None:
+    """The rule is that of the 40 steps that were declared, however few of them were made."""
+    run = falling(np.random.default_rng(11), JUDGES["compressing"], DOSE)
+    run = replace(run, config={"trainer.steps": 40, "correction.stop": True})
+    ended = next(step for step in range(8, 41) if stops(run.where(run.step_P <= step), 40))
+    made = run.where(run.step_P <= ended)
+    assert ended < 40
+    assert line(made, ()).alarm == line(run, ()).alarm == ended
+    assert line(made, ()).rule == line(run, ()).rule
 
 
 def test_few_rollouts_take_more_steps_and_say_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -190,9 +191,33 @@ def test_scores_of_a_study_forecast_from_itself_and_from_a_file(tmp_path):
                     "shifts": shown, "scores": scores})  # fmt: skip
     assert "from 1 step(s), by the runs of planted" in printed
     assert "r2 of every method" in printed and "repetition" in printed
+    silent = judged(np.array([bias[0], [NAN, NAN]]))
+    silent = replace(silent, arms=("judge-0", "silent"))
+    shown = [columns(each, shift="") for each in forecast_units.forecasts(read, Other, silent)]
+    printed = text({"pushes": [], "ranks": [], "steps": 1, "fit": "planted", "shifts": shown})
+    assert "No shift of silent: too few scores" in printed and "No shift of judge-0" not in printed
     # of its own study an arm is forecast by the others
     own = forecast_units.forecasts(of, Study, candidates)
     assert [line.sds for line in own] != pytest.approx(expected.ravel().tolist())
+
+
+def test_an_arm_of_its_own_study_is_left_out_by_its_name_whoever_else_is_forecast():
+    """Judges that were not trained, fewer or more than the arms, are forecast by all arms."""
+    made, bias, arm, shifts, _ = planted(np.random.default_rng(3))
+    every = judged(bias)
+    of = fitted(Study, every, Trained(tuple(map(str, arm)), arm, shifts))
+    left_out = {
+        (line.judge, line.feature): line.sds for line in forecast_units.forecasts(of, Study, every)
+    }
+    part = judged(bias[[5, 9]])
+    part = replace(part, arms=("judge-5", "untrained"))
+    told = forecast_units.forecasts(of, Study, part)
+    assert [line.sds for line in told[:3]] == [left_out["judge-5", name] for name in made.names]
+    whole = of.response.shifts(made, bias[[9]], 0.02)[0]
+    assert [line.sds for line in told[3:]] == pytest.approx(whole.tolist())
+    assert whole[0] != pytest.approx(left_out["judge-9", "length"])
+    more = judged(np.concatenate([bias, bias]))
+    assert len(forecast_units.forecasts(of, Study, more)) == 2 * len(bias) * 3
 
 
 def test_a_fit_that_is_not_there_and_other_behaviours_are_refused(tmp_path):
