@@ -193,7 +193,9 @@ def _natural(
     score, truth = (
         mean(shifts[cell].get(name, none) for cell in cells) for name in ("judge_score", "truth")
     )
-    return Natural(*key, len(cells), tuple(behaviours), score, truth, mean_interval(followed))
+    rank = mean_interval(followed)
+    rank = replace(rank, low=max(rank.low, -1.0), high=min(rank.high, 1.0))
+    return Natural(*key, len(cells), tuple(behaviours), score, truth, rank)
 
 
 def _followed(bias: Sequence[float], shift: Sequence[float]) -> float:
