@@ -192,7 +192,11 @@ class Line:
 
 
 def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FEWEST_HIGH) -> Line:
-    """Onset by all three definitions for one run; see `change_point` for what cannot be had."""
+    """Onset by all three definitions for one run; see `change_point` for what cannot be had.
+
+    The alarm of a run that it could end (``correction.stop``) is about the scores that it heard,
+    the corrected ones.
+    """
     calibration = judge_error.calibrated(run, run.judge)
     expected = calibration.expected(run.truth) if calibration.known else run.truth
     left = group_sums(run.judge - expected)
@@ -212,7 +216,11 @@ def line(run: Run, features: Sequence[str], high: float = HIGH, fewest: int = FE
         refits = calibration.deviations(at, judged)
         onset = change_point(at, left[scored], refits_B_T=refits)
         onset = replace(onset, note="; ".join(filter(None, [onset.note, calibration.note])))
-    rule, alarm = alarmed(run, calibration, _whole(run, len(steps)))
+    heard, of_heard = run, calibration
+    if run.config.get("correction.stop") and run.corrected is not None:
+        heard = replace(run, judge=run.corrected)
+        of_heard = judge_error.calibrated(heard, heard.judge)
+    rule, alarm = alarmed(heard, of_heard, _whole(run, len(steps)))
     shortcut = "+".join(name for name in features if name in run.names)
     axes = (run.cell, run.arm, run.seed, len(steps))
     ends = (gap_first, gap_last)

@@ -218,6 +218,9 @@ def test_the_report_of_a_run_that_its_alarm_ended_has_that_alarm() -> None:
     assert ended < 40
     assert line(made, ()).alarm == line(run, ()).alarm == ended
     assert line(made, ()).rule == line(run, ()).rule
+    # what it heard were the corrected scores, whatever the judge said
+    other = replace(made, judge=made.truth, corrected=made.judge)
+    assert line(other, ()).alarm == ended and line(other, ()).gap_last == 0
 
 
 def test_few_rollouts_take_more_steps_and_say_so() -> None:
