@@ -171,5 +171,8 @@ def test_a_kept_probe_of_the_same_judge_stands_beside(tmp_path):
     assert of_length.value == pytest.approx(length.value * evidence.spread["length"])
     assert all(each.probed is None for each in two.behaviours)
     assert "bias by probe" in " ".join(families(evidence))
+    del manifest["judges"]["sim-verbose"]["judge_id"]
+    (done.folder / "manifest.json").write_text(json.dumps(manifest))
+    assert probed_biases(tmp_path / "probes") == {}
     (done.folder / "probes.parquet").write_bytes(b"damaged")
     assert probed_biases(tmp_path / "probes") == {}
