@@ -10,7 +10,8 @@ How much longer do answers get under a judge, with an interval over its runs? ::
 
 `read_study` gives `Records`: every `Run` as arrays, its verdicts counted, and sentences on what
 could not be read. An `Estimate` is a value with its interval, the number and kind of units behind
-it, and a note where it is not to be trusted. `write_report` renders a study's report as one page.
+it, and a note where it is not to be trusted. `write_report` renders a study's report as one page;
+`fitted_parts` says what a judge pays for a behaviour, so that it can be taken out of its scores.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from typing import TYPE_CHECKING
 from study.face import lazily
 
 if TYPE_CHECKING:
+    from analysis.arm.fitted_bias import fitted_parts
     from analysis.records.runs import Run, read_study
     from analysis.reports.notebook import write_report
     from analysis.statistics.estimate import Estimate
 
-__all__ = ["Estimate", "Run", "read_study", "write_report"]
+__all__ = ["Estimate", "Run", "fitted_parts", "read_study", "write_report"]
 
 _WHERE = {
     "Estimate": "analysis.statistics.estimate",
     "Run": "analysis.records.runs",
+    "fitted_parts": "analysis.arm.fitted_bias",
     "read_study": "analysis.records.runs",
     "write_report": "analysis.reports.notebook",
 }

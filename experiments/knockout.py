@@ -7,7 +7,7 @@ import functools
 import json
 from pathlib import Path
 
-from analysis.arm.fitted_bias import fitted_parts
+import analysis
 from judges.simulated.bias import effective
 from study import bounds
 from study.correction import Part
@@ -46,8 +46,8 @@ def parts_of(config: Study) -> dict[str, Part]:
 
 @functools.cache
 def _fitted(folder: Path, judge_json: str, names: tuple[str, ...], cell: str) -> dict[str, Part]:
-    """`fitted_parts`, once for all cells of a sweep that have the judge."""
-    return fitted_parts(folder, freeze(Judge, json.loads(judge_json)), names, cell)
+    """`analysis.fitted_parts`, once for all cells of a sweep that have the judge."""
+    return analysis.fitted_parts(folder, freeze(Judge, json.loads(judge_json)), names, cell)
 
 
 def _planted(judge: Judge, name: str) -> Part:

@@ -57,16 +57,16 @@ class Budget:
         Raises BudgetSpent: with the limit, what is spent and how to go on."""
         after = self.spent + self.last + (self.last_evaluation if evaluates else Spent())
         evaluated = " and evaluation" if evaluates else ""
-        for name, limit, spent, step, shown in (
-            ("max_calls", self.cost.max_calls, self.spent.calls, after.calls, "{:d}"),
-            ("max_usd", self.cost.max_usd, self.spent.usd, after.usd, "${:.4f}"),
+        for name, limit, spent, step, shown, typed in (
+            ("max_calls", self.cost.max_calls, self.spent.calls, after.calls, "{:d}", "{:d}"),
+            ("max_usd", self.cost.max_usd, self.spent.usd, after.usd, "${:.4f}", "{:g}"),
         ):
             if limit is not None and (spent >= limit or step > limit):
                 raise BudgetSpent(
-                    f"cost.{name}={limit:g} has no room for another step: this cell has spent "
-                    f"{shown.format(spent)}, and its last step{evaluated} took "
+                    f"cost.{name}={typed.format(limit)} has no room for another step: this cell has"
+                    f" spent {shown.format(spent)}, and its last step{evaluated} took "
                     f"{shown.format(step - spent)}. To go on, raise the limit and run the same "
-                    f"command again: cost.{name}={2 * limit:g}"
+                    f"command again: cost.{name}={typed.format(2 * limit)}"
                 )
 
     def add(

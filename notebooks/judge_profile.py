@@ -97,7 +97,14 @@ if len(judged.preference):
 
 # %%
 if len(judged.slots):
-    show("<h2>What does each slot of the set earn?</h2>", markup.table(report.slots_table(judged)))
+    show(
+        "<h2>What does each slot of the set earn?</h2>",
+        markup.paragraph(
+            "Mean score of a slot's texts, and mean change of the score against the text that each "
+            "was made from, with 95 % intervals over prompts. The truth has no part in either."
+        ),
+        markup.table(report.slots_table(judged)),
+    )
 
 # %%
 show("<h2>What do texts without content earn?</h2>", markup.table(judged.hacks))

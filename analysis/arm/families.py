@@ -193,7 +193,9 @@ def _natural(
     score, truth = (
         mean(shifts[cell].get(name, none) for cell in cells) for name in ("judge_score", "truth")
     )
-    return Natural(*key, len(cells), tuple(behaviours), score, truth, mean_interval(followed))
+    rank = mean_interval(followed)
+    rank = replace(rank, low=max(rank.low, -1.0), high=min(rank.high, 1.0))
+    return Natural(*key, len(cells), tuple(behaviours), score, truth, rank)
 
 
 def _followed(bias: Sequence[float], shift: Sequence[float]) -> float:
@@ -244,21 +246,31 @@ def probed_biases(probes: Path) -> dict[str, dict[str, Estimate]]:
     by_judge: dict[str, dict[str, Estimate]] = {}
     for manifest in sorted(probes.glob("*/manifest.json")):
         try:
-            evidence = read(manifest.parent)
-            table = pairs(scores(evidence))
-        except (UserError, KeyError, ValueError):
+            effects = _of_probe(manifest.parent)
+        except (UserError, KeyError, TypeError, ValueError):
             continue
-        moved = evidence.probes.rename(columns={"length": "words"}).set_index("probe_id")
-        table = table[table["variant"].isin(PROBES) & ~table["pairwise"].astype(bool)]
-        for judge, variant in table[["judge", "variant"]].drop_duplicates().to_numpy():
-            part = table[table["judge"].eq(judge) & table["variant"].eq(variant)]
-            behaviour = PROBES[variant]
-            name = "words" if behaviour == "length" else behaviour
-            change = moved.loc[part["probe_id"], name].to_numpy(dtype=float)
-            change = (change - moved.loc[part["against"], name].to_numpy(dtype=float)).mean()
-            known = "bias_change" if part["truth_change"].notna().any() else "judge_change"
-            effect = clustered_mean(part[known].to_numpy(dtype=float), part["prompt_id"].to_numpy())
-            ids = by_judge.setdefault(evidence.manifest["judges"][judge]["judge_id"], {})
-            if change and (behaviour not in ids or effect.n > ids[behaviour].n):
-                ids[behaviour] = _times(effect, 1 / change)
+        for name, behaviour, effect in effects:
+            ids = by_judge.setdefault(name, {})
+            if behaviour not in ids or effect.n > ids[behaviour].n:
+                ids[behaviour] = effect
     return by_judge
+
+
+def _of_probe(folder: Path) -> list[tuple[str, str, Estimate]]:
+    """(judge_id, behaviour, bias per unit of it) of each edit of a folder of probes that moves one.
+    Raises UserError, KeyError, TypeError or ValueError: it cannot be read."""
+    evidence = read(folder)
+    table = pairs(scores(evidence))
+    moved = evidence.probes.set_index("probe_id")
+    table = table[table["variant"].isin(PROBES) & ~table["pairwise"].astype(bool)]
+    effects = []
+    for judge, variant in table[["judge", "variant"]].drop_duplicates().to_numpy():
+        part = table[table["judge"].eq(judge) & table["variant"].eq(variant)]
+        values = moved[PROBES[variant]].astype(float)
+        change = float(np.mean(values[part["probe_id"]].array - values[part["against"]].array))
+        known = "bias_change" if part["truth_change"].notna().any() else "judge_change"
+        effect = clustered_mean(part[known].to_numpy(dtype=float), part["prompt_id"].to_numpy())
+        if change:
+            name = evidence.manifest["judges"][judge]["judge_id"]
+            effects.append((name, PROBES[variant], _times(effect, 1 / change)))
+    return effects

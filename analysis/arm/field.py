@@ -84,7 +84,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Field:
-    """Every table; the base arm is `analysis.arm.substitution.base_of` the runs."""
+    """Every table, and the arm that others are compared with; None where there is one arm."""
 
     base: str | None
     metrics: tuple[str, ...] = ()
@@ -103,6 +103,7 @@ def of_runs(
     lines: Sequence[Line],
     features: Sequence[str] | None = None,
     study_dir: Path | None = None,
+    base: str | None = None,
 ) -> Field:
     """The tables of these runs.
 
@@ -112,8 +113,9 @@ def of_runs(
         features: the shortcut; what each judge is dosed with where it is None.
         study_dir: whose records say what judges told of single criteria, and what the policy was
             shown; None leaves those tables out.
+        base: the arm that others are compared with; `base_of` the runs where it is None.
     """
-    base = base_of(runs)
+    base = base or base_of(runs)
     metrics, aggregates = _aggregates(runs, base)
     shortcuts = [
         of_run(run, told, _paid(run) if features is None else features)

@@ -49,7 +49,7 @@ def regressed(runs: Sequence[Run], names: Sequence[str], study: str) -> dict[str
     within groups, per SD of the feature. The truth is among them, so that a judge who only spreads
     his scores less than the truth pays for nothing; groups are the clusters of the standard error.
     Mean and SD of the feature are over the same rollouts; ``study`` is named as the source.
-    Raises UserError: no truth, or a feature that varies in no group."""
+    Raises UserError: no truth, a feature that varies in no group, or too few groups."""
     error, features, truth = _stacked(runs)
     if not np.isfinite(error).any():
         raise UserError(
@@ -68,11 +68,15 @@ def regressed(runs: Sequence[Run], names: Sequence[str], study: str) -> dict[str
                 f"{study} has more of it than another of its group, or none that other"
                 " behaviours do not explain: what the judge pays for it cannot be told."
             )
+        if not np.isfinite(bias.se_K[k]):
+            raise UserError(
+                f"correction.fit={study} has too few groups of rollouts with a verdict and a truth"
+                f" to tell how surely judge={runs[0].acting} pays for {name}. Name a study with"
+                " more rollouts of this judge."
+            )
         values = features[..., k][np.isfinite(features[..., k])]
         mean, sd = float(values.mean()), float(values.std())
-        known = np.isfinite(bias.se_K[k])
-        spread = float(bias.se_K[k]) * sd if known else 0.0
-        parts[name] = Part(float(bias.coef_K[k]) * sd, spread, mean, sd, source)
+        parts[name] = Part(float(bias.coef_K[k]) * sd, float(bias.se_K[k]) * sd, mean, sd, source)
     return parts
 
 

@@ -1,7 +1,8 @@
 """What each intervention on a biased judge bought: bias left, truth gained, what grew, the cost.
 
-An intervention is a setting of ``correction``, a KL penalty, or shadow judges for a panel. Its arm
-is compared with the plain arm: the same judge without any of them, paired by seed.
+An intervention is a setting of ``correction`` (a panel brings its shadow judges with it), or a
+larger KL penalty. Its arm is compared with the plain arm, paired by seed: the same judge without a
+correction, at the smallest KL penalty.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from study.identity import left_out
 from study.marks import under
 from study.records import COMPONENT
 
-KEYS = ("correction", "shadow_judges", "trainer.beta")
+BETA = "trainer.beta"
+KEYS = ("correction", "shadow_judges", BETA)
 """What an intervention may be a setting of."""
 COLUMNS = tuple(f"{COMPONENT}{name}" for name in (UNCALIBRATED, RECHECKED))
 DRAWS = 200
@@ -134,18 +136,22 @@ def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_arm(settings: Mapping[str, dict[str, Any]]) -> tuple[str, list[str]]:
-    """The arm without interventions that most others differ from in interventions alone, and these
-    others; panels bring shadow judges with them, and those alone are no intervention."""
+    """The arm without a correction that most others differ from in interventions alone, and these
+    others: none has a smaller KL penalty, and each has a correction or a larger one. Panels bring
+    shadow judges with them, and those alone are no intervention."""
     rest = {arm: {k: v for k, v in s.items() if not under(k, KEYS)} for arm, s in settings.items()}
-
-    def acts(arm: str) -> bool:
-        """Whether anything intervenes."""
-        return any(under(key, ("correction", "trainer.beta")) for key in settings[arm])
-
+    betas = {arm: s.get(BETA, left_out(BETA)) for arm, s in settings.items()}
+    corrected = {arm for arm, s in settings.items() if any(under(k, ["correction"]) for k in s)}
     compared = {
-        plain: [arm for arm in settings if rest[arm] == rest[plain] and acts(arm)]
+        plain: [
+            arm
+            for arm in settings
+            if rest[arm] == rest[plain]
+            and betas[arm] >= betas[plain]
+            and (arm in corrected or betas[arm] > betas[plain])
+        ]
         for plain in settings
-        if not acts(plain)
+        if plain not in corrected
     }
     plain = max(compared, key=lambda arm: len(compared[arm]), default="")
     return plain, compared.get(plain, [])
@@ -185,10 +191,11 @@ def _values(run: Run, feature: str) -> dict[str, np.ndarray]:
 
 
 def _sd(runs: Sequence[Run], feature: str) -> float:
-    """SD of a behaviour over the first rollouts of some runs."""
+    """SD of a behaviour over the first rollouts of some runs; NaN where it was not measured."""
     k = runs[0].names.index(feature)
     first = np.concatenate([run.features[run.step_P == run.step_P.min(), :, k] for run in runs])
-    return float(np.nanstd(first))
+    known = first[np.isfinite(first)]
+    return float(known.std()) if known.size else NAN
 
 
 def _residual(run: Run, feature: str, sd: float) -> tuple[float, float]:
@@ -219,12 +226,21 @@ def _taken(records: Records, run: Run) -> pd.DataFrame:
 
 
 def _labels(run: Run, rollouts: pd.DataFrame) -> float:
-    """Rule truths that took part in the rewards of a run."""
+    """Rule truths that took part in the rewards of a run; one of both kinds counts once."""
     if rollouts.empty:
         return 0.0
-    wanted = int(run.config.get("correction.calibrate") or 0)
-    known = int((rollouts[COLUMNS[0]].notna() & rollouts["truth"].notna()).sum())
-    return float(min(wanted, known) + rollouts[COLUMNS[1]].fillna(0.0).sum())
+    again = rollouts.index[rollouts[COLUMNS[1]].fillna(0.0) > 0]
+    return float(len(_scored(rollouts).head(_wanted(run)).index.union(again)))
+
+
+def _wanted(run: Run) -> int:
+    """Rollouts that a run's scores are calibrated on."""
+    return int(run.config.get("correction.calibrate") or 0)
+
+
+def _scored(rollouts: pd.DataFrame) -> pd.DataFrame:
+    """Those with a score before calibration, and a truth."""
+    return rollouts.dropna(subset=[COLUMNS[0], "truth"])
 
 
 def _calibrated(runs: Sequence[tuple[Run, pd.DataFrame]]) -> Estimate:
@@ -240,11 +256,12 @@ def _calibrated(runs: Sequence[tuple[Run, pd.DataFrame]]) -> Estimate:
 
 def _transported(run: Run, rollouts: pd.DataFrame) -> tuple[float, float] | None:
     """Mean of calibrated score - truth in the last tenth, and its variance: that of the labelled
-    groups, drawn anew and fitted anew, and that of the groups of the last tenth."""
-    wanted = int(run.config.get("correction.calibrate") or 0)
+    groups, drawn anew and fitted anew, and that of the groups of the last tenth; NaN where there is
+    only one group of either."""
+    wanted = _wanted(run)
     if not wanted or rollouts.empty:
         return None
-    told = rollouts.dropna(subset=[COLUMNS[0], "truth"])
+    told = _scored(rollouts)
     labelled = told.head(wanted)
     last = told[told["step"] > run.steps[-1] - max(1, len(run.steps) // 10)]
     if len(labelled) < wanted or last.empty:
@@ -260,5 +277,5 @@ def _transported(run: Run, rollouts: pd.DataFrame) -> tuple[float, float] | None
     error_N = fitted(*labelled[names].to_numpy(dtype=float).T)(scores) - truth
     by_group = last.assign(error=error_N).groupby(["step", "group"])["error"]
     within = ratio_se(by_group.agg(["sum", "count"]).to_numpy(dtype=float))
-    variance = float(np.var(means, ddof=1)) + (within**2 if np.isfinite(within) else 0.0)
-    return float(error_N.mean()), variance
+    between = float(np.var(means, ddof=1)) if len(groups) > 1 else NAN
+    return float(error_N.mean()), between + within**2

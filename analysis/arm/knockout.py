@@ -23,6 +23,7 @@ from analysis.run.drift import feature_values, run_shifts
 from analysis.statistics.estimate import NAN, Estimate, columns
 from analysis.statistics.intervals import mean_interval, ratio_of_means
 from analysis.step.transmission import known_mean
+from study.marks import under
 
 NAMES = ("seed", "judge.name", "judge.family", "judge.size", "judge.endpoint.model")
 """Keys that do not make two simulated judges different treatments."""
@@ -106,7 +107,10 @@ def knockouts(runs: Sequence[Run], predicted: Sequence[Predicted] = ()) -> list[
 
 
 def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in identity.items() if key not in NAMES}
+    """What makes runs one treatment: real judges are told apart by their names."""
+    simulated = any(under(key, ["judge.simulated"]) for key in identity)
+    names = NAMES if simulated else ("seed",)
+    return {key: value for key, value in identity.items() if key not in names}
 
 
 def _without(config: Mapping[str, Any]) -> list[str]:
@@ -199,6 +203,11 @@ def numbers(told: Sequence[Knockout]) -> list[dict[str, Any]]:
 
 def sentence(row: Knockout) -> str:
     """What a knock-out says of the ledger's account, in words."""
+    if not np.isfinite(row.lost.value):
+        return (
+            f"{row.out} takes out what {row.biased} pays for {row.feature}, and no seed has both"
+            " arms with that measured: what went away is not known."
+        )
     lost = markup.estimate(*_ends(row.lost))
     share = f" ({row.gone.value:.0%})" if np.isfinite(row.gone.low) else ""
     said = (

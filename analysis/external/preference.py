@@ -72,7 +72,8 @@ def preferences(frame: pd.DataFrame, offset: bool = False) -> list[Preference]:
     """Self and family preference of every judge in a table.
 
     Args:
-        frame: columns as in `COLUMNS`; score and quality are numbers, NaN where missing.
+        frame: columns as in `COLUMNS`; score and quality are numbers, NaN where missing. An author
+            or family that is unknown is empty, and nobody's own.
         offset: take score - quality in place of a slope on quality. For a quality that other judges
             scored: their noise flattens a slope, and would pass for preference.
     """
@@ -82,8 +83,8 @@ def preferences(frame: pd.DataFrame, offset: bool = False) -> list[Preference]:
             ("self", "author", "judge"),
             ("family", "author_family", "judge_family"),
         ):
-            is_own = (judged[author] == judged[reader]).to_numpy(dtype=float)
-            rows.append(_preference(str(judge), kind, judged, is_own, offset))
+            is_own = (judged[author] == judged[reader]) & (judged[author] != "")
+            rows.append(_preference(str(judge), kind, judged, is_own.to_numpy(float), offset))
     return rows
 
 

@@ -27,8 +27,8 @@ from study.compose import CONF
 ALPHA, WITHIN = "Krippendorff alpha", "correlation within prompts"
 OTHERS = "other judges"
 """Who tells the quality of texts whose truth no rule knows."""
-NO_FAMILY = ("", "other")
-"""What a preset says whose model is anybody's."""
+NO_FAMILY = "other"
+"""What a preset says whose model is anybody's; it is nobody's kin."""
 
 
 def agreement(scores: pd.DataFrame) -> pd.DataFrame:
@@ -117,7 +117,7 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
     kin = [
         name
         for name, family in families.items()
-        if name in authors or (family not in NO_FAMILY and family in authors.values())
+        if name in authors or (family and family in authors.values())
     ]
     if not kin:
         family = ", ".join(sorted({name or "unknown" for name in authors.values()}))
@@ -131,7 +131,7 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
         family = families[taste.judge]
         if taste.kind == "self" and taste.judge not in authors:
             continue
-        if taste.kind == "family" and (family in NO_FAMILY or family not in authors.values()):
+        if taste.kind == "family" and (not family or family not in authors.values()):
             continue
         if math.isnan(taste.effect.value) or taste.items < FEWEST:
             why = taste.note or f"{taste.items} prompts are fewer than {FEWEST}"
@@ -150,7 +150,7 @@ def own_texts(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFr
 def authored(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFrame, str]:
     """A table of judged answers as `analysis.external.preference` takes it, and who tells quality:
     rule, other judges, or nobody. It has every text of a variant that a known author wrote, scored
-    singly; the author of others is empty.
+    singly; the author of others is empty, and so is a family that is unknown.
 
     Args:
         scores: `analysis.probes.profile.scores`.
@@ -164,7 +164,7 @@ def authored(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFra
     if "author" in single:
         recorded = single["author"] != ""
         author = author.where(~recorded, single["author"])
-        family = family.where(~recorded, single["author_family"])
+        family = family.where(~recorded, single["author_family"].replace(NO_FAMILY, ""))
     kinds = set(single["variant"][author != ""])
     families = {name: _family(name, manifest) for name in manifest["judges"]}
     table = pd.DataFrame(
@@ -192,9 +192,11 @@ def authored(scores: pd.DataFrame, manifest: dict[str, Any]) -> tuple[pd.DataFra
 
 
 def _family(name: str, manifest: dict[str, Any]) -> str:
-    """The family of a probed judge, or of a preset that only wrote."""
+    """The family of a probed judge, or of a preset that only wrote; empty where it is unknown."""
     if name in manifest["judges"]:
-        return str(manifest["judges"][name].get("family") or "")
-    path = Path(CONF) / "judge" / f"{name}.yaml"
-    preset = yaml.safe_load(path.read_text()) if path.is_file() else None
-    return str((preset or {}).get("family") or "")
+        preset = manifest["judges"][name]
+    else:
+        path = Path(CONF) / "judge" / f"{name}.yaml"
+        preset = (yaml.safe_load(path.read_text()) if path.is_file() else None) or {}
+    family = str(preset.get("family") or "")
+    return "" if family == NO_FAMILY else family

@@ -185,7 +185,7 @@ def of_records(records: Records, cells: Sequence[str] | None = None) -> Evidence
     runs, unread = with_replays(by_arm, records.folder)
     gains = matrix(runs)
     onsets = on_each_core(own_line, by_arm, sum(run.features.nbytes for run in by_arm))
-    field_told = field_of(runs, onsets, study_dir=records.folder)
+    field_told = field_of(runs, onsets, study_dir=records.folder, base=plain)
     return Evidence(
         records=records,
         used_cells=used_cells,

@@ -30,7 +30,8 @@ def behaviours_table(families: Families) -> pd.DataFrame:
         for judge in families.judges
         for each in judge.behaviours
     )
-    return rows if rows["bias by probe"].any() else rows.drop(columns="bias by probe")
+    probed = len(rows) and rows["bias by probe"].any()
+    return rows if probed else rows.drop(columns="bias by probe", errors="ignore")
 
 
 def slopes_table(families: Families) -> pd.DataFrame:

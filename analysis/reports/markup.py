@@ -21,6 +21,8 @@ TEXTS: dict[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
 """Titles, captions and sentences of the report, with ``{names}`` to be filled in."""
 MISSING = "\u2013"
 """What stands in a table where there is no number."""
+LONG = 40
+"""Characters beyond which a cell is broken into lines."""
 
 
 def said(part: str, name: str, /, **values: Any) -> str:
@@ -93,8 +95,9 @@ def _cell(column: str, value: Any) -> str:
     if column == "arm":
         return f'<td><a href="#{anchor(str(value))}">{escape(str(value))}</a></td>'
     if isinstance(value, bool) or value is None or isinstance(value, str):
-        wraps = ' class="note"' if column in ("note", "error") else ""
-        return f"<td{wraps}>{escape('' if value is None else str(value))}</td>"
+        text = "" if value is None else str(value)
+        wraps = ' class="note"' if column in ("note", "error") or len(text) > LONG else ""
+        return f"<td{wraps}>{escape(text)}</td>"
     return f'<td class="number">{escape(number(float(value)))}</td>'
 
 

@@ -293,7 +293,8 @@ def _frontier(evidence: Evidence) -> list[str]:
     fragments = [title, markup.figure(drawn, said("captions", "frontier"))]
     fitted = [fit for fit in fits if fit["best"] is not None and fit["score"] == "truth"]
     if not fitted:
-        return [*fragments, markup.sentences(sorted({fit["note"] for fit in fits}))]
+        why = "; ".join(sorted({fit["note"] for fit in fits}))
+        return [*fragments, paragraph(said("limits", "no_fit", why=why))]
     return [*fragments, markup.table(tables.peaks_table(fitted)), paragraph(PARAGRAPHS["peaks"])]
 
 

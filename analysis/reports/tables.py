@@ -80,7 +80,7 @@ def runs_table(evidence: Evidence) -> pd.DataFrame:
 def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
     """A shift table with its intervals written out."""
     lost = (shifts.loc[shifts["metric"].isin(JUDGED), "unscored"] > 0).any()
-    compared = shifts["diff"].notna().any()
+    compared, pooled = shifts["diff"].notna().any(), shifts["pooled"].notna().any()
     order = {metric: k for k, metric in enumerate([*LABELS, *FEATURES])}
     placed = shifts.assign(_at=shifts["metric"].map(order)).sort_values(["_at", "arm"])
     rows = []
@@ -105,6 +105,9 @@ def shifts_table(shifts: pd.DataFrame, base: str | None) -> pd.DataFrame:
             if lost:
                 worst = markup.bracket(row["diff_worst_low"], row["diff_worst_high"])
                 line[f"worst cases beyond {base}"] = worst
+            if pooled:
+                drawn = (row["pooled"], row["pooled_low"], row["pooled_high"])
+                line["pooled over arms [95 %]"] = markup.estimate(*drawn) if paired else ""
             line["pairs"] = markup.number(row["pairs"]) if paired else ""
             line["p (sign flip)"] = markup.p_value(row["p_sign_flip"]) if paired else ""
             line["p (t, Holm)"] = markup.p_value(row["p_holm"]) if paired else ""

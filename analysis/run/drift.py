@@ -8,7 +8,7 @@ of every interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from analysis.records.frames import NAMELESS, rollouts_frame
 from analysis.records.runs import Records, Run, step_means
 from analysis.statistics.bootstrap import group_sums, ratio, ratio_se
 from analysis.statistics.intervals import grouped_intervals, mean_interval, paired_difference
+from analysis.statistics.pooling import pooled_differences
 from analysis.step.transmission import FLAT
 from study.verdict import Outcome
 
@@ -251,7 +252,9 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
     group_se and naive_se take the groups or rollouts of these runs for independent. No interval is
     narrower than the groups of these runs allow: `mean_interval` is told their variance. Columns
     from diff on are against the base arm, paired by seed; p_holm corrects p_t over the arms and
-    metrics of the table, of which those in ``same`` have none (`one_behaviour`).
+    metrics of the table, of which those in ``same`` have none (`one_behaviour`). ``pooled`` is the
+    difference partially pooled over the arms of the base's seeds (`pooled_differences`), NaN where
+    there are too few.
     """
     by_arm = {
         (part["arm"].iloc[0], part["metric"].iloc[0]): part.set_index("seed")
@@ -287,11 +290,42 @@ def shift_table(shifts: pd.DataFrame, base: str | None, same: Collection[str] = 
             row |= {"diff_worst_low": lowest.value, "diff_worst_high": highest.value}
         rows.append(row)
     table = pd.DataFrame(rows, columns=[*_SHIFT_COLUMNS])
+    if base is not None:
+        _pool(table, by_arm, base)
     table["p_holm"] = np.nan
     told = table["p_t"].notna() & ~table["metric"].isin(list(same))
     if told.any():
         table.loc[told, "p_holm"] = multipletests(table.loc[told, "p_t"], method="holm")[1]
     return table
+
+
+def _pool(table: pd.DataFrame, by_arm: Mapping[tuple[str, str], pd.DataFrame], base: str) -> None:
+    """Fill in the pooled differences of each metric, over the arms that ran the seeds of the base.
+
+    Half of a pair's variance is a run's; the base's is the mean over its pairs.
+    """
+    for metric in dict.fromkeys(table["metric"]):
+        whole = by_arm.get((base, metric))
+        if whole is None or whole.index.has_duplicates:
+            continue
+        arms = {
+            arm: part.reindex(whole.index)
+            for (arm, of), part in by_arm.items()
+            if of == metric and arm != base and sorted(part.index) == sorted(whole.index)
+        }
+        variances = [_pair_variance(part, whole).reindex(whole.index) / 2 for part in arms.values()]
+        if not arms:
+            continue
+        shared = np.nanmean(np.nan_to_num(variances), axis=0)
+        shifts = np.array([whole["shift"], *(part["shift"] for part in arms.values())], dtype=float)
+        told = pooled_differences(shifts, np.array([shared, *variances], dtype=float))
+        for arm, each in zip(arms, told, strict=True):
+            here = (table["arm"] == arm) & (table["metric"] == metric)
+            table.loc[here, ["pooled", "pooled_low", "pooled_high"]] = (
+                each.value,
+                each.low,
+                each.high,
+            )
 
 
 _SHIFT_COLUMNS = (
@@ -300,6 +334,7 @@ _SHIFT_COLUMNS = (
     *("unscored", "worst_low", "worst_high", "note"),
     *("diff", "diff_low", "diff_high", "pairs", "p_sign_flip", "p_t"),
     *("diff_worst_low", "diff_worst_high", "diff_note"),
+    *("pooled", "pooled_low", "pooled_high"),
 )
 
 

@@ -35,9 +35,9 @@ from analysis.statistics.bootstrap import group_sums, step_noise
 from analysis.statistics.estimate import LEVEL, NAN, Estimate
 from analysis.step import judge_error
 from analysis.step.transmission import FLAT
+from study.corrections.checks import FEWEST_STEPS
 
 REPLICATES = 1_000
-FEWEST_STEPS = 8
 KNOTS = 48
 """Most places where a ramp may begin or end; longer runs are searched on that many steps."""
 NO_STEP = Estimate(NAN, unit="step")

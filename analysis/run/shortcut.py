@@ -14,7 +14,7 @@ import numpy as np
 
 from analysis.records.runs import Run, step_means
 from analysis.run.onset import Line
-from analysis.run.threshold_grid import first_tenth, shortcut
+from analysis.run.threshold_grid import NO_SHORTCUT, first_tenth, shortcut
 from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.intervals import student
 from study.verdict import THRESHOLD
@@ -58,7 +58,7 @@ def of_run(run: Run, told: Line, features: Sequence[str]) -> Shortcut:
     named = tuple(name for name in features if name in run.names)
     shown = shortcut(run, named) if named else np.zeros(run.truth.shape, dtype=bool)
     early = first_tenth(run)
-    none = Estimate(NAN, note="no shortcut is known, type feature=NAME")
+    none = Estimate(NAN, note=NO_SHORTCUT)
     right = np.where(np.isfinite(run.truth), run.truth >= THRESHOLD, np.nan)
     onset = told.onset.step.value
     rate = np.where(np.isfinite(run.judge), shown, np.nan)

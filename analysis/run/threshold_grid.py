@@ -21,6 +21,7 @@ HIGH, FEWEST_HIGH = 0.99, 20
 RADIUS, FEWEST_NEAR = 2, 3
 """Thresholds, high-score bucket and smoothing of CHERRL's reference onset (arXiv 2606.04923)."""
 CELLS = len(GAPS) * len(RATES)
+NO_SHORTCUT = "no shortcut is known; analysis.onset feature=NAME takes one"
 OWN_SHARE, OWN_FEWEST = 0.1, 5
 """Best-scored share of a run's rollouts, and the fewest of a step, where its judge never says
 `HIGH`."""
@@ -66,7 +67,8 @@ def threshold_grid(
     if not onsets:
         why = "thresholds not reached"
         if not np.isfinite(rate).any():
-            why = "no step has enough rollouts in the high-score bucket (options high, fewest)"
+            why = "no step has enough rollouts in the high-score bucket"
+            why += " (options high, fewest of analysis.onset)"
         return Grid(None, None, None, 0, severe, why)
     mode = min(multimode(onsets))
     return Grid(mode, min(onsets), max(onsets), len(onsets), severe)
@@ -122,7 +124,7 @@ def grid_of(
     """
     named = [name for name in features if name in run.names]
     if not named or not gap_T:
-        why = "no step has judge and truth" if named else "no shortcut is known, type feature=NAME"
+        why = "no step has judge and truth" if named else NO_SHORTCUT
         return Grid(None, None, None, 0, None, why)
     measured, rates = shortcut_rate(run, named, high, fewest)
     rate = dict(zip(measured.tolist(), rates, strict=True))

@@ -108,9 +108,15 @@ def _start(options: BiasSetOptions, path: Path | None, out: Path, seed: int) -> 
     """The prompts to go on with."""
     if path is not None:
         items = biasset.read(path)
-        if out.exists() and out.resolve() != path.resolve() and not options.overwrite:
+        if not out.exists() or out.resolve() == path.resolve():
+            return items
+        begun = biasset.read(out)
+        if _holds(begun, items):
+            return begun
+        if not options.overwrite:
             raise UserError(
-                f"out={out} exists and is not path={path}. Type another out=, or overwrite=true."
+                f"out={out} exists and lacks texts or prompts of path={path}. Leave path= out to go"
+                " on with what is there, or type another out=, or overwrite=true."
             )
         return items
     if not out.exists():
@@ -133,6 +139,16 @@ def _start(options: BiasSetOptions, path: Path | None, out: Path, seed: int) -> 
         if not options.fill:
             return wanted
     return items
+
+
+def _holds(begun: Sequence[Item], items: Sequence[Item]) -> bool:
+    """Whether ``begun`` has the prompts of ``items`` with every text of theirs."""
+    return [item["id"] for item in begun] == [item["id"] for item in items] and all(
+        after["responses"][slot] == text
+        for before, after in zip(items, begun, strict=True)
+        for slot, text in before["responses"].items()
+        if text
+    )
 
 
 def _fill_policy(options: BiasSetOptions, items: Sequence[Item], out: Path, seed: int) -> None:
@@ -209,6 +225,12 @@ def _fill_variants(
     """Let a judge preset, or rules, write the variants."""
     chosen = options.slots or VARIANTS
     if options.rewriter == RULED:
+        if not any(slots.base_of(item, "")[0] for item in items):
+            raise UserError(
+                "rewriter=rules found no prompt with a text to start from. Fill ycorrect by hand,"
+                " type fill=ypolicy_raw first, or name a judge as rewriter, which writes ycorrect"
+                " as well."
+            )
         slots.fill_by_rules(slots.todo(items, chosen, RULES, options.overwrite, str(out)))
         return
     judge = load_judge(options.rewriter, *overrides)

@@ -168,13 +168,9 @@ class HeldOut(TrainerCallback):
     def _end(self, tokens: list[int]) -> str:
         return "stop" if tokens[-1] in self.trainer.eos_token_ids else "length"
 
-    def _items(
-        self, texts: Sequence[str], executed: Sequence[Executed] | None = None
-    ) -> list[dict[str, Any]]:
+    def _items(self, texts: Sequence[str], executed: Sequence[Executed]) -> list[dict[str, Any]]:
         """What the rules say of each row's answer, as JSON; ``correct`` is null where they could
-        not tell. ``executed`` of None is what the world makes of the texts."""
-        if executed is None:
-            executed = self.scorer.world.play(self.rows, texts)
+        not tell. ``executed`` is what each of the texts came to."""
         told_of = self._told([each.answer for each in executed])
         items = []
         for row, text, each, by_rule in zip(self.rows, texts, executed, told_of, strict=True):

@@ -125,10 +125,11 @@ class Grading:
         path = Path(name) if name.endswith(".txt") else PROMPTS / f"{family}-{name}.txt"
         if not path.is_file():
             shipped = sorted(file.stem.split("-", 1)[1] for file in PROMPTS.glob(f"{family}-*.txt"))
+            typed = f"[{shipped[0]}]" if option == "ensemble" else shipped[0]
             raise UserError(
                 f"judge.grading.options.{option}={name!r} is not a prompt of the grading {family}."
                 f" Give one of {', '.join(shipped)}, or the path of a .txt file; type for example"
-                f" +judge.grading.options.{option}={shipped[0]}."
+                f" +judge.grading.options.{option}={typed}."
             )
         template = path.read_text(encoding="utf-8")
         missing = [text for text in self.needed if text not in template]

@@ -34,6 +34,8 @@ TYPES = (*VARIANTS, POLICY)
 _ORDER = (CORRECT, *(slot for slot in TYPES if slot != CORRECT))
 """Slots as the published file has them in ``responses``."""
 _ID = re.compile(r"(healthbench|verinstruct_verif):val:(0|[1-9][0-9]{0,8})")
+_MADE = ("author", "family", "how", "sha256")
+"""Texts of an entry of ``made``."""
 _KEYS = ("id", "source", "split", "prompt", "spec", "meta", "responses")
 FORM = (
     'One prompt a line is legal: {"id": "healthbench:val:ROW" or "verinstruct_verif:val:ROW",'
@@ -182,7 +184,7 @@ def _checked(record: dict[str, Any], where: str) -> Item:
     if address is None:
         refuse(f"found the id {files.short(record['id'])}")
     assert address is not None
-    meta, responses, made = record["meta"], record["responses"], record.get("made", {})
+    meta, responses = record["meta"], record["responses"]
     for key, value in (("spec", record["spec"]), ("meta", meta), ("responses", responses)):
         if not isinstance(value, dict):
             refuse(f"found {key} that are {files.short(value)}")
@@ -190,8 +192,7 @@ def _checked(record: dict[str, Any], where: str) -> Item:
         refuse(f"responses has the slot {strange[0]!r}, and slots are {', '.join(TYPES)}")
     if wrong := [slot for slot, text in responses.items() if not isinstance(text, str | None)]:
         refuse(f"the slot {wrong[0]} holds {files.short(responses[wrong[0]])} and no text")
-    if not isinstance(made, dict) or not all(isinstance(entry, dict) for entry in made.values()):
-        refuse(f"found `made` that is {files.short(made)}")
+    check_made(record.get("made", {}), where)
     if record["source"] != address[1] or meta.get("row_index") != int(address[2]):
         refuse(f"the id {name} is of another source or row than source and meta.row_index")
     if record["split"] != "val":
@@ -200,6 +201,23 @@ def _checked(record: dict[str, Any], where: str) -> Item:
         refuse("found no meta.prompt_messages that are a list of chat turns")
     _messages({"prompt": meta["prompt_messages"]}, where, "rubric")
     return record | {"responses": dict.fromkeys(_ORDER, "") | responses}
+
+
+def check_made(made: object, where: str) -> None:
+    """Refuse a ``made`` that cannot be read. Raises UserError: with the line and the entry."""
+    for entry in made.values() if isinstance(made, dict) else [made]:
+        if not (
+            isinstance(entry, dict)
+            and "author" in entry
+            and all(isinstance(entry.get(key, ""), str) for key in _MADE)
+            and isinstance(entry.get("from"), str | None)
+            and isinstance(entry.get("checks", {}), dict)
+        ):
+            raise UserError(
+                f"{where}: found {files.short(entry)} under `made`. An object with one entry a slot"
+                f" is legal: {{{', '.join(_MADE)} and from: texts, of which author is always there,"
+                " checks: {name: true, false or null}}. Mend it, or leave `made` out."
+            )
 
 
 def _compare(path: Path, source: str, items: Sequence[Item], lines: Mapping[str, str]) -> None:

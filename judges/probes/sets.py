@@ -16,13 +16,14 @@ from types import ModuleType
 from typing import Any
 
 from judges.probes import mini
-from judges.probes.biasset import author, slot_lines
+from judges.probes.biasset import author, check_made, slot_lines
 from judges.probes.variants import BASES, SLOTS, Source
 from study.answers import answer_of
 from study.errors import UserError
 from study.rows import Row, RuleTruth
 from study.schema import Task
 from study.tasks import task_module
+from study.tasks.files import short
 from study.tasks.prompts import Options, parse
 
 BUILT_IN = "instruct-mini"
@@ -118,6 +119,12 @@ def read_slots(path: Path) -> ProbeSet:
 
 
 def _check(record: Mapping[str, Any], where: str) -> None:
+    for key in ("spec", "meta"):
+        if not isinstance(record.get(key) or {}, dict):
+            raise UserError(f"{where}: found {key} that is {short(record[key])}, and no object.")
+    if not isinstance(record.get("reference"), str | None):
+        raise UserError(f"{where}: found reference {short(record['reference'])}, and no text.")
+    check_made(record.get("made") or {}, where)
     responses = record.get("responses", {})
     slots = sorted({*CONTENTS, *SLOTS})
     if not isinstance(responses, dict) or not all(

@@ -121,12 +121,7 @@ def base_of(item: Item, slot: str) -> tuple[str, str]:
 
 
 def fill_by_rules(wanted: Sequence[tuple[Item, str]]) -> None:
-    """Write slots by rules. Raises UserError: no prompt has a text to start from."""
-    if wanted and not any(base_of(item, "")[0] for item, _ in wanted):
-        raise UserError(
-            "rewriter=rules found no prompt with a text to start from. Fill ycorrect by hand, type"
-            " fill=ypolicy_raw first, or name a judge as rewriter, which writes ycorrect as well."
-        )
+    """Write slots by rules; of a prompt without a text to start from they are missing."""
     rules = edits()
     for item, slot in wanted:
         base, text = base_of(item, slot)

@@ -9,6 +9,9 @@ import numpy as np
 from study.correction import Part
 from study.rewards.advantages import group_mean
 
+FLAT = 1e-12
+"""A difference from the mean up to this share of it is rounding: equal fractions have one."""
+
 
 def without(
     scores_P_G: np.ndarray, features_P_G_K: np.ndarray, parts: Sequence[Part]
@@ -53,8 +56,11 @@ def debiased(scores_P_G: np.ndarray, features_P_G_K: np.ndarray) -> np.ndarray:
 
 
 def _within(scores_P_G: np.ndarray, features_P_G_K: np.ndarray) -> np.ndarray:
-    """Features less their mean over the scored rollouts of the group; 0 for the others."""
+    """Features less their mean over the scored rollouts of the group; 0 for the others, and where
+    the difference is no more than rounding."""
     present = np.isfinite(scores_P_G)[..., None]
     columns = np.moveaxis(np.where(present, features_P_G_K, np.nan), -1, 0)
     means = np.stack([group_mean(column) for column in columns], axis=-1)
-    return np.where(present, features_P_G_K - means, 0.0)
+    deviations = features_P_G_K - means
+    rounded = np.abs(deviations) <= FLAT * np.maximum(1.0, np.abs(means))
+    return np.where(present & ~rounded, deviations, 0.0)

@@ -103,5 +103,7 @@ def _check_sizes(config: Study) -> None:
         raise UserError(
             f"correction.stop=true takes {FEWEST_STEPS} steps of two groups or more, and"
             f" trainer.steps={trainer.steps}, trainer.prompts_per_step={trainer.prompts_per_step}."
-            " Type a longer run, or correction.stop=false"
+            f" Type trainer.steps={max(trainer.steps, FEWEST_STEPS)}"
+            f" trainer.prompts_per_step={max(trainer.prompts_per_step, 2)}, or"
+            " correction.stop=false"
         )

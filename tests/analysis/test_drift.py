@@ -355,3 +355,14 @@ def test_a_run_that_names_no_judge_is_under_no_treatment(make_study):
 def test_sizes():
     assert parameters("135M") == 1.35e8 and parameters("7b") == 7e9
     assert parameters("") is None and parameters("large") is None
+
+
+def test_differences_are_pooled_over_the_arms_of_the_base_s_seeds(evidence):
+    """Two arms beside the base, three seeds: a behaviour that all moved alike is drawn together,
+    and one that one arm alone moved by far more than its runs scatter stays where it is."""
+    table = evidence.feature_shifts
+    compared = table[table["diff"].notna()]
+    assert compared["pooled"].notna().all() and table["pooled"].isna().any()
+    length = compared[(compared["metric"] == "length") & (compared["arm"] == "sim-verbose")].iloc[0]
+    assert length["pooled"] == pytest.approx(length["diff"], rel=0.2)
+    assert length["pooled_low"] < length["pooled"] < length["pooled_high"]

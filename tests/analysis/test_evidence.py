@@ -103,14 +103,15 @@ def test_sentences_of_what_began_and_what_was_explained(real_evidence):
     text = " ".join(findings(found))
     assert "rises under a" not in text
     assert (
-        "Judge minus truth begins to rise beyond what the judge's calibration explains under a at "
+        "Judge minus truth begins to rise beyond what the judge's calibration explains: under a at "
         "steps 4 to 6 (2 of 2 runs), under b at step 5 "
-        "(1 of 2 runs), and is not seen to elsewhere (of 6 runs tested, 0.3 would be expected by "
-        "chance)." in text
+        "(1 of 2 runs); nowhere else is it seen to (of 6 runs tested, chance alone would show a "
+        "rise in 0.3)." in text
     )
     assert (
-        f"is consistent with what was learned for {moved[0]} R2 0.93 over 4 runs (0.25 with the "
-        "step size from other arms; repeating the arm's other runs 0.75), but is not seen" in text
+        f"is consistent with what was learned for {moved[0]} (R2 0.93 over 4 runs, 0.25 with the "
+        "step size from other arms; repeating the arm's other runs has 0.75), but is not seen"
+        in text
     )
     assert f"Moved, but not as the advantages account for: {moved[1]} (R2 0.20)." in text
     assert moved[2] not in text.split("What was rewarded")[1].split("Judge minus truth")[0]

@@ -13,6 +13,7 @@ import yaml
 from analysis.arm.families import is_simulated, judge_ids, key_of, of_runs, probed_biases
 from analysis.records.runs import Run
 from analysis.reports.evidence import gather
+from analysis.reports.families import behaviours_table, judges_table
 from analysis.reports.sections import SECTIONS, families
 from experiments import probe
 from judges.identity import judge_id
@@ -61,6 +62,16 @@ def test_planted_biases_and_what_they_did_come_out():
             assert behaviour.shift.value == pytest.approx(50 * planted_bias / 2, abs=0.3)
             assert behaviour.bias.n == behaviour.shift.n == 4 and behaviour.probed is None
         assert judge.followed.value > 0.4
+
+
+def test_a_rank_correlation_stays_within_its_ends_and_no_behaviour_makes_no_row():
+    runs = [planted(family, seed) for family in "ab" for seed in range(2)]
+    told, without = of_runs(runs, SPREAD), of_runs(runs, {})
+    assert told is not None and without is not None
+    ends = [(each.followed.low, each.followed.high) for each in told.judges]
+    assert ends[0] == (-1.0, 1.0), "two runs that differ tell nothing"
+    assert all(math.isnan(each.followed.value) for each in without.judges)
+    assert behaviours_table(without).empty and len(judges_table(without)) == 2
 
 
 def test_intervals_are_over_runs():
@@ -160,5 +171,8 @@ def test_a_kept_probe_of_the_same_judge_stands_beside(tmp_path):
     assert of_length.value == pytest.approx(length.value * evidence.spread["length"])
     assert all(each.probed is None for each in two.behaviours)
     assert "bias by probe" in " ".join(families(evidence))
+    del manifest["judges"]["sim-verbose"]["judge_id"]
+    (done.folder / "manifest.json").write_text(json.dumps(manifest))
+    assert probed_biases(tmp_path / "probes") == {}
     (done.folder / "probes.parquet").write_bytes(b"damaged")
     assert probed_biases(tmp_path / "probes") == {}

@@ -171,6 +171,13 @@ def test_the_tables_of_a_study(runs):
     assert found["sim-fair"].onset.seen == 0 and found["sim-fair"].features == ()
 
 
+def test_arms_are_compared_with_the_arm_that_is_named(runs):
+    lines, arms = [own_line(run) for run in runs], {run.arm for run in runs}
+    other = max(arms - {of_runs(runs, lines).base})
+    told = of_runs(runs, lines, base=other)
+    assert told.base == other and {row.arm for row in told.compared} == arms - {other}
+
+
 def test_a_shortcut_that_is_named_is_looked_for_in_every_arm(runs):
     lines = [line(run, ["length"]) for run in runs]
     told = {row.arm: row for row in of_runs(runs, lines, ["length"]).found}

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.arm.interventions import numbers, of_records
+from analysis.arm.interventions import _transported, numbers, of_records
 from analysis.interventions import main
 from analysis.printed.corrections import interventions_text
 from analysis.records.runs import Records, Run
@@ -130,6 +130,28 @@ def test_a_smaller_scale_leaves_what_the_behaviour_is_worth(tmp_path):
     assert smaller.worth.value == pytest.approx(plain.worth.value)
 
 
+def test_a_kl_penalty_that_every_arm_has_is_no_intervention(tmp_path):
+    """Some trainers have one; the arm with the smallest and no correction is the plain one."""
+    runs = [
+        dataclasses.replace(run, identity={"trainer.beta": 0.001, **run.identity})
+        for run in study(tmp_path / "a").runs
+    ]
+    told = of_records(records_of(tmp_path / "b", runs))
+    assert told is not None
+    assert [row.arm for row in told.arms] == ["plain", "kl", "panel", "penalty"]
+    assert [row.settings for row in told.arms][:3] == [
+        *("", "trainer.beta=0.1", "correction.panel=mean")
+    ]
+    smaller = [
+        dataclasses.replace(run, identity={**run.identity, "trainer.beta": 0.0001})
+        if run.arm == "penalty"
+        else run
+        for run in runs
+    ]
+    told = of_records(records_of(tmp_path / "c", smaller))
+    assert told is not None and "penalty" not in {row.arm for row in told.arms}
+
+
 def test_a_study_without_a_plain_arm_has_no_interventions(tmp_path):
     whole = study(tmp_path)
     some = [run for run in whole.runs if run.arm in ("penalty", "kl")]
@@ -161,7 +183,8 @@ def test_a_calibration_says_whether_it_still_holds_at_the_end(tmp_path, drift):
     told = of_records(records_of(tmp_path, runs, {"calibrated": rows}))
     assert told is not None
     plain, calibrated = told.arms
-    assert calibrated.labels == 48 + 2 * STEPS and plain.labels == 0
+    # two rechecks a step, of which those of the first two steps are among the 48
+    assert calibrated.labels == 48 + 2 * (STEPS - 2) and plain.labels == 0
     assert np.isnan(plain.calibrated.value)
     beyond = calibrated.calibrated
     if drift:
@@ -190,6 +213,31 @@ def test_what_a_calibration_does_not_know_is_in_its_interval(tmp_path):
         beyond = told.arms[1].calibrated
         widths[labels] = beyond.high - beyond.low
     assert widths[16] > 1.3 * widths[160] > 0
+
+
+def test_one_group_of_labels_says_nothing_of_what_it_does_not_know():
+    """Its variance is unknown, which is not 0."""
+    rng = np.random.default_rng(0)
+    rows = [
+        rollout(step, place, float(truth), truth, 0.0)
+        for step in range(1, STEPS + 1)
+        for place, truth in enumerate(rng.integers(0, 9, GROUPS * MEMBERS) / 10)
+    ]
+    for labels, told in ((MEMBERS, False), (2 * MEMBERS, True)):
+        run = run_of("calibrated", 0, {"correction.calibrate": labels})
+        transported = _transported(run, pd.DataFrame(rows))
+        assert transported is not None and bool(np.isfinite(transported[1])) is told
+
+
+def test_features_that_were_not_measured_leave_bias_and_shift_unknown(tmp_path):
+    """Thinking that never ended, in every rollout of the study."""
+    runs = [
+        dataclasses.replace(run, features=np.full_like(run.features, np.nan))
+        for run in study(tmp_path / "a").runs
+    ]
+    told = of_records(records_of(tmp_path / "b", runs))
+    assert told is not None
+    assert all(np.isnan([row.residual.value, row.behaviour.value]).all() for row in told.arms)
 
 
 def test_the_report_compares_with_the_plain_arm(tmp_path):

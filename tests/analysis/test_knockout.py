@@ -126,6 +126,25 @@ def test_one_seed_has_no_interval_and_the_sentence_claims_nothing():
     assert "tell" not in sentence(row)
 
 
+def test_without_a_seed_that_both_arms_have_nothing_is_said_to_go_away():
+    (row,) = of_study([run for run in world() if (run.arm == "out") == (run.seed == 0)])
+    assert np.isnan(row.lost.value) and np.isnan(row.gone.value)
+    assert "what went away is not known" in sentence(row) and "took away" not in sentence(row)
+
+
+def test_real_judges_of_other_names_are_not_the_same_judge():
+    """Names are left out for simulated judges alone, whose settings say all of them."""
+    model = "judge.endpoint.model"
+    runs = [
+        dataclasses.replace(run, identity={model: run.arm, **{k: v for k, v in OUT.items()
+                                           if run.arm == "out"}})
+        for run in world()
+    ]  # fmt: skip
+    assert of_study(runs) == []
+    same = [dataclasses.replace(run, identity={**run.identity, model: "m"}) for run in runs]
+    assert {row.biased for row in of_study(same)} == {"biased"}
+
+
 def test_clipped_scores_are_counted():
     runs = [
         dataclasses.replace(run, judge=np.clip(run.truth + 0.6 * run.features[..., 0], 0, 1))

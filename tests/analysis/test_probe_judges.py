@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from analysis.external.preference import preferences
 from analysis.probes.judges import ALPHA, WITHIN, agreement, authored, own_texts
 from analysis.statistics.agreement import krippendorff_alpha
 
@@ -216,6 +217,17 @@ def test_authors_on_record_go_before_the_rewriter():
     assert ((rows["low"] < 0.15) & (rows["high"] > 0.15)).all()
     frame, quality_by = authored(table, manifest(rewriter=""))
     assert quality_by == "rule" and set(frame["author"]) == {"w", "policy"}
+
+
+@pytest.mark.parametrize("unknown", ["", "other"])
+def test_texts_of_an_unknown_family_are_nobodys_own(unknown):
+    """Else every text without an author would be kin of every judge whose family is unknown."""
+    table = written(0.1)
+    table["author"] = np.where(table["how"] == "model", "w", "")
+    table["author_family"] = np.where(table["how"] == "model", "f", unknown)
+    frame, _ = authored(table, manifest(rewriter="", w="f", stranger=unknown))
+    own_rows = {(row.judge, row.kind): row.own_rows for row in preferences(frame)}
+    assert own_rows["w", "family"] == 60 and own_rows["stranger", "family"] == 0
 
 
 def test_few_prompts_carry_no_claim_of_taste():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import matplotlib
 import nbformat
+import pandas as pd
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -178,3 +179,10 @@ def test_a_missing_number_is_a_dash_and_never_a_zero():
     assert markup.bracket(nan, 1.0) == "" and markup.estimate(0.5, nan, nan) == "+0.5"
     assert markup.number(0.123456) == "0.123" and markup.number(-3.0) == "-3"
     assert markup.p_value(0.0004) == "<.001" and markup.p_value(0.25) == "0.25"
+
+
+def test_a_long_text_is_broken_into_lines_and_a_number_with_its_interval_is_not():
+    table = pd.DataFrame({"setting": ["correction.length_penalty=0.1, trainer.beta=0.1"]})
+    assert '<td class="note">correction' in markup.table(table)
+    short = table.assign(setting="+0.123 [-0.0456, 0.789]")
+    assert '<td class="note">' not in markup.table(short)

@@ -70,13 +70,13 @@ def test_the_gap_begins_to_rise_only_in_more_runs_than_by_chance(evidence):
     begins = "Judge minus truth begins to rise"
     assert sentence(replace(evidence, onsets=still), begins) == ""
     said = sentence(replace(evidence, onsets=still), "Whether judge minus truth rises")
-    assert "seen to in 2 runs" in said and "of 24 runs tested, 1.2 would" in said
+    assert "seen to in 2 runs" in said and "chance alone would show a rise in 1.2)" in said
     ramp = np.clip((np.arange(1, STEPS + 1) - 8) * 0.03, 0, None)
     rising = [planted(rng, "sim-verbose", seed, np.full(STEPS, 0.5), ramp) for seed in range(3)]
     both = replace(evidence, onsets=[*still, *(line(run, []) for run in rising)])
     said = sentence(both, begins)
     assert "under sim-verbose at step" in said and "(3 of 3 runs)" in said
-    assert "of 27 runs tested, 1.35 would be expected by chance" in said
+    assert "of 27 runs tested, chance alone would show a rise in 1.35)" in said
 
 
 def behaving(

@@ -220,6 +220,13 @@ def test_without_truth_or_variation_nothing_is_fitted():
         regressed([flat], ["length"], "s")
 
 
+def test_one_group_fits_nothing_for_its_error_is_unknown():
+    run = planted(1.0)
+    one = np.where(np.arange(len(run.truth))[:, None] == 0, run.truth, np.nan)
+    with pytest.raises(UserError, match="too few groups of rollouts"):
+        regressed([dataclasses.replace(run, truth=one)], ["length"], "s")
+
+
 def test_parts_that_cannot_be_had_are_user_errors(small_study):
     runs_dir, name = str(small_study.parent), small_study.name
     judge, _ = load_presets("smollm2-135m")

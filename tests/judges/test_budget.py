@@ -42,6 +42,12 @@ def test_calls_stop_before_the_limit_would_be_passed() -> None:
     assert budget.spent.calls == 20
 
 
+def test_a_large_limit_is_told_as_a_whole_number_that_can_be_typed() -> None:
+    budget = Budget(Cost(max_calls=1_000_001), [PRICED], (Spent(999_999), Spent(100)))
+    with pytest.raises(BudgetSpent, match=r"max_calls=1000001 .*cost\.max_calls=2000002$"):
+        budget.check()
+
+
 def test_a_limit_that_is_just_met_is_kept() -> None:
     budget = Budget(Cost(max_calls=20), [PRICED])
     for _ in range(2):

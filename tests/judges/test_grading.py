@@ -26,7 +26,8 @@ EVERY = [
     (name, prompt) for name in ("likert", "soft_choice") for prompt in ("default", "strict")
 ]  # of the gradings that show criteria with their points and do not label them
 SHIPPED = [
-    *EVERY, *(("rubric_batch", prompt) for prompt in ("default", "strict", "ancestor")),
+    *EVERY, *((name, prompt) for name, _ in EVERY[::2] for prompt in ("expert", "lenient")),
+    *(("rubric_batch", prompt) for prompt in ("default", "strict", "ancestor")),
     ("verif", "en"), ("verif", "zh"), ("pairwise", "default"), ("listwise", "default"),
     *(("binary", name) for name in ("default", "unaided", "math", "qa", "code", "equivalence")),
 ]  # fmt: skip
@@ -250,7 +251,7 @@ def test_the_hard_option_scores_the_word():
     ("name", "options", "named"),
     [
         ("likert", {"soft": True}, "'soft'"),
-        ("likert", {"prompt": "harsh"}, "default, strict"),
+        ("likert", {"prompt": "harsh"}, "default, expert, lenient, strict"),
         ("likert", {"prompt": "no/such/file.txt"}, "no/such/file.txt"),
         ("soft_choice", {"prompt": 3}, "'3'"),
         ("soft_choice", {"positive": "yes", "negative": "YES"}, "same word"),

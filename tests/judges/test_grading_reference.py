@@ -125,7 +125,7 @@ def test_a_prompt_of_ones_own_for_one_domain(tmp_path):
         ("binary", {"prompts": {"maths": "math"}}, "options.prompts=maths.*one of math, qa, code"),
         ("binary", {"prompts": {"math": "maths"}}, "options.prompts.math='maths'.*code, default"),
         ("binary", {"prompts": "math"}, "a table of domains"),
-        ("likert", {"prompts": {"qa": "qa"}}, "default, strict"),
+        ("likert", {"prompts": {"qa": "qa"}}, "default, expert, lenient, strict"),
         ("likert", {"reference": "seen"}, "hidden, shown"),
         ("binary", {"reference": "hidden", "prompt": "default"}, "reference=shown fills"),
         ("verif", {"reference": "shown"}, "does not know"),

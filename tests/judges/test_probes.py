@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges.probes import BASES, Source, mini, rewriters, sets, variants
+from judges.probes.biasset import digest
 from study.errors import UserError
 from study.features import FEATURES, features
 from study.rows import Row, make_row, prompt_id
@@ -233,6 +234,10 @@ def test_a_file_of_slots_is_read(tmp_path):
     ]
 
 
+READ = {"prompt": "A?", "responses": {"ycorrect": "Yes."}}
+"""A line that is read."""
+
+
 @pytest.mark.parametrize(
     "record, said",
     [
@@ -241,6 +246,13 @@ def test_a_file_of_slots_is_read(tmp_path):
         ({"prompt": "A?", "responses": ["x"]}, "`responses`"),
         ({"responses": {"ycorrect": "x"}}, "no field 'prompt'"),
         ({"prompt": "A?", "responses": {"ycorrect": ""}}, "no prompt with a text"),
+        ({"prompt": "A?", "reference": 4}, "line 1: found reference 4"),
+        (READ | {"meta": [1]}, r"found meta that is \[1\]"),
+        (READ | {"spec": "x"}, "found spec that is 'x'"),
+        (READ | {"made": ["x"]}, r"found \['x'\] under `made`"),
+        (READ | {"made": {"ycorrect": {"sha256": digest("Yes.")}}}, "under `made`"),
+        (READ | {"made": {"ycorrect": {"author": "x", "checks": None}}}, "under `made`"),
+        (READ | {"made": {"ycorrect": {"author": "x", "from": ["y"]}}}, "under `made`"),
     ],
 )
 def test_a_line_that_does_not_fit_is_named(tmp_path, record, said):

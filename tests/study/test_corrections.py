@@ -65,6 +65,13 @@ def test_a_penalty_leaves_the_mean_of_a_group(scores, features):
     assert np.nansum(again, axis=1) == pytest.approx(np.nansum(scores, axis=1), abs=1e-9)
 
 
+@pytest.mark.parametrize("size", [3, 7, 12])
+def test_a_feature_that_varies_in_no_group_takes_nothing_off(size):
+    """The mean of equal fractions is not quite the fraction."""
+    scores, repeated = np.full((2, size), 0.5), np.full((2, size, 1), 1 - 2 / 3)
+    assert behaviour.penalised(scores, repeated, [0.15]).tolist() == scores.tolist()
+
+
 @given(SCORES, FEATURES)
 def test_debiased_scores_go_with_no_feature_within_groups(scores, features):
     again = behaviour.debiased(scores, features)
@@ -245,7 +252,12 @@ RUBRIC = Judge(grading=Grading("rubric_batch"))
         ({"panel": "worst"}, {}, "shadow names none"),
         ({"rubric_dropout": 0.5}, {}, "judge.grading.name=likert labels none"),
         ({"calibrate": 3000}, {}, "the 2560 of a run"),
-        ({"stop": True}, {"trainer": Trainer(steps=7)}, "takes 8 steps"),
+        ({"stop": True}, {"trainer": Trainer(steps=7)}, "Type trainer.steps=8 trainer.prompts"),
+        (
+            {"stop": True},
+            {"trainer": Trainer(steps=40, prompts_per_step=1)},
+            "Type trainer.steps=40 trainer.prompts_per_step=2",
+        ),
     ],
 )
 def test_corrections_that_cannot_be_had_are_user_errors(settings, more, said):

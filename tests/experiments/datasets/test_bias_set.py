@@ -114,6 +114,21 @@ def test_a_set_is_built_once_and_not_lost(data, tmp_path, policy, capsys):
     assert "its file has 15 rows" in capsys.readouterr().err
 
 
+def test_the_same_command_goes_on_with_another_file_and_loses_none_of_its_texts(data, tmp_path):
+    first, out = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    assert main(["biasset", "n=2", f"out={first}"]) == 0
+    items = biasset.read(first)
+    items[0]["responses"]["ycorrect"] = "It is 4 km off. In order to see it, walk north."
+    biasset.write(first, items)
+    again = ["biasset", f"path={first}", f"out={out}", "fill=variants", "rewriter=rules"]
+    assert main(again) == 0
+    filled = out.read_bytes()
+    assert main(again) == 0 and out.read_bytes() == filled
+    items[0]["responses"]["ycorrect"] = "It is 5 km off."
+    biasset.write(first, items)
+    assert main(again) == 2 and out.read_bytes() == filled, "a text of path= is not in out="
+
+
 def test_a_policy_answers_and_its_thinking_is_kept_apart(data, tmp_path, policy):
     out = tmp_path / "b.jsonl"
     assert main(["biasset", "n=15", f"out={out}", *policy, "max_tokens=9", "seed=3"]) == 0

@@ -195,7 +195,7 @@ def test_an_answer_that_was_cut_off_is_wrong_where_none_would_be_right(tmp_path,
     part = replace(item, answers=("The old mill",), answerable=True)
     evaluation = held_out_rows([*rows, item_row(part, "dev")], "mixed", tmp_path, monkeypatch)
     with mixed.grading():
-        scored = evaluation._items(texts)
+        scored = evaluation._items(texts, Direct().play(evaluation.rows, texts))
     assert [line["correct"] for line in scored] == [True, False, False]
     assert [line["score"] for line in scored] == [1.0, 0.0, pytest.approx(2 / 3)]  # the F1
     assert [line["outcome"] for line in scored] == ["passed", "no_answer", "failed"]
