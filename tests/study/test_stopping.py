@@ -185,6 +185,7 @@ def test_a_launcher_that_is_not_installed_lays_nothing(tmp_path) -> None:
 DRIVER = """
 import os, signal, time
 from study import stopping
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 stopping.take_signals()
 me = os.getpid()
 try:
