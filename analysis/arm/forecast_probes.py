@@ -38,10 +38,8 @@ def probed(folder: Path, asked: Asked) -> Candidates:
         )
     edits = pairs(alone)
     judges = tuple(dict.fromkeys(alone["judge"]))
-    bias = np.array(
-        [bias_of_edits(edits[edits["judge"] == judge], alone, start) for judge in judges]
-    )
-    size = exposure(next(iter(asked.every)).config.trainer)
+    bias = [bias_of_edits(edits[edits["judge"] == judge], alone, start) for judge in judges]
+    size = exposure(asked.every[0].config.trainer)
     push = np.full((len(judges), len(start.names)), NAN)
     return Candidates(judges, start, np.array(bias), push, np.full(len(judges), size))
 

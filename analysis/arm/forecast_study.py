@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from analysis.arm.forecast import Asked, ask
 from analysis.arm.forecast_probes import probed
 from analysis.arm.forecast_units import Candidates, Fitted
 from analysis.arm.response import FEWEST_ARMS
+from analysis.records.runs import Run, read_runs
 from analysis.statistics.estimate import columns
 from study.errors import UserError
 
@@ -29,9 +31,10 @@ def in_units(
     """
     try:
         judged = probed(probes, asked) if probes else forecast_units.candidates(asked)
-        made = _fitted(asked, study_dir, fit, None if probes else judged)
+        recorded = read_runs(study_dir)[0]
+        made = _fitted(asked, study_dir, recorded, fit, None if probes else judged)
         lines = forecast_units.forecasts(made, asked, judged)
-        runs = forecast_units.trained(study_dir, judged)
+        runs = forecast_units.trained(recorded, judged)
         scores = forecast_units.scored(made, asked, judged, runs) if len(runs.arm) else []
     except UserError as error:
         if fit or probes:
@@ -44,14 +47,16 @@ def in_units(
     }
 
 
-def _fitted(asked: Asked, study_dir: Path, fit: str, judged: Candidates | None) -> Fitted:
+def _fitted(
+    asked: Asked, study_dir: Path, recorded: Sequence[Run], fit: str, judged: Candidates | None
+) -> Fitted:
     name = f"response-{asked.steps}.json"
-    if fit:
+    if fit and fit != asked.study:  # what this study kept has seen the arms that are forecast
         return forecast_units.load(study_dir.parent / fit / name)
     # judges that are named all take the configuration of one cell
     if judged is None or len({cell.id for cell in asked.cells.values()}) < FEWEST_ARMS:
         asked = ask(study_dir, "study", asked.steps)  # the study's own judges tell
         judged = forecast_units.candidates(asked)
-    made = forecast_units.fitted(asked, judged, forecast_units.trained(study_dir, judged))
+    made = forecast_units.fitted(asked, judged, forecast_units.trained(recorded, judged))
     forecast_units.save(study_dir / name, made)
     return made

@@ -14,7 +14,7 @@ fitted on the same runs; a fifth is none, because it has seen the arm's runs:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from analysis.arm.dose import trend_p
 from analysis.arm.forecast import Asked
 from analysis.arm.response import FEWEST_ARMS, TRUTH, Response, Start
 from analysis.records.behaviour import shift
-from analysis.records.runs import Run, read_runs, step_means
+from analysis.records.runs import Run, step_means
 from analysis.statistics.estimate import NAN, NO_ESTIMATE, Estimate, around
 from analysis.statistics.intervals import line, student
 from analysis.step.transmission import known_mean
@@ -97,9 +97,9 @@ class Trained:
     shift: np.ndarray
 
 
-def trained(study_dir: Path, judged: Candidates) -> Trained:
+def trained(recorded: Sequence[Run], judged: Candidates) -> Trained:
     """The finished runs of the candidates' arms."""
-    runs = [run for run in read_runs(study_dir)[0] if run.done and run.arm in judged.arms]
+    runs = [run for run in recorded if run.done and run.arm in judged.arms]
     sd = np.where(judged.start.varies, judged.start.sd, NAN)
     shifts = np.array([_shifts(run, judged.start.names) for run in runs]).reshape(-1, len(sd)) / sd
     arm = np.array([judged.arms.index(run.arm) for run in runs], dtype=int)

@@ -26,7 +26,7 @@ from scipy.optimize import least_squares, minimize
 
 from analysis.statistics.estimate import NAN, Estimate, around
 from analysis.statistics.intervals import student
-from analysis.step.transmission import FLAT, centred, known_mean
+from analysis.step.transmission import FLAT, centred, group_cov, known_mean
 
 TRUTH = "truth"
 RIDGE = 3e-3
@@ -102,16 +102,13 @@ def bias_of(
     return np.linalg.solve(x.T @ x + ridge, x.T @ error)[:-1] / spread
 
 
-def push_of(start: Start, advantages_P_G: np.ndarray, features_P_G_K: np.ndarray,
-            truth_P_G: np.ndarray) -> np.ndarray:  # fmt: skip
+def push_of(
+    start: Start, advantages_P_G: np.ndarray, features_P_G_K: np.ndarray, truth_P_G: np.ndarray
+) -> np.ndarray:
     """E Cov(advantage, z) within groups in SDs of behaviours and truth, shape (K1,)."""
-    values = _complete(features_P_G_K, truth_P_G) / np.where(start.varies, start.sd, 1.0)
-    paid = np.asarray(advantages_P_G, dtype=float)
-    present = np.isfinite(values).all(axis=-1) & np.isfinite(paid)
-    products = centred(paid, present)[..., None] * centred(values, present)
-    free = present.sum(axis=1) - 1
-    by_group = products.sum(axis=1)[free > 0] / free[free > 0, None]
-    return np.array([known_mean(column) for column in by_group.T])
+    covariance = group_cov(advantages_P_G, _complete(features_P_G_K, truth_P_G))
+    means = np.array([known_mean(column) for column in covariance.T])
+    return means / np.where(start.varies, start.sd, 1.0)
 
 
 def _complete(features_P_G_K: np.ndarray, truth_P_G: np.ndarray) -> np.ndarray:
